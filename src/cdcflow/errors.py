@@ -11,6 +11,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 
+def see(section: str) -> str:
+    """Where a reader finds more: a section of the runbook, as every message names it."""
+    return f"see docs: runbook/errors#{section}"
+
+
 class CdcflowError(Exception):
     """The base of every error that cdcflow raises on purpose.
 
@@ -25,6 +30,11 @@ class CdcflowError(Exception):
         super().__init__(message if remedy is None else f"{message}\n  {remedy}")
         self.remedy = remedy
         self.runbook = runbook or self.section
+
+    @property
+    def with_section(self) -> str:
+        """The message, what to do, and on a line of its own the section of the runbook."""
+        return f"{self}\n  {see(self.runbook)}"
 
 
 class SourceUnavailable(CdcflowError):

@@ -76,7 +76,7 @@ def test_page_shows_how_the_capture_is(browser: Browser, shop: Shop) -> None:
     shop.remember(1)
     browser.open(shop.url)
     assert browser.text("#state") == "capturing"
-    assert "Error: Reading public.weather failed: SELECT is not granted. Mend the cause" in browser.text("#findings")
+    assert "Error: Reading public.weather failed: SELECT is not granted. Fix the cause" in browser.text("#findings")
     assert browser.text("#figure-kept") == "The source keeps2.1 GBof at most 4.3 GB"
     assert "61.0 GB" in browser.text("#figure-disk")
     assert str(browser.one("#plots svg").get_attribute("aria-label")).startswith("Behind the source, bytes: now 1.8 MB")
@@ -113,7 +113,7 @@ def test_daemon_that_does_not_answer_is_told_with_since_when(browser: Browser, o
     """Old numbers that look new are worse than none; and nothing can be ordered of a daemon that is away."""
     operated.server.close()
     browser.until(lambda: browser.one("#lost").is_displayed(), "the word that it is away")
-    assert "The daemon does not answer since " in browser.text("#lost")
+    assert "The daemon has not answered since " in browser.text("#lost")
     assert browser.one("#lost").get_attribute("role") == "alert"
     assert not named(browser, "Pause: public.flights").is_enabled()
 
@@ -123,7 +123,10 @@ def test_halted_capture_is_not_shown_as_one_that_waits(browser: Browser, shop: S
     shop.status |= {"state": "halted", "reason": "the slot is gone\n  run `cdcflow run --accept-history-loss`"}
     browser.open(shop.url)
     assert browser.one("#state").get_attribute("class") == "pill bad"
-    assert "ended for good: the slot is gone. run `cdcflow run --accept-history-loss`" in browser.text("#findings")
+    assert (
+        "has ended and will not try again: the slot is gone. run `cdcflow run --accept-history-loss`"
+        in browser.text("#findings")
+    )
 
 
 def test_what_went_wrong_in_the_night_is_there_in_the_morning(browser: Browser, shop: Shop) -> None:
@@ -193,11 +196,11 @@ def test_everything_goes_with_the_keyboard(browser: Browser, operated: Shop) -> 
     """From a button by Enter into the dialog, whose safe answer has the focus, and back by Escape to where one was."""
     browser.run("arguments[0].focus()", named(browser, "Cancel: public.flights"))
     browser.press(Keys.ENTER)
-    browser.until(lambda: browser.focused() == "Leave it", "the safe answer to have the focus")
+    browser.until(lambda: browser.focused() == "Back", "the safe answer to have the focus")
     browser.press(Keys.ESCAPE)
     browser.until(lambda: browser.focused() == "Cancel: public.flights", "the focus to come back")
     browser.press(Keys.ENTER)
-    browser.until(lambda: browser.focused() == "Leave it", "the dialog")
+    browser.until(lambda: browser.focused() == "Back", "the dialog")
     browser.press(Keys.TAB)
     assert browser.focused() == "Cancel"
     browser.press(Keys.ENTER)

@@ -26,7 +26,7 @@ EXERCISED = [
     "chunk given up: a mark was cut off",
     "chunk given up: delivered transactions are not visible yet",
     "chunk given up: the table was rewritten",
-    "chunk given up: too much was held",
+    "chunk given up: too many changes were held back",
     "chunk given up: truncated in the window",
     "columns added",
     "columns filled",

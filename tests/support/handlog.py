@@ -6,6 +6,7 @@ import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,18 @@ from bench import mergelog
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.sealing import file_name
-from cdcflow.changelog.segment import SegmentFile
+from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, SegmentFile
 from cdcflow.merge.fold import Change
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId, table_from_json
 
 
 @dataclass
 class HandLog:
-    """A change log that a test writes one segment at a time. `changes` keeps what was written, for the oracle."""
+    """A change log that a test writes one segment at a time. `changes` keeps what was written, for the oracle.
+
+    `has_transactions`: segments have a file of their transactions, whose positions and times are `position_of` and
+    `time_of` their numbers. Else none is written, and nobody may ask for it.
+    """
 
     root: Path
     log_id: str = "log-a"
@@ -31,6 +36,7 @@ class HandLog:
     versions: dict[Table, int] = field(default_factory=dict)
     progress: dict[str, dict[str, Any]] = field(default_factory=dict)
     written: list[tuple[Table, Change]] = field(default_factory=list)
+    has_transactions: bool = False
 
     def __post_init__(self) -> None:
         mergelog.begin(self.root, self.log_id)
@@ -43,19 +49,22 @@ class HandLog:
         self.progress[name] = {"state": state, "generation": generation, "since": since, **more}
 
     def segment(self, rows: Sequence[tuple[Table, str, Mapping[str, Any]]], **more: Any) -> int:
-        """Seal these changes and return the cut. A row is (table, op, values), values with `_unchanged` (names) and
-        `_before` where they apply."""
+        """Seal these changes and return the cut. A row is (table, op, values), values with `_unchanged` (names),
+        `_before` and `_txn` (the transaction's number; else each is one of its own) where they apply."""
         first = self.next_offset
         by_shape: dict[Table, list[dict[str, Any]]] = {}
+        numbers: list[tuple[int, int]] = []
         for n, (table, op, given) in enumerate(rows):
             values = dict(given)
             unchanged = values.pop("_unchanged", None)
             before = values.pop("_before", None)
             offset = first + n
+            transaction = values.pop("_txn", offset)
+            numbers.append((offset, transaction))
             change = Change(offset, op, values, frozenset(unchanged or ()), before)
             self.written.append((table, change))
             row = {c.name: values.get(c.name) for c in table.columns}
-            row |= {OFFSET: offset, TRANSACTION: offset, COMMIT_TS: offset, OP: op}
+            row |= {OFFSET: offset, TRANSACTION: transaction, COMMIT_TS: offset, OP: op}
             row |= {UNCHANGED: unchanged, BEFORE: before}
             by_shape.setdefault(table, []).append(row)
         self.next_offset = first + max(len(rows), 1)  # a segment is never empty: one offset goes to a table unseen
@@ -63,6 +72,8 @@ class HandLog:
         room = Layout(self.root).segment(first, self.next_offset - 1)
         room.mkdir(parents=True)
         files = tuple(self._file(room, table, listed) for table, listed in by_shape.items())
+        if self.has_transactions:
+            files = (_transactions(room, numbers), *files)
         mergelog.seal(self.root, self.log_id, (first, self.next_offset - 1), self.cut, files, self.progress)
         return self.cut
 
@@ -82,20 +93,27 @@ class HandLog:
             return
         old = [layout.manifest(*bounds)[0] for bounds in listed]
         by_shape: dict[Table, list[dict[str, Any]]] = {}
+        numbers: list[tuple[int, int]] = []
         for segment in old:
             for file in segment.files:
+                if file.table is None:
+                    continue
                 room = layout.segment(segment.first_offset, segment.last_offset)
                 rows = pq.ParquetFile(room / file.path).read().to_pylist()
                 by_shape.setdefault(table_from_json(file.table or {}), []).extend(rows)
+                numbers += [(row[OFFSET], row[TRANSACTION]) for row in rows]
         first, last = listed[0][0], listed[-1][1]
         room = layout.segment(first, last)
         room.mkdir()
+        files = tuple(self._file(room, table, rows) for table, rows in by_shape.items())
+        if self.has_transactions:
+            files = (_transactions(room, sorted(numbers)), *files)
         made = replace(
             old[-1],
             first_offset=first,
             first_transaction=old[0].first_transaction,
             first_cut=old[0].first_cut,
-            files=tuple(self._file(room, table, rows) for table, rows in by_shape.items()),
+            files=files,
             previous=old[0].previous,
             seams=tuple(seam for s in old for seam in (*s.seams, (s.last_cut, s.last_offset)))[:-1],
         )
@@ -105,3 +123,32 @@ class HandLog:
 
     def changes(self, table: TableId, up_to: int | None = None) -> list[Change]:
         return [c for t, c in self.written if t.id == table and (up_to is None or c.offset <= up_to)]
+
+
+def position_of(transaction: int) -> str:
+    """The position that a log by hand gives a transaction."""
+    return f"0/{transaction:X}"
+
+
+def time_of(transaction: int) -> datetime:
+    """The same, its time."""
+    return datetime(2024, 1, 1, tzinfo=UTC) + timedelta(seconds=transaction)
+
+
+def _transactions(room: Path, numbers: Sequence[tuple[int, int]]) -> SegmentFile:
+    """The file of the transactions of changes, by offset."""
+    listed: dict[int, dict[str, Any]] = {}
+    for offset, number in numbers:
+        there = {
+            "number": number,
+            "first_offset": offset,
+            "position": position_of(number),
+            "xid": number,
+            "kind": "source",
+        }
+        there |= {"commit_ts": time_of(number), "commit_clock": time_of(number), "origin": None}
+        listed[number] = listed.get(number, there) | {"last_offset": offset}
+    path = room / "transactions.parquet"
+    pq.write_table(pa.Table.from_pylist(list(listed.values()), TRANSACTIONS_SCHEMA), path)
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    return SegmentFile(path.name, len(listed), path.stat().st_size, sha256)

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 from mergehistories import State, Written
 
-from cdcflow.merge.fold import Change, Row, fold, swept
-from cdcflow.merge.policy import TablePolicy
+from cdcflow.merge.fold import Change, Row, append, fold, soft_delete, swept, swept_softly
+from cdcflow.merge.policy import Mode, TablePolicy
 from cdcflow.model.table import Column, Table
 
 
@@ -46,6 +46,15 @@ DEFAULTS = dict(kind.default for kind in KINDS.values() if kind.default is not N
 FAMILY = {kind.arrow: kind.family for kind in KINDS.values()}
 
 
+VERSION = 1000
+"""What is added to a column's number where its type is another one than the table's column has."""
+
+
+def table_names(shape: Table) -> dict[str, str]:
+    """What the table calls the columns of its newest shape."""
+    return {c.name: f"{c.name}__2" if c.number > VERSION else c.name for c in shape.columns}
+
+
 class Folded:
     """The fold of one table's changes. Columns are called by their numbers, as text."""
 
@@ -62,8 +71,40 @@ class Folded:
         for shape, stretch in groupby(listed, key=lambda pair: pair[0]):
             self.reshape(shape)
             keys = tuple(str(c.number) for n in shape.key_columns for c in shape.columns if c.name == n)
-            numbered = [_by_number(shape, c) for _, c in stretch]
-            self.rows = fold(self.rows, numbered, keys, keyed=bool(shape.key))
+            self.apply(shape, keys, [_by_number(shape, c) for _, c in stretch])
+
+    def apply(self, shape: Table, keys: tuple[str, ...], changes: list[Change]) -> None:
+        """Changes of one shape, their columns and the key's by number."""
+        self.rows = fold(self.rows, changes, keys, keyed=bool(shape.key))
+
+    def sweep(self, since: int) -> None:
+        """A backfill is done that began at this offset."""
+        self.rows = swept(self.rows, since)
+
+    def expected(self, shape: Table) -> State:
+        """What the table has in the columns of this shape, its newest."""
+        names = {str(c.number): c.name for c in shape.columns}
+        found: State = {}
+        for key, row in self.rows.items():
+            missing = frozenset(names[n] for n in row.missing if n in names)
+            values = {name: row.values.get(n) for n, name in names.items() if name not in missing}
+            found[key] = values, missing, row.offset, row.count
+        return found
+
+    def actual(self, shape: Table, rows: Iterable[Mapping[str, Any]]) -> State:
+        """The rows of the table itself in the same words."""
+        in_table = table_names(shape)
+        in_source = {of_table: name for name, of_table in in_table.items()}
+        found: State = {}
+        for row in rows:
+            told = frozenset(row["_missing"] or ())
+            key = tuple(row[c] for c in shape.key_columns)
+            offset, count = found[key][2:] if key in found else (0, 0)
+            values = {name: row[of_table] for name, of_table in in_table.items() if of_table not in told}
+            # One that is no column's name differs from the fold in any case.
+            missing = frozenset(in_source[n] for n in told if n in in_source) | (told - row.keys())
+            found[key] = values, missing, max(offset, row["_offset"]), count + 1
+        return found
 
     def reshape(self, shape: Table) -> None:
         """Rows of a table that was dropped are gone; a new column gives its default to those that are there. One that
@@ -76,7 +117,7 @@ class Folded:
             if before is not None and number not in self.known:
                 default = _default(column)
                 self.rows = {
-                    k: r if number in r.missing else Row({number: default, **r.values}, r.missing, r.offset, r.count)
+                    k: r if number in r.missing else replace(r, values={number: default, **r.values})
                     for k, r in self.rows.items()
                 }
             self.known.add(number)
@@ -94,6 +135,89 @@ class Folded:
             offset, count = (0, 0) if same is None else (same.offset, same.count)
             found[key] = Row(values, row.missing, max(offset, row.offset), count + row.count)
         self.rows = found
+
+
+class SoftlyFolded(Folded):
+    """The same where deleted rows stay."""
+
+    def apply(self, shape: Table, keys: tuple[str, ...], changes: list[Change]) -> None:
+        columns = frozenset(str(c.number) for c in shape.columns)
+        self.rows = soft_delete(self.rows, changes, keys, columns - frozenset(keys))
+
+    def sweep(self, since: int) -> None:
+        self.rows = swept_softly(self.rows, since)
+
+    def expected(self, shape: Table) -> State:
+        ends = {key: row.deleted for key, row in self.rows.items()}
+        return {k: ({**v, "_is_deleted": ends[k]}, m, o, n) for k, (v, m, o, n) in super().expected(shape).items()}
+
+    def actual(self, shape: Table, rows: Iterable[Mapping[str, Any]]) -> State:
+        listed = list(rows)
+        ends = {tuple(row[c] for c in shape.key_columns): row["_is_deleted"] for row in listed}
+        found = super().actual(shape, listed)
+        return {k: ({**v, "_is_deleted": ends[k]}, m, o, n) for k, (v, m, o, n) in found.items()}
+
+
+class Appended(Folded):
+    """The changes themselves. What a change of a table says that was dropped since is known by its values only: which
+    column of the new one has them is a matter of names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes: list[Change] = []
+        self.shapes: list[Table] = []
+
+    @property
+    def written(self) -> list[Written]:
+        return list(zip(self.shapes, self.changes, strict=True))
+
+    def add(self, changes: Iterable[Written]) -> None:
+        listed = list(changes)
+        self.changes = append(self.changes, [change for _, change in listed])
+        self.shapes += [shape for shape, _ in listed]
+        self.shape = self.shapes[-1] if self.shapes else None
+
+    def sweep(self, since: int) -> None:
+        pass
+
+    def expected(self, shape: Table) -> State:
+        names = {c.number: c.name for c in shape.columns}
+        found: State = {}
+        for then, change in self.written:
+            said: dict[str, object] = {"_op": change.op, "_txn": change.offset, "_commit_ts": change.offset}
+            said["values"] = _any_order(v for v in change.values.values() if v is not None)
+            missing = frozenset[str]()
+            if then.incarnation == shape.incarnation:
+                numbers = {c.name: c.number for c in then.columns}
+                sent = {numbers[n]: v for n, v in change.values.items()}
+                missing = frozenset(names[numbers[n]] for n in change.unchanged if numbers[n] in names)
+                said |= {name: sent.get(n) for n, name in names.items()}
+            found[(change.offset,)] = said, missing, len(change.unchanged), 1
+        return found
+
+    def actual(self, shape: Table, rows: Iterable[Mapping[str, Any]]) -> State:
+        names = [c.name for c in shape.columns]
+        living = {c.offset for s, c in self.written if s.incarnation == shape.incarnation}
+        found: State = {}
+        for row in rows:
+            at = (row["_offset"],)
+            said = {name: row[name] for name in ("_op", "_txn")}
+            said["_commit_ts"] = round(row["_commit_ts"].timestamp() * 1_000_000)
+            own = [v for name, v in row.items() if not (name in said or name in ("_offset", "_unchanged"))]
+            said["values"] = _any_order(v for v in own if v is not None)
+            told, missing = row["_unchanged"] or [], frozenset[str]()
+            if row["_offset"] in living:
+                said |= {name: row[name] for name in names}
+                missing = frozenset(told) & set(names) | (frozenset(told) - row.keys())
+            found[at] = said, missing, len(told), 1 + (found[at][3] if at in found else 0)
+        return found
+
+
+def _any_order(values: Iterable[object]) -> list[str]:
+    return sorted(str(float(v)) if isinstance(v, int | float | Decimal) else str(v) for v in values)
+
+
+FOLDED: dict[Mode, type[Folded]] = {"current": Folded, "soft_delete": SoftlyFolded, "append": Appended}
 
 
 def _in_shape(newest: Table, changes: Iterable[Written]) -> Iterator[Written]:
@@ -121,15 +245,12 @@ def _default(column: Column) -> object:
     return None if column.missing is None else DEFAULTS[column.missing]
 
 
-VERSION = 1000
-"""What is added to a column's number where its type is another one than the table's column has."""
-
-
 class Merged:
     """What merges make of one table: which changes are in it, since when, and whether it can follow at all, or may."""
 
-    def __init__(self) -> None:
-        self.policy = TablePolicy()
+    def __init__(self, mode: Mode = "current") -> None:
+        self.mode = mode
+        self.policy = TablePolicy(mode=mode)
         self.types: dict[int, pa.DataType] = {}
         self.is_refused = False
         self.log: list[Written] = []
@@ -158,7 +279,7 @@ class Merged:
                 return
             self.folded.add(self._versioned(new))
         elif self.log:
-            begins = [floor or 0]
+            begins = [0, floor or 0] if self.mode == "append" else [floor or 0]
             if entry.get("state") in ("waiting", "reading") and since > begins[0]:
                 begins.append(since)
             for begin in begins:
@@ -170,12 +291,12 @@ class Merged:
             else:
                 self.is_left_out = True
                 return
-            self.begun, self.folded = begin, Folded()
+            self.begun, self.folded = begin, FOLDED[self.mode]()
             self.folded.add(self._versioned(new))
         else:
             return
         self.done = len(self.log)
-        self.folded.rows = swept(self.folded.rows, floor or 0)
+        self.folded.sweep(floor or 0)
 
     def is_whole(self, entry: Mapping[str, Any]) -> bool:
         floor = _floor(entry)
@@ -183,18 +304,20 @@ class Merged:
 
     def _follows(self, shapes: Sequence[Table]) -> bool:
         """Whether the table takes rows of these shapes, of which it learns its columns (name and family by number)."""
-        living = [s for s in shapes if s.incarnation == shapes[-1].incarnation]  # none, where there is no shape
+        is_append = self.mode == "append"
+        # None, where there is no shape.
+        living = [s for s in shapes if is_append or s.incarnation == shapes[-1].incarnation]
         columns, last = dict(self.columns), None if self.folded is None else self.folded.shape
         for shape in living:
             if last is not None and last.incarnation != shape.incarnation:
-                if last.key != shape.key:
+                if last.key != shape.key and not is_append:
                     return False
                 # By name; what the new table lacks is no column of its.
                 by_name = {name.lower(): family for name, family in columns.values()}
                 columns = {
                     c.number: (c.name, by_name[c.name.lower()]) for c in shape.columns if c.name.lower() in by_name
                 }
-            elif last is not None and _key_numbers(last) != _key_numbers(shape):
+            elif last is not None and _key_numbers(last) != _key_numbers(shape) and not is_append:
                 return False
             for column in shape.columns:
                 family = FAMILY[column.type.arrow]
@@ -272,22 +395,11 @@ class Merged:
 
         return [(numbered(shape), change) for shape, change in written]
 
-    def table_names(self) -> dict[str, str]:
-        """What the table calls the columns of its newest shape."""
-        columns = () if self.folded is None or self.folded.shape is None else self.folded.shape.columns
-        return {c.name: f"{c.name}__2" if c.number > VERSION else c.name for c in columns}
-
     def expected(self) -> State:
         """What the table has in the columns of its newest shape."""
         if self.folded is None or self.folded.shape is None:
             return {}
-        names = {str(c.number): c.name for c in self.folded.shape.columns}
-        found: State = {}
-        for key, row in self.folded.rows.items():
-            missing = frozenset(names[n] for n in row.missing if n in names)
-            values = {name: row.values.get(n) for n, name in names.items() if name not in missing}
-            found[key] = values, missing, row.offset, row.count
-        return found
+        return self.folded.expected(self.folded.shape)
 
 
 def _is_wider(new: pa.DataType, old: pa.DataType | None) -> bool:

@@ -21,14 +21,17 @@ from itertools import groupby
 from typing import Any
 
 from handlog import HandLog
-from mergehistories import State, Step, differences, make_table
+from mergehistories import Step, differences, make_table
 from tablefolds import FAMILY, KINDS, VERSION, Folded, Merged
 
 from cdcflow.merge.fold import Change
-from cdcflow.merge.policy import Policies, TablePolicy
+from cdcflow.merge.policy import Mode, Policies, TablePolicy
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.warehouse.reports import MergeReport, TableReport
+
+MODES: tuple[Mode, ...] = ("current", "current", "soft_delete", "append")
+"""Modes of the tables whose merges are tested, each as often as it is listed."""
 
 SEGMENTS = 2
 """Segments of a round: what is merged at one time."""
@@ -81,7 +84,8 @@ class Field:
 class History:
     """One table: its rows as the database has them, and the log's entry of its backfill (`entry`, {}: none yet)."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, modes: Sequence[Mode] = ("current",)) -> None:
+        """`modes`: its table's is one of these; a table without a key has no other than these two."""
         self.seed = seed
         self.chance = random.Random(seed)
         self.id = TableId("public", f"history_{seed}")
@@ -103,7 +107,9 @@ class History:
             self.fields.append(self._field(self._any_kind()))
         self.rows: list[Values] = []
         self.entry: dict[str, Any] = {}
-        self.merged = Merged()
+        # Of a chance of its own, so that a seed tells the same history in every mode.
+        able = [m for m in modes if key or m in ("current", "append")]
+        self.merged = Merged(random.Random(f"mode {seed}").choice(able or ["current"]))
         self.covered: Counter[str] = Counter()
         self.is_moved_away = False
         self.policy: TablePolicy | None = None
@@ -423,15 +429,17 @@ class Histories:
 
     seeds: Sequence[int]
     log: HandLog
+    modes: Sequence[Mode] = ("current",)
     with_policies: bool = False
     refused: int = 0
     listed: list[History] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seeds[0])
-        self.listed = [History(seed) for seed in self.seeds]
+        self.listed = [History(seed, self.modes) for seed in self.seeds]
         for history in self.listed if self.with_policies else ():
             history.merged.policy = history.policy = TablePolicy(
+                mode=history.merged.mode,
                 evolve=self.chance.choice(["evolve", "add_only", "freeze"]),
                 incompatible=self.chance.choice(["stop", "new_column", "new_column"]),
             )
@@ -440,7 +448,7 @@ class Histories:
 
     @property
     def policies(self) -> Policies:
-        """What is decided of each table for the next merge."""
+        """What the settings say of the tables in the next merge."""
         return Policies(each={str(history.id): history.merged.policy for history in self.listed})
 
     def write_round(self) -> None:
@@ -491,7 +499,10 @@ class Histories:
             self.refused += history.merged.is_refused
             found = _difference(history, reports.get(str(history.id)), rows)
             if found is not None:
-                wrong.append(f"CDCFLOW_HISTORY_SEED={history.seed} CDCFLOW_HISTORIES=1, cut {self.log.cut}: {found}")
+                wrong.append(
+                    f"CDCFLOW_HISTORY_SEED={history.seed} CDCFLOW_HISTORIES=1, cut {self.log.cut},"
+                    f" {history.merged.mode}: {found}"
+                )
         assert not wrong, "\n".join(wrong)
 
 
@@ -508,13 +519,13 @@ def _difference(
         return f"left out: {report and report.left_out}"
     if report.edits:
         return f"what nobody did was seen: {report.edits}"
-    found = _state(merged.folded.shape, rows(merged.folded.shape), merged.table_names())
-    differ = differences(merged.expected(), found)
+    shape = merged.folded.shape
+    differ = differences(merged.expected(), merged.folded.actual(shape, rows(shape)))
     if differ:
         return "\n  ".join([f"{len(differ)} keys differ", *differ[:5]])
     if report.complete != merged.is_whole(history.entry):
         return f"it is {'' if report.complete else 'not '}complete"
-    if report.complete:
+    if report.complete and merged.mode != "append":
         fold_has, database_has = _both(merged.folded, history)
         if fold_has != database_has:
             return f"the fold has {fold_has - database_has}, the database {database_has - fold_has}"
@@ -526,26 +537,11 @@ def _change(offset: int, op: str, given: Mapping[str, Any]) -> Change:
     return Change(offset, op, values, frozenset(given.get("_unchanged") or ()), given.get("_before"))
 
 
-def _state(shape: Table, rows: Iterable[Mapping[str, Any]], table_names: Mapping[str, str]) -> State:
-    """The rows of a current-state table in the columns of a shape."""
-    names = [c.name for c in shape.columns]
-    source_names = {of_table: name for name, of_table in table_names.items()}
-    found: State = {}
-    for row in rows:
-        told = frozenset(row["_missing"] or ())
-        key = tuple(row[c] for c in shape.key_columns)
-        offset, count = found[key][2:] if key in found else (0, 0)
-        values = {n: row[table_names[n]] for n in names if table_names[n] not in told}
-        # One that is no column's name differs from the fold in any case.
-        missing = {source_names[n] for n in told if n in source_names} | (told - row.keys())
-        found[key] = values, frozenset(missing), max(offset, row["_offset"]), count + 1
-    return found
-
-
 def _both(folded: Folded, history: History) -> tuple[Counter[tuple[object, ...]], Counter[tuple[object, ...]]]:
     """The rows of a fold and of the database, in the columns that both have: the newest statements are in the log only
     when a row has come after them."""
-    assert not any(row.missing for row in folded.rows.values())
+    living = [row for row in folded.rows.values() if not row.deleted]
+    assert not any(row.missing for row in living)
     shape, kinds = folded.shape, {f.number: KINDS[f.kind].family for f in history.fields}
     numbers = {
         c.number % VERSION: c.number
@@ -553,6 +549,6 @@ def _both(folded: Folded, history: History) -> tuple[Counter[tuple[object, ...]]
         if kinds.get(c.number % VERSION) == FAMILY[c.type.arrow]
     }
     fold_has: Counter[tuple[object, ...]] = Counter()
-    for there in folded.rows.values():
+    for there in living:
         fold_has[tuple(there.values.get(str(n)) for n in numbers.values())] += there.count
     return fold_has, Counter(tuple(row[n] for n in numbers) for row in history.rows)

@@ -169,7 +169,7 @@ def _manifest(directory: Path, segment: Segment, log_id: str, seen: Seen) -> Non
         seen.fault(directory, f"its cuts {segment.first_cut}-{segment.last_cut} do not follow cut {seen.cut}")
     checkpoint = segment.last_checkpoint()
     if (checkpoint.next_offset, checkpoint.cut) != (segment.last_offset + 1, segment.last_cut):
-        seen.fault(directory, "its checkpoint is not that of its end")
+        seen.fault(directory, "its checkpoint does not match its last cut")
     seen.next_transaction = segment.last_transaction + 1
     seen.cut = segment.last_cut
 
@@ -187,7 +187,7 @@ def _hash(path: Path, here: Path, file: SegmentFile, seen: Seen) -> None:
         return
     seen.bytes += size
     if (size, digest.hexdigest()) != (file.bytes, file.sha256):
-        seen.fault(path, f"its content is not what was sealed ({size} bytes, {file.bytes} were sealed)")
+        seen.fault(path, f"its content differs from what was sealed ({size} bytes, {file.bytes} were sealed)")
 
 
 def _headers(where: Path | str, headers: pa.Table | pa.RecordBatch, transaction: int, offset: int, seen: Seen) -> None:
@@ -220,12 +220,12 @@ def _offsets(layout: Layout, segment: Segment, headers: pa.Table, seen: Seen) ->
                 offsets: Int64s = batch.column(OFFSET).to_numpy()
                 owner = np.searchsorted(last, offsets)
                 if offsets[0] <= previous or not (np.diff(offsets) > 0).all():
-                    seen.fault(path, "offsets do not ascend")
+                    seen.fault(path, "offsets are not in ascending order")
                 if offsets.min() < segment.first_offset or offsets.max() > segment.last_offset:
                     seen.fault(path, "it has offsets that are not the segment's")
                     return
                 if owner.max() >= len(number) or not (number[owner] == batch.column(TRANSACTION).to_numpy()).all():
-                    seen.fault(path, "rows name transactions that do not have their offsets")
+                    seen.fault(path, "rows name transactions whose offsets do not include them")
                 there[offsets - segment.first_offset] = True
                 count += len(offsets)
                 previous = int(offsets[-1])
@@ -243,7 +243,7 @@ def _values(path: Path, file: SegmentFile, seen: Seen) -> None:
     runs, keys = file.key_runs, list[pa.Array]()
     with pq.ParquetFile(path) as parquet:
         if not parquet.schema_arrow.equals(schema):
-            seen.fault(path, "its columns are not those of the shape in the manifest")
+            seen.fault(path, "its columns differ from the shape in the manifest")
         for batch in parquet.iter_batches():
             batch.validate(full=True)
             if batch.column(COMMIT_TS).null_count:
@@ -253,9 +253,9 @@ def _values(path: Path, file: SegmentFile, seen: Seen) -> None:
             if runs and table.key:
                 keys.append(batch.column(table.key[0]))
     if ops != file.ops:
-        seen.fault(path, "it does not have the changes that the manifest counts")
+        seen.fault(path, "the number of changes differs from the manifest")
     if runs is not None and not (keys and keyruns.hold(runs, pa.concat_arrays(keys))):
-        seen.fault(path, "its keys are not, or not once each, where the manifest says")
+        seen.fault(path, "its keys are not where the manifest says, or not exactly once")
 
 
 # ── journals ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -286,7 +286,7 @@ def journal(
     if header.log_id != log_id:
         seen.fault(path, "it belongs to another log")
     if header.first_offset != seen.next_offset:
-        seen.fault(path, f"it begins at offset {header.first_offset}, expected was {seen.next_offset}")
+        seen.fault(path, f"it begins at offset {header.first_offset}, and offset {seen.next_offset} was expected")
     numbers = Numbers.after(header.base, lambda text: seen.fault(path, text))
     numbers.cut = max(numbers.cut, seen.cut)
     for record in found:

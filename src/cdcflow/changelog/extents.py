@@ -55,7 +55,7 @@ def opened_journal(layout: Layout, first_offset: int) -> Iterator[tuple[BinaryIO
             header = read_header(file, FileKind.JOURNAL, str(path))
         except Damaged as damage:
             raise InvariantViolated(
-                f"reading {path}: its head is damaged ({damage.reason})", runbook="log-damaged"
+                f"reading {path}: its header is damaged ({damage.reason})", runbook="log-damaged"
             ) from None
         yield file, header, path
 

@@ -68,7 +68,7 @@ class Following:
             self._header = read_header(self._file, FileKind.JOURNAL, self._name)
         except Damaged as damage:
             raise InvariantViolated(
-                f"reading {self._name}: its head is damaged ({damage.reason})", runbook="log-damaged"
+                f"reading {self._name}: its header is damaged ({damage.reason})", runbook="log-damaged"
             ) from None
         self._head = JournalHeader.from_header(self._header)
         self._decoder = Decoder(self._name, self._header)

@@ -90,7 +90,7 @@ def other_version(name: str, found: str, version: int, ours: int) -> Configurati
         text, remedy = f"a newer cdcflow wrote it ({found}, this one reads {ours})", "install the newer cdcflow again"
     else:
         text = f"an older cdcflow wrote it ({found}, this one reads {ours})"
-        remedy = "read it with the cdcflow that wrote it, or begin a new log with a backfill"
+        remedy = "read it with the version that wrote it, or begin a new log with a backfill"
     return ConfigurationError(f"reading {name}: {text}", remedy=remedy, runbook="newer-format")
 
 

@@ -345,8 +345,8 @@ class Decoder:
 
     def _nonsense(self, frame: Frame, error: str) -> InvariantViolated:
         return InvariantViolated(
-            f"reading {self.name}: the {frame.kind.name.lower()} frame at byte {frame.at} is whole but makes no "
-            f"sense ({error})",
+            f"reading {self.name}: the {frame.kind.name.lower()} frame at byte {frame.at} is complete, but its "
+            f"content is invalid ({error})",
             runbook="log-damaged",
         )
 

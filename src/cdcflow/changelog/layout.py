@@ -242,8 +242,8 @@ class Layout:
         if self.store is None:
             if (self.root / UPLOADS).exists():
                 raise ConfigurationError(
-                    f"reading {path}: the files of this segment are in an object store by now",
-                    remedy="name it in log.objects of the settings, and read the log with them",
+                    f"reading {path}: the files of this segment have moved to an object store",
+                    remedy="set log.objects in the settings and read the log with those settings",
                     runbook="no-log",
                 )
             return path
@@ -273,7 +273,8 @@ class Layout:
             except FileNotFoundError:
                 raise ConfigurationError(
                     f"reading the log {self.store.name}: there is no log there (no log.json)",
-                    remedy="start `cdcflow run` first: the first segment puts it there; or mend log.objects.url",
+                    remedy="start `cdcflow run` first: it writes log.json with the first segment; or correct "
+                    "log.objects.url",
                     runbook="no-log",
                 ) from None
         return LogFile.from_json(text, name)
@@ -336,7 +337,7 @@ def _plain(name: str, directory: Path) -> str:
     """A name that came out of a file: it must stay in its directory (hard cases L28, S11)."""
     if "/" in name or "\0" in name or name in ("", ".", ".."):
         raise InvariantViolated(
-            f"reading {directory}: a name in it leads elsewhere; cdcflow did not write it", runbook="log-damaged"
+            f"reading {directory}: a name in it points outside of it; cdcflow did not write it", runbook="log-damaged"
         )
     return name
 

@@ -89,7 +89,7 @@ def gathered(table: TableId, partial: Iterable[pa.Table]) -> KeySet | None:
             if found[0].num_rows > PARTIAL_KEYS_MAX:
                 raise KeysUnknown(
                     f"looking for partial rows of {table}: there are more than {PARTIAL_KEYS_MAX}",
-                    remedy=f"run `cdcflow backfill {table}` to read it anew",
+                    remedy=f"run `cdcflow backfill {table}` to read it again",
                 )
     return KeySet(pa.concat_tables(found)).distinct() if found else None
 
@@ -97,9 +97,9 @@ def gathered(table: TableId, partial: Iterable[pa.Table]) -> KeySet | None:
 def expired(table: TableId, since: Offset, first_offset: int) -> KeysUnknown:
     """The log begins behind `since`, so that keys may be missing."""
     return KeysUnknown(
-        f"looking for partial rows of {table} from offset {since} on: the log begins at offset {first_offset}, what "
-        "was before that has expired",
-        remedy=f"run `cdcflow backfill {table}` to read it anew",
+        f"looking for partial rows of {table} from offset {since} on: the log begins at offset {first_offset}, "
+        f"everything before it has expired",
+        remedy=f"run `cdcflow backfill {table}` to read it again",
     )
 
 
@@ -182,7 +182,7 @@ def _key_names(table: Table, shape: Table) -> list[str]:
     except KeyError:
         raise KeysUnknown(
             f"looking for partial rows of {shape.id}: its key has changed while it was being read",
-            remedy=f"run `cdcflow backfill {shape.id}` to read it anew",
+            remedy=f"run `cdcflow backfill {shape.id}` to read it again",
         ) from None
 
 

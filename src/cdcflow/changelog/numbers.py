@@ -45,7 +45,7 @@ class Numbers:
         if (first, number) != (self.next_offset, self.next_transaction):
             self.wrong(
                 f"offset {first} and transaction {number} come where offset {self.next_offset} and transaction "
-                f"{self.next_transaction} must"
+                f"{self.next_transaction} are expected"
             )
         if rows < 0 or count < 1:
             self.wrong(f"the run at offset {first} has {rows} rows in {count} transactions")
@@ -72,8 +72,8 @@ class Numbers:
         self.finish()
         if (checkpoint.next_offset, checkpoint.next_transaction) != (self.next_offset, self.next_transaction):
             self.wrong(
-                f"cut {checkpoint.cut} stands at offset {checkpoint.next_offset} and transaction "
-                f"{checkpoint.next_transaction}; what is before it ends at {self.next_offset} and "
+                f"cut {checkpoint.cut} is at offset {checkpoint.next_offset} and transaction "
+                f"{checkpoint.next_transaction}; the rows before it end at {self.next_offset} and "
                 f"{self.next_transaction}"
             )
         if checkpoint.cut <= self.cut:
@@ -84,8 +84,8 @@ class Numbers:
         """The run must be all there by now."""
         if self.rows_left or self.total_left:
             self.wrong(
-                f"the run from offset {self.run_offset} to {self.next_offset - 1} is not all there: {self.rows_left} "
-                "of its rows are missing, or others are there in their place"
+                f"the run from offset {self.run_offset} to {self.next_offset - 1} is incomplete: {self.rows_left} "
+                f"of its rows are missing or replaced by others"
             )
         self.rows_left = self.total_left = 0
 

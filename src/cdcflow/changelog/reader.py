@@ -156,8 +156,9 @@ def _read(
         first = layout.log_file().first_offset
         if at < first:
             raise HistoryLost(
-                f"reading the log {layout.name} from offset {at}: it has expired, the first that is there is {first}",
-                remedy="read the current-state tables anew, or start from the first offset that is there",
+                f"reading the log {layout.name} from offset {at}: that offset has expired; the first one left is "
+                f"{first}",
+                remedy="start from the current-state tables instead, or from the first offset that is left",
                 runbook="log-expired",
             )
         try:
@@ -232,7 +233,8 @@ def _journal_steps(
                 if (record.first_offset, record.first_transaction) != following:
                     raise InvariantViolated(
                         f"reading {layout.journal(extent.header.first_offset)}: offset {record.first_offset} and"
-                        f" transaction {record.first_transaction} come where {following[0]} and {following[1]} should",
+                        f" transaction {record.first_transaction} come where {following[0]} and {following[1]} "
+                        f"are expected",
                         runbook="log-damaged",
                     )
                 run, owners = record, Owners.of(record.headers)

@@ -126,7 +126,7 @@ class RangeDecoder:
 
     def _foreign(self, message: Message) -> InvariantViolated:
         return InvariantViolated(
-            f"reading {self._name}: the record at offset {message.topic_offset} is not one that cdcflow wrote there",
+            f"reading {self._name}: the record at offset {message.topic_offset} was not written by cdcflow",
             runbook="log-damaged",
         )
 

@@ -86,7 +86,7 @@ def whole(
     if end is not None:
         if kept.bytes != end:
             raise InvariantViolated(
-                f"reading {name}: {end} bytes of it were durable, and only {kept.bytes} are whole",
+                f"reading {name}: {end} bytes of it were durable, and only {kept.bytes} are intact",
                 runbook="log-damaged",
             )
         return kept
@@ -144,8 +144,8 @@ def _refuse_damage(file: BinaryIO, header: Header, name: str, bad: int, reason: 
         durable = max(durable, durable_bytes(frame))
     if durable > bad:
         raise InvariantViolated(
-            f"recovering {name}: damaged ({reason}) at byte {bad}, and {durable} bytes were durable: data that was "
-            "acknowledged to the source is lost",
+            f"recovering {name}: damaged ({reason}) at byte {bad}, and {durable} bytes were durable: data that "
+            f"cdcflow acknowledged to the source is lost",
             remedy="restore the log from a copy, or begin a new log with a new backfill",
             runbook="log-damaged",
         )

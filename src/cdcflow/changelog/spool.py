@@ -64,7 +64,9 @@ def rows(file: BinaryIO, attach: Attach) -> Iterator[Rows]:
                 case _:
                     raise InvariantViolated(f"reading spool {attach.spool}: a {type(record).__name__} does not belong")
     except Damaged as damage:
-        raise InvariantViolated(f"reading spool {attach.spool}: {damage}, though it was attached whole") from None
+        raise InvariantViolated(
+            f"reading spool {attach.spool}: {damage}, although it was complete when it was attached"
+        ) from None
     if after != attach.first_offset + attach.rows:
         raise InvariantViolated(
             f"reading spool {attach.spool}: {after - attach.first_offset} rows remain after "

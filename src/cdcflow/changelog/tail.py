@@ -127,7 +127,7 @@ class Tail:
                     self.topic_offset = message.topic_offset + 1
                 case Transactions() if self._begun:
                     if (record.first_offset, record.first_transaction) != self._next:
-                        raise self._wrong(f"offset {record.first_offset} comes where {self._next[0]} must")
+                        raise self._wrong(f"offset {record.first_offset} comes where {self._next[0]} is expected")
                     self._next = (record.next_offset, record.next_transaction)
                 case _:
                     pass
@@ -141,7 +141,7 @@ class Tail:
             raise self._wrong("a topic range in it belongs to another log")
         self._epoch = head.epoch
         if self._begun and _next_of(head.base) != self._next:
-            raise self._wrong(f"a topic range begins with offset {head.first_offset} where {self._next[0]} must come")
+            raise self._wrong(f"a topic range begins with offset {head.first_offset} where {self._next[0]} is expected")
         if not self._begun and (self._after is None or self._is_at(head.base)):
             self._begin()
             self._cut = self._base = head.base
@@ -168,7 +168,7 @@ class Tail:
             known.commit_clock,
         ):
             raise self._wrong(
-                f"cut {known.cut} of the history (offset {known.next_offset - 1}) is not in it as the history has it"
+                f"cut {known.cut} of the history (offset {known.next_offset - 1}) is not in it in the same form"
             )
 
     def _begin(self) -> None:
@@ -177,7 +177,7 @@ class Tail:
 
     def _pass(self, checkpoint: Checkpoint) -> None:
         if _next_of(checkpoint) != self._next or checkpoint.cut <= self._cut.cut:
-            raise self._wrong(f"cut {checkpoint.cut} does not stand at the end of what is before it")
+            raise self._wrong(f"cut {checkpoint.cut} is not at the end of the rows before it")
         self._cut = checkpoint
 
     def _wrong(self, text: str) -> InvariantViolated:

@@ -25,14 +25,14 @@ Tables = Mapping[str, Mapping[str, Any]]
 
 
 def backfill(
-    tables: Annotated[list[str] | None, typer.Argument(help="As schema.table; all captured tables when none.")] = None,
+    tables: Annotated[list[str] | None, typer.Argument(help="As schema.table; none means all captured tables.")] = None,
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
-    wait: Annotated[bool, typer.Option(help="With a running daemon: follow it to the end.")] = True,
+    wait: Annotated[bool, typer.Option(help="With a running daemon: wait until it has read them.")] = True,
 ) -> None:
-    """Read tables anew while changes go on being captured, and end when they are read.
+    """Read tables again while the capture goes on, and end when they are read.
 
-    A running daemon of the same log is asked to do it; else this process captures until the tables are done. Exits
+    If a daemon runs on the log, it reads them; else this process captures until they are read. Exits
     with 1 when a table failed or was cancelled.
     """
     settings = load(config)
@@ -63,7 +63,7 @@ def _ordered(settings: Config, tables: Sequence[str]) -> list[str]:
     answer = ask(settings.log.folder, {"op": "backfill", "tables": list(tables)})
     if answer is None:
         raise SourceUnavailable(
-            "the daemon ended before it could be asked", remedy="run the same command again", runbook="no-daemon"
+            "the daemon ended before it answered", remedy="run the same command again", runbook="no-daemon"
         )
     return [str(name) for name in answer["tables"]]
 

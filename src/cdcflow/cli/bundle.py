@@ -56,9 +56,9 @@ class Part:
 
 def bundle(
     config: ConfigPath = DEFAULT_CONFIG,
-    to: Annotated[Path | None, typer.Option("--output", "-o", help="The file to write; never an old one.")] = None,
+    to: Annotated[Path | None, typer.Option("--output", "-o", help="The file to write; it must not exist yet.")] = None,
     events: Annotated[
-        Path | None, typer.Option(help="The file that the daemon's lines go to; its last 2,000 are taken.")
+        Path | None, typer.Option(help="The file with the daemon's log; the bundle takes its last 2,000 lines.")
     ] = None,
     json_: Json = False,
 ) -> None:
@@ -82,7 +82,9 @@ def bundle(
     typer.echo(f"{path} ({output.size(path.stat().st_size)}) holds")
     for part, content in made:
         typer.echo(f"  {part.name:<16} {output.size(len(content)):>9}  {part.text}")
-    typer.echo("No secrets and no values of rows are in it; names of tables and columns are. Look before you send it.")
+    typer.echo(
+        "No secrets and no values of rows are in it; names of tables and columns are. Read it before you send it."
+    )
 
 
 def parts(settings: Config, events: Path | None) -> Iterator[Part]:
@@ -92,8 +94,8 @@ def parts(settings: Config, events: Path | None) -> Iterator[Part]:
 
     yield Part("versions.json", "cdcflow, Python, system, packages, disk.", lambda: _versions(settings))
     yield Part("settings.json", "The settings; secrets are references or left out.", lambda: redacted(settings))
-    yield Part("status.json", "As `cdcflow status --json`, without keys.", lambda: _status(settings))
-    yield Part("doctor.json", "As `cdcflow doctor --json`.", lambda: [asdict(f) for f in wiring.doctor(settings)])
+    yield Part("status.json", "`cdcflow status --json`, without keys.", lambda: _status(settings))
+    yield Part("doctor.json", "`cdcflow doctor --json`.", lambda: [asdict(f) for f in wiring.doctor(settings)])
     yield Part("server.json", "The server's version and settings that matter here.", lambda: _server(settings))
     yield Part("tables.json", "Each table's shapes: columns, types, key.", lambda: _shapes(settings))
     yield Part("log.json", "The log's parts: offsets, cuts, sizes; no rows.", lambda: _log(settings))
@@ -124,7 +126,7 @@ def _write(path: Path, files: list[tuple[str, bytes]]) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise ConfigurationError(f"{path} is there already", remedy="choose another file with --output") from None
+        raise ConfigurationError(f"{path} exists already", remedy="choose another file with --output") from None
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
     with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:

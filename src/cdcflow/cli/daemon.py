@@ -3,39 +3,29 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from cdcflow import wiring
+from cdcflow.cli.beside import Beside, Part
 from cdcflow.cli.events import OnEvent
 from cdcflow.cli.failure import exit_code
+from cdcflow.cli.parts import Notifications, Observing, Publish, Publishing, Retention, Table
 from cdcflow.cli.reloading import Reloading
-from cdcflow.cli.serving import http_server
-from cdcflow.cli.signals import STOP_WITHIN_S, obeying_signals
+from cdcflow.cli.serving import Http
+from cdcflow.cli.signals import obeying_signals
 from cdcflow.cli.watch import Watch
 from cdcflow.config import Config
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable, SourceUnavailable
 from cdcflow.pipeline import Capture
 from cdcflow.service import last_words
 from cdcflow.service.control import ControlServer
-from cdcflow.service.control_table import TableDoor
-from cdcflow.service.http import HttpServer
 from cdcflow.service.operations import checked
-from cdcflow.wiring import control_table
 
 LOOK_EVERY_S = 2.0
-
-
-class Publishing(Protocol):
-    """What publishes the log beside the capture."""
-
-    def run(self) -> None: ...
-
-    def stop(self) -> None: ...
 
 
 def run(
@@ -53,36 +43,36 @@ def run(
     Raises whatever ends the capture; returns when it was stopped or has done what it was ordered to.
     """
     reloading = None if file is None else Reloading(file, config, capture, tell)
-    watch = Watch(config, capture, None if reloading is None else lambda: reloading.in_use)
+    in_use = (lambda: config) if reloading is None else lambda: reloading.in_use
+    watch = Watch(config, capture, in_use)
+    publish = Publish(publisher, tell, capture.stop)
     with contextlib.ExitStack() as around:
         around.enter_context(telling_end(tell, "capture failed"))
+        around.callback(publish.raise_failure)
+        parts: list[Part] = []
         if serve:
             folder = config.log.folder
             folder.mkdir(parents=True, exist_ok=True)
-            wrong = Problems(config)
+            wrong = Problems(in_use)
             answer = answering(capture, watch, reloading, wrong.now)
             around.enter_context(_serving(ControlServer(folder, answer)))
-            if (table := control_table(config)) is not None:
-                around.enter_context(_serving(TableDoor(table, answer, config.source.heartbeat, tell)))
-            if config.service.listen is not None:
-                server = http_server(config, config.service.listen, watch, answer, tell, wrong.now)
-                around.enter_context(_serving(server))
-                tell("http listening", {"listen": config.service.listen, "port": server.port})
-        expiring = wiring.expiring(config, tell)
-        if expiring is not None:
-            around.enter_context(expiring)
-        if publisher is not None:
-            around.enter_context(_beside(publisher, capture.stop))
+            http = Http(in_use, watch, answer, tell, wrong.now)
+            around.callback(http.close)
+            parts += [Table(answer, tell), http]
+        if reloading is not None:
+            parts.append(Observing(capture, tell))
+        told = Notifications(watch.status, tell, watch.tables_in_log)
+        beside = around.enter_context(Beside([*parts, Retention(tell), publish, told]))
         hang_up = None if reloading is None else reloading.hang_up
         around.enter_context(obeying_signals(capture.stop, tell, lambda: capture.is_starting, hang_up))
-        if config.service.notify:
-            from cdcflow.service.notifying import notifying  # few need it, and it loads an HTTP client
-
-            tables = watch.tables_in_log()
-            around.enter_context(notifying(config.service.notify, watch.status, tell, tables=tables))
+        around.enter_context(told)
+        beside.use(config)
+        if reloading is not None:
+            reloading.use_beside = beside.use
         around.enter_context(_telling_of_a_halt(config, capture))
         try:
             capture.run()
+            publish.raise_failure()
         except (SourceUnavailable, SinkUnavailable) as error:
             if capture.has_begun:
                 raise
@@ -103,17 +93,24 @@ def telling_end(tell: OnEvent, event: str) -> Iterator[None]:
         raise
 
 
-def never_reached(config: Config, error: SourceUnavailable | SinkUnavailable) -> SourceUnavailable | SinkUnavailable:
-    """The end of a start whose source or log never answered: with what was tried, and how to have it waited for."""
-    what = "source" if isinstance(error, SourceUnavailable) else "log"
+def never_reached(
+    config: Config, error: CdcflowError, what: str | None = None, command: str = "cdcflow run"
+) -> SourceUnavailable | SinkUnavailable:
+    """The end of a start whose source or log (or `what`) never answered: what was tried, how to have it waited for."""
+    is_source = isinstance(error, SourceUnavailable)
+    what = what or ("source" if is_source else "log")
     tried = wiring.tried(config).get(what)
-    named = f"cdcflow has not reached the {what} since it started" + (f" ({tried})" if tried else "")
-    check = error.remedy or f"check that it runs and that the settings' {what} names it"
-    return type(error)(
+    of_whom = "brokers of publish.kafka" if what == "publish" else what
+    named = f"cdcflow has not reached the {of_whom} since it started" + (f" ({tried})" if tried else "")
+    check = error.remedy or _CHECKS.get(what) or f"check that it runs and that `{what}` in the settings names it"
+    return (SourceUnavailable if is_source else SinkUnavailable)(
         f"{named}: {str(error).splitlines()[0]}",
-        remedy=f"{check}\n  or start `cdcflow run --wait`, which tries again until it answers",
+        remedy=f"{check}\n  or start `{command} --wait`, which tries again until it answers",
         runbook=error.runbook,
     )
+
+
+_CHECKS = {"publish": "check that they run and that publish.kafka.brokers names them"}
 
 
 def problems(config: Config) -> list[dict[str, str | None]]:
@@ -124,14 +121,14 @@ def problems(config: Config) -> list[dict[str, str | None]]:
 class Problems:
     """What `problems` finds, asked anew when it is older than two seconds: a backfill that is followed asks often."""
 
-    def __init__(self, config: Config) -> None:
-        self._config = config
+    def __init__(self, in_use: Callable[[], Config]) -> None:
+        self._in_use = in_use
         self._found: Sequence[object] = ()
         self._asked_at = -60.0
 
     def now(self) -> Sequence[object]:
         if time.monotonic() - self._asked_at >= LOOK_EVERY_S:
-            self._found, self._asked_at = problems(self._config), time.monotonic()
+            self._found, self._asked_at = problems(self._in_use()), time.monotonic()
         return self._found
 
 
@@ -151,36 +148,13 @@ def answering(
                 return found if "source_error" in found else {**found, "problems": problems()}
             case "settings" | "reload":
                 if reloading is None:
-                    raise ConfigurationError("this process reads tables and ends; it takes no other settings")
+                    raise ConfigurationError("this process reads tables and ends; it cannot take new settings")
                 return reloading.answer() if operation.name == "settings" else reloading.reload(request.get("digest"))
             case op:
                 arguments = {k: v for k, v in request.items() if k not in ("op", "tables")}
                 return capture.request(op, request.get("tables", []), asked_by=asked_by, **arguments)
 
     return answer
-
-
-@contextlib.contextmanager
-def _beside(publisher: Publishing, stop: Callable[[], None]) -> Iterator[None]:
-    """Run a publisher in a thread of its own. What ends it for good ends the capture too, and is raised then."""
-    failures: list[BaseException] = []
-
-    def publish() -> None:
-        try:
-            publisher.run()
-        except BaseException as error:  # noqa: BLE001  it is raised below, in the thread that waits
-            failures.append(error)
-            stop()
-
-    thread = threading.Thread(target=publish, name="publish", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        publisher.stop()
-        thread.join(STOP_WITHIN_S)
-    if failures:
-        raise failures[0]
 
 
 @contextlib.contextmanager
@@ -196,7 +170,7 @@ def _telling_of_a_halt(config: Config, capture: Capture) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _serving(server: ControlServer | HttpServer | TableDoor) -> Iterator[None]:
+def _serving(server: ControlServer) -> Iterator[None]:
     server.start()
     try:
         yield

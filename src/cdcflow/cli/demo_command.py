@@ -30,10 +30,14 @@ class Log(StrEnum):
 
 
 def demo(
-    directory: Annotated[Path | None, typer.Option(help="Where it all goes; ./demo-<time> if none.")] = None,
+    directory: Annotated[
+        Path | None, typer.Option(help="The folder for everything it writes; ./demo-<time> without it.")
+    ] = None,
     source: Annotated[Source, typer.Option(help="Which database to capture.")] = Source.POSTGRES,
     log: Annotated[Log, typer.Option(help="Where the change log is; a Kafka broker is started for it.")] = Log.FILES,
-    table_format: Annotated[TableFormat, typer.Option("--format", help="What the tables are.")] = TableFormat.DELTA,
+    table_format: Annotated[
+        TableFormat, typer.Option("--format", help="The format of the tables.")
+    ] = TableFormat.DELTA,
     rows: Annotated[int | None, typer.Option(min=20_000, help="Load only this many flights.")] = None,
     planted_fault: Annotated[
         bool, typer.Option("--planted-fault", hidden=True, help="Change one row after the fence: the proof must fail.")
@@ -86,7 +90,7 @@ def demo(
         )
     )
     screen.print()
-    screen.print("Look into it (the source server is stopped):")
+    screen.print("Look at the result (the source server is stopped):")
     for command in _commands(
         folder, log, table_format, outcome.verdicts[0].table.partition(".")[0] if outcome.verdicts else "public"
     ):

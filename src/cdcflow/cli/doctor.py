@@ -14,7 +14,7 @@ _SIGNS = {"ok": "[green]ok[/]     ", "warning": "[yellow]warning[/]", "error": "
 
 
 def doctor(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
-    """Check settings, rights and tables. Exits with 1 when something must be mended before `cdcflow run`."""
+    """Check settings, rights and tables. Exits with 1 when something must be fixed before `cdcflow run`."""
     from cdcflow import wiring
 
     findings = wiring.doctor(load(config))

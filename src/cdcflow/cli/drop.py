@@ -35,8 +35,8 @@ def drop(
     name = wiring.log_reader(settings).name
     if not yes:
         typer.confirm(
-            f"End the pipeline of the log {name}? What cdcflow made for it at {settings.source.url} is removed,"
-            " and no capture can go on from its position",
+            f"End the pipeline of the log {name}? This removes what cdcflow made for it at {settings.source.url}, "
+            f"and no capture can continue from its position",
             abort=True,
             err=True,
         )
@@ -71,7 +71,7 @@ def _tell(dropped: Sequence[Dropped], left: Sequence[tuple[str, str]]) -> None:
                     typer.echo(f"    {found.remedy}")
     if not any(d.outcome == "removed" for d in dropped):
         typer.echo("nothing was removed at the source")
-    typer.echo("what stays, and how to remove it:")
+    typer.echo("what is left, and how to remove it:")
     for subject, how in left:
         typer.echo(f"  {subject}")
         typer.echo(f"    {how}")

@@ -17,6 +17,7 @@ from cdcflow.errors import (
     SinkUnavailable,
     SourceUnavailable,
     SyncFailed,
+    see,
 )
 
 FINDINGS = 1
@@ -27,12 +28,12 @@ INTERRUPTED = 130
 """Ctrl-C where no stop in good order was to be had: what a shell says of a process that SIGINT ended."""
 
 _CODES: tuple[tuple[type[CdcflowError], int, str], ...] = (
-    (HistoryLost, 65, "an operator must order a new backfill"),
+    (HistoryLost, 65, "somebody must decide to read the tables again"),
     (SourceUnavailable, 69, "nothing is in doubt; start again later"),
-    (SyncFailed, 74, "nothing is in doubt; make room or mend the disk, then start again"),
+    (SyncFailed, 74, "nothing is in doubt; make room or fix the disk, then start again"),
     (InvariantViolated, 70, "cdcflow contradicted itself; keep the log and the trace"),
-    (SinkUnavailable, 74, "nothing is in doubt; make room or mend the disk, then start again"),
-    (OutcomeUnknown, 75, "start again; the log will be looked at first"),
+    (SinkUnavailable, 74, "nothing is in doubt; make room or fix the disk, then start again"),
+    (OutcomeUnknown, 75, "start again; the next start checks the log first"),
     (ConfigurationError, 78, "something must be changed before a new start"),
 )
 
@@ -44,9 +45,8 @@ def exit_code(error: BaseException) -> int:
 
 def block(error: CdcflowError) -> str:
     """What a person reads: the kind and the message, then indented what to do and where to read on. No traceback."""
-    message, *rest = str(error).split("\n")
-    lines = [*rest, f"see docs: runbook/errors#{error.runbook}"]
-    return "\n".join([f"{type(error).__name__}: {message}", *(f"  {line.strip()}" for line in lines)])
+    message, *rest = error.with_section.split("\n")
+    return "\n".join([f"{type(error).__name__}: {message}", *(f"  {line.strip()}" for line in rest)])
 
 
 def unexpected(error: BaseException) -> str:
@@ -54,7 +54,7 @@ def unexpected(error: BaseException) -> str:
     return (
         f"{type(error).__name__} in {_line_of(error.__traceback__)}: this is a fault in cdcflow\n"
         "  run it again with `cdcflow --debug …` to see the whole trace\n"
-        f"  see docs: runbook/errors#{CdcflowError.section}"
+        f"  {see(CdcflowError.section)}"
     )
 
 

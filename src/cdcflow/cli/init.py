@@ -21,7 +21,7 @@ class Kind(StrEnum):
 
 _HEAD = """\
 # cdcflow settings. Every name is explained in docs/settings.md; `cdcflow doctor` says what the database still needs.
-# Relative paths begin at the folder of this file. Secrets stand elsewhere: ${env:NAME} or ${file:path}.
+# Relative paths begin at the folder of this file. Keep secrets out of it: ${env:NAME} or ${file:path}.
 
 """
 
@@ -64,7 +64,7 @@ _PUBLIC_KEY = """\
 
 _REST = """\
   # backfill:
-  #   rows_per_second_max: 50000                           # leave the source some air; no limit when left out
+  #   rows_per_second_max: 50000                           # go easy on the source; no limit when left out
   #   chunk_time_target_ms: 200                            # how long reading a chunk takes
   #   ranges_at_once: 2                                    # connections that read a large chunk together
 
@@ -80,7 +80,7 @@ merge:
 
 # service:
 #   listen: 127.0.0.1:8079                                 # page, API, metrics: pip install 'cdcflow[service]'
-#   tokens: [{name: ops, role: operate, token: "${env:CDCFLOW_HTTP_TOKEN}"}]   # without one it can only be looked at
+#   tokens: [{name: ops, role: operate, token: "${env:CDCFLOW_HTTP_TOKEN}"}]   # without one the page is read-only
 """
 
 
@@ -113,7 +113,7 @@ def init(
         with path.open("x", encoding="utf-8") as file:
             file.write(template(kind))
     except FileExistsError:
-        raise ConfigurationError(f"{path} is there already", remedy="edit it, or name another file") from None
+        raise ConfigurationError(f"{path} exists already", remedy="edit it, or name another file") from None
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be written: {error.strerror}") from None
     typer.echo(f"wrote {path}; set source.url and source.tables in it, then run `cdcflow doctor`")

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
     from cdcflow.model.table import Table, TableId
     from cdcflow.ports import LogReader
 
-app = typer.Typer(no_args_is_help=True, help="Look into the change log, and maintain it.")
+app = typer.Typer(no_args_is_help=True, help="Inspect the change log, and maintain it.")
 FOLLOW_EVERY_S = 0.5
 CELL_CHARACTERS_MAX = 60
 
 
 @app.command()
 def show(
-    table: Annotated[str | None, typer.Option(help="Only this one, as schema.table.")] = None,
+    table: Annotated[str | None, typer.Option(help="Only this table, as schema.table.")] = None,
     first: Annotated[
-        int | None, typer.Option("--from", min=1, help="The first offset; the newest rows if none.")
+        int | None, typer.Option("--from", min=1, help="The first offset; without it the newest rows.")
     ] = None,
     limit: Annotated[int, typer.Option(min=1, help="How many rows.")] = 20,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes, until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Keep printing new changes, until Ctrl-C.")] = False,
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
@@ -98,9 +98,9 @@ def list_commands(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """List what people told the capture to do.
+    """List the orders that people gave to the capture.
 
-    Who, by which door, when, and what came of it.
+    Who, in which way, when, and with what outcome.
     """
     from cdcflow import wiring
 
@@ -129,7 +129,7 @@ def check(
     deep: Annotated[bool, typer.Option("--deep", help="Read every row again, not only the hashes.")] = False,
     json: Json = False,
 ) -> None:
-    """Verify hashes, chain, order and gaplessness. Exits with 1 when something is wrong."""
+    """Verify hashes, chain and order, and that nothing is missing. Exits with 1 when something is wrong."""
     from cdcflow import wiring
 
     settings = load(config)
@@ -152,7 +152,7 @@ def check(
 def compact(
     config: ConfigPath = DEFAULT_CONFIG,
     bytes_max: Annotated[str, typer.Option(help="No segment is made larger than this.")] = "256MiB",
-    grace: Annotated[str, typer.Option(help="What was replaced stays this long for who reads it.")] = "10m",
+    grace: Annotated[str, typer.Option(help="Replaced segments stay this long for those who read them.")] = "10m",
     json: Json = False,
 ) -> None:
     """Make one segment of several small ones.
@@ -176,7 +176,9 @@ def compact(
 def expire(
     config: ConfigPath = DEFAULT_CONFIG,
     older_than: Annotated[str | None, typer.Option(help="Segments that end this long ago (30d).")] = None,
-    bytes_max: Annotated[str | None, typer.Option(help="The oldest while all are larger than this.")] = None,
+    bytes_max: Annotated[
+        str | None, typer.Option(help="The oldest segments while all together are larger than this.")
+    ] = None,
     before_cut: Annotated[int | None, typer.Option(help="Segments that end before this cut.")] = None,
     json: Json = False,
 ) -> None:
@@ -186,7 +188,7 @@ def expire(
     """
     if older_than is None and bytes_max is None and before_cut is None:
         raise ConfigurationError(
-            "expiring segments: nothing says which", remedy="give --older-than, --bytes-max or --before-cut"
+            "expiring segments: no limit is given", remedy="give --older-than, --bytes-max or --before-cut"
         )
     from cdcflow import wiring
     from cdcflow.sinks.retention import GRACE_S, Rule
@@ -204,7 +206,7 @@ def expire(
         return
     if left:
         typer.echo(
-            f"an expiry that was interrupted is finished: the rest of {len(left)} segments"
+            f"finished an interrupted expiry: the rest of {len(left)} segments"
             f" (offsets {left[0][0]}-{max(last for _, last in left)}) is gone"
         )
     if not gone:
@@ -216,11 +218,16 @@ def expire(
 
 @app.command()
 def copy(
-    to: Annotated[Path, typer.Option("--to", help="Settings whose log the copy is: a folder for a topic, or back.")],
+    to: Annotated[
+        Path,
+        typer.Option(
+            "--to", help="The settings file that names the copy: a topic for a log in a folder, or the other way round."
+        ),
+    ],
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """Copy the log into the one that other settings name. What is there already is not copied again."""
+    """Copy the log into the one that other settings name. A repeated copy adds what is new."""
     from cdcflow import wiring
 
     def report_copied(first: int, last: int) -> None:
@@ -231,7 +238,7 @@ def copy(
     if json:
         output.print_json(asdict(copied))
         return
-    typer.echo(f"the copy has all up to offset {copied.next_offset - 1}, cut {copied.cut}")
+    typer.echo(f"the copy has everything up to offset {copied.next_offset - 1}, cut {copied.cut}")
     if copied.left:
         typer.echo(f"{copied.left} rows more are not sealed yet: copy again when they are, or stop the daemon first")
 
@@ -243,7 +250,7 @@ def _log(config: Path) -> LogReader:
     if not log.exists():
         raise ConfigurationError(
             f"there is no change log at {log.name}",
-            remedy="start `cdcflow run` first, or mend log in the settings",
+            remedy="start `cdcflow run` first, or correct `log` in the settings",
             runbook="no-log",
         )
     return log

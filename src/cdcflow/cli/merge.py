@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def merge(
     config: ConfigPath = DEFAULT_CONFIG,
     every: Annotated[str | None, typer.Option(help="Merge again and again, this often (30s, 5m).")] = None,
-    once: Annotated[bool, typer.Option("--once", help="One merge, even if the settings say merge.every.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="One merge, even if the settings have merge.every.")] = False,
     json: Json = False,
 ) -> None:
     """Merge what the log has up to its newest sealed cut, then publish that cut.
@@ -57,7 +57,7 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
     if not reader.exists():
         raise ConfigurationError(
             f"there is no change log at {reader.name}",
-            remedy="start `cdcflow run` first, or mend log in the settings",
+            remedy="start `cdcflow run` first, or correct `log` in the settings",
             runbook="no-log",
         )
     send_structlog_to(sys.stderr)  # stdout is for the report
@@ -70,7 +70,7 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
         spark, chosen = session_for(settings), settings.merge
 
         def sealed_first() -> MergeReport:
-            _say(f"sealing what {reader.name} has behind its history")
+            _say(f"sealing what {reader.name} has after its history")
             # Asked for anew each time: a secret may have changed.
             place = wiring.warehouse(settings)
             return from_kafka(

@@ -53,7 +53,7 @@ def told(answer: Mapping[str, Any]) -> Iterator[str]:
     if len(unchanged) > UNCHANGED_SHOWN_MAX:
         yield f"{len(unchanged)} more tables: nothing to do (--json names them)"
     if answer.get("number") is not None and not answer.get("durable"):
-        yield "this is not safe on disk yet; `cdcflow log commands` shows it when it is"
+        yield "this is not durable yet; `cdcflow log commands` shows it once it is"
 
 
 def fits(outcome: Mapping[str, Any]) -> bool:

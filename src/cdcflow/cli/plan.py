@@ -51,7 +51,7 @@ def apply(
     json: Json = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
-    """Show the plan, ask, and have the running daemon take the settings file up. Ends when it captures with them."""
+    """Show the plan, ask, and make the running daemon use the settings file. Ends when it captures with it."""
     settings, found = _planned(config)
     if not json:
         show(found)
@@ -60,7 +60,7 @@ def apply(
             output.print_json(found.to_json())
         raise typer.Exit(failure.FINDINGS)
     if not found.is_running or not found.settings:
-        _nothing_to_do(found, json)
+        _nothing_to_do(settings, found, json)
         return
     if not yes and not typer.confirm("\nHave the running daemon do this?", err=True):
         raise typer.Exit(failure.FINDINGS)
@@ -72,16 +72,16 @@ def apply(
     if json:
         output.print_json({"number": number, **found.to_json()})
     elif is_paused:
-        typer.echo("The capture is paused: it takes these settings up when `cdcflow ctl resume` resumes it.")
+        typer.echo("The capture is paused: it uses these settings once `cdcflow ctl resume` resumes it.")
     else:
         typer.echo("The daemon captures with these settings; `cdcflow status` shows how far tables are read.")
 
 
-def _nothing_to_do(found: Plan, json: bool) -> None:
+def _nothing_to_do(settings: Config, found: Plan, json: bool) -> None:
     if json:
         output.print_json(found.to_json())
     elif not found.is_running:
-        typer.echo("No daemon runs on this log: the next `cdcflow run` does this.")
+        typer.echo(f"No daemon answers in {settings.log.folder}: the next `cdcflow run` does this.")
 
 
 def _planned(file: Path) -> tuple[Config, Plan]:
@@ -130,7 +130,7 @@ def _follow(settings: Config, number: int) -> bool:
         if refused.get("number") == number:
             raise ConfigurationError(
                 f"the daemon could not capture with these settings, and goes on as before: {refused['reason']}",
-                remedy=refused.get("remedy") or "mend the settings file, and run `cdcflow plan` again",
+                remedy=refused.get("remedy") or "correct the settings file, and run `cdcflow plan` again",
             )
         if status.get("state") == "paused" and state["given"] >= number:
             return True
@@ -138,14 +138,14 @@ def _follow(settings: Config, number: int) -> bool:
             return False
         time.sleep(LOOK_EVERY_S)
     raise SourceUnavailable(
-        f"the daemon did not take the settings up within {TAKEN_WITHIN_S:g} s",
-        remedy="`cdcflow status` says what it waits for; it goes on trying",
+        f"the daemon did not begin to use the settings within {TAKEN_WITHIN_S:g} s",
+        remedy="`cdcflow status` says what it waits for; the daemon keeps trying",
     )
 
 
 def _ended() -> SourceUnavailable:
     return SourceUnavailable(
-        "the daemon ended before it took the settings up", remedy="start `cdcflow run`: it begins with this file"
+        "the daemon ended before it used the settings", remedy="start `cdcflow run`: it begins with this file"
     )
 
 
@@ -198,9 +198,11 @@ def _merges(found: Plan) -> list[_Line]:
     changed = [t for t in found.tables if t.action not in ("unchanged", "added")]
     if any(t.merged is None for t in changed):
         names = ", ".join(t.name for t in changed)
-        return [_Line("merges", f"{names}, if they have current-state tables (the warehouse was not asked)")]
+        return [
+            _Line("merges", f"{names}, if they have current-state tables (cdcflow did not look into the warehouse)")
+        ]
     names = ", ".join(t.name for t in changed if t.merged)
-    return [_Line("merges", f"{names}: the current-state tables are concerned")] if names else []
+    return [_Line("merges", f"{names}: this affects the current-state tables")] if names else []
 
 
 def _cost(found: Plan) -> list[_Line]:
@@ -209,7 +211,7 @@ def _cost(found: Plan) -> list[_Line]:
         return []
     rows = output.number(cost.rows) if cost.rows is not None else f"at least {output.number(cost.rows_at_least)}"
     size = output.size(cost.bytes) if cost.bytes is not None else f"at least {output.size(cost.bytes_at_least)}"
-    unknown = "unknown (nothing was read lately that would tell, or the server has no statistics)"
+    unknown = "unknown (nothing was read lately to estimate it from, or the server has no statistics)"
     took = unknown if cost.seconds is None else f"about {output.age(cost.seconds)}, as fast as rows were read lately"
     kept = "unknown" if cost.log_bytes is None else f"about {output.size(cost.log_bytes)}"
     return [

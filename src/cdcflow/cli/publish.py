@@ -14,18 +14,25 @@ from cdcflow.config import load
 
 def publish(
     config: ConfigPath = DEFAULT_CONFIG,
-    once: Annotated[bool, typer.Option("--once", help="Up to the end of what is in the log now.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Publish up to the end that the log has now, then end.")] = False,
     json: Json = False,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="Wait for brokers or a log that do not answer at the start, instead of ending."),
+    ] = False,
 ) -> None:
-    """Publish changes to Kafka until told to stop (SIGTERM, Ctrl-C), each exactly once for read_committed readers."""
+    """Publish changes to Kafka until SIGTERM or Ctrl-C, each exactly once for read_committed readers."""
     lean()
-    from cdcflow import wiring
     from cdcflow.cli import daemon
     from cdcflow.cli.events import event_lines, send_structlog_to
+    from cdcflow.cli.publishing import PublishingRun
     from cdcflow.cli.signals import obeying_signals
 
     tell = event_lines(as_json=json)
     send_structlog_to(sys.stdout, as_json=json)
-    publisher = wiring.publisher(load(config), tell)
-    with daemon.telling_end(tell, "publishing failed"), obeying_signals(publisher.stop, tell):
-        publisher.run(once=once)
+    publishing = PublishingRun(config, load(config), tell)
+    with (
+        daemon.telling_end(tell, "publishing failed"),
+        obeying_signals(publishing.stop, tell, lambda: publishing.is_connecting, publishing.hang_up),
+    ):
+        publishing.run(once=once, wait=wait)

@@ -1,14 +1,20 @@
-"""The settings of a running daemon: what it runs with, and how it takes its file up again."""
+"""The settings of a running daemon: what it runs with, and how it takes its file up again.
+
+What runs beside the capture takes its settings up at once, or refuses the whole file. What the capture reads and
+writes with is taken up by its next attempt, or given up for what was before; then what depends on it follows.
+"""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from cdcflow import wiring
 from cdcflow.cli.events import OnEvent
-from cdcflow.config import Config, load
+from cdcflow.config import Config, FileLog, KafkaLog, load
 from cdcflow.config.changes import digest, shown
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.pipeline import Capture
@@ -25,10 +31,12 @@ class Reloading:
         self._lock = threading.Lock()
         # By the capture's numbers: it goes back to the ones before where it cannot go on with the newest.
         self._known: dict[int, tuple[Config, Mapping[str, str]]] = {1: (config, shown(config))}
+        self.use_beside: Callable[[Config], None] = lambda config: None
+        """Has what runs beside the capture take settings up, or raises and changes nothing."""
 
     @property
     def in_use(self) -> Config:
-        """The settings that the capture runs with."""
+        """The settings that the capture and all beside it run with."""
         return self._current()[0]
 
     def _current(self) -> tuple[Config, Mapping[str, str]]:
@@ -45,25 +53,45 @@ class Reloading:
         """Take the file up, and say what that does and under which number. `wanted`: only if this is its digest.
 
         Raises:
-            ConfigurationError: the file cannot be read, is another one, or has what this log cannot go on with; the
-                settings in use stay.
+            ConfigurationError: the file cannot be read, is another one, or has what this log, or something beside the
+                capture, cannot go on with; the settings in use stay.
             SourceUnavailable: the source cannot be asked what the file means.
+            SinkUnavailable: the brokers of `publish.kafka` cannot be asked.
         """
         with self._lock:
             config = load(self._file)
             if wanted is not None and digest(shown(config)) != wanted:
                 raise ConfigurationError(
-                    f"{self._file} is not the file that was planned; it was changed meanwhile",
+                    f"{self._file} has changed since it was planned",
                     remedy="run `cdcflow plan` again",
                 )
             number = self._capture.settings_number
             found = wiring.planned(config, self._current()[1])
             check(found)
             if found.settings:
-                in_place = not found.ends_attempt
-                number = self._capture.reload(wiring.capture_settings(config, reopened=True), in_place=in_place)
-                self._known = {**self._known, number: (config, _in_effect(config, found))}
+                number = self._take_up(as_it_can(config, self.in_use), found)
             return {"op": "reload", "number": number, "plan": found.to_json()}
+
+    def _take_up(self, config: Config, found: Plan) -> int:
+        self.use_beside(beside(self.in_use, config))
+        # It counts from here on, also where the capture goes back to settings from before.
+        known = {n: beside(before, config) for n, (before, _) in self._known.items()}
+        self._known = {number: (before, shown(before)) for number, before in known.items()}
+        settings = replace(wiring.capture_settings(config, reopened=True), kept=self._follow_capture)
+        number = self._capture.reload(settings, in_place=not found.ends_attempt)
+        self._known = {**self._known, number: (config, shown(config))}
+        return number
+
+    def _follow_capture(self) -> None:
+        """The capture runs with other settings: so does what depends on them. In a thread: a part may take a while."""
+        threading.Thread(target=self._follow, name="follow-settings", daemon=True).start()
+
+    def _follow(self) -> None:
+        with self._lock:
+            try:
+                self.use_beside(self.in_use)
+            except CdcflowError as error:
+                self._tell_refusal(error)
 
     def hang_up(self) -> None:
         """SIGHUP: the same without anybody who waits for an answer. Safe in a signal handler."""
@@ -73,24 +101,46 @@ class Reloading:
         try:
             answer = self.reload()
         except CdcflowError as error:
-            remedy = {"remedy": error.remedy} if error.remedy else {}
-            reason = str(error).split("\n")[0]
-            self._tell("settings not taken up", {"file": str(self._file), "reason": reason, **remedy})
+            self._tell_refusal(error)
         else:
-            self._tell("settings read", {"file": str(self._file), "number": answer["number"]})
+            self._tell("settings read", {"file": str(self._file), "number": answer["number"], **_waiting(answer)})
+
+    def _tell_refusal(self, error: CdcflowError) -> None:
+        remedy = {"remedy": error.remedy} if error.remedy else {}
+        reason = str(error).split("\n")[0]
+        self._tell("settings not taken up", {"file": str(self._file), "reason": reason, **remedy})
 
 
 def check(plan: Plan) -> None:
     """Raises ConfigurationError with every refusal and its remedy, if the plan has any."""
     if plan.refused:
         raise ConfigurationError(
-            "the settings cannot be taken up: " + "; ".join(r.text for r in plan.refused),
+            "the daemon cannot use the settings: " + "; ".join(r.text for r in plan.refused),
             remedy="; ".join(r.remedy for r in plan.refused if r.remedy) or None,
         )
 
 
-def _in_effect(config: Config, plan: Plan) -> dict[str, str]:
-    """The settings as they are once this is taken up: those that wait for a restart are still the old ones."""
-    waiting = {change.name: change.before for change in plan.settings if change.taken == "restart"}
-    found = {name: text for name, text in shown(config).items() if name not in waiting}
-    return found | {name: text for name, text in waiting.items() if text is not None}
+def beside(before: Config, config: Config) -> Config:
+    """The settings from before, with those of what runs beside the capture from `config`."""
+    log = before.log
+    if isinstance(log, FileLog) and isinstance(config.log, FileLog):
+        log = log.model_copy(update={"retention": config.log.retention})
+    update = {"service": config.service, "publish": config.publish, "merge": config.merge, "log": log}
+    return before.model_copy(update=update)
+
+
+def as_it_can(config: Config, before: Config) -> Config:
+    """The settings as this process can have them: what waits for a restart is as it was before."""
+    if not (isinstance(config.log, KafkaLog) and isinstance(before.log, KafkaLog)):
+        return config
+    kafka = config.log.kafka.model_copy(update={"work": before.log.kafka.work})
+    return config.model_copy(update={"log": config.log.model_copy(update={"kafka": kafka})})
+
+
+def _waiting(answer: Mapping[str, Any]) -> dict[str, object]:
+    """The settings that wait for a restart, for an event."""
+    waiting = [change for change in answer["plan"]["settings"] if change["taken"] == "restart"]
+    if not waiting:
+        return {}
+    names, why = ", ".join(change["name"] for change in waiting), waiting[0]["why"]
+    return {"waiting": names, "reason": f"{names}: only with a restart ({why})", "remedy": waiting[0]["remedy"]}

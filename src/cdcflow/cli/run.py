@@ -19,15 +19,15 @@ def run(
         bool,
         typer.Option(
             "--accept-history-loss",
-            help="Give up the position in the source's log: go on from its present end and read every table anew.",
+            help="Give up the position in the source's log: continue from its present end and read every table again.",
         ),
     ] = False,
     wait: Annotated[
         bool,
-        typer.Option("--wait", help="Wait for a source or log that does not answer at the start, instead of ending."),
+        typer.Option("--wait", help="If the source or the log does not answer at the start, wait instead of ending."),
     ] = False,
 ) -> None:
-    """Capture changes until told to stop. SIGTERM or Ctrl-C stops at a cut within 10 seconds; a second one at once."""
+    """Capture changes until you stop it. SIGTERM or Ctrl-C stops at a cut within 10 seconds, a second one at once."""
     lean()
     from cdcflow import wiring
     from cdcflow.cli import daemon
@@ -37,14 +37,7 @@ def run(
     settings = load(config)
     tell = Recent(event_lines(as_json=json))
     send_structlog_to(sys.stdout, as_json=json)
-    on_span = None
-    if settings.service.traces is not None:
-        from cdcflow.service.traces import Traces
-
-        on_span = Traces(settings.service.traces, tell).on_span
-    capture = wiring.capture(
-        settings, accept_history_loss=accept_history_loss, wait=wait, on_event=tell, on_span=on_span
-    )
+    capture = wiring.capture(settings, accept_history_loss=accept_history_loss, wait=wait, on_event=tell)
     publisher = None if settings.publish is None else wiring.publisher(settings, tell)
     loaded()
     daemon.run(settings, capture, tell, publisher=publisher, file=config)

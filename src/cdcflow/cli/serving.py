@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cdcflow import __version__, wiring
+from cdcflow.cli.beside import Running
 from cdcflow.cli.events import OnEvent
 from cdcflow.cli.watch import Watch
 from cdcflow.config import Config
@@ -16,7 +18,7 @@ from cdcflow.service import facts
 from cdcflow.service.access import Access
 from cdcflow.service.explorer import Explorer
 from cdcflow.service.findings import remarks
-from cdcflow.service.history import EVERY_S
+from cdcflow.service.history import EVERY_S, History
 from cdcflow.service.http import HttpServer
 from cdcflow.service.recent import Recent
 from cdcflow.warehouse.paths import CUTS
@@ -24,27 +26,81 @@ from cdcflow.warehouse.paths import CUTS
 MERGES_EVERY_S = 10.0
 
 
-def http_server(
-    config: Config,
-    listen: str,
-    watch: Watch,
-    answer: Callable[[Mapping[str, Any], str], object],
-    tell: OnEvent,
-    problems: Callable[[], Sequence[object]] = list,
-) -> HttpServer:
-    """The server of a running capture. It listens once it is started. What `tell` remembers, if it does, is shown, and
-    what `problems` finds at the source."""
-    around = Surroundings(config, tell.newest if isinstance(tell, Recent) else list, problems)
-    return HttpServer(
-        listen,
-        watch.status,
-        config.service.hosts,
-        access=Access(config.service.tokens),
-        answer=answer,
-        overview=around.overview,
-        sample=lambda: around.sampled(watch.status(at_most_old_s=EVERY_S)),
-        explorer=Explorer(lambda: wiring.log_reader(config)),
-    )
+class Http:
+    """The HTTP server beside a capture, for `cli.beside`. What `tell` remembers, if it does, is shown, and what
+    `problems` finds at the source. What is plotted goes on when the server is replaced."""
+
+    def __init__(
+        self,
+        in_use: Callable[[], Config],
+        watch: Watch,
+        answer: Callable[[Mapping[str, Any], str], object],
+        tell: OnEvent,
+        problems: Callable[[], Sequence[object]] = list,
+    ) -> None:
+        self._around = around = Surroundings(in_use, tell.newest if isinstance(tell, Recent) else list, problems)
+        self._watch = watch
+        self._answer = answer
+        self._tell = tell
+        self._explorer = Explorer(lambda: wiring.log_reader(in_use()))
+        self._history = History(lambda: around.sampled(watch.status(at_most_old_s=EVERY_S)))
+        self._takes_samples = False
+        self._newest: HttpServer | None = None
+
+    def made_of(self, config: Config) -> object:
+        return config.service.listen, config.service.hosts, config.service.tokens
+
+    def prepare(self, config: Config) -> Running | None:
+        if (listen := config.service.listen) is None:
+            return None
+        server = HttpServer(
+            listen,
+            self._watch.status,
+            config.service.hosts,
+            access=Access(config.service.tokens),
+            answer=self._answer,
+            overview=self._around.overview,
+            explorer=self._explorer,
+            history=self._history,
+        )
+        before = self._newest
+        server.start(before)
+        return _Serving(server, lambda: self._begun(server, listen, before), lambda: self._ended(server))
+
+    def _ended(self, server: HttpServer) -> None:
+        if self._newest is server:
+            self._newest = None
+
+    def _begun(self, server: HttpServer, listen: str, before: HttpServer | None) -> None:
+        if before is not None:
+            before.give_way_to(server)
+        self._newest = server
+        if not self._takes_samples:
+            self._history.start()
+            self._takes_samples = True
+        self._tell("http listening", {"listen": listen, "port": server.port})
+
+    def close(self) -> None:
+        """Take no more of what is plotted."""
+        self._history.close()
+
+
+class _Serving:
+    def __init__(self, server: HttpServer, begun: Callable[[], None], ended: Callable[[], None]) -> None:
+        self._server = server
+        self._begun = begun
+        self._ended = ended
+
+    def begin(self) -> None:
+        self._begun()
+
+    def end(self, *, wait: bool) -> None:
+        self._ended()
+        # In a thread: the request that replaces it may be one that it answers.
+        ending = threading.Thread(target=self._server.close, name="http-end", daemon=True)
+        ending.start()
+        if wait:
+            ending.join()
 
 
 class Surroundings:
@@ -52,26 +108,26 @@ class Surroundings:
 
     def __init__(
         self,
-        config: Config,
+        in_use: Callable[[], Config],
         recent: Callable[[], list[dict[str, Any]]],
         problems: Callable[[], Sequence[object]] = list,
     ) -> None:
-        self._config = config
+        self._in_use = in_use
         self._problems = problems
         self._recent = recent
-        self._cuts = _cuts_folder(config)
         self._merges: list[dict[str, Any]] | None = None
         self._asked_at = float("-inf")
 
     def overview(self, status: Mapping[str, Any]) -> dict[str, Any]:
         """A status with everything that the page shows besides."""
-        whole = {**status, **wiring.upload_status(self._config)}
+        config = self._in_use()
+        whole = {**status, **wiring.upload_status(config)}
         if "source_error" not in whole:
             whole["problems"] = self._problems()
-        room, disk, merges = facts.headroom(whole), facts.disk(self._config.log.folder), self._published()
+        room, disk, merges = facts.headroom(whole), facts.disk(config.log.folder), self._published()
         return {
             "version": __version__,
-            "source": {"kind": self._config.source.kind, "log": str(wiring.log_reader(self._config).name)},
+            "source": {"kind": config.source.kind, "log": str(wiring.log_reader(config).name)},
             "status": whole,
             "headroom": room,
             "disk": disk,
@@ -82,12 +138,12 @@ class Surroundings:
 
     def sampled(self, status: Mapping[str, Any]) -> dict[str, Any]:
         """The numbers that are plotted."""
-        return {**status, "disk_free_bytes": facts.disk(self._config.log.folder).get("free_bytes")}
+        return {**status, "disk_free_bytes": facts.disk(self._in_use().log.folder).get("free_bytes")}
 
     def _published(self) -> list[dict[str, Any]] | None:
         now = time.monotonic()
         if now - self._asked_at >= MERGES_EVERY_S:
-            self._merges, self._asked_at = facts.merges(self._cuts), now
+            self._merges, self._asked_at = facts.merges(_cuts_folder(self._in_use())), now
         return self._merges
 
 

@@ -19,9 +19,9 @@ from cdcflow.service.control import ask
 
 
 def status(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
-    """Tables, backfill, rows a second, lag, and how much log the source keeps for us.
+    """Show tables, backfill, rows a second, lag, and how much log the source keeps for cdcflow.
 
-    Exits with 1 when the source no longer has what the log goes on from.
+    Exits with 1 when the source no longer has the log that the capture continues from.
     """
     found = current(load(config))
     if json:

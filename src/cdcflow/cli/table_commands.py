@@ -10,32 +10,32 @@ from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.cli.orders import order
 from cdcflow.errors import ConfigurationError
 
-app = typer.Typer(no_args_is_help=True, help="Steer the reading of tables in a running daemon.")
+app = typer.Typer(no_args_is_help=True, help="Control how a running daemon reads tables.")
 Names = Annotated[list[str], typer.Argument(help="As schema.table.")]
 REREAD_WAIT_S = 75
 
 
 @app.command()
 def backfill(tables: Names, config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
-    """Read these tables anew; `cdcflow backfill` also waits for the end."""
+    """Read these tables again; `cdcflow backfill` also waits for them."""
     order({"op": "backfill", "tables": tables}, config, json)
 
 
 @app.command()
 def pause(tables: Names, config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
-    """Stop reading these tables for now. Their changes are captured all the same."""
+    """Stop reading these tables for now. Their changes are still captured."""
     order({"op": "pause", "tables": tables}, config, json)
 
 
 @app.command()
 def resume(tables: Names, config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
-    """Go on reading paused tables where they were."""
+    """Continue reading paused tables."""
     order({"op": "resume", "tables": tables}, config, json)
 
 
 @app.command()
 def cancel(tables: Names, config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
-    """Give up the backfill of these tables. Their changes are captured all the same."""
+    """Give up the backfill of these tables. Their changes are still captured."""
     order({"op": "cancel", "tables": tables}, config, json)
 
 
@@ -44,7 +44,7 @@ def adjust(
     tables: Names,
     priority: Annotated[int | None, typer.Option(help="Higher is read first.")] = None,
     rows_per_second_max: Annotated[int | None, typer.Option(min=0, help="0: no limit.")] = None,
-    reset: Annotated[bool, typer.Option("--reset", help="Take it back: the settings count again.")] = False,
+    reset: Annotated[bool, typer.Option("--reset", help="Undo it: the settings apply again.")] = False,
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
@@ -69,7 +69,7 @@ def reread(
 ) -> None:
     """Read some rows of a table again.
 
-    As they are now: by their keys, or by a predicate.
+    Name the rows by their keys or by a predicate; they are read as they are now.
     """
     if (not key) == (where is None):
         raise ConfigurationError("rows to read again: name them by --key or by --where", remedy="use one of the two")

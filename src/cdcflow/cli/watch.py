@@ -108,7 +108,7 @@ class Watch:
             asking.join(ANSWER_WITHIN_S)
 
     def _answer(self) -> None:
-        found: dict[str, object] = {"source_up": False, "source_error": "the question failed"}
+        found: dict[str, object] = {"source_up": False, "source_error": "asking failed"}
         try:
             self._log_id = self._log_id or known_log_id(self._in_use())
             found = source_status(self._in_use(), self._position, self._log_id)

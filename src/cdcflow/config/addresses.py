@@ -63,15 +63,15 @@ def mysql_url(url: str) -> str:
     unknown = sorted(dict(parse_qsl(parts.query, keep_blank_values=True)).keys() - {"socket"})
     if unknown:
         raise ValueError(
-            f"has the parameter {', '.join(unknown)}, and only socket is known; the rest are settings of their own, "
-            "such as source.tls"
+            f"has the parameter {', '.join(unknown)}, but the only known one is socket; everything else is a "
+            f"setting of its own, such as source.tls"
         )
     return url
 
 
 def _check_escapes(url: str) -> None:
     if _BAD_ESCAPE.search(url):
-        raise ValueError("has a % without two hexadecimal digits behind it; write %25 for the character itself")
+        raise ValueError("has a % that is not followed by two hexadecimal digits; write %25 for the character itself")
 
 
 def _check_host(host: str) -> None:

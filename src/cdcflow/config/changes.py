@@ -28,7 +28,7 @@ HIDDEN = "(not shown)"
 _TOPIC = "log.kafka.topic"
 _REFERENCE = re.compile(r"\$\{(?:env|file):[^}]*\}")
 _SECRET = re.compile(r"password|secret|token|credential|passphrase|private|\.pem$|jaas|access[._-]?key", re.IGNORECASE)
-_OTHER_LOG = "it names another log: position and progress are in the one that the daemon has"
+_OTHER_LOG = "it names another log, and position and progress are in the one that the daemon has open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,15 @@ class Rule:
 
 
 _ANOTHER = "stop the daemon and run cdcflow with the new file beside a new log, or set {name} back"
+_FOUND_BY = "commands find the daemon in the folder that their settings file names, so it keeps the one it began in"
+_MOVE = (
+    "set {name} back, run `cdcflow ctl stop`, set it anew, and start `cdcflow run`; sealed segments stay where they are"
+    " if log.kafka.history names their folder"
+)
 
 RULES: tuple[Rule, ...] = (
-    Rule("source.kind", "refused", "a log has the changes of one server", _ANOTHER),
-    Rule("source.failover", "when made", "it counts when the slot is made"),
+    Rule("source.kind", "refused", "a log holds the changes of one server", _ANOTHER),
+    Rule("source.failover", "when made", "it only matters when the slot is created"),
     *(
         Rule(f"source.backfill.{name}", "running")
         for name in (
@@ -56,15 +61,18 @@ RULES: tuple[Rule, ...] = (
     Rule("source", "next cut"),
     Rule("log.path", "refused", _OTHER_LOG, _ANOTHER),
     Rule("log.kafka.topic", "refused", _OTHER_LOG, _ANOTHER),
-    Rule("log.kafka.work", "restart", "the daemon answers in that folder"),
-    Rule("log.kafka.replicas", "when made", "it counts when the topics are made"),
+    Rule("log.kafka.work", "restart", _FOUND_BY, _MOVE),
+    Rule("log.kafka.replicas", "when made", "it only matters when the topics are created"),
     Rule("log.kafka.history", "merge"),
     Rule("log.kafka.objects", "merge"),
-    Rule("log.objects.url", "restart", "segments are in the store that it names"),
+    Rule("log.retention", "running"),
     Rule("log.seal", "next cut"),
     Rule("log.objects", "next cut"),
     Rule("log.kafka", "next cut"),
     Rule("merge", "merge"),
+    Rule("publish", "running"),
+    Rule("service.traces", "next cut"),
+    Rule("service", "running"),
 )
 """The first rule whose name a setting's begins with counts."""
 
@@ -123,16 +131,21 @@ def _flatten(name: str, value: Any, found: dict[str, str]) -> None:  # Any: what
     if isinstance(value, dict):
         for key, inner in value.items():
             _flatten(f"{name}.{key}" if name else str(key), inner, found)
+    elif isinstance(value, list) and any(isinstance(one, dict) for one in value):
+        for number, one in enumerate(value, 1):
+            _flatten(f"{name}.{one.get('name', number)}", one, found)
     elif isinstance(value, list):
-        found[name] = ", ".join(map(str, value))
+        if value:
+            found[name] = ", ".join(map(str, value))
     elif value is not None:
         text = str(value).lower() if isinstance(value, bool) else str(value)
         found[name] = HIDDEN if _may_be_secret(name, text) else text
 
 
 def _may_be_secret(name: str, text: str) -> bool:
-    is_column = name.startswith("source.columns.")  # it may be called password; what becomes of its values is no secret
-    return not is_column and _SECRET.search(name) is not None and _REFERENCE.fullmatch(text) is None
+    # A column may be called password, and what becomes of its values is no secret; a token is always a reference.
+    is_none = name.startswith(("source.columns.", "service.tokens"))
+    return not is_none and _SECRET.search(name) is not None and _REFERENCE.fullmatch(text) is None
 
 
 __all__ = ["HIDDEN", "RULES", "Change", "Rule", "Taken", "changes", "digest", "rule_for", "shown"]

@@ -35,7 +35,7 @@ class Retention(Settings):
     @model_validator(mode="after")
     def _says_when(self) -> Retention:
         if self.age is None and self.bytes is None:
-            raise ValueError("says nothing of when: set age (7d) or bytes (100GiB)")
+            raise ValueError("does not say when segments expire: set age (7d) or bytes (100GiB)")
         return self
 
 
@@ -211,17 +211,17 @@ class Kafka(Settings):
         if (self.username is None) != (self.password is None):
             raise ValueError("has a username without a password, or the other way round")
         if self.username is not None and not self.options.keys() & {"sasl.mechanism", "sasl.mechanisms"}:
-            raise ValueError("has a username, and options do not say sasl.mechanism: PLAIN, SCRAM-SHA-512 …")
+            raise ValueError("has a username, but options has no sasl.mechanism (PLAIN, SCRAM-SHA-512 …)")
         return self
 
     @model_validator(mode="after")
     def _objects_of_a_store(self) -> Kafka:
         if self.objects is not None and not isinstance(self.history, str):
-            raise ValueError("has objects, which say how the store of a history s3://bucket/prefix is reached")
+            raise ValueError("has objects, which only a history in a store (s3://bucket/prefix) needs")
         return self
 
 
-_OF_THE_LOG = "cdcflow sets itself: the log is right only so"
+_OF_THE_LOG = "cdcflow sets itself, because the log depends on it"
 _OURS = {
     "bootstrap.servers": "is log.kafka.brokers",
     "metadata.broker.list": "is log.kafka.brokers",

@@ -49,7 +49,9 @@ def secret(reference: str | None) -> str | None:
         return None
     match = _REFERENCE.fullmatch(reference)
     if match is None:
-        raise ConfigurationError("a secret is given as such; write a reference: ${env:NAME} or ${file:path}")
+        raise ConfigurationError(
+            "the settings hold a secret itself; write a reference instead: ${env:NAME} or ${file:path}"
+        )
     kind, name = match.groups()
     return _secret_from_environment(name) if kind == "env" else _secret_from_file(Path(name).expanduser())
 
@@ -69,7 +71,7 @@ def _secret_from_file(path: Path) -> str:
         with path.open(encoding="utf-8") as file:
             if os.fstat(file.fileno()).st_mode & stat.S_IROTH:
                 raise ConfigurationError(
-                    f"everybody on this machine may read the secret in {path}", remedy=f"chmod o-rwx {path}"
+                    f"every user of this machine can read the secret in {path}", remedy=f"chmod o-rwx {path}"
                 )
             return file.read().rstrip("\r\n")
     except OSError as error:

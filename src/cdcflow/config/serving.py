@@ -44,7 +44,7 @@ def check_tokens(listen: str | None, tokens: Sequence[AccessToken]) -> None:
     """
     names = [token.name for token in tokens]
     if len(set(names)) < len(names):
-        raise ValueError("has two tokens of the same name: give each its own")
+        raise ValueError("has two tokens with the same name: give each its own")
     if listen is not None and not tokens and not is_loopback(listen):
         raise ValueError(
             f"listens on {listen}, which other machines can reach, and has no token: listen on 127.0.0.1, or set "

@@ -39,7 +39,7 @@ def composed(path: Path) -> yaml.Node:
         raise ConfigurationError(f"{path}: not YAML: a character that YAML does not allow") from None
     if not isinstance(node, yaml.MappingNode):
         raise ConfigurationError(
-            f"{path}: holds no settings", remedy="run `cdcflow init` elsewhere to see a whole file"
+            f"{path}: holds no settings", remedy="run `cdcflow init` in another folder to see a complete file"
         )
     return node
 

@@ -57,7 +57,8 @@ class _Database(Settings):
         for pattern in patterns:
             if PATTERN.fullmatch(pattern) is None:
                 raise ValueError(
-                    f'"{pattern}" is no table pattern; write schema.name, with * for any, ! in front to leave out'
+                    f'"{pattern}" is not a table pattern; write schema.name, with * as a wildcard and a leading ! to '
+                    "leave tables out"
                 )
         if all(pattern.startswith("!") for pattern in patterns):
             raise ValueError("selects no table; name at least one pattern without !")
@@ -73,7 +74,7 @@ class _Database(Settings):
     def _full_column_names(cls, columns: dict[str, str]) -> dict[str, str]:
         for name in columns:
             if _COLUMN.fullmatch(name) is None:
-                raise ValueError(f'"{name}" is no full column name; write schema.table.column')
+                raise ValueError(f'"{name}" is not a full column name; write schema.table.column')
         return columns
 
 
@@ -170,7 +171,8 @@ class MySQL(_Database):
     def _writes_or_not(self) -> MySQL:
         if self.fence == "read-only" and self.control_table is not None:
             raise ValueError(
-                "control_table needs its rows answered, and fence: read-only writes nothing; leave one of them out"
+                "control_table has rows that cdcflow answers, and with fence: read-only it writes nothing; remove "
+                "one of the two"
             )
         return self
 

@@ -27,6 +27,7 @@ class TableSettings(Settings):
     it is said of all, in `merge.tables`."""
 
     mode: Literal["current", "soft_delete", "append", "history"] | None = None
+    history_columns: Literal["cdcflow", "auto_cdc"] | None = None
     evolve: Literal["evolve", "add_only", "freeze"] | None = None
     incompatible: Literal["stop", "new_column"] | None = None
 
@@ -93,7 +94,7 @@ class Merge(Settings):
         if self.objects is not None and not (
             isinstance(self.warehouse, str) and self.warehouse.startswith(("s3://", "s3a://"))
         ):
-            raise ValueError("has objects, which say how the store of a warehouse s3a://bucket/path is reached")
+            raise ValueError("has objects, which only a warehouse in a store (s3a://bucket/path) needs")
         return self
 
 
@@ -105,7 +106,7 @@ def _check_metastore(catalog: Mapping[str, str]) -> None:
     """
     if catalog.get("type") != "hive":
         raise ValueError(
-            "has a catalog that knows no Delta tables: set merge.catalog to a Hive metastore,"
+            "has a catalog that cannot hold Delta tables: set merge.catalog to a Hive metastore,"
             " {type: hive, uri: thrift://host:9083}, or merge.format to iceberg"
         )
     unknown = sorted(catalog.keys() - {"type", "uri", "prefix"})

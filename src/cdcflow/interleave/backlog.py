@@ -34,7 +34,7 @@ from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Offset, Token
 from cdcflow.model.table import TableId
 
-UNKNOWN = "the keys of its partial rows are not known"
+UNKNOWN = "the log no longer says which of its rows are partial"
 TOO_MANY = "too many keys of partial rows"
 WHOLE_TRIES_MAX = 3
 FAILURES_COUNTED = 7

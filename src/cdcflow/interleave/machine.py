@@ -35,6 +35,7 @@ from cdcflow.interleave.messages import (
     Effect,
     Forget,
     Input,
+    Late,
     MarkSeen,
     MarkWritten,
     Order,
@@ -237,6 +238,8 @@ class Interleave:
 
     def _order(self, order: Order) -> list[Outcome]:
         """Do what people want, table by table. An order that does not fit changes nothing, and is said so."""
+        if isinstance(order, Late):
+            return [order.outcome]
         if isinstance(order, PauseCapture | ResumeCapture):
             found = outcome_of_capture(order, self._backlog.progress)
             if found.fits:

@@ -316,7 +316,14 @@ class ResumeCapture:
     """Go on where `PauseCapture` stopped."""
 
 
-Order = Backfill | Pause | Resume | Cancel | Adjust | Reread | PauseCapture | ResumeCapture
+@dataclass(frozen=True, slots=True)
+class Late:
+    """What came of something while no log was open that could have kept its trace. It changes nothing."""
+
+    outcome: Outcome
+
+
+Order = Backfill | Pause | Resume | Cancel | Adjust | Reread | PauseCapture | ResumeCapture | Late
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,7 +422,9 @@ class Event:
     fields: Sequence[tuple[str, object]] = ()
 
 
-OutcomeKind = Literal["ordered", "paused", "resumed", "cancelled", "adjusted", "stopping", "nothing to do", "refused"]
+OutcomeKind = Literal[
+    "ordered", "paused", "resumed", "cancelled", "adjusted", "stopping", "ended", "nothing to do", "refused"
+]
 """What becomes of an order. The last two change nothing, and their `reason` says why."""
 
 

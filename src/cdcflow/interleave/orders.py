@@ -51,7 +51,7 @@ def outcome_of(order: TableOrder, table: TableId, known: TableProgress | None) -
         return Outcome(table, "refused", _why_not_read_again(table, known))
     verb = _VERBS[type(order)]
     if isinstance(order, Adjust) and known.active:
-        return Outcome(table, "nothing to do", f"{table} has the priority and rate of the settings")
+        return Outcome(table, "nothing to do", f"{table} already has the priority and rate of the settings")
     if isinstance(order, Pause) and known.state == "paused":
         return Outcome(table, "nothing to do", f"{table} is paused already")
     return Outcome(table, "nothing to do", f"{table} is {known.state}: nothing to {verb}")
@@ -90,7 +90,7 @@ def _why_not_read_again(table: TableId, known: TableProgress) -> str:
     if known.state == "paused":
         return f"{table} is paused: resume it first"
     if known.whole:
-        return f"{table} has no key to read rows by: read it whole, by a backfill"
+        return f"{table} has no key to find rows by: read the whole table by a backfill"
     if known.state in ("cancelled", "failed"):
-        return f"{table} is {known.state}, its rows were never all read: read it whole, by a backfill"
-    return f"too many keys of {table} wait to be read: order these when they are read, or read it whole, by a backfill"
+        return f"{table} is {known.state}, its rows were never all read: read the whole table by a backfill"
+    return f"too many keys of {table} wait to be read: order these later, or read the whole table by a backfill"

@@ -42,7 +42,7 @@ def _new(
 ) -> Iterator[tuple[TableId, TableProgress]]:
     for table in sorted(tables.keys() - stored.tables.keys()):
         incarnation = getattr(tables[table], "incarnation", 0)
-        new = TableProgress("cancelled", 0, Offset(0), incarnation, reason="not asked for: run a backfill")
+        new = TableProgress("cancelled", 0, Offset(0), incarnation, reason="not requested: run a backfill")
         taken = new.next_generation(next_offset) if backfill_new else new
         yield table, with_shape(taken, tables[table])
 

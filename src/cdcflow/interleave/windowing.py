@@ -166,7 +166,7 @@ class Windowing:
         for table in sorted(window.tables):
             if window.held_before(table) is None:
                 self._backlog.read_less(table)
-                self._give_up(table, "what it saw is no beginning of what was logged")
+                self._give_up(table, "its snapshot does not match a prefix of the log")
         if window.chunks:
             self._release_window(window)
         self._tail.reach(seen.position)
@@ -295,10 +295,14 @@ class Windowing:
         """Too much is held: read less at a time."""
         for table in sorted(window.tables):
             smaller = self._backlog.overflowed(table)
-            self._give_up(table, "too much was held", bytes=window.held_bytes)
+            self._give_up(table, "too many changes were held back", bytes=window.held_bytes)
             if not smaller:
                 reason = f"more than {self.limits.held_bytes_max} bytes were written while the table was read whole"
-                self.stop(table, "failed", f"{reason}; raise held_bytes_max, or read it in a quiet hour")
+                self.stop(
+                    table,
+                    "failed",
+                    f"{reason}; raise source.backfill.held_bytes_max, or read it when fewer changes are written",
+                )
 
     def leave(self, table: TableId) -> None:
         """Take a table's chunk out of the window, if it is in; what was held only for it goes on."""

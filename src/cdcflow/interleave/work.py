@@ -24,10 +24,10 @@ class Work:
     `collecting`: a plan was asked for and the table is not done, so keys of partial rows are remembered in `keys`.
     `planning`: a plan is under way; `planned_after`: the transactions delivered when it was asked for that might not
     have been visible then. `hidden`: transactions that the last plan or chunk did not see and should have; nothing is
-    read before a snapshot sees them. `overflows` counts the windows given up in a row because too much was held,
-    `quiet` those in a row that held nothing back, `still` those that no live transaction came by in, `failures` the
-    times in a row that the source could not be asked. `version`: the table's row version at some moment before
-    `since`.
+    read before a snapshot sees them. `overflows` counts the windows given up in a row because too many changes were
+    held back, `quiet` those in a row that held nothing back, `still` those that no live transaction came by in,
+    `failures` the times
+    in a row that the source could not be asked. `version`: the table's row version at some moment before `since`.
     """
 
     keys_max: int

@@ -1,6 +1,7 @@
 """The merge without Spark and Java: small ranges, in this process (`engine`).
 
     merge(log_path, warehouse)      fold what is new in a change log into tables
+    read_live(log_path, warehouse)  all tables as of the newest sealed cut, without a merge (`live`)
 
     dialect     Spark's SQL as DuckDB's
     session     DuckDB over the log's Parquet files
@@ -10,6 +11,7 @@
     iceberg     tables of Iceberg, through PyIceberg; positions are their marks
     delta       tables of Delta Lake; deltalog reads and writes their log, vectors are their marks
     engine      what it takes on, and what it declines
+    live        tables with the log's tail folded over them, read and not merged
 
 Importing this package imports neither DuckDB nor what a format needs; what needs them says so when it is called.
 """
@@ -26,12 +28,15 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.merge.policy import DEFAULTS, Policies
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from cdcflow.changelog.layout import Layout
     from cdcflow.local.engine import LocalEngine
     from cdcflow.warehouse.job import OnEdit
+    from cdcflow.warehouse.live import Live
     from cdcflow.warehouse.reports import MergeReport
 
-__all__ = ["is_installed", "local_engine", "merge"]
+__all__ = ["is_installed", "local_engine", "merge", "read_live"]
 
 _NEEDS = {"delta": ("duckdb", "deltalake"), "iceberg": ("duckdb", "pyiceberg.catalog.sql")}
 """What the tables of each format need."""
@@ -95,6 +100,31 @@ def merge(
         return job.merge(engines, log, root, tables, on_edit=on_edit, policies=policies)
 
 
+def read_live(
+    log: Layout | Path | str,
+    warehouse: Path | str,
+    tables: Collection[str] | None = None,
+    *,
+    incomplete: bool = False,
+    policies: Policies = DEFAULTS,
+) -> Live[pa.Table]:
+    """All tables, or some, as of the newest sealed cut of the log, by name; nothing is merged or written.
+
+    Every row of them is read into memory. Everything else, and what is raised, as `cdcflow.warehouse.live.read` says;
+    what only Spark reads right is left out (`Live.left_out`), by name.
+    """
+    from cdcflow.warehouse import live
+    from cdcflow.warehouse.formats import format_for
+    from cdcflow.warehouse.paths import Warehouse
+
+    root = Warehouse.of(warehouse).folder
+    with closing(local_engine(root, format_for(root, None))) as engine:
+        from cdcflow.local.live import LocalReader
+
+        return live.read(LocalReader(engine), log, root, tables, incomplete=incomplete, policies=policies)
+
+
 NEEDS_SPARK = (
-    "set merge.engine to auto and run `pip install 'cdcflow[spark]'`: Spark merges this table, the others stay"
+    "set merge.engine to auto and run `pip install 'cdcflow[spark]'`: Spark then merges this table, and the local "
+    "engine the others"
 )

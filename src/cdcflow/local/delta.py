@@ -28,6 +28,7 @@ from cdcflow.local.scan import Ends, Numbers, Rows, named
 from cdcflow.local.tables import TYPES, FileTable, type_of
 from cdcflow.warehouse.formats import delta
 from cdcflow.warehouse.formats.delta import COLUMN_ID, HARMLESS, RULES, columns, ours, said
+from cdcflow.warehouse.live import VersionGone
 from cdcflow.warehouse.port import HandOver, Snapshot
 
 FILE_BYTES = 256 << 20
@@ -75,8 +76,15 @@ class DeltaTable(FileTable[File]):
 
     def snapshot(self) -> Snapshot | None:
         self._standing = None
-        if self._log.update() < 0:
-            return None
+        return None if self._log.update() < 0 else self._told()
+
+    def as_of(self, version: int) -> Snapshot:
+        self._log = DeltaLog(self._folder)
+        if self._log.update(version) != version:
+            raise VersionGone("Delta has removed that version from the table's log")
+        return self._told()
+
+    def _told(self) -> Snapshot:
         metadata = self._log.metadata
         return Snapshot(
             id=metadata["id"],
@@ -108,7 +116,7 @@ class DeltaTable(FileTable[File]):
 
     def create(self, columns: pa.Schema, properties: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
         if self._log.update() >= 0:
-            raise Conflict(f"somebody else has made {self._name}")
+            raise Conflict(f"somebody else has created {self._name}")
         numbers = _Numbers(0)
         fields = [_field(column, numbers) for column in columns]
         settings = {**RULES.properties, **properties, _MAX_ID: str(numbers.last)}

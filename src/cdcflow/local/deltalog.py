@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -126,8 +127,8 @@ class DeltaLog:
         self._since: list[Action] = []
         self._files: dict[tuple[str, str], File] | None = None
 
-    def update(self) -> int:
-        """Read what came since. Returns the newest version.
+    def update(self, until: int | None = None) -> int:
+        """Read what came since, up to a version (None: the newest). Returns the version that it has come to.
 
         Raises:
             HandOver: the log begins with what is not read here.
@@ -135,8 +136,8 @@ class DeltaLog:
         if not self._place.exists():  # nor is it there when somebody moved its folder away
             self._forget()
         elif self.version < 0:
-            self._begin()
-        while (found := self.actions(self.version + 1)) is not None:
+            self._begin(until)
+        while self.version != until and (found := self.actions(self.version + 1)) is not None:
             self._apply(found)
         return self.version
 
@@ -199,10 +200,11 @@ class DeltaLog:
     def _at(self, version: int) -> Path:
         return self._place / f"{version:020d}.json"
 
-    def _begin(self) -> None:
+    def _begin(self, until: int | None) -> None:
         names = os.listdir(self._place)
-        checkpoints = [int(found[1]) for name in names if (found := _CHECKPOINT.fullmatch(name))]
-        versions = [int(found[1]) for name in names if (found := _VERSION.fullmatch(name))]
+        last = sys.maxsize if until is None else until
+        checkpoints = [n for name in names if (found := _CHECKPOINT.fullmatch(name)) and (n := int(found[1])) <= last]
+        versions = [n for name in names if (found := _VERSION.fullmatch(name)) and (n := int(found[1])) <= last]
         begin = max(checkpoints, default=-1)
         newer = sorted(version for version in versions if version > begin)
         if newer != list(range(begin + 1, begin + 1 + len(newer))):

@@ -19,7 +19,10 @@ _KEPT = re.compile(r"\x00(\d+)\x00")
 _WORDS: tuple[tuple[str, str], ...] = (
     (r"\bmax_by\(", "arg_max_null("),  # Spark's takes the row of the greatest order, DuckDB's passes NULL over
     (r"\barray\(", "list_value("),
+    (r"\btimestamp_micros\(", "make_timestamptz("),
+    (r"\bunix_micros\(", "epoch_us("),
     (r"\bLEFT SEMI JOIN\b", "SEMI JOIN"),
+    (r"\bLEFT ANTI JOIN\b", "ANTI JOIN"),
     (r"<=>", "IS NOT DISTINCT FROM"),
     (r"\belement_at\(", "map_extract_value("),
     (r"\bexplode\(sequence\(", "unnest(generate_series("),
@@ -72,6 +75,8 @@ def duckdb_sql(spark_sql: str) -> str:
         sql = re.sub(pattern, words, sql)
     sql = _calls(sql, "struct", lambda given: "struct_pack(" + ", ".join(f"{a} := {a}" for a in given) + ")")
     sql = _calls(sql, "map", _map)
+    sql = _calls(sql, "first", lambda given: f"first_value({given[0]} IGNORE NULLS)")  # of (…, true)
+    sql = _calls(sql, "last", lambda given: f"last_value({given[0]} IGNORE NULLS)")
     sql = re.sub(r"(UPDATE SET )(.*)", lambda found: found[1] + _without_table(found[2]), sql)
     return _KEPT.sub(lambda found: _literal(kept[int(found[1])]), sql)
 

@@ -194,7 +194,7 @@ def _only_for_spark() -> Iterator[None]:
         yield
     except HandOver as reason:
         raise ConfigurationError(
-            f"merging without Spark: only Spark takes the table of published cuts: {reason}",
+            f"merging without Spark: only Spark can write the table of published cuts: {reason}",
             remedy="set merge.engine to spark",
             runbook="merge-session",
         ) from reason

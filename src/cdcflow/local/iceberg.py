@@ -33,6 +33,7 @@ from pyiceberg.io.pyarrow import (
 )
 from pyiceberg.manifest import FileFormat
 from pyiceberg.schema import Schema
+from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import FileScanTask, Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.snapshots import Operation
@@ -56,6 +57,7 @@ from cdcflow.local.tables import FileTable
 from cdcflow.merge.target import FormatColumn
 from cdcflow.warehouse.formats import iceberg
 from cdcflow.warehouse.formats.iceberg import CATALOG, RULES, TRANSACTIONS
+from cdcflow.warehouse.live import VersionGone
 from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import COMMITTED, HandOver, Snapshot
 
@@ -131,13 +133,28 @@ class IcebergTable(FileTable[FileScanTask]):
         self._deletes = positions.Deletes()
 
     def snapshot(self) -> Snapshot | None:
-        self._standing = self._loaded = None
+        self._standing = None
+        self._loaded = self._newest()
+        return None if self._loaded is None else self._told(self._loaded)
+
+    def as_of(self, version: int) -> Snapshot:
+        table = self._newest()
+        found = None if table is None else _metadata_of(table, version)
+        if table is None or found is None:
+            raise VersionGone("its folder is gone" if table is None else "its snapshot was expired")
+        self._loaded = Table(table.name(), found, table.metadata_location, table.io, table.catalog)
+        return self._told(self._loaded)
+
+    def _newest(self) -> Table | None:
+        """The table as it is now; None where there is none."""
         if not self._location.exists():  # nor is it there when somebody moved its folder away
             return None
         try:
-            table = self._loaded = self._catalog.load_table(self._identifier)
+            return self._catalog.load_table(self._identifier)
         except NoSuchTableError:
             return None
+
+    def _told(self, table: Table) -> Snapshot:
         newest = table.current_snapshot()
         return Snapshot(
             id=str(table.metadata.table_uuid),
@@ -276,7 +293,7 @@ class IcebergTable(FileTable[FileScanTask]):
         opened = pq.ParquetFile(self._table.io.new_input(file.file.file_path).open())
         names = {(f.metadata or {}).get(b"PARQUET:field_id"): f.name for f in opened.schema_arrow}
         if None in names:
-            raise HandOver("it has files that do not say which columns theirs are")
+            raise HandOver("it has files without column ids")
         schema = self.schema
         ids = [str(field.field_id).encode() for field in self._table.schema().fields]
         # No file has a column of that name.
@@ -344,6 +361,32 @@ class IcebergTable(FileTable[FileScanTask]):
 
 def _version(snapshot: IcebergSnapshot | None) -> int:
     return 0 if snapshot is None else snapshot.sequence_number or 0
+
+
+def _metadata_of(table: Table, version: int) -> TableMetadata | None:
+    """What the table was like when a version of it came, by its older metadata: names and properties of columns may
+    have changed since without another version. None: the version is not there any more.
+
+    Only so many of the older ones are kept. What the oldest of them says is the best that is known.
+    """
+    found = None
+    for metadata in _metadata_back(table):
+        newest = _version(metadata.current_snapshot())
+        if newest < version:
+            break
+        if newest == version:
+            found = metadata
+    return found
+
+
+def _metadata_back(table: Table) -> Iterator[TableMetadata]:
+    """The table's metadata, the newest first, as far as they are kept."""
+    yield table.metadata
+    for entry in reversed(table.metadata.metadata_log):
+        try:
+            yield FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
+        except FileNotFoundError:  # a commit that came meanwhile has let go of it
+            return
 
 
 def _arrow(schema: Schema) -> pa.Schema:

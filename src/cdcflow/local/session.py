@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdcflow.local.dialect import connect, duckdb_sql
-from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table
+from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table
 from cdcflow.warehouse.segments import InputFile
 
 
@@ -22,6 +22,7 @@ class DuckSession:
         self._db = connect()
         self._numbers = itertools.count(1)
         self._views: set[str] = set()
+        self._given: set[str] = set()
 
     def close(self) -> None:
         self._db.close()
@@ -29,9 +30,21 @@ class DuckSession:
     def read(
         self, what: str, files: Sequence[InputFile], shape: Table, where: str, columns: Sequence[str], *, moved: bool
     ) -> str:
-        names = [OFFSET, OP, UNCHANGED, *(c.name for c in shape.columns), *([BEFORE] if moved else [])]
+        names = [
+            OFFSET,
+            OP,
+            UNCHANGED,
+            TRANSACTION,
+            COMMIT_TS,
+            *(c.name for c in shape.columns),
+            *([BEFORE] if moved else []),
+        ]
         found = pa.concat_tables([_read(file.path, names) for file in files])
         return self.take(what, found, f"SELECT {', '.join(columns)} FROM {{}} WHERE {where}")  # noqa: S608  see merge
+
+    def transactions(self, files: Sequence[InputFile], columns: Sequence[str]) -> str:
+        found = pa.concat_tables([pq.ParquetFile(file.path).read() for file in files])
+        return self.take("transactions", found, f"SELECT {', '.join(columns)} FROM {{}}")  # noqa: S608  see merge
 
     def take(self, what: str, rows: pa.Table, query: str = "SELECT * FROM {}") -> str:
         """A table of a query's result over Arrow rows, whose name stands where `{}` is. Returns its name."""
@@ -41,6 +54,13 @@ class DuckSession:
             self._db.execute(f"CREATE TABLE {name} AS {duckdb_sql(query.replace('{}', given, 1))}").fetchall()
         finally:
             self._db.unregister(given)
+        return name
+
+    def given(self, what: str, rows: pa.Table) -> str:
+        """A view of Arrow rows, where they lie. Returns its name."""
+        name = self._name(what)
+        self._given.add(name)
+        self._db.register(name, rows)
         return name
 
     def over(self, rows: pa.Table, query: str) -> pa.Table:
@@ -75,6 +95,9 @@ class DuckSession:
 
     def drop(self, views: Sequence[str]) -> None:
         for name in reversed(views):
+            if name in self._given:
+                self._db.unregister(name)
+                continue
             self._db.execute(f"DROP {'VIEW' if name in self._views else 'TABLE'} {name}").fetchall()
             self._views.discard(name)
 

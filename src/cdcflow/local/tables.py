@@ -25,6 +25,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cdcflow.errors import InvariantViolated
 from cdcflow.local import replacing
@@ -35,6 +36,7 @@ from cdcflow.local.session import DuckSession
 from cdcflow.merge import reduce, statement
 from cdcflow.merge.acts import Act, Add, Describe, Rename, Widen
 from cdcflow.merge.format import Format
+from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.reduce import Layout
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import name_sql
@@ -138,6 +140,14 @@ class FileTable(ABC, Generic[_File]):
         """See `CurrentTable.snapshot`. What is asked and done after it is of that version."""
 
     @abstractmethod
+    def as_of(self, version: int) -> Snapshot:
+        """What it was at a version. What is asked after it (`rows`) is of that version, and nothing may be done.
+
+        Raises:
+            VersionGone: that is not there any more.
+        """
+
+    @abstractmethod
     def newest_commit(self) -> Mapping[str, Any] | None:
         """See `CurrentTable.newest_commit`."""
 
@@ -223,10 +233,12 @@ class FileTable(ABC, Generic[_File]):
 
     # ── the same for all ────────────────────────────────────────────────────────────────────────────────────
 
-    def make(self, target: Target, source: str, begun: int, metadata: Mapping[str, Any]) -> None:
+    def make(
+        self, target: Target, source: str, begun: int, metadata: Mapping[str, Any], mode: ModeRules = CURRENT
+    ) -> None:
         columns = [(c.name, type_of(c.type)) for c in target.columns]
-        columns += [(OFFSET, pa.int64()), (MISSING, pa.list_(pa.string()))]
-        self.create(pa.schema(columns), statement.properties(target, source, begun), metadata)
+        columns += [(name, type_of(type_)) for name, type_ in mode.columns]
+        self.create(pa.schema(columns), statement.properties(target, source, begun, mode), metadata)
 
     def begin(self, begun: int, metadata: Mapping[str, Any]) -> None:
         self.describe({statement.BEGUN_PROPERTY: str(begun)}, metadata)
@@ -246,33 +258,65 @@ class FileTable(ABC, Generic[_File]):
             case _:
                 self._update(act, metadata, app, version)
 
-    def standing(self, layout: Layout, changes: str) -> str:
+    def standing(self, layout: Layout, changes: str, *, whole: bool = False) -> str:
+        if whole and not isinstance(self._standing, _Whole):
+            self._standing = self._stand()
         return self._stand_for(layout, changes, self.schema.names).name
 
     def fold(self, folding: statement.Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
         if self._has(app, version):
             return
+        if folding.adds_only:
+            # Only files that are small and many become one beside it.
+            self._standing = standing = self._stand_whole(self._files(), [])
+            self.session.rows(folding.sql(standing.name))
+            self._commit(metadata, app, version, None, [])
+            return
         layout = folding.layout
-        if folding.sweep_before:
+        if folding.is_of_all:
             self._standing = self._stand()  # whatever the keys are
         name = self._stand_for(layout, folding.changes, _kept(folding, self.schema.names)).name
         ((first,),) = self.session.rows(f"SELECT min(o) FROM {folding.changes}")  # noqa: S608  a name of ours
         self.session.rows(folding.sql(name))
         key = [name_sql(layout.target.columns[i].name) for i in layout.key] if layout.target.key else []
-        self._commit(metadata, app, version, first, key)
+        offsets = [o for o in (first, folding.ending.truncated_at) if o]
+        ended = self._touched_by_end(name, layout.ended_name, folding.ending.before)
+        self._commit(metadata, app, version, min(offsets, default=None), key, ended)
 
-    def sweep(self, before: int, metadata: Mapping[str, Any], app: str, version: int) -> None:
+    def sweep(
+        self,
+        before: int,
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        ended: str | None = None,
+        assigned: str = "",
+    ) -> None:
         if self._has(app, version):
             return
         self._standing = self._stand()
-        self.session.rows(statement.sweep(self._standing.name, before))
-        self._commit(metadata, app, version, None, [])
+        self.session.rows(statement.sweep(self._standing.name, before, ended, assigned))
+        if assigned:
+            self._commit(metadata, app, version, before, [])  # a row that ended has that offset
+            return
+        touched = self._touched_by_end(self._standing.name, ended, before)
+        self._commit(metadata, app, version, None, [], touched)
 
-    def rows_that_miss(self) -> int:
+    def _touched_by_end(self, name: str, ended: str | None, before: int) -> frozenset[int]:
+        """The files with rows from before an offset that ended, whose offsets do not tell it."""
+        if ended is None or not before:
+            return frozenset()
+        where = f"{statement.is_ended('', ended)} AND {OFFSET} < {before} AND {FILE} IS NOT NULL"
+        return frozenset(n for (n,) in self.session.rows(f"SELECT DISTINCT {FILE} FROM {name} WHERE {where}"))  # noqa: S608  ours
+
+    def rows_that_miss(self, ended: str | None = None) -> int:
         if self.snapshot() is None:
             return 0
-        found = [self._read(file, [MISSING]).column(MISSING) for file in self._files() if self._may_miss(file)]
-        return sum(len(column) - column.null_count for column in found)
+        columns = [MISSING, *([ended] if ended is not None else [])]
+        found = [self._read(file, columns) for file in self._files() if self._may_miss(file)]
+        if ended is not None:
+            found = [rows.filter(_lives(rows.column(ended))) for rows in found]
+        return sum(len(rows) - rows.column(MISSING).null_count for rows in found)
 
     def _may_miss(self, file: _File) -> bool:
         with self._opened(file) as rows:
@@ -381,16 +425,23 @@ class FileTable(ABC, Generic[_File]):
         self._standing = None
 
     def _commit(
-        self, metadata: Mapping[str, Any], app: str, version: int, first: int | None, key: Sequence[str]
+        self,
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        first: int | None,
+        key: Sequence[str],
+        ended: Collection[int] = (),
     ) -> None:
-        """Write what has changed of the rows that stand in memory: `first` is the least offset of a changed row."""
+        """Write what has changed of the rows that stand in memory: `first` is the least offset of a changed row. Rows
+        of the files `ended` changed that keep their offsets."""
         match self._standing:
             case None:
                 raise InvariantViolated(f"changing {self._name}: its rows were not read")
             case _Picked() as picked:
                 self._commit_picked(picked, metadata, app, version, key)
             case _Whole() as whole:
-                self._commit_whole(whole, metadata, app, version, first, key)
+                self._commit_whole(whole, metadata, app, version, first, key, ended)
         self._standing = None
 
     def _commit_whole(
@@ -401,6 +452,7 @@ class FileTable(ABC, Generic[_File]):
         version: int,
         first: int | None,
         key: Sequence[str],
+        ended: Collection[int],
     ) -> None:
         sql = f"SELECT {FILE}, count(*), max({OFFSET}) FROM {standing.name} WHERE {FILE} IS NOT NULL GROUP BY {FILE}"  # noqa: S608  names of ours
         left = {number: (count, newest) for number, count, newest in self.session.rows(sql)}
@@ -408,6 +460,7 @@ class FileTable(ABC, Generic[_File]):
             number
             for number, count in standing.rows.items()
             if number in standing.again
+            or number in ended
             or left.get(number, (0, None))[0] != count
             or (first is not None and count and left[number][1] is not None and left[number][1] >= first)
         ]
@@ -469,6 +522,12 @@ _CHANGED = f"{OFFSET} IS DISTINCT FROM {STOOD}"
 """Whether a row that stood is another now: a change of it has a newer offset."""
 
 
+def _lives(ended: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Of which rows a column does not say that they are no more: by a mark, or by what it is set to then."""
+    is_mark = pa.types.is_boolean(ended.type)
+    return pc.invert(pc.fill_null(ended, False)) if is_mark else pc.is_null(ended)
+
+
 def _placed(rows: pa.Table, schema: pa.Schema, number: int, found: Numbers) -> pa.Table:
     """Rows of one file with all columns of the table, NULL where they were not read, and with their places."""
     there = set(rows.column_names)
@@ -486,6 +545,8 @@ def _kept(folding: statement.Folding, names: Sequence[str]) -> set[str]:
     set_anew = {target.columns[i].name for family in kinds if family.always for i in family.columns}
     if all(family.always for family in kinds):
         set_anew.add(MISSING)
+    elif folding.layout.ended_name is not None:
+        set_anew.discard(folding.layout.ended_name)
     return set(names) - set_anew
 
 

@@ -47,7 +47,7 @@ def deleted(folder: Path, vector: Mapping[str, Any] | None) -> Numbers:
         (size,) = struct.unpack(">I", file.read(4))
         content = file.read(size)
         if struct.unpack(">I", file.read(4)) != (zlib.crc32(content),):
-            raise HandOver("it has a deletion vector whose checksum is another")
+            raise HandOver("it has a deletion vector with a wrong checksum")
     return _unpacked(content)
 
 

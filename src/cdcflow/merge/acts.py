@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cdcflow.merge.target import Target, TargetColumn
+from cdcflow.model.table import MISSING
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +18,12 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Give the rows that are there the default (SQL) of a column that was added. Done once a column, ever."""
+    """Give the rows that are there the default (SQL) of a column that was added. Done once a column, ever. `only`:
+    which of them, as SQL; "": all."""
 
     column: TargetColumn
     default: str
+    only: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +57,19 @@ class Describe:
 
 @dataclass(frozen=True, slots=True)
 class MissAlso:
-    """Rows that miss column `old` say that they miss `new`, too."""
+    """Rows that miss column `old` say that they miss `new`, too. `listed`: the column in which they say it."""
 
     old: str
     new: str
+    listed: str = MISSING
 
 
 @dataclass(frozen=True, slots=True)
 class MissOnly:
-    """Rows say of these columns only that they miss them."""
+    """Rows say of these columns only that they miss them. `listed`: the column in which they say it."""
 
     names: tuple[str, ...]
+    listed: str = MISSING
 
 
 Act = Describe | MissAlso | MissOnly | Step

@@ -42,11 +42,20 @@ from dataclasses import dataclass, replace
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge.acts import Act, Add, Describe, Empty, Fill, MissAlso, MissOnly, Rename, Step, Widen
+from cdcflow.merge.column_versions import (
+    base_name,
+    held,
+    numbered,
+    numbered_as,
+    source_number,
+    version_name,
+    version_of,
+)
 from cdcflow.merge.format import ANY, Format
+from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.refusals import CannotFollow, cannot, in_the_way
 from cdcflow.merge.target import TARGET_VERSION, Target, TargetColumn
 from cdcflow.merge.types import literal, stored, widens
-from cdcflow.merge.versions import base_name, held, numbered, numbered_as, source_number, version_name, version_of
 from cdcflow.model.table import LOG_COLUMNS, MISSING, OFFSET, Column, Table
 
 
@@ -55,9 +64,9 @@ class Evolution:
     """`target` is what the table looks like after `steps`. `defaults` (SQL) by column number: what a row of a shape
     without that column has there. `fresh`: the table was dropped and made again at the source, so nothing of what
     stood in it before the newest incarnation's first row lives on. `before`: the table as it is; None: not there.
-    `added`: columns that it does not describe yet. `numbered`: the shapes of the newest incarnation, with the numbers
-    that their columns have in the table (`merge.versions`), and `current` the table's columns with the numbers that
-    these give them."""
+    `added`: columns that it does not describe yet. `mode`: what its rows are. `numbered`: the shapes of the newest
+    incarnation, with the numbers that their columns have in the table (`merge.column_versions`), and `current` the
+    table's columns with the numbers that these give them."""
 
     target: Target
     steps: tuple[Step, ...]
@@ -67,6 +76,7 @@ class Evolution:
     before: Target | None = None
     added: tuple[TargetColumn, ...] = ()
     current: Target | None = None
+    mode: ModeRules = CURRENT
 
     def acts(self) -> Iterator[Act]:
         """What brings the table there, commit by commit."""
@@ -79,20 +89,22 @@ class Evolution:
             described = before.as_described()
             yield Describe(replace(described, columns=(*described.columns, *announced), is_open=True))
             if before.is_open:
-                yield MissOnly(tuple(names))
+                yield MissOnly(tuple(names), self.mode.names)
         for step in self.steps:
             match step:
                 case Rename(old, new):
                     names = [new if name == old else name for name in names]
-                    yield MissAlso(old, new)
+                    yield MissAlso(old, new, self.mode.names)
                     yield step
-                    yield MissOnly(tuple(names))
+                    yield MissOnly(tuple(names), self.mode.names)
                 case Add(column, default):
                     names.append(column.name)
                     yield step
-                    if default is not None and not self.fresh:
-                        yield Fill(column, default)
-                case Widen() | Fill() | Empty():
+                    if default is not None and not self.fresh and not self.mode.keeps_changes:
+                        yield Fill(column, default, self.mode.open_only)
+                case Fill():
+                    yield replace(step, only=self.mode.open_only)
+                case Widen() | Empty():
                     yield step
         if self.steps or self.target != replace(before.as_described(), others=()):
             yield Describe(self.target)
@@ -103,22 +115,27 @@ def evolve(
     shapes: Sequence[Table],
     at: int | None = None,
     format_: Format = ANY,
+    mode: ModeRules = CURRENT,
     *,
     new_versions: bool = False,
 ) -> Evolution:
     """What must happen to a table (None: it does not exist) before rows of these shapes, oldest first, can come.
 
     Shapes of an incarnation before the last one's are passed over: their rows died with their table. `at`: the cut at
-    which the table is. `format_`: what the table is kept in. `new_versions`: where a column cannot hold its new type a
-    version of it comes.
+    which the table is. `format_`: what the table is kept in. `mode`: what its rows are; those of changes are told apart
+    by no key, and keep what they say of a column that was dropped. `new_versions`: where a column cannot hold its new
+    type a version of it comes.
 
     Raises:
         CannotFollow: the message names column, types and remedy.
     """
+    mode.check(shapes[-1])
+    if mode.keeps_changes:
+        shapes = [replace(shape, key=()) for shape in shapes]
     incarnation = shapes[-1].incarnation
     living = [s for s in shapes if s.incarnation == incarnation]
     for shape in living:
-        _check_names(shape)
+        _check_names(shape, mode)
     fresh = len(living) < len(shapes)
     if target is None:
         first = living[0]
@@ -133,12 +150,12 @@ def evolve(
         fresh = fresh or target.incarnation != incarnation or (at is not None and target.emptied_at == at)
         current = target if target.incarnation == incarnation else _reborn(target, living)
     goal = current
-    living = list(numbered(current, living, format_, new=new_versions))
+    living = list(numbered(current, living, format_, new=new_versions, finds_rows=not mode.keeps_changes))
     for shape in living:
-        goal = _follow(goal, shape, format_)
+        goal = _follow(goal, shape, format_, mode)
     there = {c.number for c in current.columns} if target is not None else set()
     gone = frozenset[int]()
-    if not living[-1].key:
+    if not living[-1].key and not mode.keeps_changes:
         gone = frozenset(c.number for c in goal.columns if c.number > 0) - {c.number for c in living[-1].columns}
         goal = replace(goal, columns=tuple(c for c in goal.columns if c.number in there or c.number not in gone))
     columns = tuple(replace(c, added=False, was="") for c in goal.columns)
@@ -153,15 +170,15 @@ def evolve(
     )
     shapes = tuple(living)
     if target is None:
-        return Evolution(after, (), _defaults(living), fresh, shapes)
-    steps = list(_steps(current, goal, living, fresh))
+        return Evolution(after, (), _defaults(living), fresh, shapes, mode=mode)
+    steps = list(_steps(current, goal, living, fresh or mode.keeps_changes))
     if not fresh:
         steps += [Empty(c.name) for c in columns if c.number in gone]
     added = tuple(replace(c, id=None) for c in columns if c.number not in there)
-    return Evolution(after, tuple(steps), _defaults(living), fresh, shapes, target, added, current)
+    return Evolution(after, tuple(steps), _defaults(living), fresh, shapes, target, added, current, mode)
 
 
-def _follow(target: Target, shape: Table, format_: Format) -> Target:
+def _follow(target: Target, shape: Table, format_: Format, mode: ModeRules) -> Target:
     """What the table looks like once rows of this shape are in it."""
     wanted = {c.number: c for c in shape.columns}
     names = _names(target, shape)
@@ -172,7 +189,7 @@ def _follow(target: Target, shape: Table, format_: Format) -> Target:
     for column in target.columns:
         new = wanted.get(column.number)
         if new is not None:
-            type_ = _widened(shape, column, format_.holds(_type(shape, new)), format_)
+            type_ = _widened(shape, column, format_.holds(_type(shape, new)), format_, mode)
             columns.append(replace(column, name=names[new.number], type=type_))
         elif column.name.lower() in kept:
             columns.append(column)
@@ -300,13 +317,13 @@ def _numbered_apart(before: Sequence[TargetColumn], columns: Sequence[TargetColu
     return tuple(found)
 
 
-def _check_names(shape: Table) -> None:
-    seen: set[str] = {OFFSET, MISSING, *LOG_COLUMNS}
+def _check_names(shape: Table, mode: ModeRules) -> None:
+    seen: set[str] = {OFFSET, MISSING, *LOG_COLUMNS, *(name.lower() for name in mode.own)}
     for column in shape.columns:
         if column.name.lower() in seen:
             raise CannotFollow(
-                f"table {shape.id}: column {column.name} has a name that the current-state table cannot hold,"
-                " because Spark does not tell names apart by case and cdcflow's own begin with an underscore",
+                f"table {shape.id}: column {column.name} has a name that the current-state table cannot hold, "
+                f"because Spark ignores case in names and cdcflow's own begin with an underscore",
                 remedy=f'rename it: ALTER TABLE {shape.id} RENAME COLUMN "{column.name}" TO …',
             )
         seen.add(column.name.lower())
@@ -321,15 +338,16 @@ def _check_key(before: Target, after: Target, shape: Table) -> None:
         raise cannot(shape, f"its key was ({', '.join(before.key)}) and is ({', '.join(after.key)}) now")
 
 
-def _widened(shape: Table, old: TargetColumn, new: str, format_: Format) -> str:
+def _widened(shape: Table, old: TargetColumn, new: str, format_: Format, mode: ModeRules) -> str:
     found = held(old.type, new, format_)
     if found is not None:
         return found
     why = "which does not hold the old values"
     if widens(old.type, new):
         why = f"and {format_.name} cannot widen that"
-    is_key = not shape.key or any(c.name in shape.key for c in shape.columns if c.number == old.number)
-    raise cannot(shape, f"column {old.name} was {old.type} and is {new} now, {why}", may_be_versioned=not is_key)
+    is_key = any(c.name in shape.key_columns for c in shape.columns if c.number == old.number)
+    may_be_versioned = mode.keeps_changes or not is_key
+    raise cannot(shape, f"column {old.name} was {old.type} and is {new} now, {why}", may_be_versioned=may_be_versioned)
 
 
 def _type(shape: Table, column: Column) -> str:

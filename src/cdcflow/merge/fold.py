@@ -9,8 +9,9 @@ unchanged. Until a table's backfill is done a row may miss columns; after that i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
 
 Key = tuple[object, ...]
 Values = Mapping[str, object]
@@ -21,7 +22,8 @@ class Change:
     """One row of the log. `values` holds the columns that were sent; `unchanged` names those that were not.
 
     `values` of a delete hold at least the key. `before` is the old row of a key change (its insert follows
-    directly on the delete of the old key), at least its key columns.
+    directly on the delete of the old key), at least its key columns. `transaction` is its number, `segment` that of the
+    segment that it was sealed in, before any compaction; only `history` asks for them.
     """
 
     offset: int
@@ -29,16 +31,20 @@ class Change:
     values: Values = field(default_factory=dict)
     unchanged: frozenset[str] = frozenset()
     before: Values | None = None
+    transaction: int = 0
+    segment: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A current row. `offset` is its last change's. `count` is above 1 only in a table without a key."""
+    """A row. `offset` is its last change's. `count` is above 1 only in a table without a key, `deleted` says that the
+    source has it no more (see `soft_delete`)."""
 
     values: Values
     missing: frozenset[str]
     offset: int
     count: int = 1
+    deleted: bool = False
 
 
 Rows = Mapping[Key, Row]
@@ -50,6 +56,42 @@ def fold(rows: Rows, changes: Iterable[Change], key_columns: tuple[str, ...], *,
     `keyed` False: `key_columns` are all columns, and equal rows are counted.
     """
     state = dict(rows)
+    for _ in _applied(state, changes, key_columns, keyed):
+        pass
+    return state
+
+
+def soft_delete(
+    rows: Rows, changes: Iterable[Change], key_columns: tuple[str, ...], columns: frozenset[str]
+) -> dict[Key, Row]:
+    """The same for a table with a key in which deleted rows stay, with their last values. What lives is what `fold`
+    gives; a row that dies has the offset of the change that it died of.
+
+    `columns` are those beside the key, which a row misses that was deleted before anything was known of it.
+    """
+    state = dict(rows)
+    living = {key: row for key, row in rows.items() if not row.deleted}
+    before = dict(living)
+    for change in _applied(living, changes, key_columns, keyed=True):
+        for key in before.keys() - living.keys():
+            state[key] = replace(before[key], offset=change.offset, deleted=True)
+        key = tuple(change.values.get(c) for c in key_columns)
+        if change.op == "d" and key not in before:
+            state[key] = Row(dict(zip(key_columns, key, strict=True)), columns, change.offset, deleted=True)
+        state |= living
+        before = dict(living)
+    return state
+
+
+def append(rows: Sequence[Change], changes: Iterable[Change]) -> list[Change]:
+    """The same for a table whose rows are the changes themselves."""
+    return [*rows, *changes]
+
+
+def _applied(
+    state: dict[Key, Row], changes: Iterable[Change], key_columns: tuple[str, ...], keyed: bool
+) -> Iterator[Change]:
+    """Apply changes to `state`, one at each step."""
     departed: tuple[int, Key, Row] | None = None
     for change in changes:
         key = tuple(change.values.get(c) for c in key_columns)
@@ -71,7 +113,7 @@ def fold(rows: Rows, changes: Iterable[Change], key_columns: tuple[str, ...], *,
                 state[key] = _overlaid(_moved_from(departed, change, key_columns), change)
             case op:
                 raise ValueError(f"unknown op {op!r} at offset {change.offset}")
-    return state
+        yield change
 
 
 def swept(rows: Rows, since: int) -> dict[Key, Row]:
@@ -79,9 +121,14 @@ def swept(rows: Rows, since: int) -> dict[Key, Row]:
     return {key: row for key, row in rows.items() if row.offset >= since}
 
 
+def swept_softly(rows: Rows, since: int) -> dict[Key, Row]:
+    """The same where deleted rows stay: what nothing touched since is deleted, and nobody knows by which change."""
+    return {key: row if row.offset >= since else replace(row, deleted=True) for key, row in rows.items()}
+
+
 def unfinished(rows: Rows) -> list[Key]:
-    """Keys of rows that miss columns: none once the table's backfill is done."""
-    return [key for key, row in rows.items() if row.missing]
+    """Keys of rows that miss columns, deleted ones aside: none once the table's backfill is done."""
+    return [key for key, row in rows.items() if row.missing and not row.deleted]
 
 
 def _moved_from(departed: tuple[int, Key, Row] | None, change: Change, key_columns: tuple[str, ...]) -> Row | None:
@@ -105,3 +152,127 @@ def _overlaid(old: Row | None, change: Change) -> Row:
     unknown = old.missing | change.unchanged if change.op == "u" else change.unchanged
     missing = frozenset(c for c in unknown if c not in sent and c not in kept)
     return Row({**kept, **sent}, missing, change.offset)
+
+
+# ── the versions of each row ────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """An end of a version: the offset, and whether the source did it just then. Else it is only known since then (a
+    backfill showed it), or was so at the latest then (what was there before was gone)."""
+
+    offset: int
+    exact: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A row from `start` up to `end` (None: it is open). `offset`: of what last confirmed it, or ended it."""
+
+    values: Values
+    missing: frozenset[str]
+    start: End
+    end: End | None
+    offset: int
+
+
+@dataclass(slots=True)
+class History:
+    """The versions of one table: those that have ended, and the open one of each key."""
+
+    ended: list[tuple[Key, Version]] = field(default_factory=list)
+    open: dict[Key, Version] = field(default_factory=dict)
+
+    def close(self, key: Key, end: End) -> None:
+        if (gone := self.open.pop(key, None)) is not None:
+            self.ended.append((key, replace(gone, end=end, offset=end.offset)))
+
+
+def history(
+    open_: Mapping[Key, Version],
+    changes: Sequence[Change],
+    key_columns: tuple[str, ...],
+    *,
+    since: int = 0,
+    swept: int = 0,
+) -> History:
+    """What changes, in offset order, make of the open versions: each transaction one version of each row that it left
+    changed. The changes are all of their segments. `since`: the offset at which the newest backfill began (0: there is
+    none); `swept`: that of the newest one that is done, so that what nothing touched since is gone.
+
+    A backfill's row lies in the log before the changes of its window, and may show them already. So where a change of
+    the same row follows in the same segment (a window ends inside one), the row is known from that change on, but for
+    the columns that a still later change of the segment sends: their values may be from then.
+    """
+    found = History(open=dict(open_))
+    rows = {key: Row(v.values, v.missing, v.offset) for key, v in open_.items()}
+    follows = _Follows(changes, key_columns)
+    read: dict[Key, dict[str, int]] = {}  # columns whose value a backfill brought, with the segment
+    hidden: set[Key] = set()  # a backfill's row came that made no version
+    for _, group in groupby(changes, key=lambda c: c.transaction):
+        together = list(group)
+        touched: dict[Key, Change] = {}
+        for change in together:
+            key = tuple(change.values.get(c) for c in key_columns)
+            keys = {*rows, *touched} if change.op == "t" else {key}
+            touched |= dict.fromkeys(keys, change)
+            for k in keys:
+                _note_read(read.setdefault(k, {}), change)
+        rows = fold(rows, together, key_columns)
+        for key, last in touched.items():
+            row, stood = rows.get(key), found.open.get(key)
+            if last.op == "r" and follows.change(key, last):
+                hidden.add(key)
+            elif last.op == "r" and row is not None and stood is not None and _alike(row, stood):
+                found.open[key] = replace(stood, offset=last.offset)
+            else:
+                was_gone = last.op == "c" and stood is not None and stood.offset < since <= last.offset
+                exact = last.op != "r" and not was_gone and key not in hidden
+                found.close(key, End(since if was_gone else last.offset, exact))
+                hidden.discard(key)
+                if row is not None:
+                    unsure = {c for c, segment in read[key].items() if follows.sent(key, last, segment, c)}
+                    values = {c: v for c, v in row.values.items() if c not in unsure}
+                    start = End(last.offset, last.op != "r")
+                    found.open[key] = Version(values, row.missing | unsure, start, None, last.offset)
+    for key, version in list(found.open.items()):
+        if version.offset < swept:
+            found.close(key, End(swept, exact=False))
+    return found
+
+
+def _note_read(columns: dict[str, int], change: Change) -> None:
+    """Which columns of a row have their value from a backfill, after one more change of it."""
+    if change.op == "u":
+        for name in change.values:
+            columns.pop(name, None)
+    else:
+        columns.clear()
+        columns |= dict.fromkeys(change.values, change.segment) if change.op == "r" else {}
+
+
+def _alike(row: Row, version: Version) -> bool:
+    """A row that misses a column is like no other: nobody knows what stood there."""
+    return not (row.missing or version.missing) and row.values == version.values
+
+
+class _Follows:
+    """What comes later in the same segment."""
+
+    def __init__(self, changes: Iterable[Change], key_columns: tuple[str, ...]) -> None:
+        self._last: dict[object, int] = {}
+        for change in changes:
+            key = tuple(change.values.get(c) for c in key_columns)
+            if change.op in "cud":
+                self._last[key, change.segment] = change.offset
+            if change.op in "cu":
+                self._last |= {(key, change.segment, column): change.offset for column in change.values}
+
+    def change(self, key: Key, read: Change) -> bool:
+        """Whether a change of the row follows."""
+        return self._last.get((key, read.segment), 0) > read.offset
+
+    def sent(self, key: Key, change: Change, segment: int, column: str) -> bool:
+        """Whether one follows in that segment which sends the column."""
+        return self._last.get((key, segment, column), 0) > change.offset

@@ -31,21 +31,29 @@ def needs_values(found: Sequence[Family]) -> bool:
     return not all(family.always for family in found)
 
 
-def table_columns(target: Target, found: Sequence[Family]) -> list[str]:
+def table_columns(target: Target, found: Sequence[Family], ended: int | None = None) -> list[str]:
     """The columns of the table that `going` reads, `FILE` and `ROW` aside."""
-    read = [*target.key_positions, *_kept(found)]
+    read = [*target.key_positions, *_kept(found, ended)]
     return [*(target.columns[i].name for i in read), OFFSET, *([MISSING] if needs_values(found) else [])]
 
 
 def going(
-    target: Target, found: Sequence[Family], rows: str, reduced: str, *, limits: Bounds | None, broadcast: bool
+    target: Target,
+    found: Sequence[Family],
+    rows: str,
+    reduced: str,
+    *,
+    limits: Bounds | None,
+    broadcast: bool,
+    ended: int | None = None,
 ) -> str:
-    """The rows of the view `rows` whose key is in the view `reduced`. `broadcast`: the latter is small."""
+    """The rows of the view `rows` whose key is in the view `reduced`. `broadcast`: the latter is small. `ended`: as of
+    `reduce.Layout`."""
     names = [name_sql(c.name) for c in target.columns]
     key = target.key_positions
     columns = [f"s.c{i}" for i in key]
     columns += [f"t.{FILE}", f"t.{ROW}", f"t.{OFFSET} >= s.o AS newer"]
-    columns += [f"t.{names[i]} AS v{i}" for i in _kept(found)]
+    columns += [f"t.{names[i]} AS v{i}" for i in _kept(found, ended)]
     columns += [f"t.{MISSING} AS missing"] if needs_values(found) else []
     same = " AND ".join(f"t.{names[i]} = s.c{i}" for i in key)
     listed = ", ".join([*(f"c{i}" for i in key), "o"])
@@ -54,19 +62,20 @@ def going(
     return f"SELECT {hint}{', '.join(columns)} FROM {rows} t JOIN (SELECT {listed} FROM {reduced}) s ON {same}{within}"
 
 
-def coming(target: Target, found: Sequence[Family], reduced: str, gone: str) -> str:
+def coming(target: Target, found: Sequence[Family], reduced: str, gone: str, ended: int | None = None) -> str:
     """The rows that come, under the names of the table's columns. `gone`: the view of `going`'s rows, none of which
     is newer than its change; it is read only where values of it are needed."""
     if not needs_values(found):
         return rows_reduced(target, reduced)
     family_of = {i: j for j, family in enumerate(found) for i in family.columns}
+    whole = "s.whole" if ended is None else f"s.whole OR coalesce(g.v{ended}, false)"
     values = []
     for i, column in enumerate(target.columns):
         kept = i in family_of and not found[family_of[i]].always
-        of_both = f"CASE WHEN g.{ROW} IS NULL OR s.whole OR s.f{family_of.get(i)} THEN s.c{i} ELSE g.v{i} END"
+        of_both = f"CASE WHEN g.{ROW} IS NULL OR {whole} OR s.f{family_of.get(i)} THEN s.c{i} ELSE g.v{i} END"
         values.append(f"{of_both if kept else f's.c{i}'} AS {name_sql(column.name)}")
     left = "array_except(g.missing, s.sent)"
-    missing = f"CASE WHEN g.{ROW} IS NULL OR s.whole THEN s.miss WHEN size({left}) > 0 THEN {left} END"
+    missing = f"CASE WHEN g.{ROW} IS NULL OR {whole} THEN s.miss WHEN size({left}) > 0 THEN {left} END"
     same = " AND ".join(f"g.c{i} = s.c{i}" for i in target.key_positions)
     return (
         f"SELECT {', '.join(values)}, s.o AS {OFFSET}, {missing} AS {MISSING}"
@@ -74,5 +83,7 @@ def coming(target: Target, found: Sequence[Family], reduced: str, gone: str) -> 
     )
 
 
-def _kept(found: Sequence[Family]) -> list[int]:
-    return [i for family in found if not family.always for i in family.columns]
+def _kept(found: Sequence[Family], ended: int | None) -> list[int]:
+    """What is read of the rows that go, their key aside."""
+    kept = [i for family in found if not family.always for i in family.columns]
+    return kept if ended is None or not kept else [*kept, ended]

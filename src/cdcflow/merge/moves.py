@@ -106,6 +106,7 @@ def completed(layout: Layout, columns: Collection[int], changes: str, known: str
     filled = ", ".join(f"CASE WHEN r.h{i} THEN array({i}) ELSE array() END" for i in columns)
     left = f"array_except(c.m, concat({filled}))"
     parts = ["c.o", "c.op", "c.v", f"CASE WHEN r.o IS NULL THEN c.m WHEN size({left}) > 0 THEN {left} END AS m"]
+    parts += ["c.n", "c.ts"] if layout.stamped else []
     for i in range(len(layout.target.columns)):
         if i in columns:
             parts.append(f"CASE WHEN array_contains(c.m, {i}) AND r.h{i} THEN r.x{i} ELSE c.c{i} END AS c{i}")

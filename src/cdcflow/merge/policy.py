@@ -10,6 +10,9 @@ Mode = Literal["current", "soft_delete", "append", "history"]
 """What the rows of a table are: those that the source has now; these and the deleted ones, marked; the changes; the
 versions of each row."""
 
+HistoryColumns = Literal["cdcflow", "auto_cdc"]
+"""What the ends of a history's versions are called: `_valid_from` and `_valid_to`, or as Spark's Auto CDC calls them."""
+
 
 Evolve = Literal["evolve", "add_only", "freeze"]
 """Which changes of the source's shape a table follows: all; new columns; none."""
@@ -21,11 +24,20 @@ column of its own."""
 
 @dataclass(frozen=True, slots=True)
 class TablePolicy:
-    """One table's. Every field has the default of a table of which nobody says anything."""
+    """One table's. Every field has the default of a table of which nobody says anything.
 
-    mode: Mode = "current"
+    `mode`: None leaves an existing table its own, and makes a new one `current`. `history_columns`: the same.
+    """
+
+    mode: Mode | None = None
+    history_columns: HistoryColumns | None = None
     evolve: Evolve = "evolve"
     incompatible: Incompatible = "stop"
+
+    @property
+    def keeps_versions(self) -> bool:
+        """Whether a column may stay beside one of its new type."""
+        return self.incompatible == "new_column"
 
 
 UNSAID = TablePolicy()

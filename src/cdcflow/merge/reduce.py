@@ -28,14 +28,20 @@ sent), `sent` and `miss` (arrays of column names; `miss` is NULL when nothing is
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cdcflow.merge.evolution import Evolution
-from cdcflow.merge.target import Target
+from cdcflow.merge.target import Target, TargetColumn
 from cdcflow.merge.types import has_two_zeros, name_sql, stored, text_sql
-from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table
+from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table
 
 Mask = frozenset[int]
+
+TRANSACTIONS_READ = "number bigint, first_offset bigint, last_offset bigint, position string, commit_clock timestamp"
+"""The schema to read a segment's transactions with (DDL): what a merge needs of them."""
+
+OURS = 0
+"""The number of a column that the source does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +84,34 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns of a table after its evolution, and how the shapes in a range map to them. `numbered`: the same
-    shapes with the numbers that their columns have in the table."""
+    """The columns of a table after its evolution, and how the shapes in a range map to them.
+
+    `numbered`: the shapes with the numbers that their columns have in the table; none: they have the source's.
+    `ended`: the position of a column of ours, which says of a row that it is no more: nothing of such a row counts
+    for what comes later. `stamped`: the view of changes also has `n` and `ts`, number and commit time of the
+    transaction."""
 
     target: Target
     shapes: tuple[Table, ...]
     defaults: Mapping[int, str]
-    numbered: tuple[Table, ...]
+    numbered: tuple[Table, ...] = ()
+    ended: int | None = None
+    stamped: bool = False
 
     @classmethod
     def of(cls, evolution: Evolution, shapes: Sequence[Table]) -> Layout:
         living = tuple(s for s in shapes if s.incarnation == evolution.target.incarnation)
         return cls(evolution.target, living, evolution.defaults, evolution.numbered)
+
+    def ending_by(self, name: str) -> Layout:
+        """The same with a column of ours at the end that says of a row that it is no more."""
+        column = TargetColumn(name, OURS, "boolean")
+        target = replace(self.target, columns=(*self.target.columns, column))
+        return replace(self, target=target, ended=len(self.target.columns))
+
+    @property
+    def ended_name(self) -> str | None:
+        return None if self.ended is None else self.target.columns[self.ended].name
 
     @property
     def key(self) -> tuple[int, ...]:
@@ -105,8 +127,10 @@ class Layout:
         return f"CAST({self.defaults.get(column.number, 'NULL')} AS {column.type})"
 
     def lacking(self, position: int) -> frozenset[int]:
-        """Numbers of the shapes that do not have this column."""
+        """Numbers of the shapes that do not have this column. Ours comes with every change."""
         number = self.target.columns[position].number
+        if number == OURS:
+            return frozenset()
         return frozenset(v for v, s in enumerate(self.numbered) if all(c.number != number for c in s.columns))
 
     def early(self, position: int) -> frozenset[int]:
@@ -119,6 +143,7 @@ class Layout:
 def read_schema(shape: Table, *, moved: bool) -> str:
     """The schema to read a shape's Parquet files with (DDL), so that Spark need not look into them first."""
     parts = [f"{OFFSET} bigint", f"{OP} string", f"{UNCHANGED} array<string>"]
+    parts += [f"{TRANSACTION} bigint", f"{COMMIT_TS} timestamp"]
     parts += [f"{name_sql(c.name)} {stored(c.type.arrow).read}" for c in shape.columns]
     if moved:
         types = {c.name: stored(c.type.arrow).read for c in shape.columns}
@@ -143,6 +168,7 @@ def projection(layout: Layout, number: int, *, moved: bool) -> list[str]:
         f"{OP} AS op",
         f"{number} AS v",
         f"CASE WHEN size({UNCHANGED}) > 0 THEN {unchanged} END AS m",
+        *([f"{TRANSACTION} AS n", f"{COMMIT_TS} AS ts"] if layout.stamped else []),
     ]
     for i, column in enumerate(layout.target.columns):
         own = found.get(column.number)
@@ -179,7 +205,7 @@ def reduction(layout: Layout, found: Sequence[Family], changes: str, *, emptied:
     """One row a key from the view `changes`.
 
     `emptied`: what the table held before the range is gone (truncate, new incarnation), so every result is whole.
-    A result older than offset `sweep_before` is gone too.
+    A result older than offset `sweep_before` is gone too; where rows stay that are no more, it is one of them.
     """
     key = [f"c{i}" for i in layout.key]
     inner = [*key, "max(o) AS o", "max_by(op, o) AS op"]
@@ -191,7 +217,7 @@ def reduction(layout: Layout, found: Sequence[Family], changes: str, *, emptied:
     outer = [
         *(f"k{i} AS c{i}" if i in exact else f"c{i}" for i in layout.key),
         "o",
-        f"(op = 'd' OR o < {sweep_before}) AS gone",
+        f"(op = 'd' OR o < {sweep_before}) AS gone" if layout.ended is None else "false AS gone",
     ]
     whole = "true" if emptied or not partial else "(b IS NOT NULL)"
     outer.append(f"{whole} AS whole")
@@ -202,7 +228,8 @@ def reduction(layout: Layout, found: Sequence[Family], changes: str, *, emptied:
         if family.always:
             inner.append(f"max_by(struct({columns}), o) AS s{j}")
             outer.append(f"true AS f{j}")
-            outer += [f"s{j}.c{i} AS c{i}" for i in family.columns]
+            ends = {layout.ended: f"(s{j}.c{layout.ended} OR o < {sweep_before})"}
+            outer += [f"{ends.get(i, f's{j}.c{i}')} AS c{i}" for i in family.columns]
             sent.append(f"array({names})")
             continue
         inner.append(f"max(o) FILTER (WHERE {family.sent_sql()}) AS o{j}")

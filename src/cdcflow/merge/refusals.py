@@ -37,8 +37,8 @@ def setting(table: TableId, name: str) -> str:
 
 def in_the_way(shape: Table, column: TargetColumn) -> CannotFollow:
     return CannotFollow(
-        f"table {shape.id} cannot be merged further: the source has a column {column.name} now, and somebody added a"
-        " column of that name to the current-state table",
+        f"table {shape.id} cannot be merged further: the source now has a column {column.name}, and somebody "
+        f"added a column of that name to the current-state table",
         remedy="rename or drop that column in the current-state table, then run `cdcflow merge`",
     )
 

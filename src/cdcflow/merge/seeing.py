@@ -5,20 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.refusals import gone
 from cdcflow.merge.target import TARGET_VERSION, FormatColumn, Target, TargetColumn
-from cdcflow.model.table import MISSING, OFFSET, Table, TableId
+from cdcflow.model.table import Table, TableId
 
 
-def seen(described: Target, columns: Sequence[FormatColumn], table: TableId, shapes: Sequence[Table]) -> Target:
+def seen(
+    described: Target,
+    columns: Sequence[FormatColumn],
+    table: TableId,
+    shapes: Sequence[Table],
+    mode: ModeRules = CURRENT,
+) -> Target:
     """The description with the names and types that the table's own columns have now.
 
-    `shapes` are those of the rows that come next: they say which names an evolution that died may have given.
+    `shapes` are those of the rows that come next: they say which names an evolution that died may have given. `mode`
+    says which columns are none of the source's.
 
     Raises:
         CannotFollow: a column is gone.
     """
-    ours = [c for c in columns if c.name not in (OFFSET, MISSING)]
+    ours = [c for c in columns if c.name not in mode.own]
     known = {c.id for c in described.columns}
     unknown = sorted((c for c in ours if c.id not in known), key=lambda c: c.id)
     if described.version < TARGET_VERSION:

@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from cdcflow.merge.acts import Widen
+from cdcflow.merge.column_versions import of_source, source_number
 from cdcflow.merge.evolution import Evolution
 from cdcflow.merge.policy import TablePolicy
 from cdcflow.merge.refusals import against_policy
 from cdcflow.merge.target import Target
-from cdcflow.merge.versions import of_source, source_number
 
 
 def check_allowed(evolution: Evolution, policy: TablePolicy) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from cdcflow.merge import reduce
 from cdcflow.merge.acts import Act, Add, Describe, Empty, Fill, MissAlso, MissOnly, Rename, Widen
 from cdcflow.merge.format import Format
+from cdcflow.merge.modes import CURRENT, MODE_PROPERTY, ModeRules
 from cdcflow.merge.reduce import Family, Layout, Mask
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import has_two_zeros, name_sql, text_sql
@@ -98,6 +99,20 @@ def each_key_once(key_type: str, runs: Sequence[Sequence[tuple[str, str]] | None
 
 
 @dataclass(frozen=True, slots=True)
+class Ending:
+    """Rows that end without a change of their own, and stay (`Layout.ended`): those from before offset `before` that
+    the range does not touch, and what of the range is as old. With `truncated_at`, the offset of the range's first
+    truncate, those that it does not touch end there."""
+
+    before: int = 0
+    truncated_at: int = 0
+
+    @property
+    def is_of_all(self) -> bool:
+        return bool(self.before or self.truncated_at)
+
+
+@dataclass(frozen=True, slots=True)
 class Folding:
     """A range of changes that is to come into a table. `changes` names the view that `merge.reduce` describes, `masks`
     are the sets of columns that they leave unchanged.
@@ -105,7 +120,7 @@ class Folding:
     `empty`: the table has no rows. `emptied`: nothing of what it has lives on. `once`: no two changes are of one key,
     and each brings a whole row. Rows older than `sweep_before` that the range does not touch go. `ends`: least and
     greatest value of the first key column in each file of the range, as manifests have them. `count`: as many changes
-    are in it at most.
+    are in it at most. `ending`: of tables in which rows that are no more stay. `first`: its first offset.
     """
 
     layout: Layout
@@ -117,11 +132,23 @@ class Folding:
     sweep_before: int = 0
     ends: Sequence[tuple[str | None, str | None]] = ()
     count: int = 0
+    ending: Ending = Ending()
+    first: int = 0
+
+    @property
+    def adds_only(self) -> bool:
+        """No row that the table has is looked at or changed; `rows` come beside them."""
+        return False
+
+    @property
+    def is_of_all(self) -> bool:
+        """Rows may change that no change is about."""
+        return self.sweep_before > 0 or self.ending.is_of_all
 
     @property
     def is_by_key(self) -> bool:
         """Each change is about the one row of its key: the table has rows, and all of them may live on."""
-        return bool(self.layout.target.key) and not (self.empty or self.emptied or self.sweep_before)
+        return bool(self.layout.target.key) and not (self.empty or self.emptied or self.is_of_all)
 
     @property
     def families(self) -> tuple[Family, ...]:
@@ -139,41 +166,58 @@ class Folding:
         if self.empty:
             return f"INSERT INTO {table} ({_columns(_names(target))}) {self.rows()}"
         if not target.key:
-            return merge_counted(table, target, self._counted(), emptied=self.emptied, sweep_before=sweep)
+            return merge_counted(table, target, self.counted(), emptied=self.emptied, sweep_before=sweep)
         kinds = self.families
-        return merge(table, target, kinds, self.reduced(kinds), sweep_before=sweep, limits=self.limits)
+        return merge(
+            table,
+            target,
+            kinds,
+            self.reduced(kinds),
+            sweep_before=sweep,
+            limits=self.limits,
+            ended=self.layout.ended_name,
+            ending=self.ending,
+        )
 
     def rows(self) -> str:
         """What comes into a table that has no rows: a query whose columns are the table's, by name."""
         target, sweep = self.layout.target, self.sweep_before
         if not target.key:
-            return rows_counted(target, self._counted(), sweep_before=sweep)
-        if self.once:
+            return rows_counted(target, self.counted(), sweep_before=sweep)
+        if self.once and not self.ending.before:
             return rows_once(target, self.changes, sweep_before=sweep)
         return rows_reduced(target, self.reduced(self.families))
 
-    def _counted(self) -> str:
+    def counted(self) -> str:
+        """The query of the changes of a table without a key (see `reduce.counting`), in parentheses."""
         return f"({reduce.counting(self.layout, self.changes)})"
 
     def reduced(self, kinds: Sequence[Family]) -> str:
         """The query of the changes, one row a key (see `merge.reduce`), in parentheses."""
-        sweep, emptied = self.sweep_before, self.emptied
-        return f"({reduce.reduction(self.layout, kinds, self.changes, emptied=emptied, sweep_before=sweep)})"
+        sweep = self.sweep_before if self.layout.ended is None else self.ending.before
+        return f"({reduce.reduction(self.layout, kinds, self.changes, emptied=self.emptied, sweep_before=sweep)})"
 
 
 def create(
-    table: str, format_: Format, target: Target, source: str, begun: int = 0, location: str | None = None
+    table: str,
+    format_: Format,
+    target: Target,
+    source: str,
+    begun: int = 0,
+    location: str | None = None,
+    mode: ModeRules = CURRENT,
 ) -> str:
-    """CREATE TABLE of a current-state table. `source` is the JSON that says which log's which table this is, `begun`
+    """CREATE TABLE of a table in this mode. `source` is the JSON that says which log's which table this is, `begun`
     the offset from which on the log is folded into it; `location` is where it lies, if its name does not say so."""
     columns = [f"{name_sql(c.name)} {c.type}" for c in target.columns]
-    columns += [f"{OFFSET} bigint", f"{MISSING} array<string>"]
-    return create_table(table, format_, ", ".join(columns), properties(target, source, begun), location)
+    columns += [f"{name} {type_}" for name, type_ in mode.columns]
+    return create_table(table, format_, ", ".join(columns), properties(target, source, begun, mode), location)
 
 
-def properties(target: Target, source: str, begun: int) -> dict[str, str]:
-    """What a new current-state table says of itself (see `create`)."""
-    return {TARGET_PROPERTY: target.to_json(), IDENTITY_PROPERTY: source, BEGUN_PROPERTY: str(begun)}
+def properties(target: Target, source: str, begun: int, mode: ModeRules = CURRENT) -> dict[str, str]:
+    """What a new table says of itself (see `create`)."""
+    said = {TARGET_PROPERTY: target.to_json(), IDENTITY_PROPERTY: source, BEGUN_PROPERTY: str(begun)}
+    return said if mode == CURRENT else {**said, MODE_PROPERTY: mode.said}
 
 
 def create_table(
@@ -211,22 +255,23 @@ def _alter(table: str, act: Act) -> list[str]:
             return [f"ALTER TABLE {table} ALTER COLUMN {name_sql(name)} TYPE {type_}"]
         case Empty(name):
             return [f"UPDATE {table} SET {name_sql(name)} = NULL WHERE {name_sql(name)} IS NOT NULL"]
-        case MissAlso(old, new):
-            says = f"array_contains({MISSING}, {text_sql(old)}) AND NOT array_contains({MISSING}, {text_sql(new)})"
-            longer = f"concat({MISSING}, array({text_sql(new)}))"
-            return [f"UPDATE {table} SET {MISSING} = {longer} WHERE {MISSING} IS NOT NULL AND {says}"]
-        case MissOnly(names):
-            strange = f"array_except({MISSING}, array({', '.join(map(text_sql, names))}))"
-            left = f"array_except({MISSING}, {strange})"
+        case MissAlso(old, new, listed):
+            says = f"array_contains({listed}, {text_sql(old)}) AND NOT array_contains({listed}, {text_sql(new)})"
+            longer = f"concat({listed}, array({text_sql(new)}))"
+            return [f"UPDATE {table} SET {listed} = {longer} WHERE {listed} IS NOT NULL AND {says}"]
+        case MissOnly(names, listed):
+            strange = f"array_except({listed}, array({', '.join(map(text_sql, names))}))"
+            left = f"array_except({listed}, {strange})"
             return [
-                f"UPDATE {table} SET {MISSING} = CASE WHEN size({left}) > 0 THEN {left} END"
-                f" WHERE {MISSING} IS NOT NULL AND size({strange}) > 0"
+                f"UPDATE {table} SET {listed} = CASE WHEN size({left}) > 0 THEN {left} END"
+                f" WHERE {listed} IS NOT NULL AND size({strange}) > 0"
             ]
 
 
 def fill(table: str, act: Add | Fill) -> str:
     """Give the rows that are there the constant default of a column that was just added (hard case P18)."""
-    return f"UPDATE {table} SET {name_sql(act.column.name)} = {act.default}"
+    only = f" WHERE {act.only}" if isinstance(act, Fill) and act.only else ""
+    return f"UPDATE {table} SET {name_sql(act.column.name)} = {act.default}{only}"
 
 
 def describe(table: str, target: Target) -> str:
@@ -248,8 +293,11 @@ def merge(
     *,
     sweep_before: int,
     limits: Bounds | None = None,
+    ended: str | None = None,
+    ending: Ending = Ending(),
 ) -> str:
     """The MERGE of a table with a key. Rows of the table older than `sweep_before` that the range does not touch go.
+    `ended`: the column that says of a row that it is no more; nothing of such a row lives on in a newer one.
 
     A row of the table that is newer than the change is left alone (hard case G08).
     """
@@ -257,8 +305,9 @@ def merge(
     names = [name_sql(c.name) for c in target.columns]
     key = set(target.key_positions)
     matched = [f"t.{names[i]} = s.c{i}" for i in target.key_positions]
-    if limits is not None and not sweep_before:
+    if limits is not None and not (sweep_before or ending.is_of_all):
         matched.append(limits.within(f"t.{names[target.key_positions[0]]}"))
+    whole = "s.whole" if ended is None else f"(s.whole OR {is_ended('t.', ended)})"
     assigned = []
     for i, name in enumerate(names):
         if i in key:
@@ -266,13 +315,13 @@ def merge(
                 assigned.append(f"t.{name} = s.c{i}")
             continue
         family = found[family_of[i]]
-        kept = f"CASE WHEN s.whole OR s.f{family_of[i]} THEN s.c{i} ELSE t.{name} END"
+        kept = f"CASE WHEN {whole} OR s.f{family_of[i]} THEN s.c{i} ELSE t.{name} END"
         assigned.append(f"t.{name} = {f's.c{i}' if family.always else kept}")
     if all(f.always for f in found):
         missing = "NULL"
     else:
         left = f"array_except(t.{MISSING}, s.sent)"
-        missing = f"CASE WHEN s.whole THEN s.miss WHEN size({left}) > 0 THEN {left} END"
+        missing = f"CASE WHEN {whole} THEN s.miss WHEN size({left}) > 0 THEN {left} END"
     assigned += [f"t.{OFFSET} = s.o", f"t.{MISSING} = {missing}"]
     parts = [
         f"MERGE INTO {table} t USING {reduced} s ON {' AND '.join(matched)}",
@@ -282,7 +331,32 @@ def merge(
     ]
     if sweep_before:
         parts.append(f"WHEN NOT MATCHED BY SOURCE AND t.{OFFSET} < {sweep_before} THEN DELETE")
+    if ended is not None:
+        parts += _ends_of_untouched(ended, ending)
     return "\n".join(parts)
+
+
+def _ends_of_untouched(ended: str, ending: Ending) -> list[str]:
+    """The clauses by which rows end that the range does not touch."""
+    lives = f"NOT {is_ended('t.', ended)}"
+    parts = []
+    if ending.truncated_at:
+        at = ending.truncated_at
+        parts.append(
+            f"WHEN NOT MATCHED BY SOURCE AND {lives} AND t.{OFFSET} < {at}"
+            f" THEN UPDATE SET t.{name_sql(ended)} = true, t.{OFFSET} = {at}"
+        )
+    if ending.before:
+        parts.append(
+            f"WHEN NOT MATCHED BY SOURCE AND {lives} AND t.{OFFSET} < {ending.before}"
+            f" THEN UPDATE SET t.{name_sql(ended)} = true"
+        )
+    return parts
+
+
+def is_ended(of: str, ended: str) -> str:
+    """Whether a row is no more, by the column that says so. `of` names the row."""
+    return f"coalesce({of}{name_sql(ended)}, false)"
 
 
 def merge_counted(table: str, target: Target, counted: str, *, emptied: bool, sweep_before: int) -> str:
@@ -342,8 +416,15 @@ def rows_counted(target: Target, counted: str, *, sweep_before: int) -> str:
     return f"SELECT {_values(target, _NONE_MISSING)} FROM (SELECT *, {copies} FROM ({counts})) s"
 
 
-def sweep(table: str, sweep_before: int) -> str:
-    """What is left of a MERGE when nothing but the sweep is to be done."""
+def sweep(table: str, sweep_before: int, ended: str | None = None, assigned: str = "") -> str:
+    """What is left of a MERGE when nothing but the sweep is to be done. `ended`: as of `merge`; with `assigned`, what a
+    row is set to that ends, it is NULL as long as the row has not ended."""
+    if ended is not None and assigned:
+        lives = f"{name_sql(ended)} IS NULL"
+        return f"UPDATE {table} SET {assigned} WHERE {OFFSET} < {sweep_before} AND {lives}"
+    if ended is not None:
+        lives = f"NOT {is_ended('', ended)}"
+        return f"UPDATE {table} SET {name_sql(ended)} = true WHERE coalesce({OFFSET}, 0) < {sweep_before} AND {lives}"
     # Said so that it is a change of rows everywhere: files that are removed unread are another commit in Iceberg, which
     # says nothing of ours.
     return f"DELETE FROM {table} WHERE coalesce({OFFSET}, 0) < {sweep_before}"

@@ -102,7 +102,7 @@ def stored(arrow: pa.DataType) -> Stored:
             return Stored(f"struct<{ddl}>", f"struct<{ddl}>")
     raise ConfigurationError(
         f"Spark has no type that holds the Arrow type {arrow} exactly",
-        remedy="have the column captured as text (`source.columns` in cdcflow.yaml)",
+        remedy="capture the column as text (`source.columns` in cdcflow.yaml)",
         runbook="table-not-followed",
     )
 

@@ -1,116 +1,48 @@
-"""Columns that changed to a type which does not hold their old values: each such type gets a column of its own.
+"""Versions of rows as a table takes them (mode history): what comes of a range, by key and start.
 
-    source    amount#2 int      amount#2 text          amount#2 int again
-    table     amount            amount  amount__2      amount  amount__2
-              takes values      kept    takes values   takes values  kept
-
-To the evolution these are columns with numbers of their own: a version's number is the source's with the version above
-its lower 32 bits, where no source has any. So a shape is numbered anew first, and whatever follows columns by number
-follows versions too. Of the versions of a column the newest that holds a type takes its values, whatever the order of
-the shapes, so that it does not matter where ranges begin, or a run died.
-
-A version's name is `<name>__<version>`, or with the next number that no other column has.
+The table's rows are told apart by the source's key and by where a version began, so that versions come into it as rows
+come into any other table: those that began since as new ones, those that ended in place of what was open.
 """
 
+# ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cdcflow.errors import ConfigurationError
-from cdcflow.merge.format import Format
-from cdcflow.merge.target import Target
-from cdcflow.merge.types import stored, widens
-from cdcflow.model.table import Column, Table
-
-_BITS = 32
-
-
-def source_number(number: int) -> int:
-    """The number that the source gives the column which this is a version of."""
-    return number & ((1 << _BITS) - 1) if number > 0 else number
+from cdcflow.merge.ends import Names, columns
+from cdcflow.merge.reduce import OURS, Family, Layout
+from cdcflow.merge.statement import Folding
+from cdcflow.merge.target import TargetColumn
+from cdcflow.merge.types import name_sql, text_sql
+from cdcflow.model.table import OFFSET
 
 
-def version_of(number: int) -> int:
-    """1: the column itself."""
-    return 1 + (number >> _BITS) if number > 0 else 1
+def layout_of(layout: Layout, names: Names) -> Layout:
+    """How the rows that `history.versions` gives come into the table. `layout`: how the log's changes would."""
+    ours = tuple(TargetColumn(name, OURS, type_) for name, type_ in columns(names))
+    target = replace(layout.target, key=(*layout.target.key, names.start), columns=(*layout.target.columns, *ours))
+    return Layout(target, (), {})
 
 
-def numbered_as(number: int, version: int) -> int:
-    """The number of a version of a column of the source's."""
-    return source_number(number) + ((version - 1) << _BITS)
+@dataclass(frozen=True, slots=True)
+class Versions(Folding):
+    """Versions that come into a table: `changes` has each only once, and whole."""
+
+    def reduced(self, kinds: Sequence[Family]) -> str:
+        listed = self.layout.target.columns
+        names = ", ".join(f"{i}, {text_sql(c.name)}" for i, c in enumerate(listed))
+        missing = f"transform(m, x -> element_at(map({names}), x))" if self.masks else "CAST(NULL AS array<string>)"
+        parts = [*(f"c{i}" for i in range(len(listed))), "o", "false AS gone", "true AS whole"]
+        parts += [f"true AS f{j}" for j in range(len(kinds))]
+        parts += ["CAST(NULL AS array<string>) AS sent", f"{missing} AS miss"]
+        return f"(SELECT {', '.join(parts)} FROM {self.changes})"
 
 
-def base_name(name: str) -> str:
-    """A version's name without its number."""
-    return name.rpartition("__")[0]
-
-
-def held(old: str, new: str, format_: Format) -> str | None:
-    """The type of a column that had values of the first type and gets some of the second; None: it cannot."""
-    if old == new or widens(new, old):
-        return old
-    return new if format_.widens(old, new) else None
-
-
-@dataclass(slots=True)
-class _Versions:
-    """The types of the versions of each column, by number, as shapes come by. `new`: further ones may come."""
-
-    format_: Format
-    types: dict[int, str]
-    new: bool
-
-    def numbered(self, column: Column) -> Column:
-        """The column with the number of the version that takes its values, which is made if there is none. Where it
-        is not to be made, or no table holds its type, the evolution says why that stops it."""
-        try:
-            type_ = self.format_.holds(stored(column.type.arrow).table)
-        except ConfigurationError:
-            return column
-        known = sorted((n for n in self.types if n > 0 and source_number(n) == column.number), reverse=True)
-        for number in known:
-            if (found := held(self.types[number], type_, self.format_)) is not None:
-                self.types[number] = found
-                return _with_number(column, number)
-        if known and not self.new:
-            return _with_number(column, known[0])
-        number = numbered_as(column.number, version_of(known[0]) + 1) if known else column.number
-        self.types[number] = type_
-        return _with_number(column, number)
-
-
-def _with_number(column: Column, number: int) -> Column:
-    # What the source gave its rows of before the column was there is of the first version's type.
-    missing = column.missing if version_of(number) == 1 else None
-    return column if number == column.number else replace(column, number=number, missing=missing)
-
-
-def numbered(target: Target, shapes: Sequence[Table], format_: Format, *, new: bool) -> tuple[Table, ...]:
-    """The shapes with their columns numbered as the table's versions are. `new`: further versions may come.
-
-    Not those of the key, by which rows are found; so a table without one has no versions.
-    """
-    if not (new or any(version_of(c.number) > 1 for c in target.columns)):
-        return tuple(shapes)
-    versions = _Versions(format_, {c.number: c.type for c in target.columns}, new)
-    return tuple(
-        replace(s, columns=tuple(c if c.name in s.key_columns else versions.numbered(c) for c in s.columns))
-        for s in shapes
-    )
-
-
-def version_name(column: Column, now: str | None, taken: Collection[str]) -> str:
-    """What the table calls a version of a column. `now`: what it calls it already; `taken`: names, in lower case, that
-    other columns have."""
-    if now is not None and base_name(now) == column.name and now.lower() not in taken:
-        return now
-    number = version_of(column.number)
-    while f"{column.name}__{number}".lower() in taken:
-        number += 1
-    return f"{column.name}__{number}"
-
-
-def of_source(numbers: Iterable[int]) -> frozenset[int]:
-    """The source's numbers of these columns."""
-    return frozenset(map(source_number, numbers))
+def swept(names: Names, since: int, moment: tuple[str, int] | None) -> str:
+    """What a version is set to that a backfill did not find which began at offset `since`. `moment`: position and
+    time (microseconds since 1970) of that offset's transaction; None: the log has it no more."""
+    position = "CAST(NULL AS string)" if moment is None else text_sql(moment[0])
+    time = "CAST(NULL AS timestamp)" if moment is None else f"timestamp_micros({moment[1]})"
+    end = f"{name_sql(names.end)} = {since}, _valid_to_position = {position}, _valid_to_time = {time}"
+    return f"{end}, _valid_to_exact = false, {OFFSET} = {since}"

@@ -24,7 +24,7 @@ def keys_of(table: Table, texts: Sequence[Sequence[str]]) -> KeySet:
         )
     if wrong := [number for number, key in enumerate(texts, 1) if len(key) != len(table.key)]:
         raise ConfigurationError(
-            f"{attempted}: key {wrong[0]} has another number of values than the table's key",
+            f"{attempted}: key {wrong[0]} does not have as many values as the table's key",
             remedy=f"give a value for each of: {', '.join(table.key)}",
         )
     types = {c.name: c.type.arrow for c in table.columns}

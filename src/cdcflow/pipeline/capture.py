@@ -18,7 +18,6 @@ from queue import SimpleQueue
 import tenacity
 
 from cdcflow.errors import (
-    CdcflowError,
     ConfigurationError,
     HistoryLost,
     OutcomeUnknown,
@@ -40,12 +39,14 @@ from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.pipeline.attempt import Attempt, Orders, Pace
 from cdcflow.pipeline.commands import Commands
 from cdcflow.pipeline.freshness import Freshness
+from cdcflow.pipeline.late import LateTraces
 from cdcflow.pipeline.observing import OnEvent
 from cdcflow.pipeline.ordering import Arguments, answer_json, orders_of
 from cdcflow.pipeline.settings import CaptureSettings, OpenedLog, SettingsInUse
 from cdcflow.pipeline.source_looks import TablesChanged
 from cdcflow.pipeline.spans import OnSpan
 from cdcflow.pipeline.tally import DONE, Tally
+from cdcflow.pipeline.telling import fields_of, said, status_of
 from cdcflow.pipeline.waker import Waker
 from cdcflow.ports import Source
 
@@ -75,7 +76,9 @@ class Capture:
         freshness: Freshness | None = None,
         on_span: OnSpan | None = None,
         newest_checkpoint: Callable[[], Checkpoint] = Checkpoint,
+        late: LateTraces | None = None,
     ) -> None:
+        self._late = late or LateTraces()
         self._newest_checkpoint = newest_checkpoint
         self._limits = limits
         self._settings = SettingsInUse(CaptureSettings(open_source, open_log, limits, pace))
@@ -106,8 +109,9 @@ class Capture:
 
     @property
     def is_starting(self) -> bool:
-        """Nothing is captured yet by the attempt under way, so nothing is lost where it is cut off."""
-        return self._starting is not None
+        """Nothing is captured yet by the attempt under way, so nothing is lost where it is cut off; nor while the log
+        is asked for the first time whether the capture is paused."""
+        return self._starting is not None or self._paused is None
 
     def run(self) -> None:
         """Capture until `stop`, or until the orders are served. Everything that was cut is durable on return.
@@ -126,6 +130,8 @@ class Capture:
             is_away = isinstance(error, SourceUnavailable | SinkUnavailable) and not isinstance(error, RightMissing)
             if not (is_away or (self._stop.is_set() and self._is_tried_again(error))):
                 self._halted = error
+                if not self._orders.once:  # who reads tables and ends was answered
+                    self._late.add("end", "cdcflow", "ended", f"{type(error).__name__}: {said(error).splitlines()[0]}")
             raise
         finally:
             self._waker.close()
@@ -165,7 +171,7 @@ class Capture:
                     # What a running attempt could not write to its log at the end is still told as what it is.
                     if not self._stop.is_set() or (self._ran and isinstance(error, SinkUnavailable)):
                         raise
-                    self._on_event("stopped while it was interrupted", _told(error))
+                    self._on_event("stopped while it was interrupted", fields_of(error))
 
     def _is_tried_again(self, error: BaseException) -> bool:
         """A right that is missing at the start is a mistake; one that was there a moment ago may be given back."""
@@ -245,8 +251,9 @@ class Capture:
             found = self._newest_checkpoint()
             progress = Progress.from_json(found.progress)
             self._paused = progress.capture_paused
+            self._late.begin(progress.commands)
             if self._paused:
-                self._tally.last_known = _status_of(found, progress, self._limits)
+                self._tally.last_known = status_of(found, progress, self._limits)
                 self._on_event("capture is paused", {"since_cut": found.cut})
         return self._paused and self._resuming is None
 
@@ -272,6 +279,7 @@ class Capture:
             on_span=self._on_span,
             on_answer=self._answered,
         )
+        self._late.give(self._requests)
         if self._resuming is not None:
             self._requests.put(self._resuming)  # again, if the one before did not come to keep it
         self._attempt, self._waiting_for = attempt, None
@@ -279,6 +287,7 @@ class Capture:
         self._started()
         if self._settings.keep():
             self._on_event("settings taken up", {"number": self._settings.number})
+            settings.kept()
         try:
             attempt.run(lambda: self._stop.is_set() or self._settings.are_waiting)
         finally:
@@ -315,7 +324,7 @@ class Capture:
         pause = state.next_action.sleep if state.next_action else 0.0
         self._waiting_for = str(error)
         self._tally.retries[type(error).__name__] += 1
-        self._on_event("capture interrupted", {**_told(error), "next_try_s": round(pause, 1)})
+        self._on_event("capture interrupted", {**fields_of(error), "next_try_s": round(pause, 1)})
 
     def request(
         self,
@@ -347,15 +356,18 @@ class Capture:
             case "resume-capture":
                 return self._resume_capture(asked_by)
         told = Arguments(keys, where, priority, rows_per_second_max, reset)
-        orders = orders_of(self._running(), op, tables, told)
+        orders = orders_of(self._running(op, asked_by, tables), op, tables, told)
         return self._answer_of(self._given(self._commands.new(op, asked_by, orders, told.details(orders))))
 
-    def _running(self) -> Attempt:
+    def _running(self, op: str, asked_by: str, tables: Sequence[str] = ()) -> Attempt:
         if (attempt := self._attempt) is not None:
             return attempt
         if self._paused and self._resuming is None:
-            raise SourceUnavailable("the capture is paused", remedy="resume it first, by `cdcflow ctl resume`")
-        raise SourceUnavailable(f"the capture is waiting to try again: {self._waiting_for or 'starting'}")
+            why, remedy = "the capture is paused", "run `cdcflow ctl resume` first"
+        else:
+            why, remedy = f"the capture is waiting to try again: {self._waiting_for or 'starting'}", None
+        self._late.add(op, asked_by, "refused", why.splitlines()[0], tables)
+        raise SourceUnavailable(why, remedy=remedy)
 
     def _given(self, command: Command) -> Command:
         self._requests.put(command)
@@ -366,12 +378,15 @@ class Capture:
         answer, durable = self._commands.wait(command, ANSWER_WAIT_S)
         if answer is None:
             raise SourceUnavailable(
-                f"the capture did not take the order within {ANSWER_WAIT_S:g} s; it is taken when the capture can",
-                remedy="`cdcflow log commands` shows it then",
+                f"the capture did not take the order within {ANSWER_WAIT_S:g} s; the capture takes it as soon as "
+                f"it can",
+                remedy="`cdcflow log commands` then shows it",
             )
         return answer_json(command.op, answer.outcomes, number=answer.number, durable=durable)
 
     def _answered(self, answer: Answered, durable: bool) -> None:
+        if durable:
+            self._late.written(answer.id)
         if durable and self._resuming is not None and answer.id == self._resuming.id:
             self._resuming, self._paused = None, False
         self._commands.answered(answer, durable)
@@ -381,6 +396,8 @@ class Capture:
         answer, durable = None, False
         if self._attempt is not None:
             answer, durable = self._commands.wait(self._given(command), ANSWER_WAIT_S)
+        else:
+            self._late.add("stop", asked_by, "stopping", None)
         self.stop()
         number = None if answer is None else answer.number
         return answer_json("stop", (Outcome(None, "stopping"),), number=number, durable=durable)
@@ -388,21 +405,22 @@ class Capture:
     def _pause_capture(self, asked_by: str) -> dict[str, object]:
         if self._attempt is None and self._paused and self._resuming is None:
             again = Outcome(None, "nothing to do", "the capture is paused already")
+            self._late.add("pause-capture", asked_by, again.outcome, again.reason)
             return answer_json("pause-capture", (again,))
-        self._running()
+        self._running("pause-capture", asked_by)
         return self._answer_of(self._given(self._commands.new("pause-capture", asked_by, (PauseCapture(),), {})))
 
     def _resume_capture(self, asked_by: str) -> dict[str, object]:
         command = self._commands.new("resume-capture", asked_by, (ResumeCapture(),), {})
         attempt = self._attempt
         if self._paused is False and not (attempt is not None and attempt.capture_paused):
-            self._running()
+            self._running("resume-capture", asked_by)
             return self._answer_of(self._given(command))
         self._resuming = command
         self._wake()
         answer, durable = self._commands.wait(command, ANSWER_WAIT_S)
         if answer is None:  # it stands, for as long as this process does
-            return answer_json("resume-capture", (Outcome(None, "resumed", "the source could not be reached so far"),))
+            return answer_json("resume-capture", (Outcome(None, "resumed", "the source has not been reached yet"),))
         return answer_json("resume-capture", answer.outcomes, number=answer.number, durable=durable)
 
     def reload(self, settings: CaptureSettings, *, in_place: bool) -> int:
@@ -419,6 +437,12 @@ class Capture:
         self._wake()
         return number
 
+    def observe(self, on_span: OnSpan | None, freshness_every_s: float) -> None:
+        """Prove freshness so often from now on, and tell spans from the next attempt on."""
+        self._on_span = on_span
+        if self._freshness is not None:
+            self._freshness.every_s = freshness_every_s
+
     @property
     def settings_number(self) -> int:
         """The number of the settings in use, counted from 1 by `reload`."""
@@ -428,7 +452,7 @@ class Capture:
         """What is going on, as JSON-able values. `halted` is for good; `waiting` is tried again by itself."""
         attempt, settings = self._attempt, {"settings": self._settings.status()}
         if (halted := self._halted) is not None:
-            return {"state": "halted", "kind": type(halted).__name__, "reason": _said(halted), **settings}
+            return {"state": "halted", "kind": type(halted).__name__, "reason": said(halted), **settings}
         if attempt is None and self._paused and self._resuming is None:
             return {**self._tally.last_known, "state": "paused", "reason": "until `cdcflow ctl resume`", **settings}
         if attempt is None:
@@ -464,31 +488,8 @@ class Capture:
             return {}
         attempt, interrupted = self._attempt, None
         if self._halted is not None:
-            interrupted = f"the capture was halted: {_said(self._halted).splitlines()[0]}"
+            interrupted = f"the capture has stopped with an error: {said(self._halted).splitlines()[0]}"
         elif attempt is None:
             why = "the capture is paused" if self._paused else (self._waiting_for or "starting").splitlines()[0]
             interrupted = f"nothing is captured just now: {why}"
         return self._freshness.states(attempt.progress if attempt else Progress({}), interrupted)
-
-
-def _told(error: BaseException | None) -> dict[str, object]:
-    """An error as the fields of an event."""
-    remedy = getattr(error, "remedy", None)
-    found = {"kind": type(error).__name__, "reason": str(error).split("\n")[0]}
-    return {**found, "remedy": remedy} if remedy else {**found}
-
-
-def _said(error: Exception) -> str:
-    """An error's text; that of one which nobody foresaw may hold a row's values."""
-    return str(error) if isinstance(error, CdcflowError) else "a fault in cdcflow"
-
-
-def _status_of(found: Checkpoint, progress: Progress, limits: Limits) -> dict[str, object]:
-    return {
-        "epoch": found.epoch,
-        "cut": found.cut,
-        "position": found.position,
-        "next_offset": found.next_offset,
-        "commit_clock": found.commit_clock,
-        "tables": progress.to_status(limits.rows_per_second_max),
-    }

@@ -116,7 +116,7 @@ class Freshness:
         with self._lock:
             wanted = {t.id: t.incarnation for t in self._tables}
         if not isinstance(source, Covering):
-            return dict.fromkeys(wanted, "this source cannot tell whether the table's changes reach us")
+            return dict.fromkeys(wanted, "this source cannot tell whether the table's changes reach cdcflow")
         return source.coverage(wanted)
 
     def _sample(self, source: Source, progress: Progress) -> _Sampled | None:
@@ -223,7 +223,7 @@ class Freshness:
         known = progress.tables.get(table)
         if table not in self._unlogged or (known is not None and known.generation > self._unlogged[table]):
             return None
-        return f"rows of it changed at the source, and no change of it came; run `cdcflow backfill {table}`"
+        return f"its rows changed at the source, but no change arrived; run `cdcflow backfill {table}`"
 
     def _late(self, as_of: float | None, now: float) -> str | None:
         late_s = max(LATE_S, 3 * self.every_s)
@@ -235,7 +235,7 @@ class Freshness:
             if as_of is None and now - self._canary.as_of <= late_s:
                 return "the first mark is on its way"
             return f"a mark sent {now - self._canary.as_of:.0f} s ago has not come back through the log"
-        return "no mark was sent yet" if as_of is None else f"the last proof is {now - as_of:.0f} s old"
+        return "no mark has been sent yet" if as_of is None else f"the last proof is {now - as_of:.0f} s old"
 
 
 def _unread(table: TableId, progress: Progress) -> str | None:

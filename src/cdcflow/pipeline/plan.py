@@ -1,6 +1,6 @@
 """What changed settings will do before they do it: tables, settings, cost. Pure.
 
-settings in use ─┐                       ┌─ tables: added, taken in again, read again, left out, unchanged
+settings in use ─┐                       ┌─ tables: added, captured again, read again, left out, unchanged
 settings file ───┼─▶ settings.changes ──▶│  settings: how each is taken up, or why it is refused
 log's progress ──┤                       │  cost: rows and bytes to read, time, log that the source keeps meanwhile
 source's preview ┘                       └─ warnings: where more is done than was asked for
@@ -17,8 +17,8 @@ from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.table import TableId
 from cdcflow.ports import Preview, TablePreview
 
-Action = Literal["added", "taken in again", "read again", "left out", "unchanged"]
-READS: tuple[Action, ...] = ("added", "taken in again", "read again")
+Action = Literal["added", "captured again", "read again", "left out", "unchanged"]
+READS: tuple[Action, ...] = ("added", "captured again", "read again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def _tables(preview: Preview, progress: Progress, merged: Collection[TableId] | 
     there = {table.id for table in preview.tables}
     for table, known in progress.tables.items():
         if table not in there and known.state != "forgotten":
-            why = "cannot be captured any more" if table in preview.left_out else "not selected, or not there any more"
+            why = "can no longer be captured" if table in preview.left_out else "no longer selected, or no longer there"
             found.append(TablePlan(str(table), "left out", why, merged=_is_merged(table, merged)))
     return sorted(found, key=lambda t: t.name)
 
@@ -165,11 +165,11 @@ def _captured(table: TablePreview, known: TableProgress | None, merged: Collecti
 
 def _action(table: TablePreview, known: TableProgress | None) -> tuple[Action, str]:
     if known is None:
-        return "added", "the log has none of it"
+        return "added", "the log has no rows of it"
     if known.state == "forgotten":
-        return "taken in again", "what changed while it was left out is not in the log"
+        return "captured again", "what changed while it was left out is not in the log"
     if known.incarnation != table.incarnation:
-        return "read again", "it is another table of the same name"
+        return "read again", "it is now another table with the same name"
     if table.reread and (known.generation or known.active):
         return "read again", table.reread
     return "unchanged", ""
@@ -187,21 +187,22 @@ def _warnings(tables: Sequence[TablePlan], settings: Sequence[Change], *, is_run
     found = []
     for table in tables:
         if table.action == "read again":
-            found.append(f"{table.name}: the whole table is read again, all columns of it")
+            found.append(f"{table.name}: the whole table is read again, with all columns")
             if " as " in f" {table.why} " and table.merged is not False:
                 found.append(
-                    f"{table.name}: the type of a column changes, and a current-state table does not follow that:"
-                    " move the table's folder away in the warehouse when it is read, then run `cdcflow merge`"
+                    f"{table.name}: the type of a column changes, and a current-state table cannot follow that: "
+                    f"move the table's folder away in the warehouse when it is read, then run `cdcflow merge`"
                 )
         if table.action == "left out":
-            found.append(f"{table.name}: what is in the log stays; taken in again it is read anew")
+            found.append(f"{table.name}: its rows in the log stay; if you select it again later, it is read again")
             if table.merged is not False:
                 found.append(f"{table.name}: its current-state table stays as it is, and gets no more changes")
     if any(c.name == "source.url" for c in settings):
         found.append("source.url: the server is compared with the log before the capture goes on there")
-    waiting = [c.name for c in settings if c.taken == "restart"] if is_running else []
-    if waiting:
-        found.append(f"{', '.join(waiting)}: only when the daemon is started again")
+    for waiting in (c for c in settings if c.taken == "restart" and is_running):
+        why = f" ({waiting.why})" if waiting.why else ""
+        remedy = f"; {waiting.remedy}" if waiting.remedy else ""
+        found.append(f"{waiting.name}: in effect only when the daemon is started again{why}{remedy}")
     return found
 
 

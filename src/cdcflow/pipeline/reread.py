@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 
 from cdcflow.interleave.messages import Backfill, Input, Pause
 from cdcflow.interleave.progress import Progress, TableProgress
+from cdcflow.model import rereading
 from cdcflow.model.table import TableId
 
-WHY = "its values are kept otherwise now"
+WHY = "the settings now keep its values differently"
 
 
 def kept_otherwise(source: Mapping[str, str], progress: Progress) -> tuple[TableId, ...]:
     """The tables whose rows the log has as other settings made them. One that was never read is not among them."""
-    named = (TableId(*name) for name in json.loads(source.get("reread", "[]")))
+    named = sorted(rereading.pending(source))
     return tuple(table for table in named if table in progress.tables and has_rows(progress.tables[table]))
 
 
@@ -31,7 +31,7 @@ def orders(tables: tuple[TableId, ...], progress: Progress) -> list[Input]:
 
 
 def without_orders(source: Mapping[str, str]) -> dict[str, str]:
-    return {k: v for k, v in source.items() if k not in ("history", "reread")}
+    return {name: value for name, value in rereading.without(source).items() if name != "history"}
 
 
 def unread(progress: Mapping[str, object]) -> dict[str, object]:

@@ -30,12 +30,13 @@ class OpenedLog(Log, Protocol):
 @dataclass(frozen=True, slots=True)
 class CaptureSettings:
     """What a capture needs to know of settings. `open_log` gets the source's identity, and whether an operator accepts
-    that history is lost."""
+    that history is lost. `kept` is called when an attempt captures with them for the first time; it must not wait."""
 
     open_source: Callable[[], Source]
     open_log: Callable[[SourceIdentity, bool], OpenedLog]
     limits: Limits
     pace: Pace
+    kept: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)

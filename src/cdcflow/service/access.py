@@ -57,10 +57,21 @@ class Access:
         self._clock = clock
         self._sessions: dict[bytes, _Session] = {}
         self._lock = threading.Lock()
+        self._after: Access | None = None
 
     @property
     def needs_token(self) -> bool:
-        return bool(self._tokens)
+        return bool(self._tokens) if self._after is None else self._after.needs_token
+
+    def go_on_from(self, before: Access) -> None:
+        """Take over the sessions of other settings' tokens; a session counts as long as its token does."""
+        with before._lock:
+            self._sessions = dict(before._sessions)
+
+    def give_way_to(self, after: Access) -> None:
+        """From now on other settings' tokens count here too: a token that was taken away must open nothing, not even
+        for the moment in which a server that knew it ends."""
+        self._after = after
 
     def check(self) -> None:
         """See that every token can be had and is long enough.
@@ -72,11 +83,13 @@ class Access:
             if len(secret(one.token) or "") < TOKEN_CHARACTERS_MIN:
                 raise ConfigurationError(
                     f"the token {one.name} of service.tokens has fewer than {TOKEN_CHARACTERS_MIN} characters",
-                    remedy="make one that nobody guesses: openssl rand -hex 24",
+                    remedy="make one that nobody can guess: openssl rand -hex 24",
                 )
 
     def caller(self, authorization: str | None, session: str | None) -> Caller | None:
         """Whose request this is; None: nobody's that we know. A Bearer token counts before a session."""
+        if self._after is not None:
+            return self._after.caller(authorization, session)
         if not self._tokens:
             return ANYBODY_HERE
         if authorization is not None:
@@ -85,6 +98,8 @@ class Access:
 
     def open_session(self, token: str) -> str | None:
         """The secret of a new session for who has this token; None: nobody has."""
+        if self._after is not None:
+            return self._after.open_session(token)
         digest = _digest(token)
         if self._holder(digest) is None:
             return None
@@ -98,6 +113,8 @@ class Access:
         return made
 
     def close_session(self, session: str) -> None:
+        if self._after is not None:
+            self._after.close_session(session)
         with self._lock:
             self._sessions.pop(_digest(session), None)
 

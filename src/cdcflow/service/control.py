@@ -101,10 +101,10 @@ class ControlServer:
         try:
             request = json.loads(line)
             if not isinstance(request, dict):
-                return {"error": "a request is one JSON object in one line", "kind": "ValueError"}
+                return {"error": "a request must be one JSON object on one line", "kind": "ValueError"}
             return {"ok": {}} if request.get("op") == "ping" else {"ok": self._answer(request, asked_by)}
         except json.JSONDecodeError:
-            return {"error": "a request is one JSON object in one line", "kind": "ValueError"}
+            return {"error": "a request must be one JSON object on one line", "kind": "ValueError"}
         except (CdcflowError, ValueError) as error:
             return {"error": str(error), "kind": type(error).__name__}
         except Exception as error:  # noqa: BLE001 - a broken answer must not end the daemon; its text may hold values

@@ -77,7 +77,7 @@ class TableDoor:
     def _tell_unanswered(self) -> None:
         """Rows that an earlier process claimed and did not answer: nobody knows whether they were executed."""
         if left := self._table.claimed():
-            remedy = "look into `cdcflow log commands` whether they were executed; insert those again that were not"
+            remedy = "`cdcflow log commands` shows which were executed; insert the others again"
             self._on_event("control rows unanswered", {"ids": list(left), "remedy": remedy})
         self._has_looked = True
 
@@ -108,7 +108,7 @@ def request_of(row: ControlRow) -> dict[str, Any]:
         arguments = None
     if not isinstance(arguments, dict) or "op" in arguments:
         raise ConfigurationError(
-            f"operation {row.operation}: arguments is no JSON object",
+            f"operation {row.operation}: arguments is not a JSON object",
             remedy='write it so: {"tables": ["public.orders"]}; or leave it NULL',
         )
     return {"op": row.operation, **arguments}

@@ -65,7 +65,9 @@ class Explorer:
             log = self._log()
             id_ = None if table is None else table_named(log, table)
             if key and id_ is None:
-                raise ConfigurationError("a key is looked for in a table", remedy="name the table as schema.table")
+                raise ConfigurationError(
+                    "looking for a key: no table is named", remedy="name the table as schema.table"
+                )
             end = int(log.newest_checkpoint().next_offset)
             begin = end if before is None else max(1, min(before, end))
             return self._back(log, id_, key, begin, min(limit, ROWS_MAX), values)
@@ -161,7 +163,7 @@ class _Alone:
 
     def __enter__(self) -> None:
         if not self._lock.acquire(blocking=False):
-            raise SinkUnavailable("another question about the log is being answered", remedy="ask again in a moment")
+            raise SinkUnavailable("another query of the log is still running", remedy="ask again in a moment")
 
     def __exit__(self, *_: object) -> None:
         self._lock.release()

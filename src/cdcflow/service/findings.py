@@ -40,7 +40,7 @@ def _capture(status: Mapping[str, Any]) -> Iterator[Remark]:
     state = status.get("state")
     if state == "halted":
         text, _, remedy = str(status.get("reason") or "").partition("\n")
-        yield Remark("error", f"The capture has ended for good: {text}.", remedy.strip() or None)
+        yield Remark("error", f"The capture has ended and will not try again: {text}.", remedy.strip() or None)
     elif state == "paused":
         yield Remark("note", "The capture is paused: the source keeps its log meanwhile.", "Resume it.")
     elif state not in ("capturing", None):
@@ -50,14 +50,14 @@ def _capture(status: Mapping[str, Any]) -> Iterator[Remark]:
     if status.get("source_error"):
         yield Remark(
             "warning",
-            f"The source did not answer when it was asked how far it is: {status['source_error']}.",
-            "Check that the server runs and that this machine reaches it; `cdcflow doctor` says what else it needs.",
+            f"The source did not answer when cdcflow asked for its position: {status['source_error']}.",
+            "Check that the server runs and that this machine reaches it; `cdcflow doctor` shows what else it needs.",
         )
     if is_stalled(status):
         age = round(float(status["heartbeat_age_seconds"]))
         yield Remark(
             "error",
-            f"Nothing has come from the source for {age} s, although it is written to regularly.",
+            f"The source has sent nothing for {age} s, although a heartbeat is due.",
             "Run `cdcflow doctor`; if it finds nothing, restart the daemon.",
         )
     behind = status.get("lag_seconds")
@@ -65,15 +65,16 @@ def _capture(status: Mapping[str, Any]) -> Iterator[Remark]:
         yield Remark(
             "warning",
             f"The log is {round(behind / 60)} minutes behind the source.",
-            "Wait if a backlog is being caught up; else look for what slows the daemon down: its disk, or its link.",
+            "If cdcflow is catching up with a backlog, wait; else find out what slows the daemon down: its disk "
+            "or its network.",
         )
     if left := status.get("left_out"):
         names = ", ".join(left)
-        yield Remark("warning", f"Not captured, because they cannot be: {names}.", "`cdcflow doctor` says why.")
+        yield Remark("warning", f"These tables cannot be captured: {names}.", "`cdcflow doctor` says why.")
     if changed := (status.get("source") or {}).get("cascades_not_logged"):
         yield Remark(
             "warning",
-            f"Foreign keys change rows of {changed} without a word in the log.",
+            f"Foreign keys change rows of {changed}, and the server does not log these changes.",
             "`cdcflow doctor` names the keys and the SQL that changes them.",
         )
 
@@ -83,15 +84,16 @@ def _headroom(headroom: Mapping[str, Any]) -> Iterator[Remark]:
         yield Remark(
             "error",
             "The source has discarded log that cdcflow still needs.",
-            "Run `cdcflow run --accept-history-loss` once: it goes on from the source's present end and reads every "
-            "table anew.",
+            "Run `cdcflow run --accept-history-loss` once: it continues from the source's present end and reads "
+            "every table again.",
         )
         return
     limit, retained = headroom.get("limit_bytes"), headroom.get("retained_bytes")
     if limit and isinstance(retained, int) and limit - retained < HEADROOM_SHARE_MIN * limit:
         yield Remark(
             "warning",
-            f"The source keeps {100 * retained // limit} % of the log that it may keep for us, and then discards it.",
+            f"The source keeps {100 * retained // limit} % of the log that it may keep for cdcflow. Beyond that "
+            f"it discards log that cdcflow needs.",
             "Find out why the capture is behind, or raise the limit (PostgreSQL: max_slot_wal_keep_size; MySQL: "
             "binlog_expire_logs_seconds, max_binlog_total_size).",
         )
@@ -134,12 +136,12 @@ def _tables(status: Mapping[str, Any]) -> Iterator[Remark]:
         match fields.get("state"):
             case "failed":
                 yield Remark(
-                    "error", f"Reading {name} failed{why}.", "Mend the cause, then read it again.", name, "backfill"
+                    "error", f"Reading {name} failed{why}.", "Fix the cause, then read it again.", name, "backfill"
                 )
             case "cancelled":
                 yield Remark(
                     "warning",
-                    f"Reading {name} was cancelled{why}: rows that have not changed since are not in the log.",
+                    f"Reading {name} was cancelled{why}: the log lacks rows that have not changed since.",
                     "Read it again.",
                     name,
                     "backfill",
@@ -160,6 +162,10 @@ def _tables(status: Mapping[str, Any]) -> Iterator[Remark]:
 def _merges(merges: object) -> Iterator[Remark]:
     newest = merges[0] if isinstance(merges, list) and merges else {}
     for name, why in (newest.get("left_out") or {}).items():
+        text, _, remedy = str(why).partition("\n")
+        todo = "; ".join(line.strip() for line in remedy.splitlines())
         yield Remark(
-            "warning", f"The newest merge left {name} out: {why}.", "Run `cdcflow merge` and read what it says."
+            "warning",
+            f"The newest merge left {name} out: {text}.",
+            todo or "Run `cdcflow merge` and read what it says.",
         )

@@ -30,7 +30,7 @@ class HttpServer:
     """Serves probes, metrics, the API and the page until closed. `hosts` are names it may be asked by.
 
     `answer` carries out an operation for somebody, whose name comes second (None: there are none). `overview` adds to
-    a status what the page shows besides, `sample` gives what is plotted.
+    a status what the page shows besides, `sample` gives what is plotted; with `history` somebody else takes it.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class HttpServer:
         overview: Overview | None = None,
         sample: StatusOf | None = None,
         explorer: Explorer | None = None,
+        history: History | None = None,
     ) -> None:
         host, _, port = listen.rpartition(":")
         self._listen = listen
@@ -53,7 +54,8 @@ class HttpServer:
         self._access = access or Access()
         self._answer = answer
         self._overview: Overview = overview or (lambda found: {"status": found})
-        self._history = History(sample or status)
+        self._history = history or History(sample or status)
+        self._takes_samples = history is None
         self._explorer = explorer
         self._socket: socket.socket | None = None
         self._server: uvicorn.Server | None = None
@@ -71,35 +73,46 @@ class HttpServer:
         """What the page plots."""
         return self._history
 
-    def start(self) -> None:
-        """Begin to answer.
+    def start(self, before: HttpServer | None = None) -> None:
+        """Begin to answer. `before`: one of this process that answers until it is closed, at the same port perhaps; who
+        has opened a session there goes on with it here.
 
         Raises:
             ConfigurationError: the address cannot be had, a token cannot, or the libraries are not installed.
         """
         check_installed()
         self._access.check()
-        self._socket = self._bound()
+        self._socket = self._bound(None if before is None else before._socket)
+        if before is not None:
+            self._access.go_on_from(before._access)
         self._server = self._made()
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="http", daemon=True)
         self._thread.start()
-        self._history.start()
+        if self._takes_samples:
+            self._history.start()
+
+    def give_way_to(self, after: HttpServer) -> None:
+        """Ask for `after`'s tokens from now on, until this one is closed."""
+        self._access.give_way_to(after._access)
 
     def close(self) -> None:
-        self._history.close()
+        if self._takes_samples:
+            self._history.close()
         if self._server is not None and self._thread is not None:
             self._server.should_exit = True
             self._thread.join(timeout=5)
         if self._socket is not None:
             self._socket.close()
 
-    def _bound(self) -> socket.socket:
+    def _bound(self, before: socket.socket | None) -> socket.socket:
         family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
         try:
-            return socket.create_server(self._address, family=family)
+            if before is None or before.getsockname()[1] != self._address[1]:
+                return socket.create_server(self._address, family=family)
+            return _sharing_a_port(self._address, family, before)
         except OSError as error:
             raise ConfigurationError(
-                f"service.listen {self._listen} cannot be had: {error.strerror}",
+                f"the daemon cannot listen on {self._listen} (service.listen): {error.strerror}",
                 remedy="choose another port, or leave service.listen out",
             ) from None
 
@@ -128,6 +141,19 @@ class HttpServer:
         )
         # In a thread that is not the main one uvicorn leaves signals alone: they are the daemon's.
         return uvicorn.Server(config)
+
+
+def _sharing_a_port(address: tuple[str, int], family: int, before: socket.socket) -> socket.socket:
+    """A socket beside one of ours that listens at the same port and is closed soon. Nobody who connects meanwhile is
+    refused: at the same address both are one."""
+    if before.family == family and before.getsockname()[:2] == address:
+        return before.dup()
+    before.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    try:
+        # Another daemon asks for no shared port, and is refused as ever; the kernel shares with our own user only.
+        return socket.create_server(address, family=family, reuse_port=True)
+    finally:
+        before.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)
 
 
 def check_installed() -> None:

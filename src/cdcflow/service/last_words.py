@@ -1,6 +1,7 @@
 """What a process leaves in the log's folder for others to find: how the last merge went, and why a daemon was halted.
 
     merge.json    written by `cdcflow merge` after each merge, read by the daemon for its metrics
+    late.json     traces of commands and ends that the log could not take, until a daemon has given them to it
     halted.json   written by a daemon that ends for good, removed by the next one that starts; read by `cdcflow status`
 
 Small JSON files, replaced as a whole. They are no state of the log: whoever cannot write or read one goes on without.
@@ -12,7 +13,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,8 @@ from cdcflow.errors import CdcflowError
 
 MERGE_NAME = "merge.json"
 HALTED_NAME = "halted.json"
+LATE_NAME = "late.json"
+_LATE = {"op", "asked_by", "at_us", "details", "outcome", "reason"}
 
 
 def of_merge(folder: Path) -> dict[str, Any] | None:
@@ -53,6 +56,20 @@ def write_halt(folder: Path, error: Exception) -> None:
 def clear_halt(folder: Path) -> None:
     with contextlib.suppress(OSError):
         (folder / HALTED_NAME).unlink(missing_ok=True)
+
+
+def of_late(folder: Path) -> list[dict[str, Any]]:
+    """The traces that wait for the log to be open, oldest first."""
+    found = (_read(folder / LATE_NAME) or {}).get("traces")
+    return [one for one in found if isinstance(one, dict) and one.keys() == _LATE] if isinstance(found, list) else []
+
+
+def write_late(folder: Path, traces: Sequence[Mapping[str, Any]]) -> None:
+    if traces:
+        _write(folder / LATE_NAME, {"traces": list(traces)})
+    else:
+        with contextlib.suppress(OSError):
+            (folder / LATE_NAME).unlink(missing_ok=True)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

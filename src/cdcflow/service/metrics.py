@@ -169,13 +169,14 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         Metric(
             "state",
             "gauge",
-            "1 for the state that the capture is in. waiting: it tries again by itself; halted: it never will.",
+            "1 for the state that the capture is in. waiting: it tries again by itself; halted: it has ended and "
+            "does not try again.",
             ("state",),
         ),
         _capture_state,
     ),
     (
-        Metric("source_up", "gauge", "1 when the source answered the last time it was asked, else 0."),
+        Metric("source_up", "gauge", "1 if the source answered the last query, else 0."),
         _at("source_up"),
     ),
     # How far behind.
@@ -183,8 +184,8 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         Metric(
             "lag_bytes",
             "gauge",
-            "How far the source's log is ahead of what is durable here. While the source cannot be asked: as it said "
-            "last.",
+            "How far the source's log is ahead of the durable change log. While the source does not answer: the "
+            "last known value.",
         ),
         _at("lag_bytes"),
     ),
@@ -202,20 +203,21 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
     ),
     (
         Metric(
-            "heartbeat_age_limit_seconds", "gauge", "From this age of the heartbeat on, /health says that it stalls."
+            "heartbeat_age_limit_seconds", "gauge", "At this age of the heartbeat /health says that the capture stalls."
         ),
         _at("heartbeat_age_seconds_max"),
     ),
     # What the source keeps.
     (
-        Metric("retained_bytes", "gauge", "Log that the source keeps for us, as it said last."),
+        Metric("retained_bytes", "gauge", "Log that the source keeps for cdcflow, by its last answer."),
         _at("retained_bytes"),
     ),
     (
         Metric(
             "source_safe_bytes",
             "gauge",
-            "PostgreSQL: log that may still be written before the server drops what we need. Absent: no limit.",
+            "PostgreSQL: log that may still be written before the server discards what cdcflow needs. Absent: no "
+            "limit.",
         ),
         _at("source", "safe_wal_bytes"),
     ),
@@ -223,7 +225,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         Metric(
             "source_catalog_xmin_age",
             "gauge",
-            "PostgreSQL: transactions for which our slot has held back VACUUM of the catalog.",
+            "PostgreSQL: number of transactions for which the slot has held back VACUUM of the catalog.",
         ),
         _at("source", "catalog_xmin_age"),
     ),
@@ -231,7 +233,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         Metric(
             "source_files_until_lost",
             "gauge",
-            "MySQL and MariaDB: binary log files that can be purged before the one that we read.",
+            "MySQL and MariaDB: binary log files that can be purged before the one that cdcflow reads.",
         ),
         _at("source", "files_until_lost"),
     ),
@@ -275,7 +277,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         Metric(
             "retries_total",
             "counter",
-            "Times that the capture broke off and is tried again, by the kind of error.",
+            "Times that the capture was interrupted and tried again, by the kind of error.",
             ("kind",),
         ),
         _by_label("counts", "retries"),
@@ -305,7 +307,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         _counted("state", TABLE_STATES),
     ),
     (
-        Metric("tables_freshness", "gauge", "Captured tables, by what is proven of their freshness.", ("freshness",)),
+        Metric("tables_freshness", "gauge", "Captured tables, by whether their freshness is proven.", ("freshness",)),
         _counted("freshness", FRESHNESS),
     ),
     (
@@ -328,7 +330,9 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
     ),
     (
         Metric(
-            "backfill_progress_ratio", "gauge", "How far the table is whose backfill is least far; 1: all are read."
+            "backfill_progress_ratio",
+            "gauge",
+            "Progress of the backfill that is furthest behind; 1: all tables are read.",
         ),
         _least_progress,
     ),
@@ -338,7 +342,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         _per_table_and("state", TABLE_STATES),
     ),
     (
-        Metric("table_freshness", "gauge", "1 for what is proven of the table's freshness.", ("table", "freshness")),
+        Metric("table_freshness", "gauge", "1 for whether the table's freshness is proven.", ("table", "freshness")),
         _per_table_and("freshness", FRESHNESS),
     ),
     (
@@ -355,7 +359,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         _per_table("units"),
     ),
     (
-        Metric("table_backfill_units_done", "gauge", "Units of the table's backfill that are read.", ("table",)),
+        Metric("table_backfill_units_done", "gauge", "Units of the table's backfill that have been read.", ("table",)),
         _per_table("units_done"),
     ),
     (

@@ -57,13 +57,14 @@ class Noticing:
         if safe.isdigit() and isinstance(retained, int):
             share = int(safe) / max(1, int(safe) + retained)
             text = (
-                f"the source can keep {int(safe)} bytes more of its log before it discards what we need ({share:.0%})"
+                f"the source can keep {int(safe)} bytes more of its log before it discards what cdcflow needs "
+                f"({share:.0%})"
             )
             fields: dict[str, object] = {"safe_bytes": int(safe), "retained_bytes": retained}
             yield from self._changed("headroom", share < self._headroom_under, text, fields)
         elif files.isdigit():
             is_last = int(files) == 0 and (status.get("lag_seconds") or 0) > FILES_LAG_S
-            text = f"the source can purge {files} files of its log before the one that we read"
+            text = f"the source can purge {files} files of its log before it reaches the one that cdcflow reads"
             yield from self._changed("headroom", is_last, text, {"files_until_lost": int(files)})
 
     def _backfills(self, status: Mapping[str, Any]) -> Iterator[Notice]:
@@ -90,9 +91,9 @@ def _states(tables: Tables) -> dict[str, str]:
 def of_the_end(error: BaseException | None) -> Notice:
     """That the daemon ends, and why; None: it was told to, or its work was done."""
     if error is None:
-        return Notice("stopped", True, "the capture has stopped, as it was told to", {"reason": None})
+        return Notice("stopped", True, "the capture has stopped, as ordered", {"reason": None})
     if not isinstance(error, CdcflowError):  # its text may hold a row's values
-        return Notice("stopped", True, f"the capture has ended by a fault: {type(error).__name__}", {})
+        return Notice("stopped", True, f"the capture has ended by a fault in cdcflow: {type(error).__name__}", {})
     reason = str(error).split("\n")[0]
     fields = {"kind": type(error).__name__, "reason": reason, "remedy": error.remedy}
     return Notice("stopped", True, f"the capture has ended: {type(error).__name__}: {reason}", fields)

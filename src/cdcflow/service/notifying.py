@@ -41,7 +41,7 @@ class _Receiver:
 
     def __init__(self, name: str, settings: Notify, tell: OnEvent, pauses_s: Sequence[float], tables: Tables) -> None:
         self.name = name
-        self._settings = settings
+        self.settings = settings
         self._tell = tell
         self._pauses_s = pauses_s
         self._noticing = Noticing(settings.lag_over, settings.headroom_under, tables)
@@ -56,7 +56,7 @@ class _Receiver:
             self.put(notice)
 
     def put(self, notice: Notice) -> None:
-        if notice.event not in self._settings.on:
+        if notice.event not in self.settings.on:
             return
         at = datetime.fromtimestamp(time.time(), UTC).isoformat(timespec="seconds")
         said = {"event": notice.event, "active": notice.active, "text": notice.text, "at": at, **notice.fields}
@@ -99,9 +99,9 @@ class _Receiver:
     def _sent(self, body: bytes) -> str:
         """ "" when it arrived, else what went wrong, without the URL."""
         try:
-            if self._settings.command is not None:
-                return _run(self._settings.command, body)
-            url = self._settings.webhook or ""
+            if self.settings.command is not None:
+                return _run(self.settings.command, body)
+            url = self.settings.webhook or ""
             return _post(secret(url) or "" if is_reference(url) else url, body)
         except CdcflowError as error:
             return str(error).split("\n")[0]
@@ -111,7 +111,7 @@ class _Receiver:
 
 def _post(url: str, body: bytes) -> str:
     if not url.startswith(("http://", "https://")):
-        return "the reference's text is no http URL"
+        return "the text of the reference is not an http URL"
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")  # noqa: S310
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_WITHIN_S) as answer:  # noqa: S310  looked at above
@@ -140,6 +140,63 @@ def _run(command: Sequence[str], body: bytes) -> str:
     return "" if done.returncode == 0 else f"it ended with {done.returncode}"
 
 
+class Notifier:
+    """Looks at the status every few seconds, and tells receivers what they asked for. `use` says who they are, from
+    any thread; `end` gives each its last word."""
+
+    def __init__(
+        self,
+        status: StatusOf,
+        tell: OnEvent,
+        *,
+        look_every_s: float = LOOK_EVERY_S,
+        pauses_s: Sequence[float] = PAUSES_S,
+    ) -> None:
+        self._status = status
+        self._tell = tell
+        self._look_every_s = look_every_s
+        self._pauses_s = pauses_s
+        self._receivers: tuple[_Receiver, ...] = ()
+        self._over = threading.Event()
+        self._looking: threading.Thread | None = None
+
+    def use(self, receivers: Sequence[Notify], tables: Tables) -> None:
+        """Go on with these. One that was there before knows what it was told; one that is new is not told of what
+        `tables` (as a status has them) were read by now. One that is gone gets what waits for it, and no last word."""
+        before = list(self._receivers)
+        self._receivers = tuple(self._receiver(n, r, before, tables) for n, r in enumerate(receivers, 1))
+        for gone in before:
+            threading.Thread(target=gone.end, args=(LAST_WORD_S,), name="notify-end", daemon=True).start()
+        if self._receivers and self._looking is None:
+            self._looking = threading.Thread(target=self._look, name="notify", daemon=True)
+            self._looking.start()
+
+    def _receiver(self, number: int, settings: Notify, before: list[_Receiver], tables: Tables) -> _Receiver:
+        same = next((one for one in before if one.settings == settings), None)
+        if same is not None:
+            before.remove(same)
+            return same
+        kind = "webhook" if settings.command is None else "command"
+        return _Receiver(f"{kind} {number}", settings, self._tell, self._pauses_s, tables)
+
+    def end(self, ended: BaseException | None) -> None:
+        """Tell of the end of the capture, and of what ended it, within some seconds."""
+        self._over.set()
+        deadline = time.monotonic() + LAST_WORD_S
+        receivers, self._receivers = self._receivers, ()
+        for receiver in receivers:
+            receiver.put(of_the_end(ended))
+        for receiver in receivers:
+            receiver.end(max(0.1, deadline - time.monotonic()))
+
+    def _look(self) -> None:
+        while not self._over.wait(self._look_every_s):
+            with contextlib.suppress(CdcflowError):
+                now = self._status()
+                for receiver in self._receivers:
+                    receiver.look(now)
+
+
 @contextlib.contextmanager
 def notifying(
     receivers: Sequence[Notify],
@@ -152,22 +209,8 @@ def notifying(
 ) -> Iterator[None]:
     """Notify while the block runs, and of its end. `tables`: as the log had them before, so that what was read then is
     no news."""
-    made = [
-        _Receiver(f"{'webhook' if r.command is None else 'command'} {n}", r, tell, pauses_s, tables or {})
-        for n, r in enumerate(receivers, 1)
-    ]
-    over = threading.Event()
-
-    def look() -> None:
-        while not over.wait(look_every_s):
-            with contextlib.suppress(CdcflowError):
-                now = status()
-                for receiver in made:
-                    receiver.look(now)
-
-    looking = threading.Thread(target=look, name="notify", daemon=True)
-    if made:
-        looking.start()
+    made = Notifier(status, tell, look_every_s=look_every_s, pauses_s=pauses_s)
+    made.use(receivers, tables or {})
     ended: BaseException | None = None
     try:
         yield
@@ -175,9 +218,4 @@ def notifying(
         ended = error
         raise
     finally:
-        over.set()
-        deadline = time.monotonic() + LAST_WORD_S
-        for receiver in made:
-            receiver.put(of_the_end(ended))
-        for receiver in made:
-            receiver.end(max(0.1, deadline - time.monotonic()))
+        made.end(ended)

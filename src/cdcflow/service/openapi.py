@@ -57,8 +57,8 @@ def description() -> dict[str, Any]:
         "info": {
             "title": "cdcflow",
             "version": __version__,
-            "summary": "Look at a capture and control it.",
-            "description": "Without configured tokens it can only be read, and only from the same machine.",
+            "summary": "Watch a capture and control it.",
+            "description": "Without configured tokens it is read-only, and only for the same machine.",
         },
         "paths": {**_probes(), **_reading(), **{_path(one): {"post": _operation(one)} for one in OPERATIONS.values()}},
         "components": {
@@ -108,8 +108,8 @@ def _reading() -> dict[str, Any]:
         "required": ["changes", "looked_back_to", "more"],
         "properties": {
             "changes": changes,
-            "looked_back_to": {"type": "integer", "description": "The first offset that was looked at."},
-            "more": {"type": "boolean", "description": "There is something before it: ask with `before`."},
+            "looked_back_to": {"type": "integer", "description": "The first offset that was searched."},
+            "more": {"type": "boolean", "description": "There are older changes: ask with `before`."},
         },
     }
     transaction = {"type": "object", "required": ["number", "changes"], "properties": {"changes": changes}}
@@ -131,7 +131,7 @@ def _change_parameters() -> list[dict[str, Any]]:
     key = {"type": "array", "items": {"type": "string"}}
     return [
         _query("table", "Only this one, as schema.table.", {"type": "string"}),
-        _query("key", "Only the row with this key: once for each of its columns, in their order.", key),
+        _query("key", "Only the row with this key: repeat it for each key column, in their order.", key),
         _query("before", "Only changes with a lower offset.", {"type": "integer", "minimum": 1}),
         _query("limit", "How many.", {"type": "integer", "minimum": 1, "maximum": 500, "default": 50}),
         _VALUES,

@@ -37,15 +37,15 @@ class Operation:
     role: Role = "operate"
 
 
-_TABLES = Argument("tables", "tables", "As schema.table; all captured tables when none.")
+_TABLES = Argument("tables", "tables", "As schema.table; none means all captured tables.")
 
 OPERATIONS: Mapping[str, Operation] = {
     one.name: one
     for one in (
         Operation("status", "Tables, progress, lag and what the source keeps.", role="read"),
-        Operation("backfill", "Read tables anew while changes go on being captured.", (_TABLES,)),
-        Operation("pause", "Stop reading existing rows of tables; changes go on being captured.", (_TABLES,)),
-        Operation("resume", "Go on reading rows of paused tables.", (_TABLES,)),
+        Operation("backfill", "Read tables again while the capture goes on.", (_TABLES,)),
+        Operation("pause", "Stop reading existing rows of tables; the capture of changes goes on.", (_TABLES,)),
+        Operation("resume", "Continue reading rows of paused tables.", (_TABLES,)),
         Operation("cancel", "Give up reading existing rows of tables.", (_TABLES,)),
         Operation(
             "adjust",
@@ -54,7 +54,7 @@ OPERATIONS: Mapping[str, Operation] = {
                 _TABLES,
                 Argument("priority", "count", "Tables with a higher one are read first."),
                 Argument("rows_per_second_max", "count", "0: no limit. It ends when the table is read."),
-                Argument("reset", "flag", "Take back what was adjusted: the settings count again."),
+                Argument("reset", "flag", "Undo the adjustment: the settings apply again."),
             ),
         ),
         Operation(
@@ -66,11 +66,16 @@ OPERATIONS: Mapping[str, Operation] = {
                 Argument("where", "text", "Or a predicate in the source's SQL that is true for them."),
             ),
         ),
-        Operation("pause-capture", "Stop reading the source at a cut, also after a restart, until it is resumed."),
-        Operation("resume-capture", "Go on reading the source where it was paused."),
+        Operation(
+            "pause-capture",
+            "Stop reading the source at a cut until the capture is resumed. A restart does not resume it.",
+        ),
+        Operation("resume-capture", "Continue reading the source where it was paused."),
         Operation("settings", "The settings that the daemon runs with, without secrets.", role="read"),
         Operation(
-            "reload", "Take the settings file up.", (Argument("digest", "text", "Only if the file is this one."),)
+            "reload",
+            "Use the settings file as it is now.",
+            (Argument("digest", "text", "Only if the file has this hash."),),
         ),
         Operation("stop", "End the daemon at the next cut."),
     )

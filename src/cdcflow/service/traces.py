@@ -47,11 +47,15 @@ class Traces:
         sent_to = exporter or OTLPSpanExporter(endpoint=f"{url.rstrip('/')}/v1/traces", timeout=EXPORT_WITHIN_S)
         self._provider.add_span_processor(BatchSpanProcessor(sent_to))
         self._tracer = self._provider.get_tracer("cdcflow", __version__)
+        self._is_closed = False
 
     def on_span(
         self, name: str, began_ns: int, ended_ns: int, about: Mapping[str, int | str], failed: str | None = None
     ) -> None:
-        """A span that has ended. `failed`: the kind of error that ended it."""
+        """A span that has ended. `failed`: the kind of error that ended it. One that ends later than these traces is
+        nobody's."""
+        if self._is_closed:
+            return
         span = self._tracer.start_span(name, start_time=began_ns, attributes=dict(about))
         if failed is not None:
             from opentelemetry.trace import Status, StatusCode
@@ -61,6 +65,7 @@ class Traces:
 
     def close(self) -> None:
         """Send what waits, for a few seconds at most."""
+        self._is_closed = True
         self._provider.shutdown()
 
 

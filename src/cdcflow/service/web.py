@@ -215,7 +215,7 @@ def _is_from_a_page(request: Request) -> bool:
 
 def _explorer(doors: Doors) -> Explorer:
     if doors.explorer is None:
-        raise HTTPException(404, "the change log is not shown here")
+        raise HTTPException(404, "this daemon does not show its change log")
     return doors.explorer
 
 
@@ -325,7 +325,9 @@ class _Guard:
         guarded = _with_headers(send)
         headers = dict(scope["headers"])
         if not is_ours(headers.get(b"host", b"").decode("latin-1"), self._names):
-            await Response("this host name is not served here\n", 421, media_type="text/plain")(scope, receive, guarded)
+            await Response(
+                "this daemon does not answer to this host name (see service.hosts)\n", 421, media_type="text/plain"
+            )(scope, receive, guarded)
         elif b"transfer-encoding" in headers or _length(headers) > BODY_BYTES_MAX:
             await _problem(413, "Content Too Large", "the body is too large, or of unknown length")(
                 scope, receive, guarded

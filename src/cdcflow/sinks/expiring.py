@@ -103,7 +103,7 @@ class Expiring:
         why = ""
         for kind, name in self._policy.keep_for:
             if notes.read(self._layout, kind, name) is None:
-                return 0, f"no {kind} into {name} has told yet how far it is (log.retention.keep_for)"
+                return 0, f"no {kind} into {name} has reported its position yet (log.retention.keep_for)"
             for note in notes.all_of(self._layout, kind):
                 if lowest is None or note.offset < lowest:
                     lowest, why = note.offset, _reason(note)
@@ -123,7 +123,7 @@ class Expiring:
 def _reason(note: notes.Note) -> str:
     if note.held_by:
         return f"the merge into {note.name} leaves out {', '.join(note.held_by)}, which may need them"
-    return f"the {note.kind} into {note.name} has come to offset {note.offset}"
+    return f"the {note.kind} into {note.name} has reached offset {note.offset}"
 
 
 __all__ = ["Expiring", "Policy"]

@@ -464,7 +464,7 @@ class FileLog:
         except OSError as error:
             raise InvariantViolated(
                 f"dropping what may not be durable from {durable.journal.path}: {error.strerror or error}",
-                remedy=f"mend the disk, and cut the file to its first {durable.end} bytes before a new start",
+                remedy=f"fix the disk, and cut the file to its first {durable.end} bytes before a new start",
                 runbook="sync-failed",
             ) from error
 

@@ -261,7 +261,7 @@ def _own(layout: Layout, log_id: str, identity: SourceIdentity, first_offset: in
     if file.log_id != log_id:
         raise ConfigurationError(
             f"opening the history {layout.root}: it belongs to another log ({file.log_id}, the topic has {log_id})",
-            remedy="name another folder in log.kafka.history, or move that one away",
+            remedy="set log.kafka.history to another folder, or move that one away",
             runbook="other-log",
         )
     if file.source != identity:  # the source is on another timeline by now

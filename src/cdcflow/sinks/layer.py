@@ -179,8 +179,8 @@ def gone(attempt: str) -> LogGone:
     return LogGone(
         f"{attempt}: the log's folder, or a part of it, is gone: somebody deleted or moved it, or its file system was "
         "unmounted, while cdcflow wrote it",
-        remedy="put the folder back, then start again; if it is gone for good start again without it: a new log is "
-        "begun, every table is read anew, and what the old log left at the source is named",
+        remedy="put the folder back, then start again; if it is gone for good, start without it: cdcflow begins a "
+        "new log, reads every table again, and names what the old log left at the source",
     )
 
 

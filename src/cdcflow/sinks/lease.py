@@ -85,8 +85,8 @@ def _locked(path: Path) -> int:
         except BlockingIOError:
             os.close(fd)
             raise Held(
-                f"opening the log {path.parent} for writing: {_holder(path)} is writing it",
-                remedy="a log has one writer: stop that one first",
+                f"opening the log {path.parent} for writing: {_holder(path)} already writes it",
+                remedy="a log has one writer: stop the other one first",
             ) from None
         except BaseException:
             os.close(fd)

@@ -38,7 +38,7 @@ def maintenance(layout: Layout, wait: Callable[[float], bool] | None = None) -> 
         while not _locked(fd):
             if wait is None or wait(LOOK_EVERY_S):
                 raise Busy(
-                    f"working on the segments of {layout.root}: another process does that just now",
+                    f"working on the segments of {layout.root}: another process is doing so",
                     remedy="try again when it is done",
                 )
         yield

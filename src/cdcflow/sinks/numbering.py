@@ -50,7 +50,7 @@ class Numbering:
         if found != (self.next_offset, self.next_transaction) or checkpoint.cut <= self._cut:
             raise InvariantViolated(
                 f"writing cut {checkpoint.cut} at offset {checkpoint.next_offset} and transaction "
-                f"{checkpoint.next_transaction}: the log stands at {self.next_offset} and {self.next_transaction}, "
+                f"{checkpoint.next_transaction}: the log is at {self.next_offset} and {self.next_transaction}, "
                 f"after cut {self._cut}"
             )
         self._cut = checkpoint.cut

@@ -102,9 +102,9 @@ def _checked(layout: Layout, identity: SourceIdentity, layer: FileLayer, *, acce
     if file.source.timeline != identity.timeline:
         if not accept_timeline:
             raise HistoryLost(
-                f"opening the log {layout.root}: the source was on timeline {file.source.timeline} and is on "
-                f"{identity.timeline} now, as after a restore or a promotion: it may lack changes that the log has",
-                remedy="if it was promoted without loss, accept the timeline; else begin a new log with a backfill",
+                f"opening the log {layout.root}: the source was on timeline {file.source.timeline} and is now on "
+                f"{identity.timeline}, as after a restore or a promotion: it may lack changes that the log has",
+                remedy="run `cdcflow run --accept-history-loss`, which reads all tables again",
                 runbook="restored-source",
             )
         file = replace(file, source=identity)
@@ -192,7 +192,7 @@ def _sync_file(path: Path, layer: FileLayer, size: int | None) -> None:
         # What a killed process left: nobody knows how much of it is on the disk, and the next sync may say all of it.
         raise InvariantViolated(
             str(error).split("\n", maxsplit=1)[0],
-            remedy=f"mend the disk, copy {path} to a new file under the same name, then start again",
+            remedy=f"fix the disk, copy {path} to a new file under the same name, then start again",
             runbook="sync-failed",
         ) from error
     finally:

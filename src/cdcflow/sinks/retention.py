@@ -113,8 +113,8 @@ class Retention:
         self._wait = wait or _patience()
         if not layout.is_home:
             raise ConfigurationError(
-                f"working on the segments of {layout.name}: the log's own directory is not on this machine",
-                remedy="do it where the log is written, with log.path set",
+                f"working on the segments of {layout.name}: the log's directory is not on this machine",
+                remedy="run it on the machine that writes the log, with log.path set",
                 runbook="no-log",
             )
 

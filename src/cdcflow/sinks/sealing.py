@@ -27,14 +27,14 @@ YIELDED_FRAMES = 64
 
 
 class Sealing:
-    """Used by one thread at a time. `history` is the log's, which its writer adds to."""
+    """Used by one thread at a time. The log adds shapes to its history; here that is only saved."""
 
     def __init__(self, layout: Layout, opened: Opened, lease: Lease, layer: FileLayer) -> None:
         self._layout = layout
         self._lease = lease
         self._layer = layer
         self._log_id = opened.file.log_id
-        self.history = opened.history
+        self._history = opened.history
         self._schemas_saved = opened.schemas_saved
         self._last_manifest = opened.last_manifest
         self._sealed_last = opened.sealed
@@ -114,10 +114,10 @@ class Sealing:
             yield from spool.rows(file, attach)
 
     def _save_schemas(self) -> None:
-        if len(self.history) > self._schemas_saved:
+        if len(self._history) > self._schemas_saved:
             self.put_schemas()
 
     def put_schemas(self) -> None:
-        saved = len(self.history)
-        write_file(self._layer, self._layout.schemas, self.history.to_json().encode())
+        saved = len(self._history)
+        write_file(self._layer, self._layout.schemas, self._history.to_json().encode())
         self._schemas_saved = saved

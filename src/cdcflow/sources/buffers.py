@@ -29,12 +29,12 @@ _GATHERED_AT_ONCE = 1 << 20
 
 def protocol_error(what: str) -> SourceUnavailable:
     """The error for bytes that cannot be what the protocol says: nothing was lost, the connection is to be renewed."""
-    return SourceUnavailable(f"decoding the server's stream: {what}; the connection is made anew")
+    return SourceUnavailable(f"decoding the server's stream: {what}; cdcflow connects again")
 
 
 def _too_many_bytes() -> ConfigurationError:
     return ConfigurationError(
-        "decoding the server's stream: the values of one column in one batch come to more than 2 GiB",
+        "decoding the server's stream: the values of one column in one batch are larger than 2 GiB",
         remedy="lower source.spool_bytes_max and source.backfill.chunk_rows_max",
         runbook="too-large",
     )

@@ -4,6 +4,7 @@
     merge_stream(spark, log, warehouse)     the same as a streaming query, over a log of any kind (`streaming`)
     read_cut(spark, warehouse)              all tables as of one cut (`cuts`)
     published_cut(spark, warehouse)         what is in that cut, and what is not
+    read_live(spark, log, warehouse)        all tables as of the newest sealed cut, without a merge (`live`)
     session()                               a local Spark session with the right settings (`session`)
 
 Importing this package does not import pyspark; what needs it says so when it is called.
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
     from cdcflow.ports import Tier
     from cdcflow.spark.job import MergeReport
     from cdcflow.warehouse.cut import Cut
+    from cdcflow.warehouse.live import Live
     from cdcflow.warehouse.paths import Warehouse
 
-__all__ = ["merge", "merge_stream", "published_cut", "read_cut", "session"]
+__all__ = ["merge", "merge_stream", "published_cut", "read_cut", "read_live", "session"]
 
 
 def merge(
@@ -93,3 +95,18 @@ def published_cut(spark: SparkSession, warehouse: Warehouse | Path | str, cut: i
     from cdcflow.spark import cuts
 
     return cuts.published_cut(spark, warehouse, cut)
+
+
+def read_live(
+    spark: SparkSession,
+    log: Layout | Tier | Path | str,
+    warehouse: Warehouse | Path | str,
+    tables: Collection[str] | None = None,
+    *,
+    incomplete: bool = False,
+    policies: Policies = DEFAULTS,
+) -> Live[DataFrame]:
+    """All tables, or some, as of the newest sealed cut of the log, without a merge (see `cdcflow.spark.live`)."""
+    from cdcflow.spark import live
+
+    return live.read_live(spark, log, warehouse, tables, incomplete=incomplete, policies=policies)

@@ -19,7 +19,7 @@ def refuse_connect(spark: SparkSession) -> None:
     # By name: importing it would ask for packages that nobody else needs.
     if any(kind.__module__.startswith("pyspark.sql.connect.") for kind in type(spark).__mro__):
         raise ConfigurationError(
-            "this Spark session is one of Spark Connect, and cdcflow merges and reads cuts in Spark's driver only",
+            "this is a Spark Connect session, and cdcflow merges and reads cuts only in Spark's driver",
             remedy="use cdcflow.spark.session(), `cdcflow merge`, or spark-submit; through Spark Connect the tables are"
             " read with SQL (see docs/merge.md)",
             runbook="merge-session",

@@ -142,7 +142,7 @@ def published_cut(spark: SparkSession, warehouse: Warehouse | Path | str, cut: i
         ConfigurationError: no such cut was published, or the session is Spark Connect's.
     """
     refuse_connect(spark)
-    root = _reached(spark, warehouse)
+    root = reached(spark, warehouse)
     cuts = CutsTable(spark, format_for(root, None), root)
     found = cuts.newest() if cut is None else cuts.numbered(cut)
     if found is None:
@@ -172,7 +172,7 @@ def read_cut(
         ConfigurationError: no such cut was published.
         HistoryLost: what a table was at that cut is gone (VACUUM, or another table is in its place).
     """
-    root = _reached(spark, warehouse)
+    root = reached(spark, warehouse)
     found = published_cut(spark, root, cut)
     format_ = table_format(format_for(root, None))
     for name, why in sorted(found.left_out.items()):
@@ -185,7 +185,8 @@ def read_cut(
     }
 
 
-def _reached(spark: SparkSession, warehouse: Warehouse | Path | str) -> Warehouse:
+def reached(spark: SparkSession, warehouse: Warehouse | Path | str) -> Warehouse:
+    """The warehouse, whose store the session can reach from now on."""
     place = Warehouse.of(warehouse)
     if place.store is not None:
         reach(spark, place.store)
@@ -196,7 +197,7 @@ def _pinned(there: StatementTable, root: Warehouse, cut: Cut, name: str) -> Data
     table = cut.tables[name]
     if why := _lost(there, cut, name):
         raise HistoryLost(
-            f"reading cut {cut.cut} of {root}: version {table.version} of table {name} is no longer there: {why}",
+            f"reading cut {cut.cut} of {root}: version {table.version} of table {name} no longer exists: {why}",
             remedy="read a newer cut, or the other tables of this one: read_cut(…, tables=[…])",
             runbook="cut-gone",
         )
@@ -209,11 +210,11 @@ def _lost(there: StatementTable, cut: Cut, name: str) -> str | None:
     if newest is None:
         return "its folder is gone"
     if (table.id and table.id != newest.id) or newest.version < table.version:
-        return "another table is in its folder, made since then"
+        return "its folder holds another table, created since then"
     if table.id and table.version == newest.version:
         return None
     if why := there.lost(table.version):
         return why
     if not table.id and not 0 < there.transactions_of(table.version).get(f"cdcflow/{cut.log_id}/{name}", 0) <= cut.cut:
-        return "another table is in its folder, made since then"  # an older cdcflow did not keep the id
+        return "its folder holds another table, created since then"  # an older cdcflow did not keep the id
     return None

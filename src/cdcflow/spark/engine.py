@@ -60,20 +60,7 @@ class SparkEngine:
         return lease(self._spark, self._warehouse)
 
     def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
-        """Executors read a log where it lies; but for files of a name that Spark takes for hidden."""
-        if layout.store is None:
-            return [visible(file, room) for file in files]
-        reach(self._spark, layout.store.address)
-        hidden = [f for f in files if Path(f.path).name[0] in "_."]
-        if hidden and not (self._spark.sparkContext.master or "").startswith("local"):
-            raise ConfigurationError(
-                f"merging {hidden[0].shape.id}: the name of its file {Path(hidden[0].path).name} begins as hidden files"
-                " do, which Spark does not read (an older cdcflow named it so)",
-                remedy="merge once with spark.master local[*] in merge.spark; files have other names by now",
-                runbook="merge-session",
-            )
-        fetched = {f.path: visible(g, room) for f, g in zip(hidden, present(layout, hidden, room), strict=True)}
-        return [fetched.get(f.path) or in_place(layout, f) for f in files]
+        return located(self._spark, layout, files, room)
 
     def cuts(self) -> CutsTable:
         return CutsTable(self._spark, self.rules.name, self._warehouse, named=True)
@@ -93,3 +80,20 @@ class SparkEngine:
 
     def is_conflict(self, error: BaseException) -> bool:
         return self._format.is_conflict(error)
+
+
+def located(spark: SparkSession, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
+    """Executors read a log where it lies; but for files of a name that Spark takes for hidden."""
+    if layout.store is None:
+        return [visible(file, room) for file in files]
+    reach(spark, layout.store.address)
+    hidden = [f for f in files if Path(f.path).name[0] in "_."]
+    if hidden and not (spark.sparkContext.master or "").startswith("local"):
+        raise ConfigurationError(
+            f"merging {hidden[0].shape.id}: the name of its file {Path(hidden[0].path).name} begins as hidden files"
+            " do, which Spark does not read (an older cdcflow chose the name)",
+            remedy="merge once with spark.master local[*] in merge.spark; files have other names by now",
+            runbook="merge-session",
+        )
+    fetched = {f.path: visible(g, room) for f, g in zip(hidden, present(layout, hidden, room), strict=True)}
+    return [fetched.get(f.path) or in_place(layout, f) for f in files]

@@ -126,7 +126,7 @@ class _JarSet:
             raise ConfigurationError(
                 f"Spark needs {self.purpose}, and {place} does not have them",
                 remedy=f"run `{self.command}` once (or `make setup`)",
-                runbook="merge-session",
+                runbook="package-missing",
             )
         return found
 

@@ -22,7 +22,7 @@ from cdcflow.errors import ConfigurationError
 
 INSTALL_JAVA = (
     "install Java 17 or newer (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME;"
-    " small merges need none: pip install 'cdcflow[local]' and merge.engine local"
+    " small merges need no Java: pip install 'cdcflow[local]' and merge.engine local"
 )
 _KNOWN = re.compile(
     rb"""^(
@@ -106,12 +106,14 @@ def no_java(attempted: str) -> ConfigurationError:
     program = os.path.join(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else "java"
     if shutil.which(program) is None:
         return ConfigurationError(
-            f"{attempted}: there is no Java here ({program} is not found)", remedy=INSTALL_JAVA, runbook="merge-session"
+            f"{attempted}: there is no Java here ({program} is not found)",
+            remedy=INSTALL_JAVA,
+            runbook="package-missing",
         )
     return ConfigurationError(
-        f"{attempted}: {program} ended before Spark was there (its own words are above)",
-        remedy=f"mend what it says, or {INSTALL_JAVA}",
-        runbook="merge-session",
+        f"{attempted}: {program} ended before Spark was ready (its own output is above)",
+        remedy=f"fix what it reports, or {INSTALL_JAVA}",
+        runbook="package-missing",
     )
 
 

@@ -32,8 +32,8 @@ def java_options(options: Mapping[str, str]) -> dict[str, str]:
     unknown = sorted(name for name in options if name.startswith(_SECURING) and name not in _HANDLED)
     if unknown:
         raise ConfigurationError(
-            f"reading the log in Kafka with Spark: log.kafka.options has {', '.join(unknown)}, and Spark's client has "
-            "nothing for it that cdcflow knows",
+            f"reading the log in Kafka with Spark: log.kafka.options has {', '.join(unknown)}, and cdcflow knows "
+            f"no such option of Spark's client",
             remedy="secure the connection with security.protocol, sasl.mechanism (PLAIN, SCRAM-SHA-256 or -512) and "
             "ssl.ca.location; or copy the log into a folder (`cdcflow log copy`) and merge that",
             runbook="merge-session",
@@ -55,8 +55,8 @@ def _login(mechanism: str, options: Mapping[str, str]) -> str:
     module = _LOGINS.get(mechanism.upper())
     if module is None:
         raise ConfigurationError(
-            f"reading the log in Kafka with Spark: sasl.mechanism {mechanism or 'is not set'} with a username and a "
-            "password is none that Spark's client has",
+            f"reading the log in Kafka with Spark: sasl.mechanism {mechanism or 'is not set'} with a username and "
+            f"a password is not one that Spark's client supports",
             remedy=f"use one of {', '.join(_LOGINS)}",
             runbook="merge-session",
         )

@@ -187,13 +187,14 @@ def _named(attempted: str, error: Exception) -> CdcflowError:
     if "data source" in text and "kafka" in text:
         return ConfigurationError(
             f"{attempted}: this Spark session has no Kafka source",
-            remedy="fetch its jars with `python -m cdcflow.spark.jars --kafka` and begin with session(kafka=True), or "
+            remedy="fetch its jars with `python -m cdcflow.spark.jars --kafka` and create the session with "
+            "session(kafka=True), or "
             "give them to spark-submit with --jars",
             runbook="package-missing",
         )
     if "No module named 'cdcflow" in str(error):
         return ConfigurationError(
-            f"{attempted}: the machine that seals has no package cdcflow, or another version of it",
+            f"{attempted}: the machine that seals lacks the package cdcflow, or has another version of it",
             remedy="install cdcflow on every machine of the cluster, in the Python that PYSPARK_PYTHON names",
             runbook="package-missing",
         )

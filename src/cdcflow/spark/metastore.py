@@ -46,7 +46,8 @@ def check_metastore(spark: SparkSession, metastore: Metastore) -> None:
     if found:
         wanted = ", ".join(f"{name}={value}" for name, value in settings(metastore).items())
         raise ConfigurationError(
-            f"Delta tables are to have names in the Hive metastore {metastore.uri or '(of its own settings)'}, and this"
+            f"the settings put Delta tables into the Hive metastore {metastore.uri or '(of its own settings)'}, "
+            f"and this"
             f" Spark session uses {found}",
             remedy=f"begin a session with {wanted}: by cdcflow.spark.session(settings=…) in a process without one,"
             " or by --conf of spark-submit",
@@ -57,7 +58,7 @@ def check_metastore(spark: SparkSession, metastore: Metastore) -> None:
     except Exception as error:
         raise SinkUnavailable(
             f"asking the Hive metastore {metastore.uri or ''}: {first_line(error)}",
-            remedy="see that the metastore runs and answers, and merge again",
+            remedy="make sure that the metastore runs and answers, then merge again",
             runbook="catalog-unreachable",
         ) from error
 
@@ -96,8 +97,8 @@ class Entry:
             raise SinkUnavailable(
                 f"naming the table at {self._location} {self._database}.{self._name} in the metastore:"
                 f" {first_line(error)}",
-                remedy="see that the metastore answers, reaches that place, and lets this user create databases and"
-                " tables; then merge again",
+                remedy="make sure that the metastore answers, reaches that location, and lets this user create "
+                "databases and tables; then merge again",
                 runbook="catalog-unreachable",
             ) from error
 
@@ -128,8 +129,8 @@ class Entry:
 
     def _taken(self, provider: str, there: str) -> CannotFollow:
         remedy = (
-            "set merge.catalog.prefix, so that this warehouse has databases of its own, or take that name out of the"
-            " metastore (DROP TABLE removes the files, too, of a table that was made without a location)"
+            "set merge.catalog.prefix, so that this warehouse has its own databases, or remove that name from the "
+            "metastore (DROP TABLE removes the files, too, of a table that was made without a location)"
         )
         if there.startswith(self._qualified(self._warehouse.at(())) + "/"):
             remedy = (

@@ -112,7 +112,7 @@ def holding_interrupts() -> Iterator[None]:
 
     def hold(number: int, frame: FrameType | None) -> None:
         if not held:
-            sys.stderr.write("Spark is starting; it is ended as soon as it can be\n")
+            sys.stderr.write("Spark is still starting; cdcflow ends it as soon as possible\n")
         held.append(number)
 
     before = signal.signal(signal.SIGINT, hold)

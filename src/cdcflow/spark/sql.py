@@ -12,9 +12,10 @@ from cdcflow.errors import InvariantViolated
 from cdcflow.merge import statement
 from cdcflow.merge.acts import Act
 from cdcflow.merge.format import Format
-from cdcflow.merge.reduce import Layout, read_schema
+from cdcflow.merge.modes import CURRENT, ModeRules
+from cdcflow.merge.reduce import TRANSACTIONS_READ, Layout, read_schema
 from cdcflow.merge.target import Target
-from cdcflow.merge.types import DECIMAL_TEXT
+from cdcflow.merge.types import DECIMAL_TEXT, name_sql
 from cdcflow.model.table import MISSING, Table
 from cdcflow.warehouse.port import Snapshot
 from cdcflow.warehouse.segments import InputFile
@@ -41,6 +42,10 @@ class SparkSql:
             _register_decimal_text(self._spark)
         rows = self._spark.read.schema(read_schema(shape, moved=moved)).parquet(*(_literal(f.path) for f in files))
         return named(rows.where(where).selectExpr(*columns), what)
+
+    def transactions(self, files: Sequence[InputFile], columns: Sequence[str]) -> str:
+        rows = self._spark.read.schema(TRANSACTIONS_READ).parquet(*(_literal(f.path) for f in files))
+        return named(rows.selectExpr(*columns), "transactions")
 
     def view(self, what: str, sql: str) -> str:
         return named(self._spark.sql(sql), what)
@@ -110,11 +115,17 @@ class StatementTable(ABC):
         """What `Snapshot.transactions` was at an older version; none of them where that is not known any more."""
 
     @abstractmethod
+    def snapshot_at(self, version: int) -> Snapshot | None:
+        """What it was at a version; None where that is not there any more."""
+
+    @abstractmethod
     def at(self, version: int) -> DataFrame:
         """The rows of a version."""
 
-    def make(self, target: Target, source: str, begun: int, metadata: Mapping[str, Any]) -> None:
-        self.commit(statement.create(self.sql, self._rules, target, source, begun, self.location), metadata)
+    def make(
+        self, target: Target, source: str, begun: int, metadata: Mapping[str, Any], mode: ModeRules = CURRENT
+    ) -> None:
+        self.commit(statement.create(self.sql, self._rules, target, source, begun, self.location, mode), metadata)
 
     def begin(self, begun: int, metadata: Mapping[str, Any]) -> None:
         self.commit(statement.begin(self.sql, begun), metadata)
@@ -123,17 +134,29 @@ class StatementTable(ABC):
         for sql in statement.alter(self.sql, self._rules, act):
             self.commit(sql, metadata, app, version)
 
-    def standing(self, layout: Layout, changes: str) -> str:
+    def standing(self, layout: Layout, changes: str, *, whole: bool = False) -> str:
         return self.sql
 
     def fold(self, folding: statement.Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
         self.commit(folding.sql(self.sql), metadata, app, version)
 
-    def sweep(self, before: int, metadata: Mapping[str, Any], app: str, version: int) -> None:
-        self.commit(statement.sweep(self.sql, before), metadata, app, version)
+    def sweep(
+        self,
+        before: int,
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        ended: str | None = None,
+        assigned: str = "",
+    ) -> None:
+        self.commit(statement.sweep(self.sql, before, ended, assigned), metadata, app, version)
 
-    def rows_that_miss(self) -> int:
-        return self._spark.table(self.sql).where(f"{MISSING} IS NOT NULL").count()
+    def rows_that_miss(self, ended: str | None = None) -> int:
+        rows = self._spark.table(self.sql).where(f"{MISSING} IS NOT NULL")
+        if ended is None:
+            return rows.count()
+        is_mark = rows.schema[ended].dataType.simpleString() == "boolean"
+        return rows.where(f"NOT {statement.is_ended('', ended)}" if is_mark else f"{name_sql(ended)} IS NULL").count()
 
     def forget(self) -> None:  # noqa: B027  most remember nothing
         """What its session remembers of the table: the next one that comes may be another of its name."""

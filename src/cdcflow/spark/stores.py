@@ -40,8 +40,8 @@ def reach(spark: SparkSession, address: StoreAddress) -> None:
     if reached not in (None, place):
         raise ConfigurationError(
             f"this Spark has reached a bucket {address.bucket} at {reached}, and cannot reach the one at {place} too",
-            remedy="begin a new Spark application for it, or give the buckets names that differ",
-            runbook="package-missing",
+            remedy="start a new Spark application for it, or give the buckets different names",
+            runbook="merge-session",
         )
     prefix = f"fs.s3a.bucket.{address.bucket}"
     options: dict[str, str | None] = {
@@ -59,7 +59,8 @@ def reach(spark: SparkSession, address: StoreAddress) -> None:
     except Exception as error:
         raise ConfigurationError(
             f"this Spark session cannot reach the bucket {address.bucket}: it has no S3A",
-            remedy="fetch its jars with `python -m cdcflow.spark.jars --s3` and begin with session(s3=True), or give"
+            remedy="fetch its jars with `python -m cdcflow.spark.jars --s3` and create the session with "
+            "session(s3=True), or give"
             " them to spark-submit with --jars",
             runbook="package-missing",
         ) from error
@@ -77,11 +78,11 @@ def check_commits(spark: SparkSession, warehouse: Warehouse) -> None:
     chosen = spark.sparkContext.getConf().get(setting, "")
     if not chosen:
         raise ConfigurationError(
-            f"merging into {warehouse}: this Spark session would commit there as Delta does by itself, and of two"
-            " drivers one could undo what the other has done",
+            f"merging into {warehouse}: this Spark session would commit with Delta's own log store, and one of "
+            f"two drivers could undo the commits of the other",
             remedy=f"begin with cdcflow.spark.session(), or set {setting}={wanted} and give Spark the jars that"
             " cdcflow.spark.jars.jars() lists (and s3_jars() for S3)",
-            runbook="package-missing",
+            runbook="merge-session",
         )
     if chosen != wanted:
         _log.info("another log store is used for Delta's commits", log_store=chosen)
@@ -95,8 +96,8 @@ def check_commits(spark: SparkSession, warehouse: Warehouse) -> None:
         raise _away(f"looking at {warehouse}", error) from error
     if not safe:
         raise ConfigurationError(
-            f"merging into {warehouse}: this store overwrites an object that it was asked to leave alone"
-            " (no conditional writes), so two merges could lose one another's commits",
+            f"merging into {warehouse}: this store has no conditional writes, so two merges could lose each "
+            f"other's commits",
             remedy="use a store with conditional writes (If-None-Match), Iceberg tables with a catalog, or a folder",
             runbook="store-unsuitable",
         )
@@ -143,7 +144,8 @@ class _Lease:
             if held_ms is not None and held_ms < LEASED_FOR_S * 1000:
                 raise SinkUnavailable(
                     f"merging into {self._warehouse}: another merge works there, or did {held_ms / 1000:.0f} s ago",
-                    remedy=f"try again when it is done; one that was killed is forgotten after {LEASED_FOR_S:.0f} s",
+                    remedy=f"try again when it is done; the lease of a merge that was killed expires after "
+                    f"{LEASED_FOR_S:.0f} s",
                     runbook="busy",
                 )
             self._write(self._path)
@@ -199,7 +201,7 @@ def _hadoop(spark: SparkSession) -> Any:  # Any: py4j gives whatever the other s
 def _away(attempted: str, error: Exception) -> SinkUnavailable:
     return SinkUnavailable(
         f"{attempted}: {first_line(error)}",
-        remedy="see that the store answers, and merge again",
+        remedy="make sure that the store answers, then merge again",
         runbook="store-unreachable",
     )
 

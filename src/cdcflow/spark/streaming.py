@@ -127,7 +127,7 @@ def _check(log: Layout | Tier) -> None:
         if not log.exists():
             raise ConfigurationError(
                 f"there is no change log at {log.name}",
-                remedy="start `cdcflow run` first, or name the log's directory; one in an object store is given as"
+                remedy="start `cdcflow run` first, or name the log's directory; pass a log in an object store as"
                 " cdcflow.wiring.log_layout(config.log)",
                 runbook="no-log",
             )

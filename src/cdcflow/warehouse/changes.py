@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from cdcflow.merge import moves
+from cdcflow.merge import ending, moves
 from cdcflow.merge.reduce import Layout, Mask, projection
 from cdcflow.model.change import TRUNCATE
-from cdcflow.model.table import OFFSET, OP
+from cdcflow.model.table import OFFSET, OP, TRANSACTION
 from cdcflow.warehouse.port import SqlSession
-from cdcflow.warehouse.segments import InputFile
+from cdcflow.warehouse.segments import InputFile, shapes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +49,36 @@ class _Views:
 
 def last_truncate(session: SqlSession, files: Sequence[InputFile]) -> int:
     """The offset of the newest truncate; 0 where there is none."""
-    newest = 0
+    return max(truncates(session, files), default=0)
+
+
+def truncates(session: SqlSession, files: Sequence[InputFile]) -> dict[int, int]:
+    """The truncates in files of one incarnation: by offset the number of their shape."""
+    shapes = shapes_of(files)
+    found: dict[int, int] = {}
     for shape in {f.shape for f in files if f.ops.get(TRUNCATE)}:
         own = [f for f in files if f.shape == shape and f.ops.get(TRUNCATE)]
         # A compacted file may have one that lies before the range.
         after = max(f.after for f in own)
         where = f"{OP} = '{TRUNCATE}' AND {OFFSET} > {after}"
         name = session.read("truncates", own, shape, where, [f"{OFFSET} AS o"], moved=False)
-        ((found,),) = session.rows(f"SELECT max(o) FROM {name}")  # noqa: S608  a name of ours
+        found |= dict.fromkeys((int(o) for (o,) in session.rows(f"SELECT o FROM {name}")), shapes.index(shape))  # noqa: S608  ours
         session.drop([name])
-        newest = max(newest, int(found or 0))
-    return newest
+    return found
+
+
+def truncates_by_transaction(session: SqlSession, files: Sequence[InputFile]) -> list[tuple[int, int]]:
+    """The last truncate of each transaction that has one: its offset and the transaction's number."""
+    found: dict[int, int] = {}
+    for shape in {f.shape for f in files if f.ops.get(TRUNCATE)}:
+        own = [f for f in files if f.shape == shape and f.ops.get(TRUNCATE)]
+        where = f"{OP} = '{TRUNCATE}' AND {OFFSET} > {max(f.after for f in own)}"
+        columns = [f"{OFFSET} AS o", f"{TRANSACTION} AS n"]
+        name = session.read("truncates", own, shape, where, columns, moved=False)
+        for number, offset in session.rows(f"SELECT n, max(o) FROM {name} GROUP BY n"):  # noqa: S608  ours
+            found[int(number)] = max(found.get(int(number), 0), int(offset))
+        session.drop([name])
+    return sorted((offset, number) for number, offset in found.items())
 
 
 @contextmanager
@@ -79,6 +98,44 @@ def view(
         session.drop(views.names)
 
 
+@contextmanager
+def ending_view(
+    session: SqlSession,
+    layout: Layout,
+    files: Sequence[InputFile],
+    after: int,
+    standing: Callable[[str], str] | None,
+    truncated: Mapping[int, int],
+) -> Iterator[View]:
+    """The same for a table in which rows stay that are no more (see `merge.ending`). `truncated`: see `truncates`."""
+    views = _Views(session)
+    try:
+        found = _completed_view(session, views, layout, files, after, standing, truncated)
+        if not truncated and all(f.ops and "d" not in f.ops for f in files):
+            yield View(views.view("living", ending.living(layout, found.name)), found.masks)
+        else:
+            name = views.view("marked", ending.marked(layout, found.name))
+            yield View(name, found.masks | {mask for mask in ending.masks(layout) if mask})
+    finally:
+        session.drop(views.names)
+
+
+@contextmanager
+def every(session: SqlSession, parts: Sequence[tuple[Layout, Sequence[InputFile]]]) -> Iterator[str]:
+    """All changes in files of several layouts of one table, truncates too, as one view."""
+    views = _Views(session)
+    try:
+        read = [
+            views.read("changes", own, version, layout, f"{OFFSET} > {max(f.after for f in own)}", moved=False)
+            for layout, files in parts
+            for version, shape in enumerate(layout.shapes)
+            if (own := [f for f in files if f.shape == shape])
+        ]
+        yield views.view("every", " UNION ALL ".join(f"SELECT * FROM {name}" for name in read))  # noqa: S608  ours
+    finally:
+        session.drop(views.names)
+
+
 def _completed_view(
     session: SqlSession,
     views: _Views,
@@ -86,6 +143,7 @@ def _completed_view(
     files: Sequence[InputFile],
     after: int,
     standing: Callable[[str], str] | None,
+    truncated: Mapping[int, int] | None = None,
 ) -> View:
     moved = any(f.file.moved and f.file.partial for f in files)
     parts = []
@@ -104,6 +162,8 @@ def _completed_view(
     name = parts[0]
     if len(parts) > 1:
         name = views.view("changes", " UNION ALL ".join(f"SELECT * FROM {part}" for part in parts))  # noqa: S608  ours
+    if truncated:
+        name = views.view("changes", ending.with_truncates(layout, name, truncated, moved=moved))
     masks: frozenset[Mask] = frozenset()
     if any(f.file.partial for f in files):
         masks = _masks(session, name)

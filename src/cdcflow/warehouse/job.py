@@ -34,6 +34,7 @@ from cdcflow.changelog import notes
 from cdcflow.changelog.layout import Layout as LogLayout
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated, SinkUnavailable
 from cdcflow.merge import statement
+from cdcflow.merge.modes import ModeRules, decided
 from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.merge.refusals import CannotFollow
 from cdcflow.model.position import Checkpoint
@@ -202,6 +203,7 @@ class _Run:
         self._ahead: set[TableId] = set()
         self._positions = Positions(log, whole, newest, published, warehouse, engines.first.rules, policies)
         self._ids: dict[TableId, str] = {}
+        self._modes: dict[TableId, ModeRules] = {}
         self._refused: list[CdcflowError] = []
         self._removed: set[str] = set()
         self._known: Mapping[str, TableId] = {}
@@ -238,15 +240,15 @@ class _Run:
                     return self._merged(table, engine)
             except (CannotFollow, HistoryLost) as error:
                 self._refused.append(error)
-                _log.error("table left out of the cut", table=str(table), reason=str(error))
-                return TableReport(str(table), 0, 0, False, 0.0, left_out=str(error))
+                _log.error("table left out of the cut", table=str(table), reason=error.with_section)
+                return TableReport(str(table), 0, 0, False, 0.0, left_out=error.with_section)
             except Exception as error:
                 if not engine.is_conflict(error):
                     raise
                 _log.info("table changed meanwhile, merging it again", table=str(table))
         raise SinkUnavailable(
             f"merging into {table}: somebody else changed the table during each of {CONFLICTS_MAX} tries",
-            remedy="nothing is lost; merge again when less is done to it",
+            remedy="nothing is lost; merge again when it is changed less often",
             runbook="busy",
         )
 
@@ -261,18 +263,21 @@ class _Run:
         if before is None and self._positions.is_removed(table):
             self._removed.add(str(table))
             return None
+        policy = self._policies.of(str(table))
+        mode = decided(table, None if before is None else before.properties, policy.mode, policy.history_columns)
         if (before is None or str(table) not in self._positions.backfilled) and not self._log.files(table, 0):
             if before is not None:
                 return None  # a cut shows it, and nothing here says more of it: its rows have expired
-            before = self._made_empty(there, table, engine)
-        start, since = self._positions.start(there, table, before)
+            before = self._made_empty(there, table, engine, mode)
+        start, since = self._positions.start(there, table, before, mode)
         if start > self._cut:
             self._ahead.add(table)  # a merge that died had come further with it than this step goes
         files = self._log.files(table, start, since)
         if files and (reason := engine.declines(before, files)) is not None:
             raise HandOver(reason)
         edits = self._edits(there, table, before)
-        range_ = TableRange(table, before, files, start, policy=self._policies.of(str(table)))
+        is_new = self._positions.is_new(table, before)
+        range_ = TableRange(table, before, files, start, policy=policy, mode=mode, is_new=is_new)
         work = TableMerge(self._log, self._positions, engine, there, range_, since, self._origin)
         if files:
             self._watch(Progress(str(table), self._chosen[table], len(self._chosen)))
@@ -282,15 +287,17 @@ class _Run:
         after = there.snapshot()
         if after is None:
             if since > self._checkpoint.next_offset - 1:
-                return TableReport(
-                    str(table), 0, 0, False, 0.0, left_out=f"it begins at offset {since}, after this cut"
+                later = CannotFollow(
+                    f"merging into {table}: it begins at offset {since}, after this cut",
+                    remedy="run `cdcflow merge` again later: a later cut has it",
                 )
-            raise InvariantViolated(f"merging {table}: no table came of {len(files)} files of the log")
+                return TableReport(str(table), 0, 0, False, 0.0, left_out=later.with_section)
+            raise InvariantViolated(f"merging {table}: {len(files)} files of the log gave no table")
         was = 0 if before is None else before.transactions.get(self._positions.app(table), 0)
         came_to, expected = after.transactions.get(self._positions.app(table), 0), self._cut if files else was
         if came_to != expected and table not in self._ahead:
             raise overtaken(table, came_to, self._cut)  # what it is now is not what it was at our cut
-        self._ids[table] = after.id
+        self._ids[table], self._modes[table] = after.id, mode
         known = self._positions.backfill(table)
         report = TableReport(
             name=str(table),
@@ -307,12 +314,12 @@ class _Run:
             _log.info("table merged", table=report.name, changes=report.changes, seconds=seconds, engine=engine.name)
         return report
 
-    def _made_empty(self, there: CurrentTable, table: TableId, engine: Engine) -> Snapshot | None:
+    def _made_empty(self, there: CurrentTable, table: TableId, engine: Engine, mode: ModeRules) -> Snapshot | None:
         """A table that has no row in the log, made. HistoryLost: it had some."""
         shape = self._positions.empty_shape(table)
         if shape is None:
             raise self._positions.history_lost(table)
-        range_ = TableRange(table, None, (), 0, policy=self._policies.of(str(table)))
+        range_ = TableRange(table, None, (), 0, policy=self._policies.of(str(table)), mode=mode)
         TableMerge(self._log, self._positions, engine, there, range_, 0, self._origin).make_empty(shape)
         made = there.snapshot()
         self._positions.see(table, made)
@@ -422,7 +429,7 @@ class _Run:
         if found and self._on_edit == "stop":
             raise ConfigurationError(
                 f"merging into {table}: somebody else changed its rows ({', '.join(found)})",
-                remedy=f"check the table against its source; to build it anew, move its folder away and run"
+                remedy=f"check the table against its source; to rebuild it, move its folder away and run"
                 f" `cdcflow backfill {table}`",
                 runbook="table-changed-by-others",
             )
@@ -433,6 +440,9 @@ class _Run:
     def _rows_that_miss(self, table: TableId) -> int:
         """How many rows miss columns: none once its backfill is done. Looked for only if one could have come or was
         there."""
+        mode = self._modes[table]
+        if mode.keeps_changes:
+            return 0  # nothing is completed later
         entry, before = self._positions.entry(table), self._positions.seen(table)
         if entry is not None and entry.complete and self._published is not None:
             since = self._published.cut
@@ -442,7 +452,7 @@ class _Run:
             since = None
         if since is not None and not any(f.file.partial for f in self._log.files(table, since)):
             return 0
-        return self._asked(table, lambda there: there.rows_that_miss())
+        return self._asked(table, lambda there: there.rows_that_miss(mode.ended))
 
 
 def _pin(there: CurrentTable, version: int, cut: int) -> None:

@@ -19,6 +19,7 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.merge import reduce
 from cdcflow.merge.acts import Act
 from cdcflow.merge.format import Format
+from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.statement import Folding
 from cdcflow.merge.target import FormatColumn, Target
 from cdcflow.model.table import Table
@@ -58,6 +59,9 @@ class SqlSession(Protocol):
     ) -> str:
         """A view of rows of the log in files of one shape: `columns` are expressions over the log's columns, `moved`
         says whether the old key is one of them. Returns its name."""
+
+    def transactions(self, files: Sequence[InputFile], columns: Sequence[str]) -> str:
+        """A view of the transactions in files of segments: `columns` are expressions over `reduce.TRANSACTIONS_READ`."""
 
     def view(self, what: str, sql: str) -> str:
         """A view of a query. Returns its name."""
@@ -102,7 +106,9 @@ class CurrentTable(Protocol):
     def pin(self, version: int, cut: int) -> None:
         """Keep a version for as long as its cut is kept, where the format does not by itself."""
 
-    def make(self, target: Target, source: str, begun: int, metadata: Mapping[str, Any]) -> None:
+    def make(
+        self, target: Target, source: str, begun: int, metadata: Mapping[str, Any], mode: ModeRules = CURRENT
+    ) -> None:
         """Create it (see `statement.create`)."""
 
     def begin(self, begun: int, metadata: Mapping[str, Any]) -> None:
@@ -111,17 +117,26 @@ class CurrentTable(Protocol):
     def follow(self, act: Act, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
         """One act of an evolution."""
 
-    def standing(self, layout: reduce.Layout, changes: str) -> str:
-        """A name in SQL of the rows that the table has: at least those whose keys are in the view `changes`."""
+    def standing(self, layout: reduce.Layout, changes: str, *, whole: bool = False) -> str:
+        """A name in SQL of the rows that the table has: at least those whose keys are in the view `changes`. `whole`:
+        all of them."""
 
     def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
         """Bring a range of changes into it."""
 
-    def sweep(self, before: int, metadata: Mapping[str, Any], app: str, version: int) -> None:
-        """Remove the rows older than an offset."""
+    def sweep(
+        self,
+        before: int,
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        ended: str | None = None,
+        assigned: str = "",
+    ) -> None:
+        """Remove the rows older than an offset; or end them, where a column says of a row that it is no more."""
 
-    def rows_that_miss(self) -> int:
-        """How many rows miss columns."""
+    def rows_that_miss(self, ended: str | None = None) -> int:
+        """How many rows miss columns, those that are no more aside."""
 
     def close(self) -> None:
         """Let go of its session."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import structlog
 
@@ -10,6 +11,7 @@ from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, SinkUn
 from cdcflow.merge import statement
 from cdcflow.merge.evolution import evolve
 from cdcflow.merge.format import Format
+from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.standing import Backfill
@@ -18,6 +20,7 @@ from cdcflow.model.table import Table, TableId
 from cdcflow.warehouse.cut import Cut, CutTable
 from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import CurrentTable, Snapshot
+from cdcflow.warehouse.ranges import grouped
 from cdcflow.warehouse.segments import Range, backfills, sealed, shapes_of, without_rows
 
 _log = structlog.get_logger()
@@ -63,16 +66,16 @@ class Positions:
             return
         if before.log_id != self._log.log_id:
             raise ConfigurationError(
-                f"merging {self._log.layout.name} into {self._warehouse}: the tables there come from another log"
-                f" ({before.log_id}, this one is {self._log.log_id})",
+                f"merging {self._log.layout.name} into {self._warehouse}: its tables come from another log "
+                f"({before.log_id}, this one is {self._log.log_id})",
                 remedy="merge into another warehouse",
                 runbook="other-log",
             )
         if before.cut > self._last_cut:
             raise ConfigurationError(
                 f"merging {self._log.layout.name} into {self._warehouse}: the log ends at cut {self._last_cut},"
-                f" the tables have cut {before.cut} already, so this is an older copy of the log",
-                remedy="merge the newest log, or into another warehouse",
+                f" the tables already have cut {before.cut}, so this is an older copy of the log",
+                remedy="merge the newest log, or merge into another warehouse",
                 runbook="other-log",
             )
 
@@ -102,6 +105,14 @@ class Positions:
             and published is not None
             and not self._log.files(table, published.cut)
         )
+
+    def is_new(self, table: TableId, before: Snapshot | None) -> bool:
+        """Whether a table is not there, or was only begun: nothing of ours is whole in it, and no cut knows it."""
+        if before is None:
+            return True
+        published = self._published
+        is_known = self.entry(table) is not None or (published is not None and str(table) in published.left_out)
+        return not is_known and not before.transactions.get(self.app(table))
 
     def history_lost(self, table: TableId) -> HistoryLost:
         """The error of a table that is to be made anew and has no row in the log."""
@@ -154,14 +165,14 @@ class Positions:
         source = json.loads(before.properties.get(statement.IDENTITY_PROPERTY, "null"))
         if strangers or source != self.source(table):
             raise ConfigurationError(
-                f"merging {self._log.layout.name} into table {table} of {self._warehouse}: that table was not made from"
-                f" table {table} of this log",
+                f"merging {self._log.layout.name} into table {table} of {self._warehouse}: that table was not "
+                f"merged from table {table} of this log",
                 remedy="merge into another warehouse, or move the table's folder away",
                 runbook="other-log",
             )
         done = before.transactions.get(ours, 0)
-        if not done and entry is not None and (entry.id, entry.version) == (before.id, before.version):
-            done = 0 if self._published is None else self._published.cut  # nothing has come into it: it is empty
+        if not done and self._was_empty(there, table, before):
+            done = 0 if self._published is None else self._published.cut
         # A table that nothing was ever merged into is none that a cut was published of, whatever its version.
         if done and entry is not None and self._published is not None and before.version >= entry.version:
             then = done if before.version == entry.version else there.transactions_of(entry.version).get(ours, done)
@@ -175,16 +186,25 @@ class Positions:
                 raise overtaken(table, done, self._last_cut)
             raise ConfigurationError(
                 f"merging {self._log.layout.name} into {table}: the log ends at cut {self._last_cut},"
-                f" the table has cut {done} already, so this is an older copy of the log",
-                remedy="merge the newest log, or into another warehouse",
+                f" the table already has cut {done}, so this is an older copy of the log",
+                remedy="merge the newest log, or merge into another warehouse",
                 runbook="other-log",
             )
         return done
 
+    def _was_empty(self, there: CurrentTable, table: TableId, before: Snapshot) -> bool:
+        """Whether the published cut shows it without a row, as it was made, and nothing has come into it since."""
+        entry = self.entry(table)
+        if entry is None or entry.id != before.id or before.version < entry.version:
+            return False
+        return before.version == entry.version or not there.transactions_of(entry.version).get(self.app(table))
+
     def source(self, table: TableId) -> dict[str, str]:
         return {"log": self._log.log_id, "schema": table.schema, "name": table.name}
 
-    def start(self, there: CurrentTable, table: TableId, before: Snapshot | None) -> tuple[int, int]:
+    def start(
+        self, there: CurrentTable, table: TableId, before: Snapshot | None, mode: ModeRules = CURRENT
+    ) -> tuple[int, int]:
         """The cut behind which a table is to be merged, and the offset before which nothing is needed (0: none).
 
         Raises:
@@ -193,46 +213,65 @@ class Positions:
         """
         start = self.position(there, table, before)
         if before is None or not start:
-            return start, self._beginning(table)
+            return start, self.beginning(table, mode)
+        return start, self.behind(table, start, mode)
+
+    def behind(self, table: TableId, start: int, mode: ModeRules = CURRENT) -> int:
+        """The offset before which nothing is needed of the log for a table that is at a cut (0: all behind the cut is).
+
+        Raises:
+            HistoryLost: the log does not reach back to it.
+        """
         if start >= self._cut or self._log.reaches(start):
-            return start, 0
+            return 0
+        if mode.keeps_changes:
+            raise self._log.changes_lost(table, start)
         floor = self.backfill(table).floor
         if floor is not None and self._log.has(floor):
-            return start, floor  # everything was read since, so what lies between is not needed
+            return floor  # everything was read since, so what lies between is not needed
         raise self._log.history_lost(table, start)
 
-    def _beginning(self, table: TableId) -> int:
-        """The offset from which on a table is folded that has no rows yet, as whole as the log allows."""
+    def beginning(self, table: TableId, mode: ModeRules = CURRENT) -> int:
+        """The offset from which on a table is folded that has no rows yet, as whole as the log allows.
+
+        Raises:
+            CannotFollow, HistoryLost: as `start` does.
+        """
         if not self._whole.files(table, 0):
             return 0  # it was made without a row
         refused: CdcflowError = self._whole.history_lost(table, 0)
-        new_versions = self._policies.of(str(table)).incompatible == "new_column"
-        for offset in Backfill.of(self._newest_backfills.get(str(table), {})).beginnings():
+        beginnings = Backfill.of(self._newest_backfills.get(str(table), {})).beginnings()
+        if mode.keeps_changes or mode.ends is not None:
+            beginnings = (self._whole.beginning, *beginnings)
+        for offset in beginnings:
             if not (self._whole.reaches(0) or self._whole.has(offset)):
                 continue
             files = self._whole.files(table, 0)
             # At least one row, of which the table learns its columns; the sweep takes it.
             since = min(offset, files[-1].file.last_offset) if files else offset
             try:
-                shapes = shapes_of(self._whole.files(table, 0, since))
-                evolve(None, shapes, format_=self._rules, new_versions=new_versions)
+                self._evolve(table, shapes_of(self._whole.files(table, 0, since)), mode)
             except CannotFollow as error:
-                evolve(
-                    None, [files[-1].shape], format_=self._rules
-                )  # of a shape that no table can have it says so itself
+                self._evolve(table, [files[-1].shape], mode)  # of a shape that no table can have it says so itself
                 refused = CannotFollow(
-                    f"{str(error).splitlines()[0]}, and no backfill after that is in the log's sealed segments",
-                    remedy=f"run `cdcflow backfill {table}`, and `cdcflow merge` when it is sealed (log.seal.age_max)",
+                    f"{str(error).splitlines()[0]}, and the log's sealed segments have no later backfill",
+                    remedy=f"run `cdcflow backfill {table}`, and `cdcflow merge` once it is sealed (log.seal.age_max)",
                 )
             else:
                 return since
         raise refused
 
+    def _evolve(self, table: TableId, shapes: Sequence[Table], mode: ModeRules) -> None:
+        """Whether a table follows these shapes. CannotFollow: it does not."""
+        target, new_versions = None, self._policies.of(str(table)).keeps_versions
+        for group in grouped(shapes, mode):
+            target = evolve(target, group, format_=self._rules, mode=mode, new_versions=new_versions).target
+
 
 def overtaken(table: TableId, came_to: int, cut: int) -> SinkUnavailable:
     """The error of a merge whose table another merge has brought further."""
     return SinkUnavailable(
-        f"merging into {table}: another merge has brought it to cut {came_to} while this one brought it to {cut}",
+        f"merging into {table}: another merge brought it to cut {came_to} while this one merged cut {cut}",
         remedy="nothing is lost; merge again",
         runbook="busy",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -37,6 +37,10 @@ class InputFile:
         return self.file.ops or {}
 
 
+class SegmentGone(SinkUnavailable):
+    """A segment that was listed was compacted or expired before it was read."""
+
+
 class Manifests(Sequence[Segment]):
     """A log's segments by their manifests, oldest first, each read when it is first looked at.
 
@@ -66,7 +70,7 @@ class Manifests(Sequence[Segment]):
             return self._manifest(self._bounds[at])
         except FileNotFoundError:
             first, last = self._bounds[at]
-            raise SinkUnavailable(
+            raise SegmentGone(
                 f"merging {self._layout.name}: segment {first}-{last} was compacted or expired just now",
                 remedy="merge again",
                 runbook="busy",
@@ -103,6 +107,10 @@ class Manifests(Sequence[Segment]):
         return self._read[bounds]
 
 
+_NO_SHAPE = Table(TableId("", ""), 0, (), ())
+"""Of a file that has no table's rows."""
+
+
 class OlderNeeded(Exception):
     """What was asked for may lie before the segments that were listed."""
 
@@ -135,12 +143,28 @@ class Range:
             segments = self.segments.behind(before.offset)
         elif self.older:
             raise OlderNeeded
-        for segment in segments:
-            for file in segment.files:
-                if file.table is not None:
-                    table = TableId(str(file.table["schema"]), str(file.table["name"]))
-                    found[str(table)] = table
-        return found
+        return found | _tables_in(segments)
+
+    def tables_behind(self, offset: int) -> dict[str, TableId]:
+        """Every table with rows in the segments behind an offset."""
+        return _tables_in(self.segments.behind(offset))
+
+    def transactions(self, files: Sequence[InputFile], offsets: Collection[int] = ()) -> list[InputFile]:
+        """The files with the transactions of these files' segments, and of those in which the offsets lie; a segment
+        that has expired has none."""
+        found = {f.segment.first_offset: f.segment for f in files}
+        for offset in offsets:
+            if self.older and self.segments and offset < self.segments[0].first_offset:
+                raise OlderNeeded
+            behind = self.segments.behind(offset - 1)
+            if behind and behind[0].first_offset <= offset:
+                found[behind[0].first_offset] = behind[0]
+        shape = files[0].shape if files else _NO_SHAPE
+        listed = []
+        for segment in (found[first] for first in sorted(found)):
+            room = self.layout.segment(segment.first_offset, segment.last_offset).resolve()
+            listed += [InputFile(str(room / f.path), shape, f, segment) for f in segment.files if f.table is None]
+        return listed
 
     def _from(self, after_cut: int) -> int:
         """The number of the first segment with a cut behind this one. Read from the newest on back."""
@@ -208,15 +232,41 @@ class Range:
             raise OlderNeeded
         return there
 
+    @property
+    def beginning(self) -> int:
+        """The offset with which the log begins; 0: it has all that ever was."""
+        return 0 if self.reaches(0) else self.segments[0].first_offset
+
+    def changes_lost(self, table: TableId, after_cut: int) -> HistoryLost:
+        """What to say when a table that holds every change must go on from a cut that is not reached."""
+        first = self.segments[0]
+        return HistoryLost(
+            f"merging {table} from cut {after_cut}: the log {self.layout.name} begins at cut {first.first_cut}"
+            f" (offset {first.first_offset}); changes before that have expired, and the table would lack them",
+            remedy="move the table's folder away in the warehouse, then run `cdcflow merge`: a new table begins where"
+            " the log does",
+            runbook="log-expired",
+        )
+
     def history_lost(self, table: TableId, after_cut: int) -> HistoryLost:
         """What to say when a table must go on from a cut that is not reached."""
         first = self.segments[0]
         return HistoryLost(
             f"merging {table} from cut {after_cut}: the log {self.layout.name} begins at cut {first.first_cut}"
-            f" (offset {first.first_offset}); what was before has expired",
+            f" (offset {first.first_offset}); everything before it has expired",
             remedy=f"run `cdcflow backfill {table}`, then `cdcflow merge`",
             runbook="log-expired",
         )
+
+
+def _tables_in(segments: Manifests) -> dict[str, TableId]:
+    found = {}
+    for segment in segments:
+        for file in segment.files:
+            if file.table is not None:
+                table = TableId(str(file.table["schema"]), str(file.table["name"]))
+                found[str(table)] = table
+    return found
 
 
 def sealed(location: LogLocation, behind: int = 0, *, recent: bool = False) -> Range:

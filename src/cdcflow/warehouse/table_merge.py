@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from cdcflow.merge import statement
+from cdcflow.merge import statement, versions
 from cdcflow.merge.evolution import Evolution, evolve
 from cdcflow.model.table import Table
-from cdcflow.warehouse.port import CurrentTable, Engine
-from cdcflow.warehouse.positions import Positions
-from cdcflow.warehouse.ranges import TableRange
-from cdcflow.warehouse.segments import Range, offsets_of
+from cdcflow.warehouse import histories
+from cdcflow.warehouse.foldings import folding
+from cdcflow.warehouse.port import CurrentTable, Engine, Snapshot
+from cdcflow.warehouse.positions import Positions, overtaken
+from cdcflow.warehouse.ranges import TableRange, grouped
+from cdcflow.warehouse.segments import InputFile, Range, offsets_of, shapes_of
 
 
 class TableMerge:
@@ -40,7 +43,11 @@ class TableMerge:
         self._origin = origin
         table, before = range_.table, range_.before
         # Where the range begins behind something, nothing of before it is known to live.
-        self._range = replace(range_, sweep=max(positions.sweep_due(table), since if before is not None else 0))
+        sweep = max(positions.sweep_due(table), since if before is not None else 0)
+        self._range = replace(range_, sweep=0 if range_.mode.keeps_changes else sweep)
+        backfill = positions.backfill(table)
+        if range_.mode.ends is not None and (sweep or not backfill.is_done):
+            self._range = replace(self._range, since=backfill.since)
         self._app = positions.app(table)
 
     @property
@@ -51,36 +58,90 @@ class TableMerge:
     def sweep(self) -> None:
         """Nothing new, but a backfill is done: remove what it did not find."""
         generation = self._positions.backfill(self._range.table).finished
-        self._there.sweep(self._range.sweep, self._metadata(), f"{self._app}/sweep", generation)
+        mode, before = self._range.mode, self._range.sweep
+        assigned = "" if mode.ends is None else versions.swept(mode.ends, before, self._moment(before))
+        app = f"{self._app}/sweep"
+        self._there.sweep(before, self._metadata(), app, generation, mode.ended, assigned)
+
+    def _moment(self, offset: int) -> tuple[str, int] | None:
+        """Position and time of an offset's transaction."""
+        with self._room() as room:
+            files = self._engine.located(self._log.layout, self._log.transactions([], [offset]), room)
+            return histories.moment(self._there.session, files, offset)
 
     def make_empty(self, shape: Table) -> None:
         """Make a table of which the log has no row yet."""
-        target = evolve(None, [shape], format_=self._engine.rules).target
+        mode = self._range.mode
+        target = evolve(None, [shape], format_=self._engine.rules, mode=mode).target
         source = json.dumps(self._positions.source(self._range.table), separators=(",", ":"))
-        self._there.make(target, source, 0, self._metadata())
+        self._there.make(target, source, 0, self._metadata(), mode)
 
     def run(self) -> None:
         """Bring the range into the table."""
-        layout = self._log.layout
-        with tempfile.TemporaryDirectory(
-            prefix="cdcflow-merge-", dir=None if layout.store is None else layout.store.room
-        ) as room:
-            files = self._engine.located(layout, self._range.files, Path(room))
-            self._range = replace(self._range, files=files)
-            self._merge()
+        range_, layout = self._range, self._log.layout
+        with self._room() as room:
+            files = self._engine.located(layout, range_.files, room)
+            transactions: list[InputFile] = []
+            if range_.mode.ends is not None:
+                asked = [offset for offset in (range_.since, range_.sweep) if offset]
+                transactions = self._engine.located(layout, self._log.transactions(range_.files, asked), room)
+            self._range = replace(range_, files=files, transactions=transactions)
+            if range_.mode.in_turn:
+                self._merge_in_turn()
+            else:
+                self._merge()
+
+    @contextmanager
+    def _room(self) -> Iterator[Path]:
+        """A folder for files that are fetched."""
+        store = self._log.layout.store
+        with tempfile.TemporaryDirectory(prefix="cdcflow-merge-", dir=None if store is None else store.room) as room:
+            yield Path(room)
+
+    def _merge_in_turn(self) -> None:
+        """Each incarnation of the source table in a commit of its own: the rows of one that is gone stay."""
+        whole = self._range
+        groups = grouped(shapes_of(whole.files), whole.mode)
+        for shapes in groups:
+            files = [f for f in whole.files if f.shape.incarnation == shapes[0].incarnation]
+            is_last = shapes is groups[-1]
+            app = self._app if is_last else f"{self._app}/until/{offsets_of(files)[1]}"
+            before = self._range.before
+            if before is not None and before.transactions.get(app) and not is_last:
+                continue  # a merge that died came further
+            self._range = replace(self._range, files=files, sweep=whole.sweep if is_last else 0)
+            evolution = self._range.evolution(before, shapes, self._engine.rules)
+            self._evolve(evolution)
+            with folding(self._range, self._there.session, [evolution], self._there.standing) as found:
+                self._there.fold(found, self._metadata(), app, self._cut if is_last else 1)
+            if not is_last:
+                self._range = replace(self._range, before=self._looked_at_again())
+        self._range = replace(whole, before=self._range.before)
 
     def _merge(self) -> None:
-        evolution = self._range.evolution(self._engine.rules)
-        self._evolve(evolution)
-        with self._range.folding(self._there.session, evolution, self._there.standing) as folding:
-            self._there.fold(folding, self._metadata(), self._app, self._cut)
+        there, evolutions = self._range.before, list[Evolution]()
+        for shapes in grouped(shapes_of(self._range.files), self._range.mode):
+            if evolutions:
+                there = self._looked_at_again()
+            evolutions.append(self._range.evolution(there, shapes, self._engine.rules))
+            self._evolve(evolutions[-1])
+        with folding(self._range, self._there.session, evolutions, self._there.standing) as found:
+            self._there.fold(found, self._metadata(), self._app, self._cut)
+
+    def _looked_at_again(self) -> Snapshot | None:
+        """The table after an evolution, to which the next one adds. Rows that came meanwhile are somebody else's."""
+        found, before = self._there.snapshot(), self._range.before
+        came_to = 0 if found is None else found.transactions.get(self._app, 0)
+        if came_to != (0 if before is None else before.transactions.get(self._app, 0)):
+            raise overtaken(self._range.table, came_to, self._cut)
+        return found
 
     def _evolve(self, evolution: Evolution) -> None:
         """Bring the table into the shape that the range needs."""
         table, before = self._range.table, self._range.before
         if evolution.before is None:
             source = json.dumps(self._positions.source(table), separators=(",", ":"))
-            self._there.make(evolution.target, source, self._since, self._metadata())
+            self._there.make(evolution.target, source, self._since, self._metadata(), self._range.mode)
         elif before is not None and not before.transactions.get(self._app):
             self._there.begin(self._since, self._metadata())
         for act in evolution.acts():

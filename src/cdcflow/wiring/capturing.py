@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import structlog
@@ -16,10 +17,12 @@ from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.pipeline import Capture
 from cdcflow.pipeline.attempt import Orders, Pace
 from cdcflow.pipeline.freshness import Freshness
+from cdcflow.pipeline.late import LateTraces
 from cdcflow.pipeline.observing import OnEvent
 from cdcflow.pipeline.settings import CaptureSettings, OpenedLog
 from cdcflow.pipeline.spans import OnSpan
 from cdcflow.ports import ControlTable, Source
+from cdcflow.service import last_words
 from cdcflow.sources.postgres.connection import Address
 from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.wiring.logs import log_layout, log_reader, open_log, topics
@@ -77,6 +80,7 @@ def capture(
     log that is not reached at the first try ends it. `on_span` is told how long each cut and window took.
     """
     settings = capture_settings(config, backfill_new=backfill is None)
+    folder = config.log.folder
     return Capture(
         open_source=settings.open_source,
         open_log=settings.open_log,
@@ -93,6 +97,7 @@ def capture(
         freshness=Freshness(config.service.freshness_every),
         on_span=on_span,
         newest_checkpoint=lambda: _newest_checkpoint(config),
+        late=LateTraces(partial(last_words.of_late, folder), partial(last_words.write_late, folder)),
     )
 
 
@@ -115,12 +120,16 @@ def capture_settings(config: Config, *, backfill_new: bool = True, reopened: boo
 
 
 def tried(config: Config) -> dict[str, str]:
-    """What a capture connects to, as what, for messages: the source, and a log in Kafka. Never a secret."""
+    """What is connected to, as what, for messages: the source, a log in Kafka, published topics. Never a secret."""
     found = {"source": _address_of(config)}
     if isinstance(config.log, KafkaLog):
         kafka = config.log.kafka
         user = f", user {kafka.username}" if kafka.username else ""
         found["log"] = f"brokers {kafka.brokers}, topic {kafka.topic}{user}"
+    if config.publish is not None:
+        topics = config.publish.kafka
+        user = f", user {topics.username}" if topics.username else ""
+        found["publish"] = f"brokers {topics.brokers}, topics {topics.topic_prefix}.*{user}"
     return found
 
 

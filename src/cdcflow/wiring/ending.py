@@ -21,9 +21,9 @@ def drop(config: Config) -> Sequence[Dropped]:
     reader = log_reader(config)
     if not reader.exists():
         raise ConfigurationError(
-            f"there is no change log at {reader.name}, and its id names what cdcflow made at the source",
-            remedy="mend log in the settings; if the log is gone for good, a new log's `cdcflow doctor` lists the"
-            " slots that others left, each with the SQL that removes it",
+            f"there is no change log at {reader.name}, and cdcflow needs its id to find what it made at the source",
+            remedy="correct `log` in the settings; if the log is gone for good, `cdcflow doctor` of a new log "
+            "lists the slots that other logs left, each with the SQL that removes it",
         )
     source = open_source(config)
     try:

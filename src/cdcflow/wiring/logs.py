@@ -154,7 +154,7 @@ def copy_log(config: Config, target: Config, on_segment: Callable[[int, int], No
             layout = log_layout(original)
             if not layout.exists():
                 raise ConfigurationError(
-                    f"there is no change log at {layout.name}", remedy="mend log in the settings", runbook="no-log"
+                    f"there is no change log at {layout.name}", remedy="correct `log` in the settings", runbook="no-log"
                 )
             return copying.to_topic(layout, topics(log.kafka), on_segment, scratch=log.folder / "spool")
         case KafkaLog() as log, FileLog(objects=None, path=path):
@@ -166,11 +166,11 @@ def copy_log(config: Config, target: Config, on_segment: Callable[[int, int], No
             )
         case FileLog(), FileLog():
             raise ConfigurationError(
-                "both logs are in files", remedy="stop the daemon, and copy the directory with the system's own means"
+                "both logs are in files", remedy="stop the daemon, and copy the directory itself (cp -a, rsync)"
             )
         case _:
             raise ConfigurationError(
-                "both logs are in Kafka, and places in one topic mean nothing in another",
+                "both logs are in Kafka, and offsets of one topic mean nothing in another",
                 remedy="copy into a folder, then from there into the other topic",
             )
 
@@ -196,7 +196,8 @@ def _uploads(log: FileLog) -> Uploading | None:
         return None
     if not log.has_directory:
         raise ConfigurationError(
-            "capturing into an object store: log.path is missing, a directory on a local disk for the log's hot end",
+            "capturing into an object store: log.path is missing, a directory on a local disk for the newest part "
+            "of the log",
             remedy="set log.path beside log.objects",
         )
     with client_library():

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from cdcflow.config import Config
+from cdcflow.changelog.layout import UPLOADS, Bounds, Layout
+from cdcflow.config import Config, FileLog
 from cdcflow.config.changes import changes, shown
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.interleave.progress import Progress
@@ -30,8 +31,8 @@ def planned(config: Config, in_use: Mapping[str, str] | None = None, rates: Rate
     checkpoint = newest(config)
     progress = Progress.from_json(checkpoint.progress)
     preview: Preview | None = None
-    refused: tuple[Refusal, ...] = ()
-    if not any(change.taken == "refused" for change in settings):
+    refused: tuple[Refusal, ...] = _of_another_store(config)
+    if not refused and not any(change.taken == "refused" for change in settings):
         preview, refused = _previewed(config, checkpoint)
     tables = {*progress.tables, *(t.id for t in preview.tables)} if preview else progress.tables.keys()
     limit = config.source.backfill.rows_per_second_max or 0
@@ -50,6 +51,35 @@ def newest(config: Config) -> Checkpoint:
     """The newest checkpoint of the configured log, one of a log that begins where there is none."""
     reader = log_reader(config)
     return reader.newest_checkpoint() if reader.exists() else Checkpoint()
+
+
+def _of_another_store(config: Config) -> tuple[Refusal, ...]:
+    """Sealed segments that lie in another store than these settings name."""
+    if not isinstance(config.log, FileLog) or not config.log.has_directory:
+        return ()
+    from cdcflow.sinks.objects.uploaded import Uploaded
+
+    layout = Layout(config.log.path)
+    objects, known = config.log.objects, Uploaded.read(layout)
+    if known is None or (objects is not None and objects.url == known.url):
+        return ()
+    if objects is None and all(_is_here(layout, bounds) for bounds in layout.segment_offsets()):
+        return ()
+    place = layout.segments if objects is None else objects.url
+    what = f"{known.url}/segments" if objects is None else f"everything below {known.url}"
+    return (
+        Refusal(
+            f"log.objects.url cannot become {'unset' if objects is None else objects.url}: sealed segments of this log"
+            f" are in {known.url}, and a log whose segments are elsewhere cannot be read",
+            f"set it back, or run `cdcflow ctl stop`, copy {what} to {place}, remove {layout.root / UPLOADS}, and start"
+            " `cdcflow run`",
+        ),
+    )
+
+
+def _is_here(layout: Layout, bounds: Bounds) -> bool:
+    segment, _ = layout.manifest(*bounds)
+    return all(layout.is_here(segment, file) for file in segment.files)
 
 
 def _previewed(config: Config, checkpoint: Checkpoint) -> tuple[Preview | None, tuple[Refusal, ...]]:

@@ -296,12 +296,13 @@ def test_daemon_is_steered_from_outside_and_keeps_what_it_was_told(
         ("done", "resumed")
     ]
     told = json.loads(said("log", "commands", "--json"))
-    assert [one["op"] for one in told] == ["pause", "pause-capture", "resume-capture", "reread", "stop"]
+    was_refused = "backfill"  # while the capture was paused
+    assert [o["op"] for o in told] == ["pause", "pause-capture", was_refused, "resume-capture", "reread", "stop"]
     me = user_name(os.getuid())
     assert [one["asked_by"] for one in told] == [
         f"command line, {me}" if one["op"] != "resume-capture" else "control table, postgres" for one in told
     ]
-    assert told[3]["details"] == {"keys": 2}
+    assert told[4]["details"] == {"keys": 2}
     assert "words=meanwhile" in said("log", "show", "--limit", "1")
     assert "the log is whole" in said("log", "check", "--deep")
 
@@ -313,7 +314,8 @@ def test_doctor_speaks_of_the_real_server(folder: Path) -> None:
 
 
 REMEDY = (
-    "run `cdcflow run --accept-history-loss`: it makes a new slot and reads all tables anew, which also finds the rows "
+    "run `cdcflow run --accept-history-loss`: it creates a new slot and reads all tables again, which also finds "
+    "the rows "
     "that were deleted meanwhile"
 )
 

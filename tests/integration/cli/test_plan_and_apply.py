@@ -4,27 +4,17 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from deltalake import DeltaTable
+from runningshop import CANARY, Shop, planned, said
 from tests.servers.postgres import Database, PostgresServer
-from typer.testing import CliRunner
 
-from cdcflow.cli.app import app
 from cdcflow.errors import ConfigurationError
-from cdcflow.service.control import ask
 
 pytestmark = pytest.mark.postgres
-WAIT_S = 60.0
-CANARY = "c4n4ry-s3cret"
-runner = CliRunner()
 
 
 @pytest.fixture(scope="module")
@@ -44,78 +34,12 @@ def shop(postgres: PostgresServer) -> Iterator[Database]:
     made.drop()
 
 
-class Shop:
-    """A folder with a settings file, and perhaps a daemon that runs by it."""
-
-    def __init__(self, folder: Path, database: Database) -> None:
-        self.folder = folder
-        self.file = folder / "cdcflow.yaml"
-        self.output = folder / "daemon.log"
-        self.source: dict[str, Any] = {"kind": "postgres", "url": database.url, "tables": ["public.orders"]}
-        self.rest: dict[str, Any] = {
-            "log": {"path": "log", "seal": {"age_max": "1s"}},
-            "merge": {"spark": {"spark.hadoop.fs.s3a.secret.key": CANARY}},
-        }
-        self.daemon: subprocess.Popen[bytes] | None = None
-        self.write()
-
-    def write(self, **source: Any) -> None:
-        self.source.update(source)
-        self.file.write_text(yaml.safe_dump({"source": self.source, **self.rest}))
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "cdcflow.cli", "run", "--json"]
-        with self.output.open("ab") as file:
-            self.daemon = subprocess.Popen(command, cwd=self.folder, stdout=file, stderr=subprocess.STDOUT)
-        self.wait_until(lambda s: s.get("tables", {}).get("public.orders", {}).get("state") == "done", "orders")
-
-    def wait_until(self, wished: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
-        deadline = time.monotonic() + WAIT_S
-        while time.monotonic() < deadline:
-            assert self.daemon is not None
-            assert self.daemon.poll() is None, self.output.read_text()
-            status = ask(self.folder / "log", {"op": "status"})
-            if status is not None and wished(status):
-                return dict(status)
-            time.sleep(0.05)
-        raise AssertionError(f"waited for {what}; the daemon said:\n{self.output.read_text()}")
-
-    def ask(self, op: str, **arguments: str) -> dict[str, Any]:
-        answer = ask(self.folder / "log", {"op": op, **arguments}, timeout_s=WAIT_S)
-        assert answer is not None
-        return dict(answer)
-
-    def events(self, name: str) -> list[dict[str, Any]]:
-        found = [json.loads(line) for line in self.output.read_text().splitlines()]
-        return [event for event in found if event["event"] == name]
-
-    def end(self) -> None:
-        if self.daemon is not None and self.daemon.poll() is None:
-            self.daemon.send_signal(signal.SIGTERM)
-            assert self.daemon.wait(WAIT_S) == 0, self.output.read_text()
-
-
 @pytest.fixture
 def here(shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
     monkeypatch.chdir(tmp_path)
     made = Shop(tmp_path, shop)
     yield made
-    if made.daemon is not None:
-        made.daemon.kill()
-        made.daemon.wait()
-
-
-def said(*arguments: str, code: int = 0, answer: str | None = None) -> str:
-    result = runner.invoke(app, list(arguments), input=answer)
-    assert result.exit_code == code, result.output
-    assert CANARY not in result.output
-    return result.output
-
-
-def planned() -> dict[str, Any]:
-    found = json.loads(said("plan", "--json"))
-    found["actions"] = {table["name"]: table["action"] for table in found["tables"]}
-    return dict(found)
+    made.kill()
 
 
 def test_a_table_and_a_limit_are_planned_and_applied(here: Shop, shop: Database) -> None:
@@ -149,13 +73,13 @@ def test_a_table_and_a_limit_are_planned_and_applied(here: Shop, shop: Database)
     here.write(tables=["public.items"])
     found = planned()
     assert found["actions"] == {"public.items": "unchanged", "public.orders": "left out"}
-    assert any("taken in again it is read anew" in w for w in found["warnings"])
+    assert any("if you select it again later, it is read again" in w for w in found["warnings"])
     said("apply", "--yes", "--json")
     here.wait_until(
         lambda s: s.get("tables", {}).get("public.orders", {}).get("state") == "forgotten", "orders to be left out"
     )
     here.write(tables=["public.*", "!public.bare"], special_values="clamp")
-    assert planned()["actions"] == {"public.items": "unchanged", "public.orders": "taken in again"}
+    assert planned()["actions"] == {"public.items": "unchanged", "public.orders": "captured again"}
     said("apply", "--yes")
     here.wait_until(lambda s: s.get("tables", {}).get("public.orders", {}).get("state") == "done", "orders again")
     here.write(special_values="text")
@@ -214,7 +138,7 @@ def test_a_file_that_changed_since_the_plan_is_not_taken_up(here: Shop) -> None:
     """What was agreed to is what is done."""
     here.start()
     here.write(tables=["public.items"])
-    with pytest.raises(ConfigurationError, match="is not the file that was planned"):
+    with pytest.raises(ConfigurationError, match="has changed since it was planned"):
         here.ask("reload", digest="of another file")
     answer = here.ask("settings")
     assert (answer["number"], answer["settings"]["source.tables"]) == (1, "public.orders")
@@ -233,7 +157,7 @@ def test_a_type_that_a_merge_cannot_follow_is_warned_of_and_the_warning_helps(he
     here.write(special_values="text")
     (table,) = planned()["tables"]
     assert table["merged"] is True
-    (warning,) = [w for w in planned()["warnings"] if "current-state table does not follow" in w]
+    (warning,) = [w for w in planned()["warnings"] if "current-state table cannot follow" in w]
     assert "move the table's folder away in the warehouse when it is read, then run `cdcflow merge`" in warning
     said("apply", "--yes")
     done = ("done", 2)

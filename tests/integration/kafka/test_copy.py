@@ -93,7 +93,7 @@ def test_a_folder_goes_into_a_topic_and_a_daemon_can_go_on_there(topics: Topics,
     topics.wait_until_shown()
     report = KafkaReader(topics).check(deep=True)
     assert report.is_whole, report.faults
-    with pytest.raises(ConfigurationError, match="has gone on with it"):
+    with pytest.raises(ConfigurationError, match="has continued it"):
         to_topic(tmp_path / "log", topics, nothing)
 
 
@@ -167,7 +167,7 @@ def test_the_command_copies_by_two_settings_files(topics: Topics, tmp_path: Path
     run = CliRunner().invoke
     done = run(app, ["log", "copy", "--to", topic, "--config", folder])
     assert done.exit_code == 0, done.output
-    assert "the copy has all up to offset" in done.output
+    assert "the copy has everything up to offset" in done.output
     back = settings(tmp_path, "back.yaml", {"path": "back"})
     said = json.loads(run(app, ["log", "copy", "--to", back, "--config", topic, "--json"]).stdout)
     assert said["next_offset"] == FolderReader(tmp_path / "log").newest_checkpoint().next_offset

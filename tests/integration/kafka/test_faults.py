@@ -312,7 +312,7 @@ def test_topic_that_was_made_anew_is_not_taken_for_the_log(topics: Topics) -> No
         assert time.monotonic() < deadline
         time.sleep(0.05)
     make(topics, NewTopic(topics.name, 1, 1))
-    with pytest.raises(InvariantViolated, match="one of them was made anew"):
+    with pytest.raises(InvariantViolated, match="one of them was recreated"):
         opened(topics)
 
 
@@ -436,7 +436,7 @@ def test_stretches_that_expired_are_refused_by_name(topics: Topics) -> None:
     again = opened(topics)
     again.put(orders(4))
     topics.wait_until_shown()
-    with pytest.raises(CdcflowError, match="the first that is there is 3"):
+    with pytest.raises(CdcflowError, match="the first one left is 3"):
         ids(topics)
     left = [i for _, _, rows in KafkaReader(topics).read_rows(3) for i in rows.column("id").to_pylist()]
     assert left == [3, 4]

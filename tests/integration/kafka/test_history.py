@@ -249,7 +249,7 @@ def diverged(topics: Topics, history: Path) -> None:
     [
         (other_log, ConfigurationError, "another log"),
         (ahead, ConfigurationError, "older copy"),
-        (diverged, InvariantViolated, "not in it as the history has it"),
+        (diverged, InvariantViolated, "not in it in the same form"),
     ],
 )
 def test_a_history_of_something_else_is_refused(

@@ -258,7 +258,7 @@ def test_what_does_not_follow_or_is_not_there_is_not_added(machine: Machine) -> 
             opened.put(second)
         gone = next(name for name in machine.bucket.listed("segments") if name.startswith(f"{1:020d}"))
         machine.bucket.delete([f"segments/{gone}"])
-        with pytest.raises(SinkUnavailable, match="not there as it should be"):
+        with pytest.raises(SinkUnavailable, match="does not have it as uploaded"):
             opened.put(first)
     assert machine.layout.segment_offsets() == []
     machine.seal()
@@ -285,7 +285,7 @@ def test_a_store_without_conditional_writes_is_refused(
     own_object_server.conditional_writes = False
     own_object_server.start()
     into_topic(topics, history_of_a_shop()[:1])
-    with pytest.raises(ConfigurationError, match="overwrites what a conditional write"):
+    with pytest.raises(ConfigurationError, match="despite a conditional write"):
         Machine(topics, own_object_server.objects("plain"), tmp_path / "one").seal()
 
 

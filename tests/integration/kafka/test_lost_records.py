@@ -101,11 +101,11 @@ def test_log_whose_records_have_all_expired_is_not_gone_on_with(bank: Bank) -> N
     assert "the log is whole" in told(bank, "log", "check")
     delete_records(topics)
     bank.write(seed=3, transactions=20)
-    with pytest.raises(HistoryLost, match="let go of the rows up to offset") as caught:
+    with pytest.raises(HistoryLost, match="have removed the rows up to offset") as caught:
         bank.capture_to_its_end()
     assert "run `cdcflow run --accept-history-loss`" in (caught.value.remedy or "")
-    assert_found_everywhere(bank, "the brokers have let go of the rows up to offset")
-    assert "let go of the rows" in told(bank, "log", "check")
+    assert_found_everywhere(bank, "the brokers have removed the rows up to offset")
+    assert "have removed the rows" in told(bank, "log", "check")
     fence = bank.fence()
     with bank.capturing(accept_history_loss=True):
         bank.wait_until(lambda: bank.has_reached(fence), "all tables to be read anew")
@@ -142,9 +142,9 @@ def test_log_topic_that_was_made_anew_is_told_by_every_command(bank: Bank) -> No
     for future in admin.create_topics([NewTopic(topics.name, 1, 1)]).values():
         future.result(30)
     Admin(topics, "making topics").wait_for({topics.name})
-    with pytest.raises(InvariantViolated, match="one of them was made anew"):
+    with pytest.raises(InvariantViolated, match="one of them was recreated"):
         bank.capture_to_its_end()
-    assert_found_everywhere(bank, "one of them was made anew, or lost what was committed")
+    assert_found_everywhere(bank, "one of them was recreated, or lost committed records")
     assert "is not there" in told(bank, "log", "check")
 
 

@@ -77,7 +77,7 @@ def test_what_cannot_be_captured_is_refused_by_name(
         "CREATE VIEW seen AS SELECT 1 AS one",
         "CREATE TABLE _orders_gho (id int PRIMARY KEY)",
     )
-    expected = ["plain is stored by MyISAM", "reserved has a column _op"]
+    expected = ["plain uses the storage engine MyISAM", "reserved has a column _op"]
     if flavor == "mariadb":
         mysql_database.execute("CREATE TABLE versioned (id int PRIMARY KEY) WITH SYSTEM VERSIONING")
         expected.append("versioned is system-versioned")

@@ -216,7 +216,7 @@ def test_replica_that_took_over_too_early_is_a_loss(
     database.execute("INSERT INTO t VALUES (2, 2)")
     assert [row["id"] for row in seen(capture)] == [2]
     capture.close()
-    with pytest.raises(HistoryLost, match="lacks transactions that our log has"):
+    with pytest.raises(HistoryLost, match="lacks transactions that the change log has"):
         make_capture(there).prepare(capture.checkpoint)
 
 

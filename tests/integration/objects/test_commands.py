@@ -103,7 +103,7 @@ def test_maintenance_without_the_directory_is_refused(log: ObjectLog, tmp_path: 
     """The writer's machine has the manifests: what is changed behind its back it would look for in vain."""
     alone = settings(tmp_path, log, home=False)
     assert "log.path" in said(alone, "log", "compact", status=78)
-    assert "nothing says which" in said(settings(tmp_path, log, home=True), "log", "expire", status=78)
+    assert "no limit is given" in said(settings(tmp_path, log, home=True), "log", "expire", status=78)
 
 
 def test_capture_without_a_directory_is_refused(log: ObjectLog, tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ def test_expiry_killed_at_any_step_is_finished_and_named_by_the_next(
 
     assert every_step(one) > 5
     finished = [
-        text for text in said if "interrupted is finished: the rest of 1 segments (offsets 1-4) is gone" in text
+        text for text in said if "finished an interrupted expiry: the rest of 1 segments (offsets 1-4) is gone" in text
     ]
     afresh = [text for text in said if "the log begins at offset 5" in text]
     nothing = [text for text in said if text.startswith("no segment is old enough")]

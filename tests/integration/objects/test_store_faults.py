@@ -189,9 +189,9 @@ def test_changed_object_is_never_read(log: ObjectLog) -> None:
     content[len(content) // 2] ^= 1
     log.bucket.put(f"{folder}/{name}", bytes(content))
     for place in (log.layout, log.alone):
-        with pytest.raises(InvariantViolated, match="not what was sealed"):
+        with pytest.raises(InvariantViolated, match="differs from what was sealed"):
             seen(place)
-        assert any("not what was sealed" in fault.text for fault in check(place).faults)
+        assert any("differs from what was sealed" in fault.text for fault in check(place).faults)
 
 
 def test_store_without_conditional_writes_is_refused(tmp_path: Path) -> None:

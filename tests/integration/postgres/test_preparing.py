@@ -80,7 +80,7 @@ def test_somebody_elses_slot_is_refused(items: Database, make_capture: MakeCaptu
     """A slot for another consumer's plugin must not be drained by us."""
     name = f"foreign_{items.name}"
     items.execute(f"SELECT pg_create_logical_replication_slot('{name}', 'test_decoding')")
-    with pytest.raises(ConfigurationError, match=r"not ours: it is logical, plugin test_decoding"):
+    with pytest.raises(ConfigurationError, match=r"does not belong to cdcflow: it is logical, plugin test_decoding"):
         make_capture(items, slot=name).prepare()
 
 
@@ -160,7 +160,7 @@ def test_slots_of_other_logs_that_nobody_reads_are_named_with_the_sql_that_drops
     items.execute("SELECT pg_create_physical_replication_slot('cdcflow_0ddba11d', true)")
     (found,) = capture.source.left_behind(LOG_ID)
     assert (found.level, found.subject) == ("warning", "slot cdcflow_0ddba11c")
-    assert "bytes of its log" in found.text
+    assert "bytes of WAL" in found.text
     assert found.remedy is not None
     items.execute(found.remedy.partition(", run ")[2])
     assert capture.source.left_behind(LOG_ID) == []
@@ -204,7 +204,7 @@ def test_slot_recreated_under_the_same_name_is_found_out(items: Database, make_c
     items.execute(f"SELECT pg_drop_replication_slot('{SLOT}')")
     items.execute("INSERT INTO items VALUES (1, 'missed')")
     items.execute(f"SELECT pg_create_logical_replication_slot('{SLOT}', 'pgoutput')")
-    with pytest.raises(HistoryLost, match="given to somebody else"):
+    with pytest.raises(HistoryLost, match="to somebody else"):
         make_capture(items).prepare(before)
 
 
@@ -213,7 +213,7 @@ def test_slot_drained_by_somebody_else_is_found_out(items: Database, make_captur
     before = make_capture(items).prepare()
     items.execute("INSERT INTO items VALUES (1, 'stolen')")
     items.execute(f"SELECT pg_replication_slot_advance('{SLOT}', pg_current_wal_lsn())")
-    with pytest.raises(HistoryLost, match="given to somebody else"):
+    with pytest.raises(HistoryLost, match="to somebody else"):
         make_capture(items).prepare(before)
 
 
@@ -316,7 +316,7 @@ def test_dropped_publication_stops_the_capture(items: Database, make_capture: Ma
     with pytest.raises(HistoryLost, match="is gone"):
         make_capture(items).prepare(before)
     items.execute(f"CREATE PUBLICATION {SLOT} FOR TABLE items WITH (publish_via_partition_root)")
-    with pytest.raises(HistoryLost, match="dropped and made again"):
+    with pytest.raises(HistoryLost, match="dropped and recreated"):
         make_capture(items).prepare(before)
 
 
@@ -562,7 +562,7 @@ def test_publication_that_was_told_to_leave_things_out_is_found_out(items: Datab
     items.execute(f"ALTER PUBLICATION {SLOT} SET (publish = 'insert')")
     items.execute("INSERT INTO items VALUES (1, 'a'); DELETE FROM items")
     capture = make_capture(items)
-    with pytest.raises(HistoryLost, match="what it leaves out is not in the stream"):
+    with pytest.raises(HistoryLost, match="changes that it leaves out are not in the stream"):
         capture.prepare(before)
     capture.prepare(replace(before, source={**before.source, "accept_history_loss": "yes"}))
     items.execute("INSERT INTO items VALUES (2, 'b'); DELETE FROM items")
@@ -708,5 +708,5 @@ def test_table_that_is_gone_for_a_moment_is_asked_for_again(items: Database, mak
     items.execute("ALTER TABLE elsewhere RENAME TO items")
     assert capture.plan("public.items").units == 0
     items.execute("DROP TABLE items")
-    with pytest.raises(SourceUnavailable, match=r"public\.items is not there"):
+    with pytest.raises(SourceUnavailable, match=r"public\.items no longer exists"):
         capture.plan("public.items")

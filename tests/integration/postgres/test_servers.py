@@ -158,7 +158,7 @@ def test_login_without_a_password_says_which_setting_is_missing(
             without.prepare()
         assert str(refused.value) == (
             f"{where}: {found}, and source.password is not set\n"
-            "  set source.password: ${env:NAME} or ${file:path} (~/.pgpass and PGPASSWORD count without it)"
+            "  set source.password: ${env:NAME} or ${file:path} (without it ~/.pgpass and PGPASSWORD are used)"
         )
     monkeypatch.setenv("SHOP_PASSWORD", "first secret")
     make_capture(guarded, url=guarded.url_as("cdc"), secret=lambda: secret("${env:SHOP_PASSWORD}")).prepare()
@@ -230,19 +230,19 @@ def test_doctor_names_every_missing_right_with_its_sql(shop: Database, make_capt
     text = "\n".join(found)
     for claim in (
         'error role: nobody_yet may not replicate; run ALTER ROLE "nobody_yet" REPLICATION',
-        'error closed.c: its schema is closed to us; run GRANT USAGE ON SCHEMA "closed" TO "nobody_yet"',
-        'error public.items: may not be read by us; run GRANT SELECT ON "public"."items" TO "nobody_yet"',
+        'error closed.c: the role has no USAGE on its schema; run GRANT USAGE ON SCHEMA "closed" TO "nobody_yet"',
+        'error public.items: the role may not read it; run GRANT SELECT ON "public"."items" TO "nobody_yet"',
         "error public.items: row-level security would hide rows from the backfill; "
         'run ALTER ROLE "nobody_yet" BYPASSRLS',
         "error public.bad: public.bad has no primary key",
         "warning tables: not captured: public.u is UNLOGGED",
         "warning public.p: is partitioned: TRUNCATE",
         "warning public.bag: has no key",
-        "error publication: nobody_yet may not make one in database shop; "
+        "error publication: nobody_yet may not create one in database shop; "
         "run as an owner of the tables: CREATE PUBLICATION",
         'or make nobody_yet their owner and run GRANT CREATE ON DATABASE "shop" TO "nobody_yet"',
         "warning max_slot_wal_keep_size: is unlimited",
-        'error public.p1: may not be read by us; run GRANT SELECT ON "public"."p1" TO "nobody_yet"',
+        'error public.p1: the role may not read it; run GRANT SELECT ON "public"."p1" TO "nobody_yet"',
     ):
         assert claim in text, text
     assert "secret" not in text

@@ -549,7 +549,7 @@ def test_silent_server_is_given_up(database: Database, capture: Capture) -> None
         (pid,) = database.execute("SELECT active_pid FROM pg_replication_slots WHERE active")[0]
         os.kill(pid, signal.SIGSTOP)
         try:
-            with pytest.raises(SourceUnavailable, match="has not said a word"):
+            with pytest.raises(SourceUnavailable, match="has been silent"):
                 poll_until_it_ends(capture)
         finally:
             os.kill(pid, signal.SIGCONT)

@@ -236,7 +236,7 @@ def test_what_a_task_finds_wrong_comes_out_as_what_it_is(spark: Any, topics: Top
     into_topic(topics, [[orders(9, xid=50)]])
     manifest = next((tmp_path / "history").glob("segments/*/segment.json"))
     manifest.write_text(manifest.read_text().replace('"position": "0/', '"position": "9/'))
-    with pytest.raises(InvariantViolated, match="not in it as the history has it"):
+    with pytest.raises(InvariantViolated, match="not in it in the same form"):
         kafka.merge(spark, tier, tmp_path / "warehouse")
 
 

@@ -145,7 +145,7 @@ def test_another_log_or_an_older_copy_is_refused(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CutsTable, "newest", lambda _: None)
         patch.setattr(LocalCuts, "newest", lambda _: None)
-        with pytest.raises(ConfigurationError, match="was not made from"):
+        with pytest.raises(ConfigurationError, match="was not merged from"):
             merge(other.root, shop.warehouse)
     older = hand_log_at("older")
     older.segment([(shop.orders, "c", {"id": 1, "item": "ink"})])

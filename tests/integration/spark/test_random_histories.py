@@ -6,17 +6,19 @@ As in `tests/integration/local/test_random_histories.py`, each history has a see
 
 from __future__ import annotations
 
+import functools
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from handlog import HandLog
-from tablehistories import Histories
+from tablehistories import MODES, Histories
 
 from cdcflow import local
+from cdcflow.merge.policy import Mode
 from cdcflow.model.table import Table
 from cdcflow.spark import job, read_cut
 from cdcflow.spark.job import MergeReport
@@ -33,20 +35,25 @@ FEW = {"delta by spark": 1, "delta by local": 1, "iceberg by spark": 3, "iceberg
 MANY = {"delta by spark": 100, "iceberg by spark": 300, "iceberg by local": 100, "in turns": 120, "delta by local": 100}
 """Histories of each engine: here, and in `make test-long`."""
 
+FEW_IN_MODE = 3
+"""Histories of tables in other modes than `current`, in each format."""
+
 PARTS = 10
 """Of the many: each has a log of its own."""
 
 ROUNDS = 3
 
 
-def run(spark: Any, seed: int, count: int, folder: Path, merge: Merge) -> None:
+def run(
+    spark: Any, seed: int, count: int, folder: Path, merge: Merge, modes: Sequence[Mode] = MODES, rounds: int = ROUNDS
+) -> None:
     """Merge histories and compare after each merge."""
     warehouse = folder / "warehouse"
-    made = Histories(range(seed, seed + count), HandLog(folder / "log"))
-    for _ in range(ROUNDS):
+    made = Histories(range(seed, seed + count), HandLog(folder / "log"), modes)
+    for _ in range(rounds):
         made.write_round()
         made.move_away(lambda table: warehouse.joinpath(*table_path(table)))
-        report = merge(made.log.root, warehouse)
+        report = merge(made.log.root, warehouse, policies=made.policies)
         found = read_cut(spark, warehouse, incomplete=True)
 
         def rows(table: Table, found: Any = found) -> list[dict[str, Any]]:
@@ -63,6 +70,15 @@ def run_part(spark: Any, part: int, engine: str, folder: Path, merge: Merge) -> 
 def test_histories_of_tables_give_what_the_fold_gives(spark: Any, merge: Merge, merged_by: str, tmp_path: Path) -> None:
     """A few of what the local engine is given hundreds of."""
     run(spark, SEED, ALONE or FEW[merged_by], tmp_path, merge)
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_histories_of_tables_in_other_modes_give_what_the_fold_gives(
+    spark: Any, tmp_path: Path, table_format: str
+) -> None:
+    """Rows are the same whichever engine merges: Spark, a few of what the local engine gets."""
+    merge = functools.partial(job.merge, spark, table_format=table_format)
+    run(spark, SEED, ALONE or FEW_IN_MODE, tmp_path, merge, ["soft_delete", "append"], rounds=2)
 
 
 @pytest.mark.long
@@ -82,10 +98,10 @@ class InTurns:
         self._chance = random.Random(seed)
         self._format = table_format
 
-    def __call__(self, log: Path, warehouse: Path) -> MergeReport:
+    def __call__(self, log: Path, warehouse: Path, **more: Any) -> MergeReport:
         if self._chance.random() < 0.5:
-            return local.merge(log, warehouse, table_format=self._format)
-        return job.merge(self._spark, log, warehouse, table_format=self._format)
+            return local.merge(log, warehouse, table_format=self._format, **more)
+        return job.merge(self._spark, log, warehouse, table_format=self._format, **more)
 
 
 @pytest.mark.parametrize("table_format", FORMATS)

@@ -71,6 +71,6 @@ def test_what_needs_the_driver_refuses_the_session_by_name(
 ) -> None:
     """It would fail far inside, at the first word to the JVM."""
     hand_log.segment([(make_table("orders", id="int64"), "c", {"id": 1})])
-    with pytest.raises(ConfigurationError, match=r"one of Spark Connect(?s:.*)spark-submit"):
+    with pytest.raises(ConfigurationError, match=r"a Spark Connect session(?s:.*)spark-submit"):
         ask(remote, hand_log.root, warehouse)
     assert not warehouse.exists()

@@ -191,7 +191,7 @@ def test_cut_shows_no_older_range_that_came_in_between(
         spark.conf.unset(setting)
 
     monkeypatch.setattr(kind, "fold", folded)
-    with pytest.raises(SinkUnavailable, match="another merge has brought it to cut 2"):
+    with pytest.raises(SinkUnavailable, match="another merge brought it to cut 2"):
         drivers.merge(third)
     drivers.merge(third)
     assert drivers.rows(FEW) == [(1, 1)]
@@ -199,7 +199,7 @@ def test_cut_shows_no_older_range_that_came_in_between(
 
 def test_session_that_commits_as_delta_does_by_itself_is_refused(spark: Any) -> None:
     """At any URL: also where two drivers never get the same version, one could commit what is out of date."""
-    with pytest.raises(ConfigurationError, match="one could undo") as refused:
+    with pytest.raises(ConfigurationError, match="one of two drivers could undo") as refused:
         check_commits(spark, Warehouse("other://elsewhere/lake"))
     assert "spark.delta.logStore.other.impl=cdcflow.delta.CheckedLogStore" in str(refused.value)
     check_commits(spark, Warehouse("hdfs://elsewhere/lake"))  # our own sessions have it

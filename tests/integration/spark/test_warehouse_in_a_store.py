@@ -142,7 +142,7 @@ def test_one_merge_at_a_time_in_a_store_and_a_dead_one_is_forgotten(
     assert not left.exists()
     left.parent.mkdir(parents=True, exist_ok=True)
     Bucket(server.objects("lake", lake.at(()).removeprefix("s3a://lake/"))).put(LEASE, b"a merge that was killed")
-    with pytest.raises(SinkUnavailable, match=r"forgotten after 60 s"):
+    with pytest.raises(SinkUnavailable, match=r"expires after 60 s"):
         job.merge(spark, hand_log.root, lake)
     os.utime(left, (1, 1))
     assert job.merge(spark, hand_log.root, lake).published
@@ -169,7 +169,7 @@ def test_a_session_that_would_lose_commits_or_cannot_reach_a_store_is_refused() 
     """Delta's own store for s3a takes one driver's word for what is there; the remedy is the one that works."""
     spark = MagicMock()
     spark.sparkContext.getConf.return_value.get.return_value = ""
-    with pytest.raises(ConfigurationError, match=r"could undo what the other has done\n.*ConditionalLogStore.*S3"):
+    with pytest.raises(ConfigurationError, match=r"could undo the commits of the other\n.*ConditionalLogStore.*S3"):
         stores.check_commits(spark, Warehouse("s3a://b/w"))
     spark.sparkContext._jsc.hadoopConfiguration.return_value.getClassByName.side_effect = RuntimeError("no such class")
     spark.sparkContext._jsc.hadoopConfiguration.return_value.get.return_value = None

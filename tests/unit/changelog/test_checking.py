@@ -193,7 +193,7 @@ def test_a_segment_that_is_missing_is_told_by_its_offsets(copy: Copy) -> None:
     [
         ({"first_transaction": 5}, ["it begins with transaction 5, not 4", "transaction numbers have gaps"]),
         ({"first_cut": 1}, ["its cuts 1-3 do not follow cut 1"]),
-        ({"last_cut": 1}, ["its cuts 2-1 do not follow cut 1", "its checkpoint is not that of its end"]),
+        ({"last_cut": 1}, ["its cuts 2-1 do not follow cut 1", "its checkpoint does not match its last cut"]),
     ],
 )
 def test_numbers_that_do_not_follow_the_segment_before_are_told(
@@ -217,7 +217,7 @@ def test_a_checkpoint_of_another_place_is_told(copy: Copy, field: str) -> None:
     """A daemon that starts at the segment's end would go on from there."""
     checkpoint: dict[str, Any] = dict(copy.manifest(1).checkpoint)
     copy.rewrite(1, checkpoint={**checkpoint, field: checkpoint[field] + 1})
-    assert copy.faults() == [(copy.name(1), "its checkpoint is not that of its end")]
+    assert copy.faults() == [(copy.name(1), "its checkpoint does not match its last cut")]
 
 
 # ── what the files hold ─────────────────────────────────────────────────────────────────────────────────────
@@ -229,7 +229,7 @@ def test_a_file_with_other_bytes_is_told_with_its_size(copy: Copy) -> None:
     content = path.read_bytes()
     path.write_bytes(content[:4] + bytes([content[4] ^ 1]) + content[5:])
     size = len(content)
-    wrong = f"its content is not what was sealed ({size} bytes, {size} were sealed)"
+    wrong = f"its content differs from what was sealed ({size} bytes, {size} were sealed)"
     assert (str(path.relative_to(copy.root)), wrong) in copy.faults()
     path.write_bytes(content + b"x")
     assert any(f"({size + 1} bytes, {size} were sealed)" in text for _, text in copy.faults())
@@ -255,7 +255,7 @@ def test_a_file_that_cannot_be_read_is_told_without_its_content(copy: Copy) -> N
 
 
 GAPS = "transactions do not follow each other without gaps"
-OWNERS = "rows name transactions that do not have their offsets"
+OWNERS = "rows name transactions whose offsets do not include them"
 
 
 def counted(there: int, rows: int, all_: int = 4) -> str:
@@ -295,10 +295,10 @@ def test_transactions_that_have_no_rows_end_before_they_begin_and_no_further(cop
 @pytest.mark.parametrize(
     ("column", "values", "texts"),
     [
-        ("_offset", [1, 4, 2], ["offsets do not ascend", OWNERS]),
-        ("_offset", [1, 1, 4], ["offsets do not ascend", counted(3, 4)]),
+        ("_offset", [1, 4, 2], ["offsets are not in ascending order", OWNERS]),
+        ("_offset", [1, 1, 4], ["offsets are not in ascending order", counted(3, 4)]),
         ("_offset", [1, 2, 3], [counted(3, 4)]),
-        ("_offset", [0, 2, 4], ["offsets do not ascend", "it has offsets that are not the segment's"]),
+        ("_offset", [0, 2, 4], ["offsets are not in ascending order", "it has offsets that are not the segment's"]),
         ("_offset", [1, 2, 5], ["it has offsets that are not the segment's"]),
         ("_txn", [1, 2, 3], [OWNERS]),
         ("_txn", [2, 1, 3], [OWNERS]),
@@ -342,7 +342,7 @@ def test_rows_of_a_second_batch_go_on_behind_those_of_the_first(tmp_path: Path) 
     at = 1 << 17
     offsets = [*range(1, at + 1), at, at + 2]
     pq.write_table(with_column("_offset", offsets)(whole), path)
-    assert "offsets do not ascend" in [f.text for f in check(log.path).faults]
+    assert "offsets are not in ascending order" in [f.text for f in check(log.path).faults]
 
 
 def test_what_the_manifest_counts_is_counted_again_when_asked(copy: Copy) -> None:
@@ -354,7 +354,7 @@ def test_what_the_manifest_counts_is_counted_again_when_asked(copy: Copy) -> Non
     copy.rewrite(0, files=tuple(files))
     assert copy.faults() == []
     name = f"{copy.name(0)}/{files[at].path}"
-    assert copy.faults(deep=True) == [(name, "it does not have the changes that the manifest counts")]
+    assert copy.faults(deep=True) == [(name, "the number of changes differs from the manifest")]
 
 
 @pytest.mark.parametrize("runs", [(("6", "6"),), (("5", "5"),), (("8", "9"),), ()])
@@ -367,13 +367,13 @@ def test_keys_that_are_not_where_the_manifest_says_are_told_when_asked(copy: Cop
     copy.rewrite(1, files=tuple(files))
     assert copy.faults() == []
     name = f"{copy.name(1)}/{files[at].path}"
-    assert copy.faults(deep=True) == [(name, "its keys are not, or not once each, where the manifest says")]
+    assert copy.faults(deep=True) == [(name, "its keys are not where the manifest says, or not exactly once")]
 
 
 def test_columns_that_are_not_the_shape_s_are_told_when_asked(copy: Copy) -> None:
     """A merge would cast them, or fail in the night."""
     name = copy.put(0, "shop.orders", lambda table: table.drop_columns(["note"]))
-    assert copy.faults(deep=True) == [(name, "its columns are not those of the shape in the manifest")]
+    assert copy.faults(deep=True) == [(name, "its columns differ from the shape in the manifest")]
 
 
 def test_rows_without_a_commit_time_are_told_when_asked(copy: Copy) -> None:
@@ -435,9 +435,9 @@ def test_a_whole_journal_is_counted_and_leaves_what_comes_next() -> None:
     [
         ([run(first=11), rows(11, 12, 13), cut(14)], "offset 11 and transaction 5 come where offset 10"),
         ([run(number=6), rows(10, 11, 12), cut(13, 8)], "offset 10 and transaction 6 come where"),
-        ([run(), rows(10, 11), cut()], "is not all there: 1 of its rows are missing"),
-        ([run(), rows(10, 11)], "is not all there: 1 of its rows are missing"),
-        ([run(), rows(10, 11, 12), cut(14)], "cut 4 stands at offset 14"),
+        ([run(), rows(10, 11), cut()], "is incomplete: 1 of its rows are missing"),
+        ([run(), rows(10, 11)], "is incomplete: 1 of its rows are missing"),
+        ([run(), rows(10, 11, 12), cut(14)], "cut 4 is at offset 14"),
         ([run(), rows(10, 11, 12), cut(number=3)], "cut 3 comes after cut 3"),
         ([run(clock=(9, 9)), rows(10, 11, 12), cut()], "the commit clock does not increase"),
     ],
@@ -451,7 +451,7 @@ def test_what_cannot_follow_in_a_journal_is_told(records: list[Record], words: s
 def test_a_journal_that_is_not_the_next_one_is_told() -> None:
     """It belongs to another log, begins elsewhere, or has a cut that was there before."""
     assert texts(seen_in(log_id="other")) == ["it belongs to another log"]
-    assert texts(seen_in(next_offset=9)) == ["it begins at offset 10, expected was 9"]
+    assert texts(seen_in(next_offset=9)) == ["it begins at offset 10, and offset 9 was expected"]
     (text,) = texts(seen_in(run(), rows(10, 11, 12), cut(number=5), cut=5))
     assert text == "cut 5 comes after cut 5"
 

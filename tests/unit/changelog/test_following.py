@@ -204,5 +204,5 @@ def test_damage_in_front_of_a_whole_cut_is_told_by_name(log: FileLog, layout: La
         list(following.read())
     content[:64] = bytes(64)
     layout.journal(1).write_bytes(content)
-    with pytest.raises(InvariantViolated, match=r"0001\.journal: its head is damaged"):
+    with pytest.raises(InvariantViolated, match=r"0001\.journal: its header is damaged"):
         Following(layout, 1)

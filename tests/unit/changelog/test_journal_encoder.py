@@ -243,7 +243,7 @@ def cut_payload(*numbers: int, placed: int = 0, rest: bytes = b"") -> bytes:
 )
 def test_what_is_no_change_of_the_progress_is_refused(payload: bytes) -> None:
     """By its place, without its content."""
-    with pytest.raises(InvariantViolated, match="reading the journal: the progress frame at byte 640 is whole but"):
+    with pytest.raises(InvariantViolated, match="reading the journal: the progress frame at byte 640 is complete, but"):
         read(FrameKind.PROGRESS, payload)
 
 

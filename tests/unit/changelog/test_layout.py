@@ -64,7 +64,7 @@ def test_a_log_whose_files_went_to_a_store_says_so_where_the_settings_do_not(tmp
     layout = Layout(tmp_path)
     assert layout.file(SEGMENT, FILE) == layout.segment(1, 9) / FILE.path, "whoever opens it hears that it is missing"
     (tmp_path / UPLOADS).touch()
-    with pytest.raises(ConfigurationError, match=r"are in an object store by now.*\n?.*log\.objects"):
+    with pytest.raises(ConfigurationError, match=r"have moved to an object store.*\n?.*log\.objects"):
         layout.file(SEGMENT, FILE)
 
 

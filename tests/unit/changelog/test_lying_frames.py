@@ -202,7 +202,7 @@ def test_a_run_that_is_not_all_there_is_told_once() -> None:
         numbers.rows(*rows)
         assert wrong == []
         numbers.transactions(13, 1, 6, 1)
-        assert [w for w in wrong if "not all there" in w] == wrong != []
+        assert [w for w in wrong if "incomplete" in w] == wrong != []
         numbers.rows(13, 13, 1, 13)
         numbers.at_cut(Checkpoint(None, Offset(14), 7, 4))
         assert len(wrong) == 1

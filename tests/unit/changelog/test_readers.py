@@ -204,7 +204,7 @@ def test_offset_that_has_expired_is_refused_and_the_first_that_is_there_is_not(l
         other.roll()
     other.seal_pending()
     other.expire(before_cut=2)
-    with pytest.raises(HistoryLost, match="first that is there is 2"):
+    with pytest.raises(HistoryLost, match="first one left is 2"):
         ids(other.path, 1)
     assert ids(other.path, 2) == [2, 3]
     assert [s.first_offset for s in list_segments(other.path)] == [2, 3]

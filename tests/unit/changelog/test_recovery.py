@@ -202,7 +202,7 @@ def test_damage_in_a_closed_journal_stops_although_no_cut_calls_it_durable() -> 
     content = bytearray(written.content)
     content[written.ends[2] + 20] ^= 0xFF
     assert kept(bytes(content)).checkpoint.cut == 2
-    with pytest.raises(InvariantViolated, match="data that was acknowledged"):
+    with pytest.raises(InvariantViolated, match="data that cdcflow acknowledged"):
         kept(bytes(content), end=written.ends[3])
     assert kept(bytes(content), end=written.ends[2]).checkpoint.cut == 2
     with pytest.raises(InvariantViolated):

@@ -52,8 +52,8 @@ def test_nothing_goes_before_the_merge_has_told_how_far_it_is(log: Layout) -> No
     assert told == [
         (
             "retention waits",
-            {"reason": "3 segments are due and kept: no merge into /warehouse has told yet how far it is"
-             " (log.retention.keep_for)"},
+            {"reason": "3 segments are due and kept: no merge into /warehouse has reported its position yet "
+            "(log.retention.keep_for)"},
         )
     ]  # fmt: skip
 
@@ -66,7 +66,7 @@ def test_what_every_reader_has_goes_and_the_newest_stays(log: Layout) -> None:
     assert stepped(log, OLD, told) == [(5, 6), (7, 8)]
     assert [event for event, _ in told] == ["log expired", "retention waits"]
     assert told[0][1]["first_offset"] == 5
-    assert "the merge into /other has come to offset 5" in str(told[1][1]["reason"])
+    assert "the merge into /other has reached offset 5" in str(told[1][1]["reason"])
     notes.write(log, Note("merge", "/other", 8))
     assert stepped(log, OLD) == [(7, 8)]
 

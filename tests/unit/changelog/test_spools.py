@@ -94,7 +94,7 @@ def test_what_is_no_part_of_a_spool_is_refused() -> None:
     attach = attached(content, 7)
     damaged = content[:-20] + bytes([content[-20] ^ 1]) + content[-19:]
     for wrong in (damaged, content[:-8], b""):
-        with pytest.raises(InvariantViolated, match="though it was attached whole"):
+        with pytest.raises(InvariantViolated, match="although it was complete when it was attached"):
             rows_of(wrong, attach)
     head, seed = spool.header("log-a", Epoch(3), 7)
     encoder = Encoder(seed)

@@ -171,10 +171,10 @@ def test_a_gap_is_refused_wherever_it_is() -> None:
     one = Topic().topic_range(3)
     kinds = [m.key[0] for m in one.messages]
     runs = [n for n, kind in enumerate(kinds) if kind == FrameKind.TRANSACTIONS]
-    refused(without(one, lambda n, _: n == runs[1]), None, "cut 2 does not stand at the end|comes where 2 must")
+    refused(without(one, lambda n, _: n == runs[1]), None, "cut 2 is not at the end|comes where 2 is expected")
     two = Topic().topic_range(1).topic_range(1).topic_range(1)
     heads = [n for n, m in enumerate(two.messages) if m.key[0] == HEAD]
-    refused(without(two, lambda n, _: heads[1] <= n < heads[2]), None, "begins with offset 3 where 2 must come")
+    refused(without(two, lambda n, _: heads[1] <= n < heads[2]), None, "begins with offset 3 where 2 is expected")
     three = Topic().topic_range(2)
     last = max(n for n, m in enumerate(three.messages) if m.key[0] == FrameKind.CUT)
     refused(without(three, lambda n, _: n == last), None, "ends at offset 2, and its last cut is before it")
@@ -249,7 +249,7 @@ def test_a_cut_that_comes_twice_is_refused() -> None:
     """Each cut is a later one: two with one number would make two segments of one."""
     topic = Topic().topic_range(1, idle=1)
     topic.messages.append(topic.messages[-1])
-    refused(topic, None, "cut 2 does not stand at the end")
+    refused(topic, None, "cut 2 is not at the end")
 
 
 def test_a_segment_is_full_with_its_last_byte() -> None:

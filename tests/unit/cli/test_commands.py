@@ -341,8 +341,8 @@ def test_commands_are_requests(
         (["table", "reread", "a.b", "--key", "1", "--where", "true"], "by --key or by --where"),
         (["table", "reread", "a.b", "--key", "[1"], "is a JSON list"),
         (["table", "reread", "a.b", "--key", "[]"], "is a JSON list"),
-        (["ctl", "throttle"], "give a rate, or --reset"),
-        (["ctl", "throttle", "3", "--reset"], "give a rate, or --reset"),
+        (["ctl", "throttle"], "neither a rate nor --reset"),
+        (["ctl", "throttle", "3", "--reset"], "neither a rate nor --reset"),
     ],
 )
 def test_commands_that_say_too_little_or_too_much_are_refused(

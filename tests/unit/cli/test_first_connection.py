@@ -68,7 +68,7 @@ def test_source_that_never_answers_ends_the_start_with_what_was_tried(
     )
     assert "refused" in first
     assert remedy == [
-        "  check that it runs and that the settings' source names it",
+        "  check that it runs and that `source` in the settings names it",
         "  or start `cdcflow run --wait`, which tries again until it answers",
         "  see docs: runbook/errors#source-unavailable",
     ]

@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from cdcflow.config import AccessToken
+from cdcflow.errors import ConfigurationError
+from cdcflow.service.access import Access
 from cdcflow.service.health import health, readiness
 from cdcflow.service.hosts import is_ours
 from cdcflow.service.http import LIBRARIES, HttpServer
@@ -257,3 +260,60 @@ def test_extra_that_the_error_names_brings_what_is_missing() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     brought = " ".join(project["optional-dependencies"]["service"]).replace("-", "_")
     assert [name for name in LIBRARIES if name not in brought] == []
+
+
+# ── one server after another ────────────────────────────────────────────────────────────────────────────────
+
+TOKENS = [AccessToken.model_validate({"name": "ops", "token": "${env:OPS}"})]
+EVERYWHERE = "0.0.0.0"  # noqa: S104  for the moment of a test
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", EVERYWHERE])
+def test_a_server_with_other_settings_takes_the_port_of_the_one_before(
+    host: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever watches must not find the port closed, nor another daemon come in; who was logged in stays so."""
+    monkeypatch.setenv("OPS", "c4n4ry-of-sixteen")
+    before = HttpServer("127.0.0.1:0", lambda: STATUS, access=Access(TOKENS))
+    before.start()
+    opened = before._access.open_session("c4n4ry-of-sixteen")
+    after = HttpServer(f"{host}:{before.port}", lambda: {**STATUS, "cut": 8}, access=Access(TOKENS))
+    after.start(before)
+    try:
+        before.close()
+        assert after._access.caller(None, opened) is not None
+        assert ask(after, "/healthz")[0] == 200
+        with pytest.raises(ConfigurationError, match="cannot listen on"):
+            HttpServer(f"127.0.0.1:{after.port}", lambda: STATUS).start()
+    finally:
+        after.close()
+
+
+def test_a_token_that_is_asked_for_is_asked_for_by_the_server_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both listen for a moment, and whoever comes to the old one must not find it open."""
+    monkeypatch.setenv("OPS", "c4n4ry-of-sixteen")
+    before = HttpServer("127.0.0.1:0", lambda: STATUS)
+    before.start()
+    after = HttpServer("127.0.0.1:0", lambda: STATUS, access=Access(TOKENS))
+    after.start(before)
+    try:
+        assert ask(before, "/status")[0] == 200
+        before.give_way_to(after)
+        assert ask(before, "/status")[0] == 401
+    finally:
+        before.close()
+        after.close()
+
+
+def test_a_server_that_cannot_listen_leaves_the_one_before_alone() -> None:
+    """The settings are refused, and what answered goes on answering."""
+    before = HttpServer("127.0.0.1:0", lambda: STATUS)
+    before.start()
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            with pytest.raises(ConfigurationError, match=rf"cannot listen on 127.0.0.1:{port} \(service.listen\)"):
+                HttpServer(f"127.0.0.1:{port}", lambda: STATUS).start(before)
+        assert ask(before, "/healthz")[0] == 200
+    finally:
+        before.close()

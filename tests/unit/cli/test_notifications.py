@@ -15,7 +15,7 @@ import pytest
 from cdcflow.config import Config, Notify, load
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.service.notices import Noticing, of_the_end
-from cdcflow.service.notifying import notifying
+from cdcflow.service.notifying import Notifier, notifying
 
 WAIT_S = 30.0
 CANARY = "c4n4ry-s3cret"
@@ -84,7 +84,7 @@ def test_an_end_is_told_with_its_reason_and_what_to_do() -> None:
     lost = of_the_end(HistoryLost("slot gone\nat 0/1", remedy="run it again"))
     assert lost.fields == {"kind": "HistoryLost", "reason": "slot gone", "remedy": "run it again"}
     assert "canary" not in str(of_the_end(ValueError("canary")))
-    assert of_the_end(None).text == "the capture has stopped, as it was told to"
+    assert of_the_end(None).text == "the capture has stopped, as ordered"
 
 
 class Hook:
@@ -193,6 +193,27 @@ def test_a_receiver_that_never_takes_it_is_given_up_without_its_url(
     }
     assert CANARY not in repr(told)
     assert hook.url not in repr(told)
+
+
+def test_receivers_come_and_go_while_the_capture_runs(hook: Hook) -> None:
+    """One that stays is not told again what it knows; one that is gone hears nothing of the end."""
+    late = status(lag_seconds=400.0, tables={"public.a": {"state": "done", "generation": 1, "rows": 7}})
+    stays, goes = (Notify(on=("lag", "stopped"), webhook=f"{hook.url}/{name}") for name in "sg")
+    notifier = Notifier(lambda: late, lambda *_: None, look_every_s=0.01)
+    notifier.use([stays, goes], {})
+    hook.wait_for(lambda: len(hook.got) == 2)
+    comes = Notify(on=("lag", "backfill_done", "stopped"), webhook=f"{hook.url}/c")
+    notifier.use([comes, stays], late["tables"])
+    hook.wait_for(lambda: len(hook.got) == 3)
+    notifier.end(None)
+    hook.wait_for(lambda: len(hook.got) == 5)
+    assert sorted((path, body["event"]) for path, body in hook.got) == [
+        ("/c", "lag"),
+        ("/c", "stopped"),
+        ("/g", "lag"),
+        ("/s", "lag"),
+        ("/s", "stopped"),
+    ]
 
 
 def test_a_daemon_that_ends_for_good_tells_why(hook: Hook, tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
 
-from cdcflow.config import load
+from cdcflow.config import Config, load
 from cdcflow.config.changes import HIDDEN, RULES, Change, changes, digest, rule_for, shown
 
 SOURCE = {"kind": "postgres", "url": "postgresql://cdc@db/shop", "password": "${env:SHOP}", "tables": ["public.orders"]}
@@ -38,12 +39,69 @@ def taken(found: tuple[Change, ...]) -> dict[str, str]:
         ("log", {"path": "elsewhere"}, "log.path", "refused"),
         ("log", {"path": "log", "seal": {"age_max": "1s"}}, "log.seal.age_max", "next cut"),
         ("merge", {"every": "1m"}, "merge.every", "merge"),
-        ("service", {"listen": "127.0.0.1:1"}, "service.listen", "restart"),
+        ("service", {"listen": "127.0.0.1:1"}, "service.listen", "running"),
+        ("service", {"freshness_every": "1m"}, "service.freshness_every", "running"),
+        ("service", {"hosts": ["cdc.internal"]}, "service.hosts", "running"),
+        ("service", {"traces": "http://127.0.0.1:4318"}, "service.traces", "next cut"),
     ],
 )
 def test_each_setting_is_taken_up_in_its_way(tmp_path: Path, section: str, value: Any, name: str, how: str) -> None:
-    """The plan says when; a setting that nobody gave a rule waits for a restart, which is always right."""
+    """The plan says when."""
     assert taken(changes(settings(tmp_path), settings(tmp_path, **{section: value}))) == {name: how}
+
+
+TOKEN = {"name": "ops", "role": "read", "token": "${env:OPS}"}
+HOOK = {"on": ["lag"], "webhook": "${env:HOOK}"}
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "name"),
+    [
+        ({}, {"tokens": [TOKEN]}, "service.tokens.ops.name"),
+        ({"tokens": [TOKEN]}, {"tokens": [{**TOKEN, "role": "operate"}]}, "service.tokens.ops.role"),
+        ({"tokens": [TOKEN]}, {"tokens": [{**TOKEN, "token": "${env:NEW}"}]}, "service.tokens.ops.token"),
+        ({"notify": [HOOK]}, {"notify": [{**HOOK, "webhook": "${env:NEW}"}]}, "service.notify.1.webhook"),
+    ],
+)
+def test_another_token_is_a_change(tmp_path: Path, before: Any, now: Any, name: str) -> None:
+    """All tokens were hidden as one text, so that a plan saw none come or go."""
+    found = changes(settings(tmp_path, service=before), settings(tmp_path, service=now))
+    assert taken(found)[name] == "running"
+    assert HIDDEN not in str(found)
+
+
+def test_a_policy_of_retention_is_taken_up_at_once(tmp_path: Path) -> None:
+    """It is carried out beside the capture."""
+    kept = {"path": "log", "retention": {"age": "7d"}}
+    assert set(taken(changes(settings(tmp_path), settings(tmp_path, log=kept))).values()) == {"running"}
+
+
+KAFKA = {"brokers": "k:9092", "topic": "shop"}
+
+
+def test_a_folder_that_commands_look_into_waits_for_a_restart_and_says_why(tmp_path: Path) -> None:
+    """A daemon that moved would not be found by whoever has the old file, nor by `cdcflow apply` with the new one."""
+    moved = {**KAFKA, "work": "elsewhere"}
+    (change,) = changes(settings(tmp_path, log={"kafka": KAFKA}), settings(tmp_path, log={"kafka": moved}))
+    assert (change.name, change.taken) == ("log.kafka.work", "restart")
+    assert change.why.startswith("commands find the daemon in the folder")
+    assert change.remedy.startswith("set log.kafka.work back, run `cdcflow ctl stop`, set it anew")
+
+
+def names(model: Any, above: str) -> Iterator[str]:
+    """Every setting's name below a model of settings, those of all kinds that it may be."""
+    for name, field in model.model_fields.items():
+        inner = [m for m in (field.annotation, *get_args(field.annotation)) if hasattr(m, "model_fields")]
+        yield from (n for m in inner for n in names(m, f"{above}{name}."))
+        if not inner:
+            yield above + name
+
+
+def test_every_setting_has_a_rule() -> None:
+    """One that is forgotten waits for a restart without a reason that somebody could follow."""
+    found = {*names(Config, ""), "log.retention.age"}
+    assert {"source.slot", "source.server_id", "log.kafka.topic", "service.listen", "publish.kafka.brokers"} <= found
+    assert [name for name in sorted(found) if rule_for(name) not in RULES] == []
 
 
 def test_another_kind_of_log_is_one_change(tmp_path: Path) -> None:

@@ -97,6 +97,25 @@ def test_every_error_of_running_work_names_its_section() -> None:
     assert bare == []
 
 
+def test_every_reason_of_a_table_left_out_of_a_cut_names_its_section() -> None:
+    """The reason is stored with the cut, and read long after the merge: on the page, or in a notebook."""
+    reasons = [
+        (f"{path.relative_to(SOURCES)}:{call.lineno}", keyword.value)
+        for path, call in nodes()
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "TableReport"
+        for keyword in call.keywords
+        if keyword.arg == "left_out"
+    ]
+    assert len(reasons) >= 2
+    assert [where for where, value in reasons if not _ends_with_its_section(value)] == []
+    told = errors.ConfigurationError("it lost its key", remedy="add one", runbook="table-not-followed").with_section
+    assert told.splitlines() == ["it lost its key", "  add one", "  see docs: runbook/errors#table-not-followed"]
+
+
+def _ends_with_its_section(value: ast.expr) -> bool:
+    return isinstance(value, ast.Attribute) and value.attr == "with_section"
+
+
 def test_copy_of_an_error_keeps_its_section() -> None:
     """An error that is told with other words (`type(found)(…)`) is still about the same thing."""
     copies = [

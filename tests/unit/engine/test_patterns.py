@@ -147,7 +147,7 @@ def test_a_remedy_that_is_a_statement_says_so(remedy: str, sentence: str) -> Non
 def test_a_table_that_is_away_is_waited_for_by_its_name() -> None:
     """A rename may be about to bring it back."""
     assert isinstance(not_there(A.id), SourceUnavailable)
-    assert "table s.a is not there" in str(not_there(A.id))
+    assert "table s.a no longer exists" in str(not_there(A.id))
 
 
 def test_all_columns_that_cannot_be_kept_apart_are_told_at_once() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
+from cdcflow.model.rereading import pending, without
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.sources.engine.policies import Kept, Policies, from_json, noted, pending, reread, to_json, without_order
+from cdcflow.sources.engine.policies import Kept, Policies, from_json, noted, reread, to_json
 
 DATE = ColumnType("date", pa.date32())
 ORDERS = Table(TableId("shop", "orders"), 1, (Column("id", 1, DATE), Column("due", 2, DATE)), ("id",))
@@ -66,7 +67,7 @@ def test_order_stays_until_it_is_taken_out() -> None:
     assert pending(first) == {ORDERS.id}
     second = noted(first, {ORDERS: {2: Kept()}, ITEMS: {}})
     assert second == first
-    assert pending(noted(without_order(second), {ORDERS: {2: Kept()}})) == frozenset()
+    assert pending(noted(without(second), {ORDERS: {2: Kept()}})) == frozenset()
 
 
 def test_order_for_a_table_that_is_left_out_meanwhile_goes_with_it() -> None:

@@ -138,3 +138,62 @@ def test_stop_is_heard_inside_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     brokers.stop = lambda: None
     publisher(tail, brokers, monkeypatch).run(once=True)
     assert sum(brokers.groups) == 4 * publishing.SLICE_ROWS
+
+
+# ── brokers that do not answer ──────────────────────────────────────────────────────────────────────────────
+
+
+class Away:
+    """Brokers that do not answer so many times, and are called on after `run` has gone on to wait."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int, after: SlowBrokers) -> None:
+        self.tail = MemoryTail(1, 1)
+        self.publisher = publisher(self.tail, after, monkeypatch)
+        self.left = times
+        self.asked = 0
+        self.stop_at = 0
+
+        def opened(cluster: Cluster) -> SlowBrokers:
+            self.asked += 1
+            if self.asked == self.stop_at:
+                self.publisher.stop()
+            if self.asked <= self.left:
+                raise SinkUnavailable("nobody answers")
+            return after
+
+        monkeypatch.setattr(TableProducer, "open", opened)
+
+
+def test_brokers_that_never_answered_end_it_unless_they_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that was mistyped is tried for ever, and looks like brokers that are slow."""
+    away = Away(monkeypatch, 2, SlowBrokers(9))
+    with pytest.raises(SinkUnavailable):
+        away.publisher.run(once=True, wait=False)
+    assert (away.asked, away.publisher.has_begun, away.publisher.waits_for) == (1, False, "publish")
+    away.publisher.run(once=True, wait=True)
+    assert (away.asked, away.publisher.has_begun) == (3, True)
+
+
+def test_brokers_that_answered_once_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They restart, and publishing goes on."""
+    brokers = SlowBrokers(9)
+    away = Away(monkeypatch, 0, brokers)
+
+    def breaks() -> None:
+        brokers.stop = lambda: None
+        away.left = 3
+        raise SinkUnavailable("cut off")
+
+    brokers.stop = breaks
+    away.publisher.run(once=True, wait=False)
+    assert (away.asked, brokers.groups) == (4, [1])
+
+
+def test_a_stop_while_it_waits_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be sent is sent at the next start; nobody is asked again after the stop."""
+    away = Away(monkeypatch, 9, SlowBrokers(9))
+    away.stop_at = 2
+    away.publisher.run()
+    assert away.asked == 2
+    away.publisher.run()
+    assert away.asked == 2

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pytest
 
 from cdcflow.merge.acts import Add
+from cdcflow.merge.column_versions import numbered_as, source_number, version_of
 from cdcflow.merge.evolution import Evolution, evolve
 from cdcflow.merge.policy import TablePolicy
 from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.seeing import seen
 from cdcflow.merge.shape_policy import check_allowed
 from cdcflow.merge.target import FormatColumn, Target
-from cdcflow.merge.versions import numbered_as, source_number, version_of
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 

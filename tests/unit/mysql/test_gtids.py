@@ -146,5 +146,5 @@ def test_coordinates_grow_over_files_and_beyond_4_gib() -> None:
     coordinates = [coordinate(*p) for p in places]
     assert coordinates == sorted(set(coordinates))
     for file, pos in (("binlog", 4), ("b.8388608", 4), ("b.000001", 1 << 40)):
-        with pytest.raises(ConfigurationError, match="cdcflow can count on"):
+        with pytest.raises(ConfigurationError, match="cdcflow can parse"):
             coordinate(file, pos)

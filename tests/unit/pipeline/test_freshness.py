@@ -195,7 +195,7 @@ def test_a_source_that_cannot_tell_proves_nothing() -> None:
     """A source of somebody's own that has no `coverage`: unknown is not fresh."""
     on = Stage(Small(ORDERS, ITEMS))
     on.look()
-    assert on.of() == ("not proven", "this source cannot tell whether the table's changes reach us")
+    assert on.of() == ("not proven", "this source cannot tell whether the table's changes reach cdcflow")
 
 
 class Rows(Covered):
@@ -213,7 +213,7 @@ class Rows(Covered):
 
 
 ONLY = Progress({ORDERS.id: TableProgress("done", 1, Offset(1), incarnation=1)})
-REASON = "rows of it changed at the source, and no change of it came; run `cdcflow backfill public.orders`"
+REASON = "its rows changed at the source, but no change arrived; run `cdcflow backfill public.orders`"
 
 
 class Sampling(Stage):

@@ -42,7 +42,7 @@ def test_a_table_that_stays_costs_nothing() -> None:
 @pytest.mark.parametrize(
     ("preview", "known", "expected"),
     [
-        (TablePreview(A, 1), TableProgress("forgotten", 1, Offset(1), incarnation=1), "taken in again"),
+        (TablePreview(A, 1), TableProgress("forgotten", 1, Offset(1), incarnation=1), "captured again"),
         (TablePreview(A, 2), DONE, "read again"),
         (TablePreview(A, 1, reread="due: null → clamp"), DONE, "read again"),
         (TablePreview(A, 1, reread="due: null → clamp"), TableProgress("cancelled", 0, Offset(0), 1), "unchanged"),
@@ -70,7 +70,7 @@ def test_more_than_was_asked_is_warned_of() -> None:
     assert len(planned(again, DONE, merged=()).warnings) == 1
     assert len(planned(TablePreview(A, 1, reread="due: null → clamp"), DONE, merged=(A,)).warnings) == 1
     left = planned(None, DONE, merged=(A,)).warnings
-    assert ["read anew" in left[0], "gets no more changes" in left[1]] == [True, True]
+    assert ["read again" in left[0], "gets no more changes" in left[1]] == [True, True]
 
 
 def test_a_selected_table_that_cannot_be_captured_is_named() -> None:

@@ -109,11 +109,11 @@ def test_an_untouched_publication_has_carried_everything() -> None:
     ("now", "said"),
     [
         (None, "publication p is gone"),
-        (found(entry(101, ORDERS), entry(102, ITEMS), number=71), "dropped and made again"),
+        (found(entry(101, ORDERS), entry(102, ITEMS), number=71), "dropped and recreated"),
         (found(entry(101, ORDERS), entry(102, ITEMS), wrong=("publish = 'insert'",)), r"it needs publish = 'insert'"),
         (found(entry(101, ORDERS)), r'table shop\.it"ems was taken out'),
         (found(entry(101, ORDERS), entry(202, ITEMS)), r'table shop\.it"ems was taken out'),
-        (found(number=71, broad=True), "dropped and made again"),
+        (found(number=71, broad=True), "dropped and recreated"),
     ],
 )
 def test_a_publication_that_was_otherwise_in_between_lost_changes(now: Publication | None, said: str) -> None:
@@ -250,7 +250,7 @@ def test_ours_is_mended_and_somebody_else_s_is_only_checked() -> None:
     ensured(server, ORDERS)
     assert server.told == ["ALTER PUBLICATION \"p\" SET (publish = 'insert, update, delete, truncate')"]
     server = Server(row=wrong, entries=listed(ORDERS))
-    with pytest.raises(ConfigurationError, match="publishes otherwise") as refused:
+    with pytest.raises(ConfigurationError, match="does not publish everything") as refused:
         ensured(server, ORDERS, ours=False)
     assert "run ALTER PUBLICATION \"p\" SET (publish = 'insert, update, delete, truncate')" in str(refused.value)
     assert server.told == []

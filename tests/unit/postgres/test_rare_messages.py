@@ -91,7 +91,7 @@ def test_a_relation_of_another_length_is_refused(columns: int) -> None:
     """O10: a length that lies must end in an error that renews the connection, not in other columns."""
     whole = relation(columns)
     for end in range(len(whole)):
-        with pytest.raises(SourceUnavailable, match="connection is made anew"):
+        with pytest.raises(SourceUnavailable, match="cdcflow connects again"):
             relation_of(whole[:end])
     with pytest.raises(SourceUnavailable, match="goes on after its columns"):
         relation_of(whole + b"\0")

@@ -61,6 +61,6 @@ def test_code_of_an_extension_stops_by_name() -> None:
 def test_limits_are_told_with_the_setting_that_raises_them() -> None:
     """One SQLSTATE stands for every limit of the server; the remedy must be that of the one that was reached."""
     full = STATES["53400"]("all replication slots are in use")
-    assert "drop a replication slot" in str(map_error(full, "asking").remedy)
+    assert "drop an unused replication slot" in str(map_error(full, "asking").remedy)
     large = STATES["53400"]("temporary file size exceeds temp_file_limit (1024kB)")
     assert "raise temp_file_limit" in str(map_error(large, "asking").remedy)

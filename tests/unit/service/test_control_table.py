@@ -97,9 +97,9 @@ def test_rows_are_executed_in_order_and_answered_in_place() -> None:
     [
         ("pause", "{}", "nothing to do"),
         ("cancel", None, "public.x is not captured\n  name another"),
-        ("pause", "[1]", "arguments is no JSON object"),
-        ("pause", "{", "arguments is no JSON object"),
-        ("pause", '{"op": "stop"}', "arguments is no JSON object"),
+        ("pause", "[1]", "arguments is not a JSON object"),
+        ("pause", "{", "arguments is not a JSON object"),
+        ("pause", '{"op": "stop"}', "arguments is not a JSON object"),
         ("break", None, "the daemon could not answer: KeyError"),
     ],
 )
@@ -174,5 +174,5 @@ def test_a_source_that_nothing_is_written_to_takes_no_control_table(tmp_path: An
         "source: {kind: mysql, url: 'mysql://a@b/', tables: [a.b], fence: read-only, control_table: c.d}\n"
         "log: {path: ./log}\n"
     )
-    with pytest.raises(ConfigurationError, match="read-only writes nothing"):
+    with pytest.raises(ConfigurationError, match="read-only it writes nothing"):
         load(path)

@@ -141,7 +141,7 @@ def test_large_transaction_is_cut_off_and_says_so(explorer: Explorer, monkeypatc
         ("shop.unknown", [], "no table shop.unknown; it has: shop.orders, "),
         ("shop.orders", ["1", "2"], "has 1 columns, not 2"),
         ("shop.orders", ["s3cr3t"], "the text given for id is no int"),
-        (None, ["1"], "a key is looked for in a table"),
+        (None, ["1"], "looking for a key: no table is named"),
     ],
 )
 def test_question_that_makes_no_sense_is_answered_with_what_would(

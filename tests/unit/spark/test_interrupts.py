@@ -25,7 +25,7 @@ def test_interrupt_is_heard_when_spark_has_started(capsys: pytest.CaptureFixture
     with pytest.raises(KeyboardInterrupt):
         start()
     assert started == ["the JVM"]
-    assert capsys.readouterr().err == "Spark is starting; it is ended as soon as it can be\n"
+    assert capsys.readouterr().err == "Spark is still starting; cdcflow ends it as soon as possible\n"
     assert signal.getsignal(signal.SIGINT) is before
 
 

@@ -146,7 +146,7 @@ class DemoRun:
         self._screen.done("a second process keeps writing multi-table transactions")
         self._children.start_daemon(self._config_path)
         self._screen.step("`cdcflow run` captures changes and reads the existing rows at the same time")
-        status = self._wait(lambda s: self._read_share(s) >= KILL_AT, "the backfill to get going", look_s=0.02)
+        status = self._wait(lambda s: self._read_share(s) >= KILL_AT, "the backfill to begin", look_s=0.02)
         self._children.kill_daemon()
         self.outcome.killed_at_percent = int(100 * self._read_share(status))
         if _state(status, self._named("flights")) == "done":
@@ -159,7 +159,7 @@ class DemoRun:
     def _merge_meanwhile(self, spark: Future[SparkSession]) -> None:
         self._screen.step("waiting for the backfill to end and to be sealed")
         self._wait(lambda s: self._sealed_tables_are_done(), "all tables to be read and sealed")
-        self._screen.done("all tables are read; changes went on being captured all the time")
+        self._screen.done("all tables are read; the capture went on all the time")
         merged = self._merge(spark, "first merge, while everything goes on", watch=True)
         self.outcome.orphans_in_first_cut = orphans(merged, self._source.schema)
         if any(self.outcome.orphans_in_first_cut.values()):
@@ -332,7 +332,9 @@ class Children:
         code = daemon.wait(PATIENCE_S)
         seconds = round(time.monotonic() - began, 2)
         if code != 0 or seconds > 10:
-            raise InvariantViolated(f"the daemon ended with {code} after {seconds} s; it has to stop clean within 10 s")
+            raise InvariantViolated(
+                f"the daemon ended with {code} after {seconds} s; it has to stop cleanly within 10 s"
+            )
         return seconds
 
     def stop_writer(self) -> dict[str, int]:

@@ -25,7 +25,7 @@ export function mayReread(may) {
 async function look(before) {
   const table = byId("search-table").value, key = byId("search-key").value.trim();
   const values = byId("search-values").checked;
-  if (key && !table) { setText(byId("search-said"), "Choose a table: a key is looked for in one."); return; }
+  if (key && !table) { setText(byId("search-said"), "Choose a table: a search by key needs one."); return; }
   const query = new URLSearchParams();
   if (table) query.set("table", table);
   const parts = key ? key.split(",").map((part) => part.trim()) : [];
@@ -40,7 +40,7 @@ async function look(before) {
     asked = { back: found.looked_back_to };
     reread = parts.length ? { tables: [table], keys: [parts] } : null;
     const rows = byId("changes").tBodies[0].rows.length;
-    const end = found.more ? `so far back to offset ${count(found.looked_back_to)}` : "that is all the log has";
+    const end = found.more ? `searched back to offset ${count(found.looked_back_to)}` : "the log has no more";
     setText(byId("search-said"), `${count(rows)} ${rows === 1 ? "change" : "changes"}, ${end}.`);
     byId("search-more").hidden = !found.more;
     document.dispatchEvent(new Event("looked"));

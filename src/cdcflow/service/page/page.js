@@ -6,14 +6,14 @@ import * as explorer from "./explorer.js";
 
 const EVERY_MS = 2000, HISTORY_EVERY_MS = 10000, ROWS_MAX = 200;
 const WORDS = {
-  pause: ["Pause", (t) => `Stop reading existing rows of ${t}? Its changes are captured all the same.`],
-  resume: ["Resume", (t) => `Go on reading the rows of ${t}?`],
+  pause: ["Pause", (t) => `Stop reading existing rows of ${t}? Its changes are still captured.`],
+  resume: ["Resume", (t) => `Continue reading the rows of ${t}?`],
   cancel: ["Cancel", (t) => `Give up reading existing rows of ${t}? Rows that never change again will not be in the log.`],
   backfill: ["Read again", (t) => `Read all rows of ${t} again? This asks the source for the whole table; changes are captured meanwhile.`],
   reread: ["Read this row again", (t) => `Read this row of ${t} again from the source?`],
   adjust: ["Throttle", (t) => `How fast may ${t} be read, and before which others?`],
   "pause-capture": ["Pause capture", () => "Stop reading the source? It keeps its log until you resume, and its disk fills meanwhile."],
-  "resume-capture": ["Resume capture", () => "Go on reading the source where it was paused?"],
+  "resume-capture": ["Resume capture", () => "Continue reading the source where it was paused?"],
   stop: ["Stop daemon", () => "End the daemon at the next cut? Nothing is lost, but this page cannot start it again."],
 };
 const BY_STATE = { waiting: ["pause", "cancel", "adjust"], reading: ["pause", "cancel", "adjust"], paused: ["resume", "cancel"], done: ["backfill"], failed: ["backfill"], cancelled: ["backfill"] };
@@ -49,7 +49,7 @@ function answered() {
 
 function lost(error) {
   const why = error instanceof Refused ? ` (${error.message})` : "";
-  setText(byId("lost"), `The daemon does not answer since ${clock(state.answeredAt / 1000)}${why}. What you see is from then; the page goes on trying.`);
+  setText(byId("lost"), `The daemon has not answered since ${clock(state.answeredAt / 1000)}${why}. What you see is from then; the page keeps trying.`);
   byId("lost").hidden = false;
   document.body.classList.add("is-lost");
   tone(byId("state"), "no answer", "bad");
@@ -226,7 +226,7 @@ function showMerges(status, merges) {
   setText(byId("cut"), status.cut ? `The log's newest durable cut is ${count(status.cut)}${when}, source position ${status.position}.` : "The log has no cut yet.");
   const last = status.merge;
   const failed = last && last.failed ? ` The last merge failed (${last.error}).` : "";
-  const none = merges === null ? "The warehouse is on no disk of this machine, so merges are not shown." : merges.length ? "" : "No merge has published a cut yet: run `cdcflow merge`.";
+  const none = merges === null ? "The warehouse is not on a disk of this machine, so the page cannot show merges." : merges.length ? "" : "No merge has published a cut yet: run `cdcflow merge`.";
   setText(byId("merges-none"), `${none}${failed}`);
   byId("merges").hidden = !(merges && merges.length);
   byId("merges").tBodies[0].replaceChildren(...(merges || []).map((one) => make("tr", {},

@@ -101,7 +101,9 @@ class _Frames:
         known = self._state.shapes.shapes().get(shape.table.id, {}).get(shape.version)
         # What a daemon adds meanwhile is behind the last cut that we know of.
         if known != shape.table and (known is not None or self._seen.cut < self._state.checkpoint.cut):
-            self._seen.fault(f"topic offset {topic_offset}", f"a shape of {shape.table.id} is not the one in the state")
+            self._seen.fault(
+                f"topic offset {topic_offset}", f"a shape of {shape.table.id} differs from the one in the state"
+            )
 
 
 __all__ = ["check"]

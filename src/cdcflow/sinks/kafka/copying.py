@@ -96,7 +96,7 @@ def _check_untouched(layout: Layout, attempted: str) -> None:
     for extent in extents_of(layout):
         if extent.checkpoint != extent.header.base:
             raise ConfigurationError(
-                f"{attempted}: a daemon has gone on with the log there",
+                f"{attempted}: a daemon has continued the log there",
                 remedy="a log has one writer: name another folder",
                 runbook="other-log",
             )
@@ -146,10 +146,10 @@ def to_topic(location: LogLocation, topics: Topics, on_segment: OnSegment, scrat
     _check_same(topics, file.log_id, segments, newest, attempted)
     if file.first_offset > 1 and not KafkaReader(topics).exists():
         raise ConfigurationError(
-            f"{attempted}: the folder's log begins at offset {file.first_offset}; what was before has expired, and a "
-            "topic's log begins at 1",
-            remedy="go on reading that folder, or begin a new log with a backfill",
-            runbook="other-log",
+            f"{attempted}: the folder's log begins at offset {file.first_offset}; everything before it has "
+            f"expired, and a topic's log must begin at 1",
+            remedy="keep using that folder, or begin a new log with a backfill",
+            runbook="log-expired",
         )
     log = KafkaLog.open(topics, file.source, scratch=scratch, copy_of=file.log_id, after_epoch=read_epoch(layout.epoch))
     parts = 0
@@ -189,8 +189,8 @@ def _check_same(topics: Topics, log_id: str, segments: list[Segment], newest: Ch
     known = (Checkpoint(), newest, *(s.last_checkpoint() for s in segments))
     if not any((at.cut, at.next_offset, at.position) == (k.cut, k.next_offset, k.position) for k in known):
         raise ConfigurationError(
-            f"{attempted}: the topic's log ends with cut {at.cut} (offset {at.next_offset - 1}), where no segment of "
-            "the folder ends: a daemon has gone on with it, or the folder is an older copy",
+            f"{attempted}: the topic's log ends with cut {at.cut} (offset {at.next_offset - 1}), where no segment "
+            f"of the folder ends: a daemon has continued it, or the folder is an older copy",
             remedy="a log has one writer: name another topic",
             runbook="other-log",
         )

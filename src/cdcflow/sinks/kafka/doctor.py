@@ -33,7 +33,7 @@ def doctor(topics: Topics, folder: Path | None = None, history: LogLocation | No
     if not there:
         if (gone := loss.deleted(topics, folder)) is not None:
             return [gone]
-        return [Finding("ok", subject, f"the brokers answer; {topics.name} and {topics.state} will be made")]
+        return [Finding("ok", subject, f"the brokers answer; cdcflow will create {topics.name} and {topics.state}")]
     missing = {topics.name, topics.state} - there.keys()
     if missing:
         return [Finding("error", subject, f"topic {missing.pop()} is gone, and topic {there.popitem()[0]} is there")]
@@ -46,9 +46,12 @@ def doctor(topics: Topics, folder: Path | None = None, history: LogLocation | No
         settings = {topic: admin.settings(topic) for topic in there}
     except CdcflowError as error:
         text = f"the topics' settings cannot be read ({str(error).split(chr(10))[0]})"
-        return [*found, Finding("warning", subject, text, "grant DescribeConfigs on the topics to have them checked")]
+        return [
+            *found,
+            Finding("warning", subject, text, "grant DescribeConfigs on the topics, so that doctor can check them"),
+        ]
     found += [*wrong(topics, there, settings), *_unsafe(topics, settings, admin.replicas())]
-    return found or [Finding("ok", subject, "the brokers answer, and the topics are as they must be")]
+    return found or [Finding("ok", subject, "the brokers answer, and the topics have the right settings")]
 
 
 def wrong(
@@ -61,8 +64,8 @@ def wrong(
                 yield Finding(
                     "error",
                     f"topic {topic}",
-                    f"it has {count} partitions, and the order of a log is that of one",
-                    "name another topic in log.kafka.topic; cdcflow makes it as it must be",
+                    f"it has {count} partitions, and a log needs one, because only one keeps the order",
+                    "set log.kafka.topic to another topic; cdcflow creates it with the right settings",
                 )
         return
     log, state = settings[topics.name], settings[topics.state]
@@ -78,7 +81,8 @@ def wrong(
             yield Finding(
                 "error",
                 f"topic {topic}",
-                f"its max.message.bytes is {held['max.message.bytes']}, and records may have {topics.message_bytes}",
+                f"its max.message.bytes is {held['max.message.bytes']}, and records of cdcflow may have "
+                f"{topics.message_bytes}",
                 f"set log.kafka.message_bytes to {int(held['max.message.bytes']) - RECORD_OVERHEAD} or less",
             )
 
@@ -96,13 +100,13 @@ def _unsafe(
             yield Finding(
                 "warning",
                 f"topic {topic}",
-                "there is one copy of it: what a broker's disk loses is lost",
-                "set log.kafka.replicas to 3 before the topics are made",
+                "it has one replica: data on a lost broker disk is lost",
+                "set log.kafka.replicas to 3 before cdcflow creates the topics",
             )
     held = settings[topics.name]
     kept = {n: v for n in ("retention.ms", "retention.bytes") if (v := held.get(n, "-1")) != "-1"}
     if kept:
-        text = f"records expire ({', '.join(f'{n} = {v}' for n, v in kept.items())}): readers must be quicker than that"
+        text = f"records expire ({', '.join(f'{n} = {v}' for n, v in kept.items())}): readers must be faster than that"
         yield Finding("warning", f"topic {topics.name}", text)
 
 

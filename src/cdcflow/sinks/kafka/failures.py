@@ -87,18 +87,18 @@ def map_error(error: KafkaException, attempted: str, errors: ErrorCallback | Non
         )
     if code in _DENIED:
         return ConfigurationError(
-            said, remedy="grant that user what docs/kafka.md lists under rights", runbook="broker-refuses"
+            said, remedy="grant this user the rights that docs/kafka.md lists", runbook="broker-refuses"
         )
     if code in _GONE:
         return InvariantViolated(f"{attempted}: the topic is gone ({_plain(about)})", remedy=GONE, runbook="topic-gone")
     if code in _TOO_LARGE:
         return ConfigurationError(
             said,
-            remedy="set log.kafka.message_bytes below the topic's max.message.bytes, or raise that",
+            remedy="set log.kafka.message_bytes below the topic's max.message.bytes, or raise the latter",
             runbook="message-too-large",
         )
     if code == KafkaError._INVALID_ARG:
-        return ConfigurationError(said, remedy="mend log.kafka in the settings", runbook="broker-refuses")
+        return ConfigurationError(said, remedy="correct log.kafka in the settings", runbook="broker-refuses")
     if code in _IN_VAIN:
         return SinkUnavailable(said, remedy=_REACH, runbook="broker-unreachable")
     return SinkUnavailable(said)
@@ -110,13 +110,13 @@ def refused_option(error: KafkaException, attempted: str) -> ConfigurationError:
     which = f"option {found[1]}" if found else "its options"
     return ConfigurationError(
         f"{attempted}: the client library does not take {which}",
-        remedy="mend log.kafka.options in the settings",
+        remedy="correct log.kafka.options in the settings",
         runbook="broker-refuses",
     )
 
 
 GONE = "bring the topics back from a copy, or begin a new log under another name with a backfill"
-_REACH = "check log.kafka.brokers and the network; it is tried again, and nothing that was acknowledged is lost"
+_REACH = "check log.kafka.brokers and the network; cdcflow tries again, and nothing that was acknowledged is lost"
 
 
 def _plain(error: KafkaError) -> str:

@@ -446,7 +446,7 @@ class KafkaLog:
             tell = None  # type: ignore[assignment]  # only the first piece is asked for
         self._sender.settle()
         if not offsets:
-            raise SinkUnavailable(f"{self._attempted}: the brokers did not take the head of a topic range")
+            raise SinkUnavailable(f"{self._attempted}: the brokers did not accept the header of a topic range")
         self._topic_ranges.append(TopicRange(offsets[0], begun.header.first_offset, begun.newest_xid))
         self._sender.put(self._topics.state, *states.of_topic_range(self._topic_ranges[-1]))
 
@@ -495,7 +495,7 @@ class KafkaLog:
                     )
             time.sleep(0.2)
         return SinkUnavailable(
-            f"{self._attempted}: the brokers gave up the transaction that was open ({error}), and nobody else has "
+            f"{self._attempted}: the brokers aborted the open transaction ({error}), and nobody else has "
             "taken the log over",
             remedy="it may have taken longer than transaction.timeout.ms: raise that in log.kafka.options",
         )
@@ -531,14 +531,14 @@ def _owned(
         raise ConfigurationError(
             f"{attempted}: it belongs to {known.kind} system {known.system_id}, database {known.database}, and the "
             f"source is {identity.kind} system {identity.system_id}, database {identity.database}",
-            remedy="name another topic, or go back to the source that this log is of",
+            remedy="set log.kafka.topic to another topic, or source.url to the source of this log",
             runbook="other-log",
         )
     if known.timeline != identity.timeline and not accept_timeline:
         raise HistoryLost(
-            f"{attempted}: the source was on timeline {known.timeline} and is on {identity.timeline} now, as after a "
-            "restore or a promotion: it may lack changes that the log has",
-            remedy="if it was promoted without loss, accept the timeline; else begin a new log with a backfill",
+            f"{attempted}: the source was on timeline {known.timeline} and is now on {identity.timeline}, as "
+            f"after a restore or a promotion: it may lack changes that the log has",
+            remedy="run `cdcflow run --accept-history-loss`, which reads all tables again",
             runbook="restored-source",
         )
     return replace(state, identity=identity)

@@ -20,7 +20,7 @@ from cdcflow.sinks.kafka.state import State
 from cdcflow.sinks.kafka.topics import Admin, Topics
 from cdcflow.sinks.layer import OS_LAYER, storing, write_file
 
-ACCEPTED = "run `cdcflow run --accept-history-loss`, which reads all tables anew"
+ACCEPTED = "run `cdcflow run --accept-history-loss`, which reads all tables again"
 _BEGIN_ANEW = f"bring the topics back from a copy; or {ACCEPTED} into a new log"
 _NOTE = "log_id"
 
@@ -59,7 +59,7 @@ def check(
     if (cut := last_cut(topics, state)) not in (None, state.checkpoint.cut):
         raise InvariantViolated(
             f"{attempted}: it ends with cut {cut}, and topic {topics.state} says {state.checkpoint.cut}: one of "
-            "them was made anew, or lost what was committed",
+            f"them was recreated, or lost committed records",
             remedy=GONE,
             runbook="topic-gone",
         )
@@ -69,14 +69,14 @@ def check(
         if (known := _noted(folder)) is not None:
             raise HistoryLost(
                 f"{attempted}: there was a log here, with the id {known}, and now there is none: topics {topics.name} "
-                f"and {topics.state} were deleted or made anew",
+                f"and {topics.state} were deleted or recreated",
                 remedy=_BEGIN_ANEW,
                 runbook="topic-gone",
             )
     elif not reopened and (expired := expired_whole(topics, state, history)) is not None:
         raise HistoryLost(
             f"{attempted}: {expired}",
-            remedy=f"let the topic keep records longer (retention.ms, retention.bytes); then {ACCEPTED}",
+            remedy=f"keep records in the topic for longer (retention.ms, retention.bytes); then {ACCEPTED}",
             runbook="topic-expired",
         )
 
@@ -91,7 +91,7 @@ def expired_whole(topics: Topics, state: State, history: LogLocation | None) -> 
     if _sealed(history, state) >= upto:
         return None
     return (
-        f"the brokers have let go of the rows up to offset {upto}, which topic {topics.state} says are there: topic "
+        f"the brokers have removed the rows up to offset {upto}, which topic {topics.state} says are there: topic "
         f"{topics.name} begins at topic offset {low}"
     )
 
@@ -116,8 +116,8 @@ def findings(topics: Topics, folder: Path | None, history: LogLocation | None) -
         yield Finding(
             "error",
             subject,
-            f"the brokers have let go of offsets {sealed + 1} to {first - 1} before they were sealed into {name}",
-            "move the history away, run `cdcflow backfill`, then merge again; let the topic keep records longer",
+            f"the brokers have removed offsets {sealed + 1} to {first - 1} before they were sealed into {name}",
+            "move the history away, run `cdcflow backfill`, then merge again; keep records in the topic for longer",
         )
 
 
@@ -151,7 +151,7 @@ def problem(topics: Topics, folder: Path, history: LogLocation) -> str | None:
 def note(folder: Path | None, log_id: str) -> None:
     """Note beside the daemon's other local files which log it writes. Where that is lost only this warning is."""
     if folder is not None and _noted(folder) != log_id:
-        with storing(f"noting the log's id in {folder}"):
+        with storing(f"writing the log's id into {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
             write_file(OS_LAYER, folder / _NOTE, f"{log_id}\n".encode())
 

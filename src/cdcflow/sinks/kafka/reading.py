@@ -91,8 +91,8 @@ class Cursor:
                 case Transactions() | JournalHeader():
                     if found.record.first_offset != self._next_offset:
                         raise InvariantViolated(
-                            f"reading the log in {self._name}: offset {found.record.first_offset} comes at topic "
-                            f"offset {found.topic_offset}, expected was {self._next_offset}",
+                            f"reading the log in {self._name}: topic offset {found.topic_offset} has offset "
+                            f"{found.record.first_offset} instead of {self._next_offset}",
                             runbook="log-damaged",
                         )
                     if isinstance(found.record, Transactions):
@@ -107,7 +107,7 @@ class Cursor:
                 case CutMark() if found.record.checkpoint.next_offset != self._next_offset:
                     raise InvariantViolated(
                         f"reading the log in {self._name}: cut {found.record.checkpoint.cut} at topic offset "
-                        f"{found.topic_offset} stands at offset {found.record.checkpoint.next_offset}, and the rows "
+                        f"{found.topic_offset} is at offset {found.record.checkpoint.next_offset}, and the rows "
                         f"before it end at {self._next_offset}",
                         runbook="log-damaged",
                     )
@@ -206,9 +206,9 @@ class KafkaReader:
         begin = [s for s in readable if s.first_offset <= max(offset, 1)]
         if not begin:
             raise HistoryLost(
-                f"reading the log in {self.name} from offset {offset}: the brokers have let go of it, the first "
-                f"that is there is {readable[0].first_offset}",
-                remedy="read the current-state tables anew, or start from the first offset that is there",
+                f"reading the log in {self.name} from offset {offset}: the brokers have removed it; the first one "
+                f"left is {readable[0].first_offset}",
+                remedy="start from the current-state tables instead, or from the first offset that is left",
                 runbook="topic-expired",
             )
         return begin[-1]

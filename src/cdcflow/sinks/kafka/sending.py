@@ -97,7 +97,7 @@ class Sender:
             about: KafkaError = error.args[0]
             failed = self._failed(error)
             if isinstance(failed, SinkUnavailable) and not about.txn_requires_abort():
-                text = f"{self._attempted}: nobody knows whether it was committed ({about.str()})"
+                text = f"{self._attempted}: it is unknown whether it was committed ({about.str()})"
                 raise OutcomeUnknown(text) from None
             raise failed from None
 
@@ -117,7 +117,7 @@ class Sender:
         if count != left:
             return count, now
         if now - moved_at > self._wait_s:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"they took nothing for {self._wait_s:g} s"))
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"they accepted nothing for {self._wait_s:g} s"))
         return left, moved_at
 
     @contextlib.contextmanager

@@ -124,10 +124,11 @@ class KafkaTier:
         before = [s for s in readable if s.first_offset < next_offset]
         if exact is not None or before:
             return exact or before[-1]
-        there = f"the first that is there is {readable[0].first_offset}" if readable else "nothing is left"
+        there = f"the first one left is {readable[0].first_offset}" if readable else "nothing is left"
         raise HistoryLost(
-            f"{where}: next is offset {next_offset}, and the brokers have let go of it ({there})",
-            remedy="move the history away, run `cdcflow backfill`, then merge again; let the topic keep records longer",
+            f"{where}: offset {next_offset} is next, and the brokers have removed it ({there})",
+            remedy="move the history away, run `cdcflow backfill`, then merge again; keep records in the topic "
+            "for longer",
             runbook="topic-expired",
         )
 
@@ -166,7 +167,7 @@ def _wait_until_shown(topics: Topics, state: State) -> None:
     deadline = time.monotonic() + topics.wait_s
     while (cut := last_cut(topics, state)) is not None and cut < state.checkpoint.cut:
         if time.monotonic() > deadline:
-            raise SinkUnavailable(f"reading topic {topics.name}: cut {state.checkpoint.cut} does not come to be seen")
+            raise SinkUnavailable(f"reading topic {topics.name}: cut {state.checkpoint.cut} does not become visible")
         time.sleep(0.01)
 
 
@@ -246,7 +247,7 @@ class TieredReader:
             raise ConfigurationError(
                 f"reading the log in {self.name}: the history {self._layout.name} belongs to another log "
                 f"({file.log_id}, the topic has {state.log_id})",
-                remedy="name another place in log.kafka.history, or move that one away",
+                remedy="set log.kafka.history to another place, or move that one away",
                 runbook="other-log",
             )
         offsets = self._layout.segments_behind(state.checkpoint.next_offset)

@@ -110,7 +110,7 @@ class Topics:
         deadline = time.monotonic() + self.wait_s
         while any(end < ends[topic] for topic, end in admin.ends(committed=True).items()):
             if time.monotonic() > deadline:
-                raise SinkUnavailable(f"reading topic {self.name}: what was committed does not come to be seen")
+                raise SinkUnavailable(f"reading topic {self.name}: committed records do not become visible")
             time.sleep(0.005)
 
 
@@ -191,7 +191,7 @@ class Admin:
         deadline = time.monotonic() + self._wait_s
         while not topics <= {t for t, at in self._listed().items() if at.partitions and at.partitions[0].leader >= 0}:
             if time.monotonic() > deadline:
-                raise SinkUnavailable(f"{self._attempted}: the brokers do not show the topics that they made")
+                raise SinkUnavailable(f"{self._attempted}: the brokers do not show the topics that they created")
             time.sleep(0.05)
 
 
@@ -269,7 +269,7 @@ class Reader:
             first = self._consumer.poll(1.0)
             if first is None:
                 if time.monotonic() - heard_at > self._wait_s:
-                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"nothing came for {self._wait_s:g} s"))
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT, f"nothing arrived for {self._wait_s:g} s"))
                 continue
             for found in (first, *self._consumer.consume(500, timeout=0)):
                 offset, error = found.offset(), found.error()

@@ -39,8 +39,8 @@ def faults(bucket: Bucket, layout: Layout, cached: FindCopy) -> list[Fault]:
     return [
         Fault(
             f"{bucket.name}/segments",
-            f"offsets {first} to {last} were put there and are missing; they are still on this machine, and the daemon"
-            " puts them again at its next start",
+            f"offsets {first} to {last} were put there and are missing; they are still on this machine, and the "
+            f"daemon uploads them again at its next start",
         )
         for first, last in here
     ]
@@ -69,11 +69,11 @@ def _log_there(bucket: Bucket, layout: Layout, subject: str) -> Finding:
     try:
         theirs = LogFile.from_json(bucket.get("log.json"), f"{bucket.name}/log.json")
     except FileNotFoundError:
-        return Finding("ok", subject, "it answers and takes the keys; there is no log in it yet")
+        return Finding("ok", subject, "it answers and accepts the keys; there is no log in it yet")
     if layout.log_json.exists() and theirs.log_id != layout.log_file().log_id:
         text = f"the log {theirs.log_id} is there, and {layout.root} has another one"
-        return Finding("error", subject, text, "name another prefix in log.objects.url")
-    return Finding("ok", subject, "it answers, takes the keys, and has the log")
+        return Finding("error", subject, text, "set log.objects.url to another prefix")
+    return Finding("ok", subject, "it answers, accepts the keys, and has the log")
 
 
 def _is_here(layout: Layout, cached: FindCopy, segment: Segment, file: SegmentFile) -> bool:
@@ -87,7 +87,9 @@ def _losses(lost: tuple[list[Bounds], list[Bounds]], bucket: Bucket, layout: Lay
     if here:
         ranges = ", ".join(f"{a}-{b}" for a, b in here)
         text = f"it has lost offsets {ranges}, which are still on this machine"
-        found.append(Finding("warning", subject, text, "start the daemon (again): it puts them there at its start"))
+        found.append(
+            Finding("warning", subject, text, "start the daemon, or restart it: it uploads them when it starts")
+        )
     if gone:
         found.append(Finding("error", subject, *loss(layout, bucket.name, gone)))
     return found

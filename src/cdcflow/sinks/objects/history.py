@@ -147,7 +147,7 @@ class StoredHistory:
         try:
             self._bucket.get(link)
         except FileNotFoundError:
-            text = f"{attempted}: segments/{wrong[0]} was put and is not there as it should be"
+            text = f"{attempted}: segments/{wrong[0]} was uploaded, but the store does not have it as uploaded"
             return SinkUnavailable(text, remedy="merge again", runbook="store-unreachable")
         return SinkUnavailable(
             f"{attempted}: another process has added one with offset {segment.first_offset} meanwhile",
@@ -223,10 +223,10 @@ class StoredHistory:
         except AlreadyThere:
             if self._bucket.get(name) != content:
                 raise InvariantViolated(
-                    f"writing {self._bucket.name}/{name}: it is there already, with other content: something else"
-                    " writes there",
-                    remedy="name another prefix in log.kafka.history, and another warehouse",
-                    runbook="log-damaged",
+                    f"writing {self._bucket.name}/{name}: it exists already, with other content: something else "
+                    f"writes there",
+                    remedy="set log.kafka.history to another prefix, and another warehouse",
+                    runbook="two-daemons",
                 ) from None
 
     def _listed(self, segment: Segment) -> dict[str, Listed]:
@@ -262,7 +262,7 @@ def _own(bucket: Bucket, log_id: str, identity: SourceIdentity, first_offset: in
     if log.log_id != log_id:
         raise ConfigurationError(
             f"opening the history {bucket.name}: it belongs to another log ({log.log_id}, the topic has {log_id})",
-            remedy="name another prefix in log.kafka.history",
+            remedy="set log.kafka.history to another prefix",
             runbook="other-log",
         )
     if log.source != identity:  # the source is on another timeline by now

@@ -16,11 +16,11 @@ from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d+[ \w]*)")
 _NO_OBJECT = {"NoSuchKey", "NoSuchVersion", "NotFound"}
-_KEYS = "{} (or AWS_* of the environment, where the settings have no keys)"
+_KEYS = "{} (or AWS_* of the environment, if the settings have no keys)"
 _GRANTS = "s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket"
 _ROLE_ADDRESSES = ("169.254.169.254", "169.254.170.2")
 _REMEDIES = {
-    "NoSuchBucket": "make the bucket, or change log.objects.url",
+    "NoSuchBucket": "create the bucket, or change log.objects.url",
     "InvalidBucketName": "change log.objects.url",
     "InvalidAccessKeyId": f"change {_KEYS.format('log.objects.access_key')}",
     "XAdminUserNotFound": f"change {_KEYS.format('log.objects.access_key')}",
@@ -28,7 +28,7 @@ _REMEDIES = {
     "AuthorizationHeaderMalformed": "change log.objects.region",
     "IllegalLocationConstraintException": "change log.objects.region",
     "PermanentRedirect": "change log.objects.region, or log.objects.endpoint",
-    "RequestTimeTooSkewed": "set this machine's clock",
+    "RequestTimeTooSkewed": "correct this machine's clock",
     "AccessDenied": f"grant {_GRANTS}",
 }
 
@@ -46,8 +46,8 @@ def refused_or_away(attempt: str, error: Exception) -> CdcflowError:
     code = found[1] if found is not None else next((known for known in _REMEDIES if known in text), None)
     if any(address in text for address in _ROLE_ADDRESSES):
         return SinkUnavailable(
-            f"{attempt}: no keys: the settings and the environment have none, and this machine has no role that gives"
-            " any",
+            f"{attempt}: no keys: neither the settings nor the environment have any, and this machine has no role "
+            f"that provides them",
             remedy="set log.objects.access_key and log.objects.secret_key, or AWS_ACCESS_KEY_ID and"
             " AWS_SECRET_ACCESS_KEY",
             runbook="store-unreachable",

@@ -76,7 +76,7 @@ class StoreSealer:
                         # A request that was made again after its answer was lost. Its content has our sha256.
                         if bucket.hash_of(f"{folder}/{file.path}") != file.sha256:
                             raise InvariantViolated(
-                                f"writing {self.url}/{folder}/{file.path}: it is there already", runbook="log-damaged"
+                                f"writing {self.url}/{folder}/{file.path}: it exists already", runbook="log-damaged"
                             ) from None
                 place = json.loads((directory / TOPIC_END).read_bytes())
                 shutil.rmtree(directory)

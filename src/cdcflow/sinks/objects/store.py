@@ -143,7 +143,7 @@ class BucketStore:
         if found != file.sha256:
             target.unlink()
             raise InvariantViolated(
-                f"reading {self.name}/{name}: its content is not what was sealed",
+                f"reading {self.name}/{name}: its content differs from what was sealed",
                 remedy="run `cdcflow log check`, and restore the object from a copy",
                 runbook="log-damaged",
             )
@@ -226,7 +226,7 @@ def _made(directory: Path) -> Path:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         raise ConfigurationError(
-            f"caching what is read from the store in {directory}: {error.strerror}",
+            f"caching objects of the store in {directory}: {error.strerror}",
             remedy="set log.objects.cache to a directory that can be written",
             runbook="log-not-writable",
         ) from error

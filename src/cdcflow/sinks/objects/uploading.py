@@ -51,9 +51,9 @@ def put_first(bucket: Bucket, name: str, text: bytes) -> bool:
     except AlreadyThere:
         return True
     raise ConfigurationError(
-        f"writing {bucket.name}/{name}: the store overwrites what a conditional write (If-None-Match: *) must leave"
-        " alone, so two writers would not notice each other",
-        remedy="use a store, or a version or mode of it, that knows conditional writes",
+        f"writing {bucket.name}/{name}: the store overwrites an object despite a conditional write "
+        f"(If-None-Match: *), so two writers would not notice each other",
+        remedy="use a store, or a version or mode of it, with conditional writes",
         runbook="store-unsuitable",
     )
 
@@ -65,7 +65,7 @@ def _bring_up_to_date(bucket: Bucket, text: bytes, ours: LogFile) -> None:
         raise ConfigurationError(
             f"uploading the log {ours.log_id} to {bucket.name}: the log {theirs.log_id} of {theirs.source.kind} system"
             f" {theirs.source.system_id}, database {theirs.source.database}, is there already",
-            remedy="name another prefix in log.objects.url",
+            remedy="set log.objects.url to another prefix",
             runbook="other-log",
         )
     if found != text:
@@ -98,10 +98,10 @@ def _has_manifest(bucket: Bucket, folder: str, segment: Segment, text: bytes) ->
         return True
     raise InvariantViolated(
         f"uploading segment {segment.first_offset}-{segment.last_offset} (epoch {segment.epoch}) of the log"
-        f" {segment.log_id} into {bucket.name}: {_whose(found)} has put a segment of the same offsets there, with"
-        " other content",
-        remedy="a log has one writer: stop the other one (a copy of this log's directory?), or name another"
-        " log.objects.url for this one",
+        f" {segment.log_id} into {bucket.name}: {_whose(found)} has uploaded a segment with the same offsets and "
+        f"other content there",
+        remedy="a log has one writer: stop the other one (a copy of this log's directory?), or give this one "
+        "another log.objects.url",
         runbook="two-daemons",
     )
 
@@ -120,8 +120,8 @@ def _put_file(bucket: Bucket, name: str, path: Path, sha256: str) -> None:
     except AlreadyThere:
         if bucket.hash_of(name) != sha256:
             raise InvariantViolated(
-                f"uploading {bucket.name}/{name}: it is there already, with other content: something else writes there",
-                remedy="a log has one writer: stop the other one, or name another log.objects.url",
+                f"uploading {bucket.name}/{name}: it exists already, with other content: something else writes there",
+                remedy="a log has one writer: stop the other one, or set another log.objects.url",
                 runbook="two-daemons",
             ) from None
     except FileNotFoundError:
@@ -188,6 +188,6 @@ def _look(bucket: Bucket, folder: str, segment: Segment, text: bytes) -> None:
     wrong = missing_parts(bucket, segment, text)
     if wrong:
         raise SinkUnavailable(
-            f"looking at {bucket.name}/{folder}: {wrong[0]} was put and is not there as it should be",
+            f"looking at {bucket.name}/{folder}: {wrong[0]} was uploaded, but the store does not have it as uploaded",
             runbook="store-unreachable",
         )

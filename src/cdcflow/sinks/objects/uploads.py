@@ -218,7 +218,7 @@ class Uploads:
         self._put_schemas()
         self._lease_check()
         put_segment(self.bucket, segment, text, directory)
-        with storing(f"noting in {self._layout.root} what was put"):
+        with storing(f"recording in {self._layout.root} what was uploaded"):
             os.utime(directory / "segment.json")  # from now on `keep_local` counts
             self._write(replace(self._known, last_offset=bounds[1], problem=""))
         self._whole.append(bounds)

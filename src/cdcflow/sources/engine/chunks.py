@@ -295,8 +295,8 @@ class Chunks(Generic[C, P, R]):
 def too_large(table: TableId, bytes_max: int) -> ConfigurationError:
     return ConfigurationError(
         f"reading {table}: it has no key, so it is read in one piece, and it has more than {bytes_max} bytes",
-        remedy=f"give {table} a primary key; or set source.backfill.whole_bytes_max to more than it has, where this "
-        f"machine's memory holds it three times, and start again; then run `cdcflow backfill {table}`",
+        remedy=f"give {table} a primary key; or set source.backfill.whole_bytes_max to more than its size, if "
+        f"this machine's memory holds it three times, and start again; then run `cdcflow backfill {table}`",
         runbook="too-large",
     )
 
@@ -305,7 +305,7 @@ def predicate_refused(table: TableId, found: str) -> ConfigurationError:
     """The server does not understand a predicate. `found` is its word, and holds no row values."""
     return ConfigurationError(
         f"looking for rows of {table}: the server refuses the predicate: {found}",
-        remedy="write what would come after WHERE, in the server's own SQL, with the table's columns by their names",
+        remedy="write what follows WHERE, in the server's own SQL, with the names of the table's columns",
         runbook="order-refused",
     )
 

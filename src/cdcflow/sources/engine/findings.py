@@ -25,9 +25,10 @@ def of_error(subject: str, found: CdcflowError) -> Finding:
 def decoders(*, are_compiled: bool, times: str) -> Finding:
     """Which decoders run. `times`: how many times as long the reference decoders need for a change."""
     if are_compiled:
-        return ok("decoders", "the compiled ones run")
+        return ok("decoders", "the compiled ones are in use")
     return warning(
         "decoders",
-        f"the reference ones run, which need {times} times as long for a change: there was no C compiler at install",
+        f"the reference ones are in use, which need {times} times as long for a change: there was no C compiler "
+        f"at install",
         "install a C compiler (Debian: apt install gcc python3-dev), then install cdcflow again",
     )

@@ -9,8 +9,8 @@ setting before made of them, so a start compares what it was then with what it i
 | null, clamp … | another one   | have what the old setting put there: the table is read anew               |
 | one type      | another type  | have the old type: the table is read anew                                 |
 
-The checkpoint's `source` keeps them under `policies`, and under `reread` the tables whose order to be read anew is not
-durable yet.
+The checkpoint's `source` keeps them under `policies`, and beside them the tables whose order to be read anew is not
+durable yet (`model.rereading`).
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from cdcflow.model import rereading
 from cdcflow.model.table import Table, TableId
 
-POLICIES, REREAD = "policies", "reread"
+POLICIES = "policies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +87,7 @@ def reread(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, Kept]]
     return found
 
 
-def pending(source: Mapping[str, str]) -> frozenset[TableId]:
-    """The tables that were to be read anew when this checkpoint was written, and may not have been ordered yet."""
-    return frozenset(TableId(*name) for name in json.loads(source.get(REREAD, "[]")))
-
-
 def noted(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, Kept]]) -> dict[str, str]:
     """What a checkpoint's `source` gets: how values are kept, and what is to be read anew because of it."""
-    wanted = sorted((pending(source) | reread(source, tables).keys()) & {t.id for t in tables})
-    order = {REREAD: json.dumps([[t.schema, t.name] for t in wanted], separators=(",", ":"))} if wanted else {}
-    return {POLICIES: to_json({t.id: kept for t, kept in tables.items()}), **order}
-
-
-def without_order(source: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in source.items() if name != REREAD}
+    wanted = (rereading.pending(source) | reread(source, tables).keys()) & {t.id for t in tables}
+    return {POLICIES: to_json({t.id: kept for t, kept in tables.items()}), **rereading.noted(wanted)}

@@ -38,7 +38,7 @@ class Pattern:
         if found is None:
             raise ConfigurationError(
                 f"source.tables: {text!r} is not a table pattern",
-                remedy='write schema.table, with * and ? as wildcards, or schema."Table" for a name taken literally',
+                remedy='write schema.table, with * and ? as wildcards, or schema."Table" for an exact name',
                 runbook="settings",
             )
         schema, name = found[2], found[3]
@@ -130,7 +130,7 @@ class Selected(Generic[E]):
                 "cannot capture: " + "; ".join(text for text, _ in problems),
                 remedy=";\n  ".join(advice(remedy) for _, remedy in problems)
                 + "\n  or take the table out of source.tables (write !schema.table)",
-                runbook="schema-not-followed",
+                runbook="table-not-capturable",
             )
         if not self.tables:
             raise ConfigurationError("source.tables matches no table", remedy=if_none, runbook="table-not-found")
@@ -144,7 +144,7 @@ def advice(remedy: str) -> str:
 def not_there(table: TableId) -> SourceUnavailable:
     """The error for a captured table that the catalog does not have just now. A rename may be about to bring it back,
     and one that stays away is no captured one any more as soon as the list of tables is looked at."""
-    return SourceUnavailable(f"table {table} is not there, or not selected any more")
+    return SourceUnavailable(f"table {table} no longer exists, or is no longer selected")
 
 
 _RESERVED = frozenset(name.lower() for name in (*LOG_COLUMNS, *MERGE_COLUMNS))
@@ -160,9 +160,11 @@ def unfit_columns(names: Sequence[str]) -> list[tuple[str, str]]:
     seen: dict[str, str] = {}
     for name in names:
         if name.lower() in _RESERVED:
-            found.append((name, f"a column {name}, a name that cdcflow gives to a column of its own"))
+            found.append((name, f"a column {name}, a name that cdcflow uses for its own columns"))
         elif (other := seen.setdefault(name.lower(), name)) != name:
-            found.append((name, f"columns {other} and {name}, which differ only in case: readers take them for one"))
+            found.append(
+                (name, f"columns {other} and {name}, which differ only in case: readers cannot tell them apart")
+            )
     return found
 
 
@@ -181,8 +183,8 @@ def check_columns(table: TableId, names: Sequence[str]) -> None:
         listed = ", ".join(name for name, _ in problems)
         raise ConfigurationError(
             f"table {table} has {'; '.join(why for _, why in problems)}",
-            remedy=f"rename {listed} at the source; then run `cdcflow run --accept-history-loss`, which goes on behind "
-            "this change and reads all tables anew",
+            remedy=f"rename {listed} at the source; then run `cdcflow run --accept-history-loss`, which continues "
+            f"after this change and reads all tables again",
             runbook="schema-not-followed",
         )
 

@@ -121,7 +121,7 @@ class MemoryChunks:
             if not found.key:
                 raise without_key(table)
             if comparison is None or comparison[1] not in {c.name for c in found.shape.columns}:
-                raise predicate_refused(table, "it is no comparison of a column with a value")
+                raise predicate_refused(table, "it is not a comparison of a column with a value")
             name, text, number = comparison.groups()
             wanted = text if number is None else int(number)
             rows = [row for row in found.rows.values() if row[name] == wanted][:keys_max]

@@ -205,7 +205,7 @@ class MemorySource:
         if kept_from > position:
             raise _lost(f"the database has forgotten what comes behind {position}: it keeps history from {kept_from}")
         if position > database.end:
-            raise _lost(f"the database's log ends at {database.end}, before our position {position}")
+            raise _lost(f"the database's log ends at {database.end}, before the change log's position {position}")
         if transactions_back is None:
             return
         ours = transactions_back(lambda at: int(at) <= kept_from)
@@ -227,7 +227,7 @@ class MemorySource:
 def _check_slot(checkpoint: Checkpoint, slot: str) -> None:
     if checkpoint.source["slot"] != slot:
         raise ConfigurationError(
-            f"this log was begun with slot {checkpoint.source['slot']}, and it is to be {slot} now",
+            f"this log was begun with slot {checkpoint.source['slot']}, but the settings name {slot}",
             remedy="use the log that this position belongs to",
             runbook="other-log",
         )

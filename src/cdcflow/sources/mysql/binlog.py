@@ -366,8 +366,8 @@ class BinlogDecoder:
             held.large.discard()
         elif end.commit and not delivered:
             raise history_lost(
-                "an XA transaction was committed that had been prepared before the position where cdcflow began to "
-                "read the binary log, so its rows are not known (XA RECOVER shows what is prepared)",
+                "an XA transaction was committed that was prepared before the position where cdcflow began to "
+                "read the binary log, so its rows are unknown (XA RECOVER shows what is prepared)",
                 runbook="xa-prepared",
             )
         return None

@@ -37,7 +37,7 @@ def end(connection: Connection, flavor: Flavor) -> End:
     rows = query(connection, "SHOW BINARY LOG STATUS" if flavor == "mysql" else "SHOW MASTER STATUS")
     if not rows:
         raise ConfigurationError(
-            "the server writes no binary log, so its changes are nowhere to be read",
+            "the server writes no binary log, so there are no changes to read",
             remedy="set log_bin in the server's configuration, and restart it",
             runbook="server-settings",
         )
@@ -86,7 +86,7 @@ def snapshot_end(connection: Connection) -> End:
     found = {str(k).lower(): v for k, v in query(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
     if not found.get("binlog_snapshot_file"):
         raise ConfigurationError(
-            "the server writes no binary log, so its changes are nowhere to be read",
+            "the server writes no binary log, so there are no changes to read",
             remedy="set log_bin in the server's configuration, and restart it",
             runbook="server-settings",
         )

@@ -127,7 +127,9 @@ def select(
         if not wanted.selects(table) or only not in (None, table):
             continue
         if wanted.is_shadow(table):
-            ignored.append(f"{table} looks like a shadow table of an online schema change (name it, if it is not)")
+            ignored.append(
+                f"{table} looks like a shadow table of an online schema change (if it is not, name it in source.tables)"
+            )
             continue
         if kind == "VIEW":
             if wanted.selection.names(table):
@@ -220,14 +222,14 @@ def refusals(table: CatalogTable, *, keyless: bool) -> tuple[Refusal, ...]:
     if table.is_versioned:
         found.append(
             (
-                f"{table.id} is system-versioned: its log mixes old and current rows (M61)",
+                f"{table.id} is system-versioned: its row events mix old and current rows",
                 f"ALTER TABLE {table.sql} DROP SYSTEM VERSIONING",
             )
         )
     if table.engine not in ENGINES:
         found.append(
             (
-                f"{table.id} is stored by {table.engine or 'no engine'}, which has no transactions",
+                f"{table.id} uses the storage engine {table.engine or 'unknown'}, which has no transactions",
                 f"ALTER TABLE {table.sql} ENGINE = InnoDB",
             )
         )
@@ -333,7 +335,9 @@ class Catalog:
                 return found
             doubted |= unsure
         changing = ", ".join(map(str, sorted(unsure)))
-        raise SourceUnavailable(f"{attempted}: {changing} was altered or renamed at the same moment, again and again")
+        raise SourceUnavailable(
+            f"{attempted}: {changing} was altered or renamed at that moment, several times in a row"
+        )
 
     def if_none(self) -> str:
         """What to do where no table is selected."""
@@ -382,7 +386,7 @@ class Catalog:
             return key
         name = f"{quoted(told.id.schema)}.{quoted(told.id.name)}"
         raise ConfigurationError(
-            f"table {told.id} has a change in the log from when it had no key, or another one",
+            f"table {told.id} has a change in the log from a time when it had no key, or another key",
             remedy=f"run ALTER TABLE {name} ADD PRIMARY KEY (…), then {READ_ANEW}",
             runbook="schema-not-followed",
         )

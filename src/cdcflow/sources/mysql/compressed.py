@@ -131,7 +131,7 @@ def _payload(event: bytes, reach: int, bytes_max: int) -> Iterator[Events]:
         yield from _framed(_unpacked(data, declared), reach)
     else:
         raise ConfigurationError(
-            f"the binary log has a transaction compressed in way {fields[2]}, which cdcflow does not know",
+            f"the binary log has a transaction compressed with method {fields[2]}, which cdcflow does not know",
             remedy="SET GLOBAL binlog_transaction_compression = OFF",
             runbook="binlog-unknown",
         )
@@ -198,8 +198,9 @@ def _events(data: bytes, starts: list[int], ends: list[int], reach: int) -> Even
 def _check_size(size: int, bytes_max: int) -> None:
     if size > bytes_max:
         raise ConfigurationError(
-            f"the binary log has a compressed event of {size} bytes when opened; cdcflow opens at most {bytes_max}",
+            f"the binary log has an event of {size} bytes once it is decompressed; cdcflow decompresses at most "
+            f"{bytes_max}",
             remedy="split the transaction, or SET GLOBAL binlog_transaction_compression = OFF (MariaDB: "
-            "log_bin_compress = OFF), and read the tables anew",
+            "log_bin_compress = OFF), and read the tables again",
             runbook="binlog-unknown",
         )

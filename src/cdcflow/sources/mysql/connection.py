@@ -218,7 +218,7 @@ class Connector(connections.Connector[Connection]):
         if flavor != self.flavor:
             raise ConfigurationError(
                 f"the server at {self.address} is {NAMES[flavor]}, and source.kind is {self.flavor}",
-                remedy=f"set source.kind: {flavor} (a log that was begun with the other kind cannot be continued)",
+                remedy=f"set source.kind: {flavor} (a log that began with the other kind cannot be continued)",
                 runbook="server-version",
             )
         version = version_of(text)
@@ -241,7 +241,7 @@ class _NeverInTheClear:
     """In the place of ways to log in that send the password as it is."""
 
     def __init__(self, connection: Connection) -> None:
-        raise pymysql.err.OperationalError(2061, "the server wants the password in the clear")
+        raise pymysql.err.OperationalError(2061, "the server wants the password in clear text")
 
 
 def version_of(text: str) -> tuple[int, int]:
@@ -255,7 +255,7 @@ def _key(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise ConfigurationError(
-            f"source.server_public_key {path} cannot be read: {error.strerror}", runbook="tls"
+            f"source.server_public_key {path} cannot be read: {error.strerror}", runbook="settings"
         ) from None
 
 

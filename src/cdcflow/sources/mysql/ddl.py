@@ -145,8 +145,8 @@ class Statements:
     def check_transactional(self, table: TableId) -> None:
         if not self._tables.is_transactional(table):
             raise ConfigurationError(
-                f"a transaction was rolled back after it changed table {table}, whose engine keeps the changes; which "
-                "of the rolled back rows stayed is not in the log",
+                f"a transaction was rolled back after it changed table {table}, whose engine keeps the changes; "
+                f"the log does not say which of the rolled back rows stayed",
                 remedy=f"run ALTER TABLE `{table.schema}`.`{table.name}` ENGINE = InnoDB, then {READ_ANEW}",
                 runbook="binlog-not-complete",
             )
@@ -157,9 +157,9 @@ class Statements:
             return
         on = f"captured table {captured[0]}" if captured else "tables that cannot be told from its text"
         raise ConfigurationError(
-            f"the binary log has {what} as a statement, not as rows, on {on}: a session uses binlog_format STATEMENT "
-            "or MIXED, and what the statement changed is not in the log",
-            remedy=f"run SET GLOBAL binlog_format = ROW, end the sessions that set it otherwise, then {READ_ANEW}",
+            f"the binary log has {what} as a statement, not as rows, on {on}: a session uses binlog_format "
+            f"STATEMENT or MIXED, and the log lacks the rows that the statement changed",
+            remedy=f"run SET GLOBAL binlog_format = ROW, end the sessions that use another format, then {READ_ANEW}",
             runbook="binlog-not-complete",
         )
 

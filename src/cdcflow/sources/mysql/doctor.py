@@ -77,15 +77,15 @@ def shortcomings(connection: Connection, settings: MySQL) -> Iterator[Shortcomin
     if found.get("log_bin") != "ON":
         yield Shortcoming(
             "log_bin",
-            "is OFF: the server writes no binary log, so its changes are nowhere to be read",
+            "is OFF: the server writes no binary log, so there are no changes to read",
             "set log_bin in the server's configuration, and restart it",
         )
         return
     if engine := found.get("binlog_storage_engine"):
         yield Shortcoming(
             "binlog_storage_engine",
-            f"is {engine}: the server keeps its binary log inside {engine} and gives its events no file and no byte, "
-            "which cdcflow needs to find its position again",
+            f"is {engine}: the server keeps its binary log inside {engine} and does not give its events a file "
+            f"and an offset, which cdcflow needs to find its position again",
             "take binlog_storage_engine out of the server's configuration, and restart it",
         )
         return
@@ -99,8 +99,8 @@ def shortcomings(connection: Connection, settings: MySQL) -> Iterator[Shortcomin
     if found.get("binlog_format", "ROW") != "ROW":
         yield Shortcoming(
             "binlog_format",
-            f"is {found['binlog_format']}: rows that statements change are not in the log",
-            "run SET GLOBAL binlog_format = 'ROW' (and in the server's configuration), and renew open sessions",
+            f"is {found['binlog_format']}: the log lacks the rows that statements change",
+            "run SET GLOBAL binlog_format = 'ROW' (and in the server's configuration), and reconnect open sessions",
         )
     if found.get("binlog_row_metadata") != "FULL":
         yield Shortcoming(
@@ -111,7 +111,7 @@ def shortcomings(connection: Connection, settings: MySQL) -> Iterator[Shortcomin
     if filters := binlog_status.end(connection, settings.kind).filters:
         yield Shortcoming(
             "binary log",
-            f"leaves databases out ({filters}): their changes are lost to every reader",
+            f"leaves databases out ({filters}): no reader gets their changes",
             "take binlog_do_db and binlog_ignore_db out of the server's configuration, and restart it",
         )
     if settings.kind == "mysql":
@@ -124,13 +124,13 @@ def _order(found: dict[str, Any], settings: MySQL) -> Iterator[Shortcoming]:
         remedy = "run SET PERSIST binlog_order_commits = ON"
         yield Shortcoming(
             "binlog_order_commits",
-            "is OFF: commits become visible in another order than that of the log, so a written mark fences nothing",
+            "is OFF: commits may become visible in another order than in the log, so marks cannot order a backfill",
             f"{remedy}, or set source.fence: read-only" if has_gtids else remedy,
         )
     if settings.fence == "read-only" and not has_gtids:
         yield Shortcoming(
             "gtid_mode",
-            f"is {found.get('gtid_mode')}: without GTIDs nothing tells what is visible, unless marks are written",
+            f"is {found.get('gtid_mode')}: without GTIDs only marks can tell what is visible",
             "set source.fence: marks, or switch GTIDs on (SET PERSIST gtid_mode = OFF_PERMISSIVE, ON_PERMISSIVE, ON)",
         )
 
@@ -314,7 +314,7 @@ def _link(connection: Connection, connector: Connector, settings: MySQL) -> Iter
     elif settings.tls.mode == "verify-ca":
         yield warning(
             "connection",
-            f"{where}, with TLS, but the name in the server's certificate is not looked at",
+            f"{where}, with TLS, but cdcflow does not check the name in the server's certificate",
             "set source.tls.mode: verify",
         )
     else:
@@ -334,14 +334,14 @@ def _server(connection: Connection, settings: MySQL) -> Iterator[Finding]:
     if found.get("binlog_row_image", "FULL") != "FULL":
         yield warning(
             "binlog_row_image",
-            f"is {found['binlog_row_image']}: columns that a change left alone are not repeated in the log, and a "
-            "history of a row knows them only from its last whole state",
+            f"is {found['binlog_row_image']}: the log does not repeat columns that a change left alone, so the "
+            f"history of a row has gaps",
             "run SET GLOBAL binlog_row_image = 'FULL' (and in the server's configuration)",
         )
     if without_gtids:
         yield warning(
             "gtid_mode",
-            f"is {found['gtid_mode']}: after a failover the capture cannot go on at another server",
+            f"is {found['gtid_mode']}: after a failover the capture cannot continue at another server",
             "run SET PERSIST gtid_mode = OFF_PERMISSIVE, then ON_PERMISSIVE, then ON",
         )
     yield from _retention(found)
@@ -355,7 +355,7 @@ def _retention(found: dict[str, object]) -> Iterator[Finding]:
     elif seconds < KEPT_SECONDS_MIN:
         yield warning(
             "binary log",
-            f"is kept for {int(seconds)} s: a backfill is due when cdcflow is stopped for that long",
+            f"is kept for {int(seconds)} s: if cdcflow is stopped for longer, it has to read all tables again",
             f"run SET GLOBAL binlog_expire_logs_seconds = {7 * KEPT_SECONDS_MIN} (and in the server's configuration)",
         )
     else:
@@ -422,7 +422,7 @@ def _table(connection: Connection, table: CatalogTable) -> Finding:
     if not table.key:
         return warning(
             str(table.id),
-            "has no key: told apart by all of its columns, read in one piece and held in memory",
+            "has no key: all columns together identify a row, and a backfill reads it in one piece into memory",
             f"run ALTER TABLE {table.sql} ADD PRIMARY KEY (…) if it is large",
         )
     return ok(str(table.id), f"key ({', '.join(table.key)})")
@@ -434,8 +434,7 @@ def _cascades(connection: Connection, settings: MySQL, selected: Selected) -> It
         yield warning(
             str(table),
             f"has a foreign key that cascades ({', '.join(constraints)}): when a row of the parent is deleted, or its "
-            "key changes, this server changes rows here without logging it, so the log and the tables differ from then "
-            "on without a word",
-            f"change these rows by statements of their own before the parent's, or run `cdcflow backfill {table}` "
+            "key changes, this server changes rows here without logging it, so the copy silently differs from then on",
+            f"change these rows with their own statements before the parent's, or run `cdcflow backfill {table}` "
             "after such a change",
         )

@@ -199,8 +199,8 @@ class Packets:
 
 def _damaged(reach: int) -> SourceUnavailable:
     return SourceUnavailable(
-        f"reading the binary log: the event after byte {reach} does not fit its checksum, so it was damaged on the way "
-        "or on the server's disk; it is read again"
+        f"reading the binary log: the event after byte {reach} does not fit its checksum, so it was damaged on "
+        f"the way or on the server's disk; cdcflow reads it again"
     )
 
 
@@ -222,8 +222,8 @@ class ServerIdConflicts:
         if self._times < self.TIMES_MAX:
             return SourceUnavailable(f"reading the binary log: {said}")
         return ConfigurationError(
-            f"reading the binary log: another reader with server_id {dump.server_id} comes again and again, and the "
-            "server throws one out for the other",
+            f"reading the binary log: another reader with server_id {dump.server_id} keeps connecting, and the "
+            f"server disconnects one for the other",
             remedy="set source.server_id to a number that no replica and no other reader of this server has",
             runbook="server-id-taken",
         )

@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 # ── a log that cannot be read on ────────────────────────────────────────────────────────────────────────────────
 
-READ_ANEW = "run `cdcflow run --accept-history-loss`, which takes a new position in the log and reads all tables anew"
+READ_ANEW = "run `cdcflow run --accept-history-loss`, which takes a new position in the log and reads all tables again"
 
 
 def history_lost(message: str, *, runbook: str = "binlog-purged") -> HistoryLost:
     return HistoryLost(
         message,
         remedy="run `cdcflow run --accept-history-loss`: it takes a new position in the binary log and reads all "
-        "tables anew, which also finds the rows that were deleted meanwhile",
+        "tables again, which also finds the rows that were deleted meanwhile",
         runbook=runbook,
     )
 
@@ -123,31 +123,33 @@ def refused(error: Exception, user: str, address: str, *, has_password: bool) ->
     if number == ACCESS_DENIED:
         return SourceUnavailable(
             f"{attempted}: the password of {user} is refused",
-            remedy="set what source.password refers to; it is read anew at every try",
+            remedy="correct what source.password refers to; cdcflow reads it again at every try",
             runbook="login-refused",
         )
     if number in (1698, 1699, 1820, 1862, 3118, 3955):
         return ConfigurationError(
             f"{attempted}: {user} may not log in: {said}",
-            remedy="see what the server says" if has_password else f"{LOGIN_REMEDY}, of a user that logs in with one",
+            remedy="do what the server's message asks for"
+            if has_password
+            else f"{LOGIN_REMEDY}, of a user that logs in with one",
             runbook="login-refused",
         )
     if _is_about_tls(error, said):
         return ConfigurationError(
             f"{attempted}: no secure connection: {said}",
             remedy="check source.tls (ca: the authority that signed the server's certificate); "
-            "mode: off is for links that nobody else can read",
+            "mode: off is for connections that nobody else can read",
             runbook="tls",
         )
     if isinstance(error, ValueError | RuntimeError) or number == 2061:
         return ConfigurationError(
-            f"{attempted}: the server wants the whole password, and the link is not encrypted",
+            f"{attempted}: the server wants the password in clear text, and the connection is not encrypted",
             remedy="set source.tls, or pin the server's key with source.server_public_key",
             runbook="tls",
         )
     if number == 2059:
         return ConfigurationError(
-            f"{attempted}: {said}", remedy=f"give {user} another way to log in", runbook="login-refused"
+            f"{attempted}: {said}", remedy=f"give {user} another authentication plugin", runbook="login-refused"
         )
     return SourceUnavailable(f"{attempted}: {said}")
 

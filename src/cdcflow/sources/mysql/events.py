@@ -125,14 +125,14 @@ def check_types(events: Events, flavor: Flavor) -> Events:
         for at in np.flatnonzero(~known)[:1].tolist():
             raise ConfigurationError(
                 f"the binary log has an event of type {int(events.type[at])} at byte {int(events.reach[at])}, which "
-                f"cdcflow does not know on {flavor}; it may hold rows, so nothing after it is read",
-                remedy="use a version of cdcflow that knows it, or turn off on the server what writes it",
+                f"cdcflow does not know on {flavor}; it may hold rows, so cdcflow stops before it",
+                remedy="use a version of cdcflow that knows it, or turn off the server feature that writes it",
                 runbook="binlog-unknown",
             )
         events = events.where(_KNOWN[flavor][events.type])
     if (events.type == EventType.INCIDENT).any():
         raise history_lost(
-            "the server wrote an INCIDENT event into its binary log: it lost changes itself before it could log them",
+            "the server wrote an INCIDENT event into its binary log: it lost changes before it could log them",
             runbook="binlog-not-complete",
         )
     if (events.type == EventType.PARTIAL_ROW_DATA).any():

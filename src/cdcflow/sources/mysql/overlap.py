@@ -59,7 +59,7 @@ def check_same(connector: Connector, dump: Dump, first_transaction: int, back: T
     oldest, newest = ours[0].end, ours[-1].end
     connection = connector.connect("overlap")
     try:
-        with mapping_errors(f"comparing our log with the binary log at {connector.address}"):
+        with mapping_errors(f"comparing the change log with the binary log at {connector.address}"):
             size = dict(binlog_status.files(connection)).get(newest.file)
             if size is None:
                 return
@@ -141,7 +141,7 @@ def _committed(connection: Connection, dump: Dump, ends: Int64s, account: str) -
     packets = Packets(commits, flavor=dump.flavor, pos=dump.start[1])
     left = b""
     while commits.reached < upto and not commits.is_past and packets.refusal is None:
-        with mapping_errors("comparing our log with the binary log"):
+        with mapping_errors("comparing the change log with the binary log"):
             left += _read(connection)
         _, taken = packets.take(left + bytes(PAD), len(left))
         left = left[taken:]
@@ -163,7 +163,7 @@ def _read(connection: Connection) -> bytes:
 
 def _lost(connector: Connector, at: BinlogPosition) -> HistoryLost:
     return history_lost(
-        f"the binary log at {connector.address} has other transactions than our log: none that our log has ends in "
-        f"{at.file} at byte {at.pos}; the server was restored from a copy, and has gone its own way since",
+        f"the binary log at {connector.address} has other transactions than the change log: no transaction of the "
+        f"change log ends in {at.file} at byte {at.pos}; the server was restored from a copy and has diverged since",
         runbook="restored-source",
     )

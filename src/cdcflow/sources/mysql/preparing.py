@@ -97,8 +97,8 @@ class Preparing:
             found = query(self._connection, "XA RECOVER")
             if found:
                 raise ConfigurationError(
-                    f"{len(found)} XA transactions are prepared at {self._address} and not decided: their rows lie "
-                    "before any position that a capture could begin at",
+                    f"{len(found)} XA transactions are prepared at {self._address} and neither committed nor "
+                    f"rolled back: their rows are before any position where a capture could begin",
                     remedy="run XA COMMIT or XA ROLLBACK for each of those that XA RECOVER lists, then start again",
                     runbook="xa-prepared",
                 )
@@ -118,7 +118,7 @@ class Preparing:
         if before.position.gtids and self.has_gtids:
             return self._again_mysql(before)
         if before.server != self.server:
-            raise self._another(f"server_uuid {before.server}", f"{self.server}, and there are no GTIDs to go on by")
+            raise self._another(f"server_uuid {before.server}", f"{self.server}, and there are no GTIDs to continue by")
         self._check_files(before.position)
         self._check_next(before.position)
         if not self.has_gtids:
@@ -131,20 +131,20 @@ class Preparing:
         executed = MysqlGtids.parse(binlog_status.executed(self._connection))
         if not executed.covers(ours):
             self._refuse_lacking(ours, before)
-            self._until("what our log has becomes visible", lambda: self._executed().covers(ours))
+            self._until("what the change log has becomes visible", lambda: self._executed().covers(ours))
         if is_same:
             self._check_files(before.position.start)
             self._check_next(before.position.start)
             return Begun(before.position)
         if not before.has_all_gtids:
             raise self._another(
-                f"server_uuid {before.server}", f"{self.server}, and our log knows not all of its GTIDs"
+                f"server_uuid {before.server}", f"{self.server}, and the change log does not have all of its GTIDs"
             )
         purged = MysqlGtids.parse(str(one(self._connection, "SELECT @@GLOBAL.gtid_purged")[0]))
         if not MysqlGtids.parse(before.position.start.gtids).covers(purged):
             raise history_lost(
-                f"the server at {self._address} has thrown away binary log that we still need: it purged "
-                f"{purged.text()[:300]}, and our log has {ours.text()[:300]}",
+                f"the server at {self._address} has purged binary log that cdcflow still needs: it purged "
+                f"{purged.text()[:300]}, and the change log has {ours.text()[:300]}",
                 runbook="binlog-purged",
             )
         return Begun(before.position, by_gtid=True)
@@ -168,8 +168,8 @@ class Preparing:
             "it was reset or restored from an older state" if before.server == self.server else "it took over too early"
         )
         raise history_lost(
-            f"the server at {self._address} lacks transactions that our log has ({why}): it has executed "
-            f"{executed.text()[:300] or 'nothing'}, and our log has {ours.text()[:300]}",
+            f"the server at {self._address} lacks transactions that the change log has ({why}): it has executed "
+            f"{executed.text()[:300] or 'nothing'}, and the change log has {ours.text()[:300]}",
             runbook="restored-source",
         )
 
@@ -181,7 +181,7 @@ class Preparing:
         is_same = before.server == self.server or bool(ours.domains())
         if is_same and there is not None and MariadbGtids.parse(there).domains() == ours.domains():
             self._check_files(position.start)
-            self._until("what our log has becomes visible", lambda: self._seen() >= position.coordinate)
+            self._until("what the change log has becomes visible", lambda: self._seen() >= position.coordinate)
             return Begun(position)
         known = _state(binlog_status.state(self._connection))
         lacking = [
@@ -194,18 +194,19 @@ class Preparing:
             if there is not None:
                 raise self._begun_anew(position)
             self._check_goes_on(position.start)
-            self._until("what our log has becomes visible", lambda: self._seen() >= position.coordinate)
+            self._until("what the change log has becomes visible", lambda: self._seen() >= position.coordinate)
             return Begun(position)
         if lacking or not ours.domains():
             if before.server != self.server and not known.keys() & {(d, s) for d, (s, _) in ours.domains().items()}:
                 raise self._another(f"server_id {before.server}", f"{self.server}, with none of its transactions")
             raise history_lost(
-                f"the server at {self._address} lacks transactions that our log has: it has "
-                f"{binlog_status.state(self._connection)[:300] or 'nothing'}, and our log has {ours.text()[:300]}; it "
+                f"the server at {self._address} lacks transactions that the change log has: it has "
+                f"{binlog_status.state(self._connection)[:300] or 'nothing'}, and the change log has "
+                f"{ours.text()[:300]}; it "
                 "was reset, restored from an older state, or took over too early",
                 runbook="restored-source",
             )
-        self._until("what our log has becomes visible", lambda: self._seen_gtids().covers(ours))
+        self._until("what the change log has becomes visible", lambda: self._seen_gtids().covers(ours))
         return Begun(position, by_gtid=True)
 
     def _quiet_end(self) -> tuple[binlog_status.End, str]:
@@ -218,7 +219,7 @@ class Preparing:
                 ends.append(found)
             return found is not None
 
-        self._until("its binary log stands still for a moment", is_quiet, 0)
+        self._until("its binary log does not grow for a moment", is_quiet, 0)
         self._until("what is in the binary log becomes visible", lambda: self._seen() >= ends[0][0].coordinate)
         return ends[0]
 
@@ -251,14 +252,14 @@ class Preparing:
         if position.file not in sizes:
             oldest = files[0][0] if files else "nothing"
             raise history_lost(
-                f"the server at {self._address} has thrown away binary log that we still need: our log ends in "
+                f"the server at {self._address} has purged binary log that cdcflow still needs: the change log ends in "
                 f"{position.file} at byte {position.pos}, and the oldest file is {oldest}",
                 runbook="binlog-purged",
             )
         if sizes[position.file] < position.pos:
             raise history_lost(
-                f"the binary log at {self._address} was begun anew: {position.file} has {sizes[position.file]} bytes, "
-                f"and our log has what stood at byte {position.pos}",
+                f"the binary log at {self._address} was started over: {position.file} has {sizes[position.file]} "
+                f"bytes, and the change log ends at byte {position.pos}",
                 runbook="binlog-purged",
             )
 
@@ -273,15 +274,15 @@ class Preparing:
 
     def _begun_anew(self, position: BinlogPosition) -> HistoryLost:
         return history_lost(
-            f"the binary log at {self._address} was begun anew: {position.file} at byte {position.pos} is not the "
-            "position where our log ends (RESET, or a restore from an older state)",
+            f"the binary log at {self._address} was started over: {position.file} at byte {position.pos} is not "
+            f"the position where the change log ends (RESET, or a restore from an older state)",
             runbook="binlog-purged",
         )
 
     def _another(self, before: str, now: str) -> ConfigurationError:
         return ConfigurationError(
             f"this log belongs to the server with {before}, but {self._address} is {now}",
-            remedy="set source.url back, or use another log.path for this source",
+            remedy="set source.url back, or set another log.path for this source",
             runbook="other-log",
         )
 

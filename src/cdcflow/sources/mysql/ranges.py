@@ -140,7 +140,7 @@ class Ordered:
         """The server may send the same row as behind itself: the backfill would never end (W17)."""
         if row == before:
             raise ConfigurationError(
-                f"the backfill of {self.entry.id} makes no progress: for the server a row comes behind itself",
+                f"the backfill of {self.entry.id} makes no progress: in the server's order a row comes after itself",
                 remedy="check the collation of its key's columns, or leave the table out of source.tables",
                 runbook="table-not-capturable",
             )

@@ -325,8 +325,8 @@ def _alike(events: Events, at: Int64s, body: Int64s, kind: int, columns: int, ta
     width, _ = length_at(event, offset)
     if width != columns:
         raise ConfigurationError(
-            f"table {table.id} has {columns} columns, but a row event of it in the log has {width}: something about it "
-            "was changed without being logged",
+            f"table {table.id} has {columns} columns, but a row event of it in the log has {width}: the table was "
+            f"changed without being logged",
             remedy=f"run SET GLOBAL binlog_row_metadata = 'FULL' (in the server's settings, too), then {READ_ANEW}",
             runbook="binlog-not-complete",
         )
@@ -350,8 +350,8 @@ def check_columns(found: TableMap) -> None:
     if [c.type_code for c in found.columns] != [_VARCHAR, _VARCHAR, _TIMESTAMP]:
         raise ConfigurationError(
             f"table {found.id} is not one of cdcflow's: its columns are not slot, token and at",
-            remedy=f"DROP TABLE `{found.id.schema}`.`{found.id.name}`; cdcflow makes it again",
-            runbook="table-not-capturable",
+            remedy=f"DROP TABLE `{found.id.schema}`.`{found.id.name}`; cdcflow creates it again",
+            runbook="settings",
         )
 
 

@@ -91,7 +91,7 @@ class SnapshotTaker:
             if error.args[0] != NO_RIGHTS:
                 raise
             raise ConfigurationError(
-                f"table {table} has no key, and the user of source.url may not lock it while a snapshot is taken",
+                f"table {table} has no key, and the user of source.url may not lock it, which a snapshot needs",
                 remedy=f"run GRANT LOCK TABLES ON {table.partition('`.`')[0]}`.* TO that user",
                 runbook="right-missing",
             ) from None

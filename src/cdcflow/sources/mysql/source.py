@@ -21,6 +21,7 @@ from dataclasses import replace
 from cdcflow.config import MySQL
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.interleave.messages import RowsCompared
+from cdcflow.model import rereading
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import (
@@ -122,7 +123,7 @@ class MySQLSource:
         self._has_gtids = preparing.has_gtids
         self._captured, self._selected = selected.good, selected
         kept = policies.noted(checkpoint.source, self._kept(selected))
-        self._checkpoint = replace(prepared, source={**policies.without_order(prepared.source), **kept})
+        self._checkpoint = replace(prepared, source={**rereading.without(prepared.source), **kept})
         return self._checkpoint
 
     def tables(self) -> Sequence[Table]:
@@ -341,7 +342,7 @@ class MySQLSource:
 def _check_slot(source: Mapping[str, str], slot: str) -> None:
     if source["slot"] != slot:
         raise ConfigurationError(
-            f"this log's marks bear the name {source['slot']}, and it is to be {slot} now",
+            f"this log's marks have the name {source['slot']}, but the settings name {slot}",
             remedy="use the log that this position belongs to",
             runbook="other-log",
         )

@@ -194,8 +194,8 @@ class BinlogStream:
     def _check_heard(self) -> None:
         if self._silent_s > SILENT_PERIODS * self._dump.heartbeat_s and not self._more:
             self._failure = SourceUnavailable(
-                f"reading the binary log of {self._connector.address}: silent for {self._silent_s:.0f} s, though "
-                f"a heartbeat was asked for every {self._dump.heartbeat_s:g} s; connecting anew"
+                f"reading the binary log of {self._connector.address}: silent for {self._silent_s:.0f} s, "
+                f"although cdcflow asked for a heartbeat every {self._dump.heartbeat_s:g} s; connecting again"
             )
         if time.monotonic() - self._began_at > SETTLED_S:
             self._conflicts.settled()

@@ -348,7 +348,7 @@ def _check_between(events: Events, opener: Int64s, ender: Int64s, stop: int) -> 
         kind = int(events.type[:stop][outside][0])
         name = EventType(kind).name
         raise InvariantViolated(
-            f"a {name} event stands in the binary log outside of any transaction", runbook="stream-not-understood"
+            f"a {name} event is in the binary log outside of any transaction", runbook="stream-not-understood"
         )
 
 

@@ -295,8 +295,8 @@ def described(table: CatalogTable, types: Mapping[int, TypeInfo], policy: Policy
 
 def without_columns(table: TableId) -> ConfigurationError:
     return ConfigurationError(
-        f"table {table} has no column that the server publishes, so its rows are all alike and no log can hold them",
-        remedy=f"leave it out of source.tables (write !{table}) and start again; take it in again when it has columns",
+        f"table {table} has no column that the server publishes, so its rows cannot be distinguished or stored",
+        remedy=f"leave it out of source.tables (write !{table}) and start again; include it again when it has columns",
         runbook="table-not-capturable",
     )
 
@@ -310,7 +310,7 @@ def refusals(table: CatalogTable, version: int) -> list[Refusal]:
     found: list[Refusal] = []
     rel = table.rel
     if rel.persistence == "u":
-        found.append((f"{rel.id} is UNLOGGED: its changes are in no log", f"ALTER TABLE {rel.sql} SET LOGGED"))
+        found.append((f"{rel.id} is UNLOGGED: its changes are not logged", f"ALTER TABLE {rel.sql} SET LOGGED"))
     found += _identity_refusals(table)
     if not table.published(version):
         bare = without_columns(rel.id)
@@ -319,7 +319,7 @@ def refusals(table: CatalogTable, version: int) -> list[Refusal]:
         if leaf.kind == "f":
             found.append(
                 (
-                    f"partition {leaf.id} of {rel.id} is a foreign table: its changes are in no log",
+                    f"partition {leaf.id} of {rel.id} is a foreign table: its changes are not logged",
                     f"ALTER TABLE {rel.sql} DETACH PARTITION {leaf.sql}",
                 )
             )
@@ -443,7 +443,7 @@ def _not_a_table(kind: str, is_partition: bool, persistence: str, *, named: bool
         case "f":
             return "is a foreign table: its changes are in another server's log", "capture that server"
     if persistence == "u" and not named:
-        return "is UNLOGGED: its changes are in no log", "run ALTER TABLE … SET LOGGED"
+        return "is UNLOGGED: its changes are not logged", "run ALTER TABLE … SET LOGGED"
     return None
 
 
@@ -559,7 +559,7 @@ class Catalog:
             return key
         name = quoted(relation.namespace, relation.name)
         raise ConfigurationError(
-            f"table {relation.namespace}.{relation.name} has lost its key: its updates and deletes carry none",
+            f"table {relation.namespace}.{relation.name} has lost its key, so its updates and deletes carry none",
             remedy=f"run ALTER TABLE {name} ADD PRIMARY KEY (…), or ALTER TABLE {name} REPLICA IDENTITY FULL; "
             "then start again",
             runbook="schema-not-followed",

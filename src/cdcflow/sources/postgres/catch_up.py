@@ -424,7 +424,7 @@ def _last_result(pg: pq.abc.PGconn) -> pq.abc.PGresult:
         if result.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
             raise psycopg.errors.error_from_result(result)
     if not found:
-        raise psycopg.OperationalError("the server said nothing")
+        raise psycopg.OperationalError("the server did not answer")
     return found[-1]
 
 

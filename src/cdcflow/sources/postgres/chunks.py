@@ -144,7 +144,7 @@ class PostgresChunks:
         rel = self._look_up(table)
         entry = load(connection, [rel]).get(rel.oid)
         if entry is None:
-            raise SourceUnavailable(f"planning the backfill of {table}: it was dropped just now, or made anew")
+            raise SourceUnavailable(f"planning the backfill of {table}: it was just dropped or recreated")
         if problems := refusals(entry, connection.info.server_version):
             raise ConfigurationError(problems[0][0], remedy=advice(problems[0][1]), runbook="table-not-capturable")
         shape = describe_all(connection, [entry], self._policy)[0].table
@@ -179,7 +179,7 @@ class PostgresChunks:
     def keys_where(self, connection: Connection, table: TableId, predicate: str, keys_max: int) -> KeySet:
         rel = self._look_up(table)
         if (entry := load(connection, [rel]).get(rel.oid)) is None:
-            raise SourceUnavailable(f"looking for rows of {table}: it was dropped just now, or made anew")
+            raise SourceUnavailable(f"looking for rows of {table}: it was just dropped or recreated")
         described = describe_all(connection, [entry], self._policy)[0]
         if not described.table.key:
             raise without_key(table)

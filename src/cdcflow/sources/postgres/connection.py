@@ -230,25 +230,25 @@ def _refused(error: psycopg.Error, address: Address, *, has_password: bool) -> C
         )
         return SourceUnavailable(
             f"{attempted}: {found}, and source.password is not set",
-            remedy="set source.password: ${env:NAME} or ${file:path} (~/.pgpass and PGPASSWORD count without it)",
+            remedy="set source.password: ${env:NAME} or ${file:path} (without it ~/.pgpass and PGPASSWORD are used)",
             runbook="login-refused",
         )
     if "password authentication failed" in text or "no password supplied" in text:
         return SourceUnavailable(
             f"{attempted}: the password of {address.options.get('user', 'the user')} is refused",
-            remedy="set what source.password refers to; it is read anew at every try",
+            remedy="correct what source.password refers to; cdcflow reads it again at every try",
             runbook="login-refused",
         )
     if "Peer authentication failed" in text or "Ident authentication failed" in text:
         return SourceUnavailable(
             f"{attempted}: {text}",
-            remedy="name a host in source.url and set source.password: ${env:NAME} or ${file:path}; or run cdcflow as "
-            "the system's user of that name",
+            remedy="name a host in source.url and set source.password: ${env:NAME} or ${file:path}; or run "
+            "cdcflow as the operating system's user with that name",
             runbook="login-refused",
         )
     if "no pg_hba.conf entry" in text:
         return SourceUnavailable(
-            f"{attempted}: the server's pg_hba.conf does not let us in: {text}",
+            f"{attempted}: the server's pg_hba.conf does not allow this connection: {text}",
             remedy="add lines for this user, database and host (for replication connections too), then reload",
             runbook="login-refused",
         )
@@ -306,7 +306,7 @@ def map_error(error: psycopg.Error, attempted: str) -> CdcflowError:
             )
         case "53400":
             return ConfigurationError(
-                message, remedy="drop a replication slot that is not used, or raise the limit", runbook="server-full"
+                message, remedy="drop an unused replication slot, or raise the limit", runbook="server-full"
             )
         case "":
             return SourceUnavailable(message)
@@ -347,7 +347,7 @@ def history_lost(message: str, *, runbook: str = "slot-lost") -> HistoryLost:
     """The error for log that is gone, with the only way on that loses nothing silently."""
     return HistoryLost(
         message,
-        remedy="run `cdcflow run --accept-history-loss`: it makes a new slot and reads all tables anew, "
+        remedy="run `cdcflow run --accept-history-loss`: it creates a new slot and reads all tables again, "
         "which also finds the rows that were deleted meanwhile",
         runbook=runbook,
     )

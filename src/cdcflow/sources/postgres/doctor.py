@@ -129,7 +129,7 @@ def _link(connection: Connection, connector: Connector) -> Iterator[Finding]:
     elif connector.address.options.get("sslmode") not in ("verify-full", "verify-ca"):
         yield warning(
             "connection",
-            f"{connector.address} is reached with TLS, but nothing checks that it is the right server",
+            f"{connector.address} is reached with TLS, but its certificate is not verified",
             "add ?sslmode=verify-full&sslrootcert=… to source.url",
         )
     else:
@@ -150,7 +150,7 @@ def _server(connection: Connection, settings: Postgres) -> Iterator[Finding]:
     if is_standby:
         yield problem(
             "server",
-            "this is a standby; backfill writes marks, which only a primary takes",
+            "this is a standby; a backfill writes marks, which only a primary accepts",
             "set source.url to the primary",
         )
     if level != "logical":
@@ -166,7 +166,7 @@ def _server(connection: Connection, settings: Postgres) -> Iterator[Finding]:
         ("max_wal_senders", senders, senders_max, ""),
     ):
         if used >= limit:
-            ours = ", ".join(filter(None, ("not needed where ours is one of them", besides)))
+            ours = ", ".join(filter(None, ("not needed if one of them is cdcflow's", besides)))
             yield warning(
                 name,
                 f"all {limit} are in use",
@@ -183,18 +183,18 @@ def _server(connection: Connection, settings: Postgres) -> Iterator[Finding]:
     else:
         yield ok(
             "max_slot_wal_keep_size",
-            f"is {keep}: the slot is lost, and a backfill due, when cdcflow falls that far behind",
+            f"is {keep}: if cdcflow falls further behind, the slot is lost and all tables must be read again",
         )
     if idle not in (None, "", "0"):
         yield warning(
             "idle_replication_slot_timeout",
-            f"is {idle}: the slot is lost when cdcflow is stopped for that long",
+            f"is {idle}: if cdcflow is stopped for longer, the slot is lost",
             "run ALTER SYSTEM SET idle_replication_slot_timeout = 0, and reload",
         )
     if timeout == "0":
         yield warning(
             "wal_sender_timeout",
-            "is 0: after a crash of cdcflow's machine the server would hold the slot for ever",
+            "is 0: after a crash of cdcflow's machine the server would keep the slot active forever",
             "run ALTER SYSTEM SET wal_sender_timeout = '60s', and reload",
         )
     if settings.failover and major < 17:
@@ -224,7 +224,7 @@ def _replication(connector: Connector, role: _Role) -> Iterator[Finding]:
     except CdcflowError as error:
         yield of_error("replication connection", error)
     else:
-        yield ok("replication connection", "is let in")
+        yield ok("replication connection", "is accepted")
 
 
 def _tables(connection: Connection, selected: Selected, role: _Role) -> Iterator[Finding]:
@@ -253,11 +253,13 @@ def _rights(table: CatalogTable, rights: Mapping[int, tuple[Any, ...]], role: _R
         if not uses_schema:
             found.append(
                 problem(
-                    str(rel.id), "its schema is closed to us", f"run GRANT USAGE ON SCHEMA {quoted(schema)} TO {name}"
+                    str(rel.id),
+                    "the role has no USAGE on its schema",
+                    f"run GRANT USAGE ON SCHEMA {quoted(schema)} TO {name}",
                 )
             )
         if not selects:
-            found.append(problem(str(rel.id), "may not be read by us", f"run GRANT SELECT ON {rel.sql} TO {name}"))
+            found.append(problem(str(rel.id), "the role may not read it", f"run GRANT SELECT ON {rel.sql} TO {name}"))
         if is_filtered and not (role.bypasses_rls or role.is_superuser):
             found.append(
                 problem(
@@ -272,7 +274,7 @@ def _rights(table: CatalogTable, rights: Mapping[int, tuple[Any, ...]], role: _R
 def _about(table: CatalogTable) -> str:
     if key := table.names_of(table.identity_numbers):
         return f"key ({', '.join(key)})" + (", REPLICA IDENTITY FULL" if table.rel.identity == "f" else "")
-    return "no key: told apart by all of its columns, and read whole"
+    return "no key: all columns together identify a row, and a backfill reads it in one piece"
 
 
 def _cautions(table: CatalogTable, rights: Mapping[int, tuple[Any, ...]], version: int) -> Iterator[Finding]:
@@ -280,7 +282,7 @@ def _cautions(table: CatalogTable, rights: Mapping[int, tuple[Any, ...]], versio
     if not table.identity_numbers and table.rel.identity == "f":
         yield warning(
             subject,
-            "has no key: a backfill reads it in one piece and holds it in memory",
+            "has no key: a backfill reads it in one piece into memory",
             f"run ALTER TABLE {table.rel.sql} ADD PRIMARY KEY (…) if it is large",
         )
     if table.leaves:
@@ -306,7 +308,7 @@ def _publication(connection: Connection, settings: Postgres, selected: Selected,
         for wrong in found.wrong:
             yield problem(
                 f"publication {name}",
-                "publishes otherwise than a full copy needs",
+                "does not publish everything that a full copy needs",
                 f"run ALTER PUBLICATION {quoted(found.name)} SET ({wrong})",
             )
         missing = [t for t in selected.good if t.rel.id not in published]
@@ -327,7 +329,7 @@ def _publication(connection: Connection, settings: Postgres, selected: Selected,
         owns = not _other_owners(connection, selected.good)
         yield problem(
             "publication",
-            f"{role.name} may not make one in database {role.database}",
+            f"{role.name} may not create one in database {role.database}",
             f"run {grant}; or {by_owner}" if owns else f"{by_owner}; or make {role.name} their owner and run {grant}",
         )
     else:

@@ -42,7 +42,7 @@ def check_server(connection: Connection) -> None:
     assert row is not None  # noqa: S101  one row by construction
     if row[1]:
         raise ConfigurationError(
-            "the server is a standby: backfill writes marks, which only a primary takes",
+            "the server is a standby: a backfill writes marks, which only a primary accepts",
             remedy="point source.url at the primary",
             runbook="read-only-source",
         )
@@ -60,7 +60,7 @@ def check_database(connector: Connector, before: Mapping[str, str], system: Iden
         raise ConfigurationError(
             f"this log belongs to database {before.get('database')} of server {before.get('system_id')}, but "
             f"{connector.address} is database {system.database} of server {system.system_id}",
-            remedy="set source.url back, or use another log.path for this source",
+            remedy="set source.url back, or set another log.path for this source",
             runbook="other-log",
         )
 
@@ -77,13 +77,13 @@ def check_history(connector: Connector, before: Mapping[str, str], system: Ident
         if switch is None or switch < position:
             raise history_lost(
                 f"the server was restored or promoted to timeline {system.timeline}, which left ours before "
-                f"{position_of(position)}: changes that our log has never happened there",
+                f"{position_of(position)}: changes that the change log has never happened there",
                 runbook="restored-source",
             )
     if system.end < position:
         raise history_lost(
-            f"the server's log ends at {position_of(system.end)}, before our position {position_of(position)}: "
-            "it was restored from an older state",
+            f"the server's log ends at {position_of(system.end)}, before the change log's position "
+            f"{position_of(position)}: it was restored from an older state",
             runbook="restored-source",
         )
 

@@ -69,8 +69,8 @@ def check_same(
 
 def lost(slot: str, differs: str, last: str) -> HistoryLost:
     return history_lost(
-        f"slot {slot} gives other transactions than our log has from {differs} on, before our position {last}: the "
-        "server was restored from a copy, and has gone its own way since",
+        f"slot {slot} gives other transactions than the change log has from {differs} on, before its position "
+        f"{last}: the server was restored from a copy and has diverged since",
         runbook="restored-source",
     )
 

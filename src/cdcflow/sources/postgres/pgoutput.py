@@ -468,8 +468,8 @@ class PgoutputDecoder:
             )
         if self._binary and not described.has_binary:
             raise SourceUnavailable(
-                f"table {described.table.id} now has a column without a binary decoder; the connection is made anew "
-                "and asks for text"
+                f"table {described.table.id} now has a column without a binary decoder; cdcflow connects again "
+                f"and asks for text"
             )
         return described
 

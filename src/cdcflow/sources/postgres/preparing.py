@@ -87,7 +87,7 @@ class Preparing:
         found_now = check_unbroken(self.connector, self.connection, self.before, names, self.system, ours, known)
         assert ours is not None  # noqa: S101  looked at just now
         if ours.confirmed is None:
-            raise SourceUnavailable(f"slot {names.slot} is still being made by somebody (it has no position yet)")
+            raise SourceUnavailable(f"somebody is still creating slot {names.slot} (it has no position yet)")
         # A log of an earlier cdcflow does not say where it began: what is before this start is not compared.
         began = lsn_of(before["began_at"]) if "began_at" in before else position
         since = max(ours.confirmed, began)
@@ -117,7 +117,7 @@ class Preparing:
         if found.is_lost or found.confirmed is None:
             raise ConfigurationError(
                 f"slot {found.name} has no position to begin at (wal_status {found.wal_status})",
-                remedy=f"run SELECT pg_drop_replication_slot('{found.name}'); cdcflow makes it again",
+                remedy=f"run SELECT pg_drop_replication_slot('{found.name}'); cdcflow creates it again",
                 runbook="slot-unusable",
             )
         publication.wait_for_older(self.connection, self.older_wait_s, f"taking over slot {found.name}")

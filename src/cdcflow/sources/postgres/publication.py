@@ -165,19 +165,19 @@ def check_unbroken(found: Publication | None, name: str, before: str, exists: Ex
         )
     if found.number != then["publication"]:
         raise history_lost(
-            f"publication {name} was dropped and made again; changes in between are not in the stream",
+            f"publication {name} was dropped and recreated; changes in between are not in the stream",
             runbook="publication-changed",
         )
     if found.wrong:
         raise history_lost(
-            f"publication {name} was changed (it needs {', '.join(found.wrong)}); "
-            "what it leaves out is not in the stream",
+            f"publication {name} was changed (it needs {', '.join(found.wrong)}); changes that it leaves out are "
+            f"not in the stream",
             runbook="publication-changed",
         )
     if found.written != then.get("written", found.written):
         raise history_lost(
-            f"publication {name} was altered (ALTER PUBLICATION … SET, OWNER TO or RENAME TO); it is as it should be "
-            "now, but what it left out meanwhile is not in the stream",
+            f"publication {name} was altered (ALTER PUBLICATION … SET, OWNER TO or RENAME TO); it is correct now, "
+            f"but changes that it left out meanwhile are not in the stream",
             runbook="publication-changed",
         )
     schemas = {entry[0]: list(entry) for entry in found.schemas.values()}  # by oid: one may have a new name
@@ -224,7 +224,7 @@ def uncovered(connection: Connection, name: str, captured: Mapping[TableId, int]
     for table, oid in captured.items():
         entry = found.entries.get(oid)
         if named.get(oid) != (table.schema, table.name):
-            reasons[table] = "it was dropped, renamed or made again since the capture began"
+            reasons[table] = "it was dropped, renamed or recreated since the capture began"
         elif entry is not None and entry.filtered:
             reasons[table] = f"publication {name} leaves out rows or columns of it"
         elif entry is None and (table.schema, table.name) not in covered:
@@ -263,8 +263,8 @@ def ensure(connection: Connection, name: str, tables: Sequence[CatalogTable], *,
     if filtered:
         names = ", ".join(quoted(e.table.schema, e.table.name) for e in filtered)
         raise ConfigurationError(
-            f"publication {name} leaves out rows or columns of {names}, which a backfill would not leave out",
-            remedy=f"run ALTER PUBLICATION {quoted(name)} DROP TABLE {names}; it is then added whole",
+            f"publication {name} leaves out rows or columns of {names}, but a backfill would read them",
+            remedy=f"run ALTER PUBLICATION {quoted(name)} DROP TABLE {names}; cdcflow then adds it as a whole",
             runbook="publication-unusable",
         )
     added = [t for oid, t in wanted.items() if oid not in found.entries]
@@ -326,7 +326,7 @@ def blocker(connection: Connection) -> str:
         "SELECT 'prepared transaction in database ' || database || ', since ' || prepared "
         "FROM pg_catalog.pg_prepared_xacts ORDER BY age(transaction) DESC LIMIT 1"
     ).fetchone()
-    return f"the oldest is a {row[0]}" if row else "the oldest is one that we may not see (GRANT pg_read_all_stats)"
+    return f"the oldest is a {row[0]}" if row else "this user may not see the oldest (GRANT pg_read_all_stats)"
 
 
 def _mend(connection: Connection, found: Publication, *, ours: bool) -> None:
@@ -335,7 +335,7 @@ def _mend(connection: Connection, found: Publication, *, ours: bool) -> None:
     statement = f"ALTER PUBLICATION {quoted(found.name)} SET ({', '.join(found.wrong)})"
     if not ours:
         raise ConfigurationError(
-            f"publication {found.name} publishes otherwise than a full copy needs",
+            f"publication {found.name} does not publish everything that a full copy needs",
             remedy=f"run {statement}",
             runbook="publication-unusable",
         )
@@ -404,5 +404,5 @@ def _run(connection: Connection, statement: str, name: str, *, gone_is_fine: boo
 
 def _must(found: Publication | None, name: str) -> Publication:
     if found is None:
-        raise SourceUnavailable(f"publication {name} was dropped by somebody just after it was made")
+        raise SourceUnavailable(f"publication {name} was dropped by somebody just after cdcflow created it")
     return found

@@ -55,7 +55,8 @@ class Slot:
         """Raises ConfigurationError when this is a slot for something else."""
         if self.type != "logical" or self.plugin != PLUGIN:
             raise ConfigurationError(
-                f"replication slot {self.name} is not ours: it is {self.type}, plugin {self.plugin or 'none'}",
+                f"replication slot {self.name} does not belong to cdcflow: it is {self.type}, plugin "
+                f"{self.plugin or 'none'}",
                 remedy="set source.slot to another name",
                 runbook="slot-unusable",
             )
@@ -79,10 +80,9 @@ class Slot:
             )
         if self.confirmed is not None and self.confirmed > position:
             raise history_lost(
-                f"slot {self.name} stands at {position_of(self.confirmed)}, our log ends at {position_of(position)}: "
-                f"{self.confirmed - position} bytes of changes in between were given to somebody else, "
-                "or the slot was made again",
-                runbook="restored-source",
+                f"slot {self.name} is at {position_of(self.confirmed)}, the change log ends at "
+                f"{position_of(position)}: the server gave {self.confirmed - position} bytes of changes in "
+                f"between to somebody else, or the slot was recreated",
             )
 
 
@@ -112,7 +112,7 @@ def left_behind(connection: Connection, ours: str) -> list[Finding]:
         Finding(
             "warning",
             f"slot {name}",
-            f"another log of cdcflow made it, nobody reads it, and the server keeps {held} bytes of its log for it",
+            f"another log of cdcflow created it, nobody reads it, and the server keeps {held} bytes of WAL for it",
             f"if that log is gone for good, run SELECT pg_drop_replication_slot({literal(name)});",
         )
         for name, held in connection.execute(_LEFT, (ours, PLUGIN)).fetchall()
@@ -146,14 +146,14 @@ def create(connector: Connector, name: str, *, failover: bool, timeout_s: float)
         connection.execute("SET statement_timeout = '30s'")
         raise SourceUnavailable(
             f"creating slot {name}: an older transaction did not end in {timeout_s:g} s; {blocker(connection)}",
-            remedy="let it end, or end it with SELECT pg_terminate_backend(pid); it is tried again",
+            remedy="let it end, or end it with SELECT pg_terminate_backend(pid); cdcflow tries again",
             runbook="old-transaction",
         ) from None
     except psycopg.errors.InsufficientPrivilege:
         raise ConfigurationError(
             f"the user of source.url may not make slot {name}",
             remedy=f'run ALTER ROLE "{connection.info.user}" REPLICATION',
-            runbook="slot-unusable",
+            runbook="right-missing",
         ) from None
     except psycopg.errors.ConfigurationLimitExceeded:
         raise ConfigurationError(
@@ -173,7 +173,7 @@ def create(connector: Connector, name: str, *, failover: bool, timeout_s: float)
         with mapping_errors(f"looking at slot {name}"):
             made = read(connection, name)
         if made is None or made.confirmed is None:
-            raise SourceUnavailable(f"slot {name} was dropped by somebody just after it was made")
+            raise SourceUnavailable(f"slot {name} was dropped by somebody just after cdcflow created it")
         return made.confirmed
     finally:
         connector.discard(connection)

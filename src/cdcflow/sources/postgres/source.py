@@ -16,6 +16,7 @@ from dataclasses import replace
 from cdcflow.config import Postgres
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.interleave.messages import RowsCompared
+from cdcflow.model import rereading
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import (
@@ -131,7 +132,7 @@ class PostgresSource:
         # Whoever prepares asks for the tables next: what was just read of a thousand of them is not read again.
         self._described = self._catalog.tables(selected)
         kept = policies.noted(checkpoint.source, {d.table: d.kept for d in self._described})
-        self._checkpoint = replace(prepared, source={**policies.without_order(prepared.source), **kept})
+        self._checkpoint = replace(prepared, source={**rereading.without(prepared.source), **kept})
         return self._checkpoint
 
     def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:

@@ -219,7 +219,7 @@ class PostgresStream:
     def _hear(self, message: bytes) -> int:
         """A keepalive's end position; whether it wants an answer is remembered."""
         if message[0] != _K or len(message) != _KEEPALIVE.size:
-            raise SourceUnavailable(f"reading slot {self._slot}: a message of unknown kind; connecting anew")
+            raise SourceUnavailable(f"reading slot {self._slot}: a message of unknown kind; connecting again")
         end, _, wants_answer = _KEEPALIVE.unpack(message)
         self._answer_due = self._answer_due or bool(wants_answer)
         return int(end)
@@ -230,8 +230,8 @@ class PostgresStream:
         now = time.monotonic()
         if now - self._heard_at > self._silence_max_s:
             raise SourceUnavailable(
-                f"reading slot {self._slot}: the server at {self._connector.address} has not said a word for "
-                f"{self._silence_max_s:g} s; connecting anew"
+                f"reading slot {self._slot}: the server at {self._connector.address} has been silent for "
+                f"{self._silence_max_s:g} s; connecting again"
             )
         if self._failure is None and (self._answer_due or now - self._said_at >= STATUS_INTERVAL_S):
             with self._lock:
@@ -360,7 +360,7 @@ def map_stream_error(error: psycopg.Error, attempted: str, publication: str) -> 
         case "42704" if "publication" in said:
             # It was not there when these changes were made, so the server cannot say which of them are ours (P60).
             return history_lost(
-                f"{attempted}: publication {publication} is gone, or was made after the slot",
+                f"{attempted}: publication {publication} is gone, or was created after the slot",
                 runbook="publication-changed",
             )
         case "42704" | "58P01":
@@ -393,7 +393,7 @@ def position_after(event: StreamEvent) -> Position:
 def error_of(result: pq.abc.PGresult | None) -> psycopg.Error:
     """What a result that was not hoped for says."""
     if result is None:
-        return psycopg.OperationalError("the server said nothing")
+        return psycopg.OperationalError("the server did not answer")
     return psycopg.errors.error_from_result(result)
 
 

@@ -56,9 +56,11 @@ class TableNames:
         if oid is None or (table in known and known[table].oid == oid):
             return
         if self._catalog.ask(f"looking for {table}", lambda c: exists(c, "pg_class", oid)):
-            raise SourceUnavailable(f"table {table} has another name now; the next look at the tables takes it up")
+            raise SourceUnavailable(f"table {table} was renamed; cdcflow finds it at its next check of the tables")
         if table in known:
-            raise SourceUnavailable(f"table {table} is another one now; the next look at the tables takes it up")
+            raise SourceUnavailable(
+                f"table {table} was replaced by another; cdcflow finds it at its next check of the tables"
+            )
 
 
 def exists(connection: Connection, catalog: Literal["pg_class", "pg_namespace"], oid: int) -> bool:

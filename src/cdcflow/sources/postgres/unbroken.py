@@ -64,7 +64,7 @@ def check_names(before: Mapping[str, str], names: Names) -> None:
     ):
         if then != now:
             raise ConfigurationError(
-                f"this log was begun with source.{what} = {then}; {now} has never carried its changes",
+                f"this log began with source.{what} = {then}; {now} never delivered its changes",
                 remedy=f"set source.{what}: {then}, or begin a new log",
                 runbook="other-log",
             )

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 import structlog
 
 from cdcflow.errors import SinkUnavailable
+from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.statement import Folding
 from cdcflow.merge.target import Target
@@ -107,10 +108,11 @@ class DeltaTable(StatementTable):
         self._committed = metadata
 
     def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
-        if not (folding.empty or folding.is_by_key):
+        is_added = folding.empty or folding.adds_only
+        if not (is_added or folding.is_by_key):
             super().fold(folding, metadata, app, version)
             return
-        change = _appended(folding.rows()) if folding.empty else partial(Transaction.fold, folding=folding)
+        change = _appended(folding.rows()) if is_added else partial(Transaction.fold, folding=folding)
         try:
             if self._changed(change, metadata, app, version):
                 return
@@ -136,13 +138,15 @@ class DeltaTable(StatementTable):
         self._committed = metadata
         return True
 
-    def make(self, target: Target, source: str, begun: int, metadata: Mapping[str, Any]) -> None:
+    def make(
+        self, target: Target, source: str, begun: int, metadata: Mapping[str, Any], mode: ModeRules = CURRENT
+    ) -> None:
         """Also where another driver makes it just now, or died over it: what that leaves before its first commit are
         empty folders, which Delta takes for a table without columns, or for a stranger's data."""
         for _ in range(MADE_TRIES):
             is_free = self._without_empty_folders(self._path)
             try:
-                super().make(target, source, begun, metadata)
+                super().make(target, source, begun, metadata, mode)
             except Exception as error:
                 if "NON_EMPTY_LOCATION" not in str(error):
                     raise
@@ -151,11 +155,11 @@ class DeltaTable(StatementTable):
                 return
             if not is_free:
                 raise CannotFollow(
-                    f"making the table at {self._path}: files lie there that are no Delta table",
+                    f"making the table at {self._path}: the folder has files that are not a Delta table",
                     remedy="move that folder away, and merge again",
                 )
         raise SinkUnavailable(
-            f"making the table at {self._path}: another driver begins to, again and again",
+            f"making the table at {self._path}: another driver tries the same, several times in a row",
             remedy="nothing is lost; merge again",
             runbook="busy",
         )
@@ -192,6 +196,10 @@ class DeltaTable(StatementTable):
     def transactions_of(self, version: int) -> Mapping[str, int]:
         found = self._version(version)
         return {} if found is None else self._transactions(found)
+
+    def snapshot_at(self, version: int) -> Snapshot | None:
+        found = self._version(version)
+        return None if found is None or found.version() != version else self._told(found)
 
     def at(self, version: int) -> DataFrame:
         return self._spark.read.format("delta").option("versionAsOf", version).load(self._path)

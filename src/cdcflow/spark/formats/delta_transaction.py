@@ -114,17 +114,19 @@ class Transaction:
     def _worked_out(self, folding: Folding, views: _Views) -> list[Any]:
         """The actions by which rows go and come."""
         target, families, limits = folding.layout.target, folding.families, folding.limits
+        ended = folding.layout.ended
         files = self._files(folding)
         reduced = views.of(self._spark.sql(folding.reduced(families)), "reduced", keep=True)
-        rows = views.of(self._rows(files, marking.table_columns(target, families)), "rows")
+        rows = views.of(self._rows(files, marking.table_columns(target, families, ended)), "rows")
         broadcast = folding.count <= BROADCAST_ROWS_MAX
-        found = self._spark.sql(marking.going(target, families, rows, reduced, limits=limits, broadcast=broadcast))
+        going_sql = marking.going(target, families, rows, reduced, limits=limits, broadcast=broadcast, ended=ended)
+        found = self._spark.sql(going_sql)
         name = views.of(found, "going", keep=True)
         going = self._spark.table(name)
         if going.selectExpr("count_if(newer) AS n").collect()[0].n:
             raise NewerRows
         gone = self._marked(going, files)
-        coming = self._spark.sql(marking.coming(target, families, reduced, name))
+        coming = self._spark.sql(marking.coming(target, families, reduced, name, ended))
         return [*gone, *self._written(coming.coalesce(1 + folding.count // FILE_ROWS))]
 
     def _files(self, folding: Folding) -> Any:

@@ -14,6 +14,7 @@ from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.merge.statement import Folding
 from cdcflow.merge.target import FormatColumn
 from cdcflow.merge.types import name_sql, text_sql
+from cdcflow.model.table import OFFSET
 from cdcflow.spark.sql import StatementTable
 from cdcflow.warehouse.formats import iceberg
 from cdcflow.warehouse.formats.iceberg import CATALOG, RULES, TRANSACTIONS
@@ -57,8 +58,8 @@ class IcebergFormat:
         if _EXTENSION not in (spark.conf.get("spark.sql.extensions", None) or ""):
             raise ConfigurationError(
                 "this Spark session was made without Iceberg",
-                remedy="make it with cdcflow.spark.session(table_formats=['iceberg']) in a process that has none yet,"
-                f" or give it Iceberg's jars and spark.sql.extensions={_EXTENSION}",
+                remedy="make it with cdcflow.spark.session(table_formats=['iceberg']) in a process without a "
+                f"session, or give it Iceberg's jars and spark.sql.extensions={_EXTENSION}",
                 runbook="package-missing",
             )
         place = Warehouse.of(warehouse)
@@ -108,15 +109,7 @@ class IcebergTable(StatementTable):
         self._looked_at = _id(table)
         if table is None:
             return None
-        newest = table.currentSnapshot()
-        return Snapshot(
-            id=str(table.uuid().toString()),
-            version=0 if newest is None else int(newest.sequenceNumber()),
-            properties={str(k): str(v) for k, v in dict(table.properties()).items()},
-            transactions=_transactions(table, newest),
-            columns=tuple(_columns(table)),
-            is_empty=newest is None or newest.summary().get("total-data-files") == "0",
-        )
+        return _told(table, str(table.uuid().toString()))
 
     def commit(self, statement: str, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
         table = self._table()
@@ -140,8 +133,8 @@ class IcebergTable(StatementTable):
         after = self._table()
         if after is None:  # Spark takes some errors of a catalog for a table that another has made just then
             raise SinkUnavailable(
-                f"making {self.sql}: the catalog took it without an error, and has no such table",
-                remedy="see in the catalog's log why, and merge again",
+                f"making {self.sql}: the catalog reported no error, but has no such table",
+                remedy="look into the catalog's log, then merge again",
                 runbook="catalog-unreachable",
             )
         newest = after.currentSnapshot()
@@ -155,16 +148,19 @@ class IcebergTable(StatementTable):
 
     def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
         if folding.empty:
-            self.commit(self._into_nothing(folding), metadata, app, version)
+            self.commit(self._insert(folding, "true"), metadata, app, version)
+        elif folding.adds_only:
+            self.commit(self._insert(folding, f"{OFFSET} >= {folding.first}"), metadata, app, version)
         else:
             super().fold(folding, metadata, app, version)
 
-    def _into_nothing(self, folding: Folding) -> str:
-        """An INSERT that fails if rows have come meanwhile: a plain one would add to them, whoever put them there."""
+    def _insert(self, folding: Folding, strange: str) -> str:
+        """An INSERT that fails if rows have come meanwhile of which `strange` holds: a plain one would add to them,
+        whoever put them there."""
         # By position: this form of INSERT takes no names.
         columns = ", ".join(name_sql(str(field.name())) for field in self._table().schema().columns())
         rows = f"SELECT {columns} FROM ({folding.rows()})"  # noqa: S608  names are quoted
-        return f"INSERT INTO {self.sql} {self._since_then()} REPLACE WHERE true {rows}"
+        return f"INSERT INTO {self.sql} {self._since_then()} REPLACE WHERE {strange} {rows}"
 
     def add_newest(
         self, row: str, column: str, least: int, metadata: Mapping[str, Any], app: str, version: int
@@ -216,6 +212,16 @@ class IcebergTable(StatementTable):
     def transactions_of(self, version: int) -> Mapping[str, int]:
         return _transactions(self._table(), self._snapshot(version))
 
+    def snapshot_at(self, version: int) -> Snapshot | None:
+        table = self._table()
+        found = None
+        for metadata in [] if table is None else self._metadata_back(table):
+            if _version(metadata) < version:
+                break
+            if _version(metadata) == version:
+                found = metadata
+        return None if found is None else _told(found, str(found.uuid()))
+
     def at(self, version: int) -> DataFrame:
         found = self._snapshot(version)
         if found is None:  # it had no rows yet
@@ -241,6 +247,21 @@ class IcebergTable(StatementTable):
         session: Any = self._spark._jsparkSession
         jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
         return jvm, session
+
+    def _metadata_back(self, table: Any) -> Iterator[Any]:
+        """The table's metadata, the newest first, as far as they are kept: names and properties of columns change
+        without another version."""
+        jvm, _ = self._active()
+        operations = table.operations()
+        newest = operations.current()
+        yield newest
+        for entry in reversed(list(newest.previousFiles())):
+            try:
+                yield jvm.org.apache.iceberg.TableMetadataParser.read(operations.io(), entry.file())
+            except Exception as error:
+                if "NotFound" in str(error):  # a commit that came meanwhile has let go of it
+                    return
+                raise
 
     def forget(self) -> None:
         jvm, session = self._active()
@@ -285,6 +306,25 @@ def _id(table: Any) -> int | None:
     """The id of a table's newest snapshot; None where it has none."""
     newest = None if table is None else table.currentSnapshot()
     return None if newest is None else int(newest.snapshotId())
+
+
+def _version(table: Any) -> int:
+    """The version of a table, or of metadata of it."""
+    newest = table.currentSnapshot()
+    return 0 if newest is None else int(newest.sequenceNumber())
+
+
+def _told(table: Any, id_: str) -> Snapshot:
+    """What a table is, or was by metadata of it."""
+    newest = table.currentSnapshot()
+    return Snapshot(
+        id=id_,
+        version=_version(table),
+        properties={str(k): str(v) for k, v in dict(table.properties()).items()},
+        transactions=_transactions(table, newest),
+        columns=tuple(_columns(table)),
+        is_empty=newest is None or newest.summary().get("total-data-files") == "0",
+    )
 
 
 def _ancestors(table: Any, snapshot: Any) -> Iterator[Any]:

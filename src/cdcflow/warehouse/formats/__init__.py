@@ -69,6 +69,6 @@ def format_for(warehouse: Warehouse | Path | str, name: str | None) -> str:
         raise ConfigurationError(
             f"merging into {warehouse}: its tables are {found} tables, and merge.format says {name}",
             remedy=f"set merge.format to {found}, or merge into another warehouse",
-            runbook="other-log",
+            runbook="merge-session",
         )
     return wanted or found or "delta"

@@ -123,7 +123,7 @@ def _named(flavor: Flavor) -> Installation | None:
         return None
     found = _installed(Path(program))
     if found is None or found.flavor != flavor:
-        raise ConfigurationError(f"{VARIABLES[flavor]} names {program}, which is no server program of {flavor}")
+        raise ConfigurationError(f"{VARIABLES[flavor]} names {program}, which is not a server program of {flavor}")
     return found
 
 

@@ -110,7 +110,7 @@ def _record(schema: Schema, known: set[str]) -> object:
         raise ConfigurationError(
             f"describing {schema.name} for Avro: two columns have the same name once Avro's rules are kept",
             remedy="rename one of them, or publish as JSON",
-            runbook="value-not-representable",
+            runbook="settings",
         )
     fields = []
     for name_, (_, inner) in zip(names, schema.fields, strict=True):

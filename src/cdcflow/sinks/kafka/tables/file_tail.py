@@ -74,7 +74,7 @@ class FileTail(HeldTail[Following]):
         return reader.read_rows(self._layout, first, last)
 
     def _silent(self) -> SinkUnavailable:
-        return SinkUnavailable(f"publishing the log {self._layout.name}: the rows of its newest cut do not come")
+        return SinkUnavailable(f"publishing the log {self._layout.name}: the rows of its newest cut do not appear")
 
     def _sync(self, newest: int) -> None:
         """Readers see a cut before the writer has synced it. What is published cannot be taken back, so it is synced

@@ -42,8 +42,8 @@ class KafkaTail(HeldTail[Cursor]):
         end = self._reader.bounds()[1]
         if end < cursor.topic_offset:
             raise SinkUnavailable(
-                f"publishing the log in {self._log.name}: it was read up to topic offset "
-                f"{cursor.topic_offset}, and ends at {end} now"
+                f"publishing the log in {self._log.name}: it was read up to topic offset {cursor.topic_offset}, "
+                f"and now ends at {end}"
             )
         return cursor.read(self._reader, end)
 
@@ -73,7 +73,7 @@ class KafkaTail(HeldTail[Cursor]):
             time.sleep(0.005)
 
     def _silent(self) -> SinkUnavailable:
-        return SinkUnavailable(f"publishing the log in {self._log.name}: the rows of its newest cut do not come")
+        return SinkUnavailable(f"publishing the log in {self._log.name}: the rows of its newest cut do not appear")
 
 
 __all__ = ["HELD_BYTES_MAX", "KafkaTail"]

@@ -21,8 +21,10 @@ from cdcflow.sinks.kafka.tables.events import Messages
 from cdcflow.sinks.kafka.tables.position import KEY, Published
 
 WAIT_S = 30.0
+LOOK_S = 10.0
 TRANSACTION_TIMEOUT_MS = 600_000
 UNCHANGED_HEADER = "cdcflow.unchanged"
+_UNREACHED = frozenset((KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE))
 _UNKNOWN = frozenset((KafkaError._TIMED_OUT, KafkaError._STATE, KafkaError.REQUEST_TIMED_OUT))
 
 
@@ -173,6 +175,18 @@ class TableProducer:
         self._producer.purge()
 
 
+def looked_at(cluster: Cluster) -> Published | None:
+    """Where publishing stands, without taking anything over; None: it has not begun.
+
+    Raises:
+        SinkUnavailable: the brokers do not answer.
+        ConfigurationError: they refuse.
+    """
+    with _naming(f"publishing under {cluster.prefix}"):
+        there = AdminClient(cluster.client()).list_topics(timeout=LOOK_S).topics
+        return _published(cluster) if cluster.position_topic in there else None
+
+
 def _published(cluster: Cluster) -> Published | None:
     """The newest committed position, None where there is none."""
     settings: dict[str, Setting] = {
@@ -221,20 +235,22 @@ def _named(error: KafkaException, attempted: str) -> CdcflowError:
             runbook="two-daemons",
         )
     if is_missing(about):
-        return SinkUnavailable(f"{attempted}: a topic is gone; it is made anew at the next attempt")
+        return SinkUnavailable(f"{attempted}: a topic is gone; the next attempt creates it again")
     if is_refused(about):
         return ConfigurationError(
             said, remedy="check publish.kafka.options (security) and the rights of that user", runbook="broker-refuses"
         )
     if code in (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError._BAD_MSG):
         return ConfigurationError(
-            f"{attempted}: a message is larger than is allowed",
+            f"{attempted}: a message is larger than Kafka allows",
             remedy="raise message.max.bytes in publish.kafka.options, and max.message.bytes of the topic",
             runbook="message-too-large",
         )
     if code in _UNKNOWN:
         return OutcomeUnknown(said)
+    if code in _UNREACHED:
+        return SinkUnavailable(said, runbook="broker-unreachable")
     return SinkUnavailable(said)
 
 
-__all__ = ["UNCHANGED_HEADER", "Cluster", "TableProducer"]
+__all__ = ["UNCHANGED_HEADER", "Cluster", "TableProducer", "looked_at"]

@@ -98,7 +98,7 @@ def _fields(schema: Schema) -> list[str]:
         raise ConfigurationError(
             f"describing {schema.name} for Protobuf: two columns have the same name once its rules are kept",
             remedy="rename one of them, or publish as JSON",
-            runbook="value-not-representable",
+            runbook="settings",
         )
     for number, (name, (_, inner)) in enumerate(zip(names, schema.fields, strict=True), 1):
         kind = _kind(inner)

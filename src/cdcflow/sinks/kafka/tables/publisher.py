@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import pyarrow as pa
 import tenacity
@@ -25,7 +25,7 @@ from cdcflow.model.table import Table, TableId
 from cdcflow.sinks.kafka.tables.events import Group, Rules, TableEvents
 from cdcflow.sinks.kafka.tables.formats import Format
 from cdcflow.sinks.kafka.tables.position import Published
-from cdcflow.sinks.kafka.tables.producer import Cluster, TableProducer
+from cdcflow.sinks.kafka.tables.producer import Cluster, TableProducer, looked_at
 from cdcflow.sinks.kafka.tables.sources import SourceBlocks, Transactions
 from cdcflow.sinks.kafka.tables.tail import Tail
 from cdcflow.sinks.kafka.tables.transactions import TransactionEvents
@@ -67,20 +67,42 @@ class Publisher:
         self._pace = pace or Pace()
         self._stop = threading.Event()
         self._rows_max = self._pace.group_rows_max
+        self.is_connecting = False
+        """No transaction is open, so nothing is lost where it is cut off."""
+        self.has_begun = False
+        """The log and the brokers of the topics have been reached."""
+        self.waits_for: Literal["log", "publish"] = "log"
+        """What is being reached, or was reached last."""
 
     def stop(self) -> None:
         """End now: of the group under way nothing is seen, and it is published when publishing goes on."""
         self._stop.set()
 
-    def run(self, *, once: bool = False) -> None:
-        """Publish until `stop`; `once`: until the end of what is in the log now.
+    def check(self) -> None:
+        """See that it could publish, without touching what others publish there.
+
+        Raises:
+            SinkUnavailable: the log or the brokers do not answer.
+            ConfigurationError: they refuse, or the topics hold another log.
+        """
+        cluster = self._make_cluster()
+        self._make_form()
+        published = looked_at(cluster)
+        tail = self._open_tail()
+        if tail is not None:
+            _checked(published, tail, cluster)
+
+    def run(self, *, once: bool = False, wait: bool = True) -> None:
+        """Publish until `stop`; `once`: until the end of what is in the log now. `wait` False: a log or brokers that
+        are not reached at the first try end it.
 
         Raises:
             HistoryLost: what comes next has expired from the log.
+            SinkUnavailable: nobody answers at the first try, and nobody was to be waited for.
             ConfigurationError, InvariantViolated: see their messages.
         """
         retrying = tenacity.Retrying(
-            retry=tenacity.retry_if_exception_type((SinkUnavailable, OutcomeUnknown)),
+            retry=tenacity.retry_if_exception(lambda error: self._is_tried_again(error, wait=wait)),
             wait=tenacity.wait_random_exponential(multiplier=0.2, max=self._pace.backoff_s_max),
             stop=tenacity.stop_when_event_set(self._stop),
             sleep=tenacity.sleep_using_event(self._stop),
@@ -89,18 +111,33 @@ class Publisher:
         )
         for attempt in retrying:
             with attempt:
-                self._attempt(once=once)
+                try:
+                    self._attempt(once=once)
+                except (SinkUnavailable, OutcomeUnknown) as error:
+                    # Nothing of it is seen, and it is published when publishing goes on.
+                    if not self._stop.is_set():
+                        raise
+                    reason = str(error).split("\n")[0]
+                    self._tell("stopped while it was interrupted", {"kind": type(error).__name__, "reason": reason})
+
+    def _is_tried_again(self, error: BaseException, *, wait: bool) -> bool:
+        return isinstance(error, SinkUnavailable | OutcomeUnknown) and (wait or self.has_begun)
 
     def _tell_retry(self, state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome is not None else None
         self._tell("publishing waits", {"attempt": state.attempt_number, "reason": str(error)})
 
     def _attempt(self, *, once: bool) -> None:
+        if self._stop.is_set():
+            return
+        self.is_connecting, self.waits_for = True, "log"
         tail = self._tail()
         if tail is None:
             return
+        self.waits_for = "publish"
         cluster = self._make_cluster()
         producer = TableProducer.open(cluster)
+        self.has_begun, self.is_connecting = True, False
         try:
             published = _checked(producer.published, tail, cluster)
             session = _Session(tail, producer, self._make_form(), self._rules, cluster.prefix, self._stop.is_set)
@@ -171,7 +208,7 @@ def _checked(found: Published | None, tail: Tail, cluster: Cluster) -> Published
         )
     if found.next_offset > tail.next_offset():
         raise ConfigurationError(
-            f"publishing under {cluster.prefix}: the topics have more than the log: it is an older copy of itself",
+            f"publishing under {cluster.prefix}: the topics have more than the log, so the log is an older copy",
             remedy="restore the newer log, or publish this one under another publish.kafka.topic_prefix",
             runbook="other-log",
         )

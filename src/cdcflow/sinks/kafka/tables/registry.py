@@ -53,7 +53,7 @@ def _asked(request: urllib.request.Request, attempted: str) -> int:
             ) from None
         raise ConfigurationError(
             f"{attempted}: the registry refused it ({error.code})",
-            remedy="see the subject's compatibility (409, 422), and registry.username (401, 403)",
+            remedy="check the subject's compatibility (409, 422), or registry.username (401, 403)",
             runbook="registry-refuses",
         ) from None
     except (OSError, http.client.HTTPException) as error:
@@ -62,7 +62,7 @@ def _asked(request: urllib.request.Request, attempted: str) -> int:
         ) from None
     except (ValueError, KeyError, TypeError):
         raise ConfigurationError(
-            f"{attempted}: what answers there is no schema registry",
-            remedy="mend publish.kafka.registry.url",
+            f"{attempted}: the server that answers is not a schema registry",
+            remedy="correct publish.kafka.registry.url",
             runbook="registry-refuses",
         ) from None

@@ -246,7 +246,7 @@ def duration_millis(name: str) -> Callable[[pa.Array], pa.Array]:
         numbers = values.view(pa.int64())
         if pc.any(pc.or_(pc.less(numbers, 0), pc.greater(numbers, DAY_US))).as_py():
             raise ConfigurationError(
-                f"publishing column {name}: a value is no time of day, which Connect's Time cannot say",
+                f"publishing column {name}: a value is not a time of day, and Connect's Time holds nothing else",
                 remedy="set publish.kafka.time_precision_mode: adaptive_time_microseconds",
                 runbook="value-not-representable",
             )

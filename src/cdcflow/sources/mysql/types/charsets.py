@@ -254,9 +254,9 @@ _BY_ID = {number: name for name, ranges in _COLLATIONS.items() for number in _id
 
 def bad_text(where: Where, charset: str) -> ConfigurationError:
     return ConfigurationError(
-        f"decoding {where}: found bytes that are no {charset} text, and bad_text is stop",
-        remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: replace}} (U+FFFD stands in their place), or "
-        "source.bad_text for all columns, or mend the rows, then start again",
+        f"decoding {where}: found bytes that are not {charset} text, and bad_text is stop",
+        remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: replace}} (U+FFFD takes their place), or "
+        f"source.bad_text for all columns, or fix the rows, then start again",
         runbook="value-not-representable",
     )
 

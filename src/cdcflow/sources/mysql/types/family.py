@@ -115,5 +115,5 @@ def no_key(column: ServerColumn) -> ConfigurationError:
     return ConfigurationError(
         f"column {column.name} is part of a key, and cdcflow cannot compare values of its type",
         remedy="ALTER TABLE … ADD PRIMARY KEY over other columns",
-        runbook="value-not-representable",
+        runbook="table-not-capturable",
     )

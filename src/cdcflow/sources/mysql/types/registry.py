@@ -144,6 +144,6 @@ def _where(family: Family, column: ServerColumn, name: str, policy: Policy) -> W
         raise ConfigurationError(
             f"column {name} is a {where.type_text}, for which source.columns does not know {own!r}",
             remedy="use stop, null or text for a date, datetime or timestamp, and stop or replace for text",
-            runbook="table-not-capturable",
+            runbook="settings",
         )
     return replace(where, **{setting: own})  # type: ignore[arg-type]  # tested just now

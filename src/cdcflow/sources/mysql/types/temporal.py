@@ -309,7 +309,7 @@ def _written(parts: list[tuple[Int64s, int] | str]) -> Bytes:
 
 def out_of_calendar(where: Where) -> ConfigurationError:
     return ConfigurationError(
-        f"decoding {where}: found a date that is in no calendar (a zero year, month or day, or a day that its month "
+        f"decoding {where}: found a date that does not exist (a zero year, month or day, or a day that its month "
         "does not have), and zero_dates is stop",
         remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: text}} (or null), or source.zero_dates for "
         "all columns, then start again",

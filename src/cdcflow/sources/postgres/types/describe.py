@@ -197,7 +197,7 @@ def _type_of(attribute: AttributeInfo, table: TableId, policy: Policy) -> tuple[
             raise ConfigurationError(
                 f"column {name} is a {attribute.type_text}, for which source.columns does not know {own!r}",
                 remedy=f"use one of {', '.join(_SPECIALS)}, or decimal(p,s) for a numeric without precision",
-                runbook="table-not-capturable",
+                runbook="settings",
             )
     where = Where(name, attribute.type_text, special)
     if own == "text":

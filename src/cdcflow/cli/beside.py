@@ -1,0 +1,100 @@
+"""What runs beside a capture in its process, and is replaced while the capture goes on when its settings change.
+
+    other settings ──▶ what differs is prepared ──▶ all of it can run: the old ends, the new begins
+                                └─ some of it cannot: what was prepared ends, the old goes on, and the error says why
+
+HTTP, notifications, the publisher, retention, traces and the control table are such parts. They know each other as
+little as the capture knows them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Protocol, Self
+
+from cdcflow.config import Config
+
+
+class Running(Protocol):
+    """A part as some settings make it: prepared, then begun, then ended. What was only prepared may be ended too."""
+
+    def begin(self) -> None:
+        """Do the work; what did it before has been told to end."""
+
+    def end(self, *, wait: bool) -> None:
+        """End, and with `wait` return when it has; who asked for other settings may be answered by this very part."""
+
+
+class Part(Protocol):
+    """Something beside the capture."""
+
+    def made_of(self, config: Config) -> object:
+        """What of the settings it depends on; it is replaced when that is another value."""
+
+    def prepare(self, config: Config) -> Running | None:
+        """Make it for these settings; None: with them there is none.
+
+        Raises:
+            CdcflowError: it cannot run with them.
+        """
+
+
+class Beside:
+    """The parts beside one capture. `use` may be called from any thread, `close` when the capture has ended."""
+
+    def __init__(self, parts: Sequence[Part]) -> None:
+        self._parts = tuple(parts)
+        self._lock = threading.Lock()
+        self._running: dict[int, tuple[object, Running | None]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self.close()
+
+    def use(self, config: Config) -> None:
+        """Go on with these settings: all that they change, or nothing of it.
+
+        Raises:
+            CdcflowError: a part cannot run with them; those that ran go on.
+        """
+        with self._lock:
+            wanted = [(number, part.made_of(config)) for number, part in enumerate(self._parts)]
+            wanted = [(n, made_of) for n, made_of in wanted if n not in self._running or self._running[n][0] != made_of]
+            prepared = self._prepared([number for number, _ in wanted], config)
+            for number, made_of in wanted:
+                before = self._running.get(number, (None, None))[1]
+                if before is not None:
+                    before.end(wait=False)
+                self._running[number] = made_of, prepared[number]
+                if (new := prepared[number]) is not None:
+                    new.begin()
+
+    def _prepared(self, numbers: Sequence[int], config: Config) -> dict[int, Running | None]:
+        prepared: dict[int, Running | None] = {}
+        try:
+            for number in numbers:
+                prepared[number] = self._parts[number].prepare(config)
+        except BaseException:
+            _end(list(prepared.values()))
+            raise
+        return prepared
+
+    def close(self) -> None:
+        """End all of them, the last one first."""
+        with self._lock:
+            running = [self._running[number][1] for number in sorted(self._running)]
+            self._running = {}
+            _end(running)
+
+
+def _end(running: Sequence[Running | None]) -> None:
+    for one in reversed(running):
+        if one is not None:
+            one.end(wait=True)
+
+
+__all__ = ["Beside", "Part", "Running"]

@@ -1,0 +1,257 @@
+"""What runs beside a capture, HTTP aside: publisher, notifications, retention, traces, the control table."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from cdcflow import wiring
+from cdcflow.cli.beside import Running
+from cdcflow.cli.events import OnEvent
+from cdcflow.cli.signals import START_BROKEN_OFF_WITHIN_S, STOP_WITHIN_S
+from cdcflow.config import Config, FileLog
+from cdcflow.pipeline import Capture
+from cdcflow.service.control import Answer
+from cdcflow.service.control_table import TableDoor
+from cdcflow.sinks.expiring import Expiring
+
+if TYPE_CHECKING:  # few need these, and each loads a library
+    from cdcflow.service.notifying import Notifier
+    from cdcflow.service.traces import Traces
+
+
+class Publishing(Protocol):
+    """What publishes the log beside the capture."""
+
+    def run(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class PublisherThread:
+    """A publisher in a thread of its own. What ends it for good is `failure`, and calls `failed`."""
+
+    def __init__(self, publisher: Publishing, failed: Callable[[BaseException], None]) -> None:
+        self._publisher = publisher
+        self._failed = failed
+        self._thread = threading.Thread(target=self._run, name="publish", daemon=True)
+
+    def begin(self) -> None:
+        self._thread.start()
+
+    def end(self, *, wait: bool) -> None:
+        # Always until it has: the next one takes the topics over, and this one must not find that out.
+        self._publisher.stop()
+        if self._thread.ident is not None:
+            is_connecting = getattr(self._publisher, "is_connecting", False)
+            self._thread.join(START_BROKEN_OFF_WITHIN_S if is_connecting else STOP_WITHIN_S)
+
+    def _run(self) -> None:
+        try:
+            self._publisher.run()
+        except BaseException as error:  # noqa: BLE001  it is raised again by the thread that waits
+            self._failed(error)
+
+
+class Publish:
+    """The publisher of `publish.kafka`. `first` is the one that the process begins with."""
+
+    def __init__(self, first: Publishing | None, tell: OnEvent, stop: Callable[[], None]) -> None:
+        self._first = first
+        self._tell = tell
+        self._stop = stop
+        self._failure: BaseException | None = None
+        self._has_begun = False
+
+    def made_of(self, config: Config) -> object:
+        return made_of_publishing(config)
+
+    def prepare(self, config: Config) -> Running | None:
+        if not self._has_begun:
+            self._has_begun = True
+            return None if self._first is None else PublisherThread(self._first, self._failed)
+        if config.publish is None:
+            return None
+        publisher = wiring.publisher(config, self._tell)
+        publisher.check()
+        return PublisherThread(publisher, self._failed)
+
+    def _failed(self, error: BaseException) -> None:
+        self._failure = error
+        self._stop()
+
+    def raise_failure(self) -> None:
+        """Raise what ended a publisher for good, once, if something did."""
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+
+class Notifications:
+    """Who is told of what: `service.notify`. As a context manager it tells of the end of its block."""
+
+    def __init__(self, status: Callable[[], Mapping[str, Any]], tell: OnEvent, tables: Callable[[], Any]) -> None:
+        self._status = status
+        self._tell = tell
+        self._tables = tables
+        self._notifier: Notifier | None = None
+
+    def __enter__(self) -> Notifications:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._notifier is not None:
+            self._notifier.end(error)
+
+    def made_of(self, config: Config) -> object:
+        return config.service.notify
+
+    def prepare(self, config: Config) -> Running | None:
+        if not config.service.notify and self._notifier is None:
+            return None
+        return _Receivers(lambda: self._use(config))
+
+    def _use(self, config: Config) -> None:
+        if self._notifier is None:
+            from cdcflow.service.notifying import Notifier
+
+            self._notifier = Notifier(self._status, self._tell)
+            self._notifier.use(config.service.notify, self._tables())
+        else:
+            self._notifier.use(config.service.notify, self._status().get("tables") or {})
+
+
+class _Receivers:
+    """Receivers of notifications; those that stay are not told again what they know."""
+
+    def __init__(self, use: Callable[[], None]) -> None:
+        self._use = use
+
+    def begin(self) -> None:
+        self._use()
+
+    def end(self, *, wait: bool) -> None:
+        """Whoever comes next takes them over, and the last word is `Notifications`' own."""
+
+
+class Retention:
+    """What expires the log by `log.retention`."""
+
+    def __init__(self, tell: OnEvent) -> None:
+        self._tell = tell
+
+    def made_of(self, config: Config) -> object:
+        prefix = None if config.publish is None else config.publish.kafka.topic_prefix
+        kept_for = (config.merge.warehouse, prefix)
+        return (config.log.retention, config.log.objects, kept_for) if isinstance(config.log, FileLog) else None
+
+    def prepare(self, config: Config) -> Running | None:
+        expiring = wiring.expiring(config, self._tell)
+        return None if expiring is None else _Expiry(expiring)
+
+
+class _Expiry:
+    def __init__(self, expiring: Expiring) -> None:
+        self._ending = contextlib.ExitStack()
+        self._expiring = expiring
+
+    def begin(self) -> None:
+        self._ending.enter_context(self._expiring)
+
+    def end(self, *, wait: bool) -> None:
+        self._ending.close()
+
+
+class Observing:
+    """Canaries that prove freshness, and traces: `service.freshness_every`, `service.traces`."""
+
+    def __init__(self, capture: Capture, tell: OnEvent) -> None:
+        self._capture = capture
+        self._tell = tell
+        self._traces: Traces | None = None
+        self._url: str | None = None
+
+    def made_of(self, config: Config) -> object:
+        return config.service.traces, config.service.freshness_every
+
+    def prepare(self, config: Config) -> Running | None:
+        url, every_s = config.service.traces, config.service.freshness_every
+        if url == self._url:
+            return _Observed(lambda: self._use(self._traces, url, every_s))
+        if url is None:
+            return _Observed(lambda: self._use(None, None, every_s))
+        from cdcflow.service.traces import Traces
+
+        made = Traces(url, self._tell)
+        return _Observed(lambda: self._use(made, url, every_s))
+
+    def _use(self, traces: Traces | None, url: str | None, every_s: float) -> None:
+        before, self._traces, self._url = self._traces, traces, url
+        self._capture.observe(None if traces is None else traces.on_span, every_s)
+        if before is not None and before is not traces:
+            threading.Thread(target=before.close, name="traces-end", daemon=True).start()
+
+
+class _Observed:
+    def __init__(self, use: Callable[[], None]) -> None:
+        self._use = use
+
+    def begin(self) -> None:
+        self._use()
+
+    def end(self, *, wait: bool) -> None:
+        """Whoever comes next ends what it does not take over; a process that ends sends what waits."""
+
+
+class Table:
+    """The control table in the source, as a door."""
+
+    def __init__(self, answer: Answer, tell: OnEvent) -> None:
+        self._answer = answer
+        self._tell = tell
+
+    def made_of(self, config: Config) -> object:
+        # How tables are read says nothing of where this one is.
+        return config.source.control_table and config.source.model_copy(update={"backfill": None, "tables": ()})
+
+    def prepare(self, config: Config) -> Running | None:
+        table = wiring.control_table(config)
+        return None if table is None else _Door(TableDoor(table, self._answer, config.source.heartbeat, self._tell))
+
+
+class _Door:
+    def __init__(self, door: TableDoor) -> None:
+        self._door = door
+
+    def begin(self) -> None:
+        self._door.start()
+
+    def end(self, *, wait: bool) -> None:
+        ending = threading.Thread(target=self._door.close, name="control-table-end", daemon=True)
+        ending.start()
+        if wait:
+            ending.join()
+
+
+def made_of_publishing(config: Config) -> object:
+    """What a publisher depends on: where it publishes, and where the log is that it reads."""
+    log = config.log
+    place = (log.path, log.objects) if isinstance(log, FileLog) else log
+    return config.publish, place, config.source.kind
+
+
+__all__ = [
+    "Notifications",
+    "Observing",
+    "Publish",
+    "PublisherThread",
+    "Publishing",
+    "Retention",
+    "Table",
+    "made_of_publishing",
+]

@@ -1,0 +1,72 @@
+"""Every table as of the newest sealed cut, in this process: the tables' rows as Arrow, the log's tail folded by DuckDB.
+
+Where Spark makes plans, here all rows are read at once: what it costs is the table, whatever the tail is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from cdcflow.changelog.layout import Layout
+from cdcflow.local.engine import LocalCuts, LocalEngine
+from cdcflow.local.session import DuckSession
+from cdcflow.local.tables import FileTable, type_of
+from cdcflow.merge.format import Format
+from cdcflow.merge.target import Target
+from cdcflow.model.table import MISSING, OFFSET
+from cdcflow.warehouse.port import Snapshot
+from cdcflow.warehouse.segments import InputFile
+
+
+class LocalReader:
+    """Implements `cdcflow.warehouse.live.Reader`."""
+
+    remedy = "only Spark reads this table: use cdcflow.spark.read_live"
+
+    def __init__(self, engine: LocalEngine) -> None:
+        self._engine = engine
+        self.rules: Format = engine.rules
+
+    def cuts(self) -> LocalCuts:
+        return self._engine.cuts()
+
+    def table(self, path: Sequence[str]) -> LocalPastTable:
+        return LocalPastTable(self._engine.table(path))
+
+    def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
+        return self._engine.located(layout, files, room)
+
+    def declines(self, files: Sequence[InputFile]) -> str | None:
+        return self._engine.declines(None, files)
+
+    def is_gone(self, error: BaseException) -> bool:
+        return isinstance(error, FileNotFoundError)
+
+
+class LocalPastTable:
+    """Implements `cdcflow.warehouse.live.PastTable`."""
+
+    def __init__(self, table: FileTable[Any]) -> None:
+        self._table = table
+
+    @property
+    def session(self) -> DuckSession:
+        return self._table.session
+
+    def as_of(self, version: int) -> Snapshot:
+        return self._table.as_of(version)
+
+    def base(self) -> str:
+        return self.session.given("base", self._table.rows())
+
+    def result(self, query: str, target: Target) -> pa.Table:
+        columns = [(c.name, type_of(c.type)) for c in target.columns]
+        schema = pa.schema([*columns, (OFFSET, pa.int64()), (MISSING, pa.list_(pa.string()))])
+        return self.session.arrow(query).cast(schema)
+
+    def close(self) -> None:
+        self._table.close()

@@ -1,0 +1,24 @@
+"""The two ends of a version: the columns of a history that say from when to when a row was as it is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the two offsets are called."""
+
+    start: str = "_valid_from"
+    end: str = "_valid_to"
+
+
+AUTO_CDC = Names("__START_AT", "__END_AT")
+"""As Spark's Auto CDC calls them."""
+
+
+def columns(names: Names) -> tuple[tuple[str, str], ...]:
+    """The columns that a history has besides the source's, with their types."""
+    types = (("", "bigint"), ("_position", "string"), ("_time", "timestamp"), ("_exact", "boolean"))
+    start = tuple((names.start if not part else f"_valid_from{part}", type_) for part, type_ in types)
+    return start + tuple((names.end if not part else f"_valid_to{part}", type_) for part, type_ in types)

@@ -1,0 +1,253 @@
+"""A range of changes as versions of rows: what comes into a table that keeps each of them. SQL, built here as text.
+
+`merge.fold.history` says what is meant. Here each key's changes, and before them the open version that the table has of
+it, lie side by side, and windows over them find which of them begin a version, which end one, and what it holds:
+
+    open row of the table    offset 4          begins at 4, and ends at 20
+    u a        unchanged doc    20 txn 7       } one transaction: one version, from 21 on
+    u a                         21 txn 7       }
+    r                           40             the same values: no version, the open one is confirmed
+    d                           50 txn 9       the version of 21 ends
+    t (every key)               60 txn 10      what is open ends
+
+    events   the open rows and the changes, with the transaction's position and time
+    settled  the last event of each transaction, with all its values
+    bounds   without reads that a change of the same segment follows, and those that only confirm the open version
+    rows     each with its successor: versions that begin, and open rows of the table that end or are confirmed
+
+The result has the names of a view of changes, so it comes into the table as any other does: whole rows, one for each
+key and `start`, which together are the key of such a table. Behind the source's columns `c<i>` those of `ends.columns` follow.
+"""
+
+# ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cdcflow.merge.ends import Names
+from cdcflow.merge.reduce import Family, Layout
+from cdcflow.merge.types import name_sql, text_sql
+from cdcflow.model.table import MISSING, OFFSET
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What is to be known of a range besides its changes.
+
+    `changes`: the view that `merge.reduce` describes, without truncates, key changes completed, with `n`, the number of
+    the transaction. `transactions`: a view of number `n`, position `p` and time `t`. `standing`: the table's rows, or
+    None where it has none; `whole`: all of them are wanted, not only those of keys in the range. `segments`: the last
+    offset of each segment as it was sealed. `has_reads`: whether a backfill's rows are among the changes. `truncates`:
+    offset and transaction of the last one in each transaction that has any. `moments`: a view of offset `o`, position
+    `p` and time `t` of the truncates, of `since` and of `swept`; None: there is none of them. `since`: where the newest
+    backfill began (0: there is none). `swept`: what nothing touched since is to go (0: nothing is). `made_again`: the
+    range's first offset, where the table was dropped and made again before it. `added`: for columns that the table
+    did not have before the range, by position, the offset from which on its source had it.
+    """
+
+    changes: str
+    transactions: str
+    moments: str | None
+    standing: str | None
+    segments: Sequence[int]
+    has_reads: bool
+    truncates: Sequence[tuple[int, int]] = ()
+    since: int = 0
+    swept: int = 0
+    made_again: int = 0
+    added: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> bool:
+        """Whether rows may end of which the range has no change."""
+        return bool(self.truncates or self.swept or self.made_again)
+
+    @property
+    def clearing(self) -> Sequence[tuple[int, int]]:
+        """What ends every row: truncates, and that another table took the place of this one."""
+        return [(self.made_again, -1), *self.truncates] if self.made_again else self.truncates
+
+
+def open_rows(layout: Layout, names: Names, range_: Range) -> str | None:
+    """The open rows of the table that the range may end, confirm or go on from, under the table's own names."""
+    if range_.standing is None:
+        return None
+    is_open = f"t.{name_sql(names.end)} IS NULL"
+    if range_.whole:
+        return f"SELECT t.* FROM {range_.standing} t WHERE {is_open}"
+    same = " AND ".join(f"t.{name_sql(layout.target.columns[i].name)} = c.c{i}" for i in layout.key)
+    return f"SELECT t.* FROM {range_.standing} t LEFT SEMI JOIN {range_.changes} c ON {same} WHERE {is_open}"
+
+
+def versions(layout: Layout, found: Sequence[Family], names: Names, range_: Range) -> str:
+    """The rows that come. `found`: the families by what the changes leave unchanged and the open rows miss."""
+    events = _events(layout, names, range_)
+    settled = _settled(layout, found, range_, events)
+    return _rows(layout, range_, _bounds(layout, range_, settled))
+
+
+def _events(layout: Layout, names: Names, range_: Range) -> str:
+    """`f`, `p`, `t`, `x`: where a version that begins with the event began, and whether exactly there."""
+    columns = [f"c{i}" for i in range(len(layout.target.columns))]
+    segment = _first_from(range_.segments, range_.segments, "c.o") if range_.has_reads else "0"
+    changes = (
+        f"SELECT c.o, c.op, c.v, c.m, c.n, c.o AS f, x.p, x.t, c.op <> 'r' AS x, CAST({segment} AS bigint) AS g,"
+        f" {', '.join(f'c.{c}' for c in columns)} FROM {range_.changes} c LEFT JOIN {range_.transactions} x ON c.n = x.n"
+    )
+    open_ = open_rows(layout, names, range_)
+    if open_ is None:
+        return changes
+    listed = ", ".join(f"{text_sql(column.name)}, {i}" for i, column in enumerate(layout.target.columns))
+    missing = f"transform({MISSING}, x -> element_at(map({listed}), x))"
+    named = ", ".join(f"{name_sql(column.name)} AS c{i}" for i, column in enumerate(layout.target.columns))
+    start = name_sql(names.start)
+    return (
+        f"{changes} UNION ALL SELECT {OFFSET} AS o, 'b' AS op, -1 AS v, CASE WHEN size({MISSING}) > 0 THEN {missing} END"
+        f" AS m, CAST(0 AS bigint) AS n, {start} AS f, _valid_from_position AS p, _valid_from_time AS t,"
+        f" _valid_from_exact AS x, CAST(0 AS bigint) AS g, {named} FROM ({open_})"
+    )
+
+
+def _settled(layout: Layout, found: Sequence[Family], range_: Range, events: str) -> str:
+    """The last event of each transaction. `e`: the row is there then; `miss`: positions of the columns that nobody
+    knows; `tr`, `tn`: offset and transaction of the first truncate behind it; `h`: a read that makes no version."""
+    key = ", ".join(f"c{i}" for i in layout.key)
+    by_offset = f"PARTITION BY {key} ORDER BY o"
+    so_far = f"OVER ({by_offset} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
+    later = f"OVER ({by_offset} ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)"
+    seen = ["*", f"lead(n) OVER ({by_offset}) AS nn"]
+    if range_.has_reads:
+        seen.append(f"first(CASE WHEN op IN ('c', 'u', 'd') THEN g END, true) {later} AS ng")
+    partial = [(j, family) for j, family in enumerate(found) if not family.always]
+    if partial:
+        seen.append(f"max(CASE WHEN op IN ('c', 'r', 'd', 'b') THEN o END) {so_far} AS b")
+    for j, family in partial:
+        packed = ", ".join(["o", "op", "g", *(f"c{i}" for i in family.columns)])
+        sent = family.sent_sql()
+        seen.append(f"last(CASE WHEN {sent} THEN struct({packed}) END, true) {so_far} AS z{j}")
+        if family.masked:
+            seen.append(f"max(CASE WHEN op <> 'd' AND {family.unchanged_sql()} THEN o END) {so_far} AS u{j}")
+        if family.masked and family.early:
+            seen.append(f"max(CASE WHEN {family.older_sql()} THEN o END) {so_far} AS l{j}")
+        if range_.has_reads:
+            seen.append(f"first(CASE WHEN op IN ('c', 'u') AND {sent} THEN g END, true) {later} AS k{j}")
+    offsets, numbers = [o for o, _ in range_.clearing], [n for _, n in range_.clearing]
+    behind = f"CAST({_first_from(offsets, offsets, 'o + 1')} AS bigint) AS tr"
+    of_it = f"CAST({_first_from(offsets, numbers, 'o + 1')} AS bigint) AS tn"
+    ended = "tn IS NOT NULL AND tn = n"
+    values, missing = _values(layout, found, range_)
+    is_hidden = "op = 'r' AND coalesce(ng = g, false)" if range_.has_reads else "false"
+    return (
+        f"SELECT CASE WHEN {ended} THEN tr ELSE o END AS o, CASE WHEN {ended} THEN 't' ELSE op END AS op, n, f, p, t, x,"
+        f" op <> 'd' AND NOT ({ended}) AS e, tr, tn, {is_hidden} AS h,"
+        f" {missing} AS miss, {', '.join(values)}"
+        f" FROM (SELECT *, {behind}, {of_it} FROM (SELECT {', '.join(seen)} FROM ({events})))"
+        f" WHERE nn IS NULL OR nn <> n"
+    )
+
+
+def _values(layout: Layout, found: Sequence[Family], range_: Range) -> tuple[list[str], str]:
+    """Each column's value, and the positions of those that nobody knows."""
+    values = {i: f"c{i}" for i in layout.key}
+    absent = []
+    for j, family in enumerate(found):
+        if family.always:
+            values |= {i: f"c{i}" for i in family.columns}
+            continue
+        sent = f"coalesce(z{j}.o >= coalesce(b, 0), false)"
+        unknown = "false"
+        if family.masked:
+            unknown = f"(NOT {sent} AND coalesce(u{j} >= coalesce(b, 0), false))"
+            if family.early:
+                unknown = f"({unknown} AND NOT coalesce(l{j} >= coalesce(b, 0) AND l{j} < u{j}, false))"
+        if range_.has_reads:
+            # The read may show what the change that is still to come has sent.
+            unknown = f"({unknown} OR coalesce({sent} AND z{j}.op = 'r' AND z{j}.g = k{j}, false))"
+        listed = ", ".join(map(str, family.columns))
+        absent.append(f"CASE WHEN {unknown} THEN array({listed}) ELSE array() END")
+        for i in family.columns:
+            held = f"WHEN {sent} THEN z{j}.c{i} ELSE {layout.default_sql(i)}"
+            values[i] = f"CASE WHEN {unknown} THEN CAST(NULL AS {layout.target.columns[i].type}) {held} END"
+    missing = "CAST(NULL AS array<int>)"
+    if absent:
+        all_ = f"concat({', '.join(absent)})"
+        missing = f"CASE WHEN size({all_}) > 0 THEN {all_} END"
+    return [f"{values[i]} AS c{i}" for i in range(len(layout.target.columns))], missing
+
+
+def _bounds(layout: Layout, range_: Range, settled: str) -> str:
+    """Events that begin or end a version. `lo`: offset of the key's last event; `po`: of the event before; `nh`: of the
+    next read that makes no version."""
+    key = ", ".join(f"c{i}" for i in layout.key)
+    by_offset = f"PARTITION BY {key} ORDER BY o"
+    if not range_.has_reads:
+        return f"SELECT *, o AS lo, CAST(NULL AS bigint) AS nh FROM ({settled})"
+    later = f"OVER ({by_offset} ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)"
+    hiding = f"SELECT *, first(CASE WHEN h THEN o END, true) {later} AS nh FROM ({settled})"
+    before = ["o", "e", "tr", "miss", *(f"c{i}" for i in layout.others)]
+    stood = f"lag(struct({', '.join(before)})) OVER ({by_offset}) AS s"
+    known = f"SELECT *, max(o) OVER (PARTITION BY {key}) AS lo, {stood} FROM ({hiding}) WHERE NOT h"
+    same = " AND ".join(["s.e", "coalesce(s.tr > o, true)", "s.miss IS NULL", "miss IS NULL"])
+    alike = " AND ".join([same, *(f"s.c{i} <=> c{i}" for i in layout.others)])
+    return f"SELECT *, s.o AS po FROM ({known}) WHERE NOT (op = 'r' AND s IS NOT NULL AND {alike})"
+
+
+def _rows(layout: Layout, range_: Range, bounds: str) -> str:
+    """Versions that begin, and those of the table that end or are confirmed. `eo`: where they end; `bt`: by a truncate;
+    `bs`: they were gone before `eo`."""
+    key = ", ".join(f"c{i}" for i in layout.key)
+    next_ = f"OVER (PARTITION BY {key} ORDER BY o)"
+    taken = ("o", "n", "p", "t", "op", *(["po"] if range_.has_reads else []))
+    followed = ", ".join(f"lead({name}) {next_} AS z{name}" for name in taken)
+    before = "zpo" if range_.has_reads else "o"
+    by_truncate = "(tr IS NOT NULL AND (zo IS NULL OR tn < zn))" if range_.clearing else "false"
+    is_gone = f"(zop = 'c' AND {before} < {range_.since} AND zo >= {range_.since})" if range_.since else "false"
+    is_swept = f"(zo IS NULL AND lo < {range_.swept})" if range_.swept else "false"
+    ways = (
+        f"SELECT *, {by_truncate} AS bt, NOT {by_truncate} AND coalesce({is_gone}, false) AS bg,"
+        f" NOT {by_truncate} AND coalesce({is_swept}, false) AS bw FROM (SELECT *, {followed} FROM ({bounds}))"
+    )
+    end = f"CASE WHEN bt THEN tr WHEN bg THEN {_offset(range_.since)} WHEN bw THEN {_offset(range_.swept)} ELSE zo END"
+    ended = f"SELECT *, bg OR bw AS bs, {end} AS eo FROM ({ways})"
+    at = len(layout.target.columns)
+    of_end = ("zp", "zt") if range_.moments is None else (f"CASE WHEN bt OR bs THEN q.{x}2 ELSE z{x} END" for x in "pt")
+    position, time = of_end
+    made_again = f" AND NOT (bt AND eo = {range_.made_again})" if range_.made_again else ""
+    is_exact = f"NOT bs AND (bt OR zop <> 'r') AND NOT coalesce(nh < eo, false){made_again}"
+    columns = [
+        "CASE WHEN eo IS NULL THEN lo ELSE eo END AS o",
+        "'c' AS op",
+        "0 AS v",
+        "miss AS m",
+        *(_column(i, range_.added.get(i)) for i in range(at)),
+        f"f AS c{at}, p AS c{at + 1}, t AS c{at + 2}, x AS c{at + 3}",
+        f"eo AS c{at + 4}, {position} AS c{at + 5}, {time} AS c{at + 6}",
+        f"CASE WHEN eo IS NOT NULL THEN {is_exact} END AS c{at + 7}",
+    ]
+    joined = f"({ended}) r"
+    if range_.moments is not None:
+        joined += f" LEFT JOIN (SELECT o AS o2, p AS p2, t AS t2 FROM {range_.moments}) q ON (bt OR bs) AND q.o2 = eo"
+    return f"SELECT {', '.join(columns)} FROM {joined} WHERE e AND (op <> 'b' OR eo IS NOT NULL OR lo > r.o)"
+
+
+def _offset(number: int) -> str:
+    return f"CAST({number} AS bigint)"
+
+
+def _column(position: int, added: int | None) -> str:
+    """A column's value. One that came later gave its default only to the versions that were open then."""
+    value = f"c{position}"
+    return value if added is None else f"CASE WHEN eo IS NULL OR eo >= {added} THEN {value} END AS {value}"
+
+
+def _first_from(points: Sequence[int], values: Sequence[int], offset: str) -> str:
+    """The value of the first of these points, which ascend, that is not before an offset; NULL: there is none. A tree,
+    so that many points cost little."""
+    if not points:
+        return "NULL"
+    if len(points) == 1:
+        return f"CASE WHEN {offset} <= {points[0]} THEN {values[0]} END"
+    half = len(points) // 2
+    below, above = (_first_from(points[p], values[p], offset) for p in (slice(half), slice(half, None)))
+    return f"CASE WHEN {offset} <= {points[half - 1]} THEN {below} ELSE {above} END"

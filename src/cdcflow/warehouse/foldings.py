@@ -1,0 +1,132 @@
+"""What a range of changes is for its table, by the table's mode: a `Folding`, which every engine runs.
+
+    mode          made here from
+    current       the changes behind the last truncate
+    soft_delete   all changes, deletes and truncates as changes of `_is_deleted`    (`merge.ending`)
+    append        all changes, also those of tables that were dropped since      (`merge.appending`)
+    history       versions, made of all changes                                  (`histories`, `merge.history`)
+
+A mode is a function of a range, its evolutions (one for each incarnation of the source table that the mode needs) and
+the session; it gives the folding for as long as the session has the views that it names.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+from cdcflow.merge import appending, statement
+from cdcflow.merge.evolution import Evolution
+from cdcflow.merge.policy import Mode
+from cdcflow.merge.reduce import Layout
+from cdcflow.merge.statement import Ending, Folding
+from cdcflow.warehouse import changes, histories
+from cdcflow.warehouse.port import SqlSession
+from cdcflow.warehouse.ranges import TableRange
+from cdcflow.warehouse.segments import InputFile, offsets_of, shapes_of
+
+Standing = Callable[..., str]
+"""As `CurrentTable.standing`."""
+
+
+def folding(
+    range_: TableRange, session: SqlSession, evolutions: Sequence[Evolution], standing: Standing
+) -> AbstractContextManager[Folding]:
+    """The folding of a range into its table, which has come through these evolutions."""
+    return _MODES[range_.mode.name](range_, session, evolutions, standing)
+
+
+@contextmanager
+def _current(
+    range_: TableRange, session: SqlSession, evolutions: Sequence[Evolution], standing: Standing
+) -> Iterator[Folding]:
+    (evolution,) = evolutions
+    layout = Layout.of(evolution, shapes_of(range_.files))
+    living = range_.of(evolution)
+    after = changes.last_truncate(session, living)
+    if evolution.fresh:
+        after = max(after, offsets_of(living)[0] - 1)
+    emptied = after > 0 or range_.is_first
+    rows = None if emptied else functools.partial(standing, layout)
+    with changes.view(session, layout, living, after, rows) as found:
+        yield Folding(
+            layout,
+            found.name,
+            found.masks,
+            empty=range_.is_first,
+            emptied=emptied,
+            once=range_.is_first and _each_key_once(session, layout, living, found),
+            sweep_before=max(range_.sweep, after + 1 if after else 0),
+            ends=tuple((f.file.key_min, f.file.key_max) for f in living),
+            count=sum(f.file.rows for f in living),
+        )
+
+
+@contextmanager
+def _soft_delete(
+    range_: TableRange, session: SqlSession, evolutions: Sequence[Evolution], standing: Standing
+) -> Iterator[Folding]:
+    (evolution,) = evolutions
+    layout = Layout.of(evolution, shapes_of(range_.files)).ending_by(range_.mode.ended or "")
+    living = range_.of(evolution)
+    truncates = changes.truncates(session, living)
+    # Rows of a table that was dropped are gone; their columns were other ones.
+    after = offsets_of(living)[0] - 1 if evolution.fresh else 0
+    emptied = evolution.fresh or range_.is_first
+
+    def lives(changes_: str) -> str:
+        ended = statement.is_ended("", layout.ended_name or "")
+        return f"(SELECT * FROM {standing(layout, changes_)} WHERE NOT {ended})"  # noqa: S608  quoted
+
+    with changes.ending_view(session, layout, living, after, None if emptied else lives, truncates) as found:
+        yield Folding(
+            layout,
+            found.name,
+            found.masks,
+            empty=range_.is_first,
+            emptied=emptied,
+            once=range_.is_first and not truncates and _each_key_once(session, layout, living, found),
+            sweep_before=after + 1 if evolution.fresh else 0,
+            ends=tuple((f.file.key_min, f.file.key_max) for f in living),
+            count=sum(f.file.rows for f in living),
+            ending=Ending(range_.sweep, min(truncates, default=0)),
+        )
+
+
+@contextmanager
+def _append(
+    range_: TableRange, session: SqlSession, evolutions: Sequence[Evolution], standing: Standing
+) -> Iterator[Folding]:
+    target, shapes = evolutions[-1].target, shapes_of(range_.files)
+    layouts = [(appending.layout_of(target, e, shapes), range_.of(e)) for e in evolutions]
+    with changes.every(session, layouts) as name:
+        yield appending.Appending(
+            layouts[-1][0],
+            name,
+            frozenset(),
+            empty=range_.is_first,
+            emptied=False,
+            count=sum(f.file.rows for f in range_.files),
+            first=offsets_of(range_.files)[0],
+        )
+
+
+_MODES: Mapping[Mode, Callable[..., AbstractContextManager[Folding]]] = {
+    "current": _current,
+    "soft_delete": _soft_delete,
+    "append": _append,
+    "history": histories.folding,
+}
+
+
+def _each_key_once(session: SqlSession, layout: Layout, files: Sequence[InputFile], found: changes.View) -> bool:
+    """Whether the changes are whole rows, and no two of one key: so it is after a backfill. Manifests say whether it
+    may be, and mostly that it is; where they do not, the keys in the log are looked at."""
+    target = layout.target
+    if not target.key or not all(f.ops and f.ops.keys() <= {"c", "r"} and not f.file.partial for f in files):
+        return False
+    first = target.columns[layout.key[0]].type
+    if statement.each_key_once(first, [f.file.key_runs for f in files]):
+        return True
+    return not session.rows(statement.repeated(target, found.name))

@@ -1,0 +1,146 @@
+"""A range of changes as versions of rows (mode history): what is read of the log and of the table, and made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+
+from cdcflow.merge import history
+from cdcflow.merge.ends import Names
+from cdcflow.merge.evolution import Evolution
+from cdcflow.merge.reduce import Layout, Mask, families
+from cdcflow.merge.types import name_sql
+from cdcflow.merge.versions import Versions, layout_of
+from cdcflow.model.change import READ
+from cdcflow.model.table import MISSING
+from cdcflow.warehouse import changes
+from cdcflow.warehouse.port import SqlSession
+from cdcflow.warehouse.ranges import TableRange
+from cdcflow.warehouse.segments import InputFile, offsets_of, shapes_of
+
+TRANSACTION_COLUMNS = (
+    "number AS n",
+    "first_offset AS begin",
+    "last_offset AS last",
+    "position AS p",
+    "commit_clock AS t",
+)
+
+
+@contextmanager
+def folding(
+    range_: TableRange, session: SqlSession, evolutions: Sequence[Evolution], standing: Callable[..., str]
+) -> Iterator[Versions]:
+    """See `foldings`."""
+    (evolution,) = evolutions
+    names = range_.mode.ends or Names()
+    layout = replace(Layout.of(evolution, shapes_of(range_.files)), stamped=True)
+    living = range_.of(evolution)
+    truncates = changes.truncates_by_transaction(session, living)
+    made_again = offsets_of(living)[0] if evolution.fresh and not range_.is_first else 0
+    whole = bool(truncates or range_.sweep or made_again)
+    views: list[str] = []
+
+    def stands(name: str) -> str:
+        return standing(layout, name, whole=whole)
+
+    def lives(name: str) -> str:
+        return f"(SELECT * FROM {stands(name)} WHERE {range_.mode.open_only})"  # noqa: S608  quoted
+
+    completed_from = None if range_.is_first or evolution.fresh else lives
+    with changes.view(session, layout, living, 0, completed_from) as found:
+        try:
+            transactions = _transactions(session, range_.transactions, views)
+            asked = {o for o, _ in truncates} | {o for o in (made_again, range_.since, range_.sweep) if o}
+            made_of = history.Range(
+                found.name,
+                transactions,
+                _moments(session, transactions, asked, views) if asked else None,
+                None if range_.is_first else stands(found.name),
+                _ends_of_segments(living),
+                has_reads=any(f.ops.get(READ) for f in living),
+                truncates=truncates,
+                since=range_.since,
+                swept=range_.sweep,
+                made_again=made_again,
+                added=_added(layout, evolution, living),
+            )
+            partial = found.masks | _missing(session, layout, names, made_of)
+            kinds = families(layout, partial)
+            views.append(session.keep("versions", history.versions(layout, kinds, names, made_of)))
+            yield Versions(
+                layout_of(layout, names),
+                views[-1],
+                _masks(session, views[-1]) if partial or not all(k.always for k in kinds) else frozenset(),
+                empty=range_.is_first,
+                emptied=False,
+                ends=() if whole else tuple((f.file.key_min, f.file.key_max) for f in living),
+                count=2 * sum(f.file.rows for f in living),
+            )
+        finally:
+            session.drop(views)
+
+
+def moment(session: SqlSession, transactions: Sequence[InputFile], offset: int) -> tuple[str, int] | None:
+    """Position and time (microseconds since 1970) of the transaction of an offset; None: the log has it no more."""
+    views: list[str] = []
+    try:
+        name = _moments(session, _transactions(session, transactions, views), {offset}, views)
+        found = session.rows(f"SELECT p, unix_micros(t) FROM {name}")  # noqa: S608  a name of ours
+    finally:
+        session.drop(views)
+    return (str(found[0][0]), int(found[0][1])) if found else None
+
+
+def _transactions(session: SqlSession, files: Sequence[InputFile], views: list[str]) -> str:
+    if files:
+        views.append(session.transactions(files, TRANSACTION_COLUMNS))
+    else:  # a log that has none
+        nothing = "CAST(NULL AS bigint) AS n, CAST(NULL AS bigint) AS begin, CAST(NULL AS bigint) AS last"
+        nothing += ", CAST(NULL AS string) AS p, CAST(NULL AS timestamp) AS t"
+        views.append(session.view("transactions", f"SELECT * FROM (SELECT {nothing}) WHERE n IS NOT NULL"))  # noqa: S608
+    return views[-1]
+
+
+def _moments(session: SqlSession, transactions: str, offsets: Collection[int], views: list[str]) -> str:
+    """Position and time by offset."""
+    listed = " UNION ALL ".join(f"SELECT CAST({o} AS bigint) AS o" for o in sorted(offsets))
+    sql = f"SELECT q.o, x.p, x.t FROM ({listed}) q JOIN {transactions} x ON q.o >= x.begin AND q.o <= x.last"  # noqa: S608
+    views.append(session.keep("moments", sql))
+    return views[-1]
+
+
+def _ends_of_segments(files: Sequence[InputFile]) -> list[int]:
+    """The last offsets of the segments with rows that were read, as they were sealed. An offset is in the first that is
+    not before it; where it is in one without such rows, it is taken for one of a later one, where nothing comes of it."""
+    segments = {f.segment.first_offset: f.segment for f in files if f.ops.get(READ)}
+    return sorted(end for s in segments.values() for end in (*(o for _, o in s.seams), s.last_offset))
+
+
+def _added(layout: Layout, evolution: Evolution, files: Sequence[InputFile]) -> dict[int, int]:
+    """For columns with a default that come with this range, the offset of the first row that has them."""
+    known = {c.number for c in evolution.before.columns if not c.added} if evolution.before is not None else set[int]()
+    numbers = {s: {c.number for c in n.columns} for s, n in zip(layout.shapes, layout.numbered, strict=True)}
+    found = {}
+    for i, column in enumerate(layout.target.columns):
+        having = [f for f in files if column.number in numbers[f.shape]]
+        lacks = evolution.before is not None and not evolution.fresh
+        if column.number in evolution.defaults and column.number not in known and (lacks or layout.early(i)) and having:
+            found[i] = min(max(f.file.first_offset, f.after + 1) for f in having)
+    return found
+
+
+def _missing(session: SqlSession, layout: Layout, names: Names, range_: history.Range) -> frozenset[Mask]:
+    """The sets of columns that open rows of the table miss (positions)."""
+    if range_.standing is None:
+        return frozenset()
+    at = {column.name: i for i, column in enumerate(layout.target.columns)}
+    where = f"{MISSING} IS NOT NULL AND {name_sql(names.end)} IS NULL"
+    rows = session.rows(f"SELECT DISTINCT {MISSING} FROM {range_.standing} WHERE {where}")  # noqa: S608  quoted
+    return frozenset(frozenset(at[name] for name in missing if name in at) for (missing,) in rows)
+
+
+def _masks(session: SqlSession, name: str) -> frozenset[Mask]:
+    rows = session.rows(f"SELECT DISTINCT m FROM {name} WHERE m IS NOT NULL")  # noqa: S608  a name of ours
+    return frozenset(frozenset(m) for (m,) in rows)

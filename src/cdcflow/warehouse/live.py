@@ -1,0 +1,436 @@
+"""Every table as of the newest sealed cut of a log, without a merge: the newest published cut, and what came since.
+
+    cuts      41 published
+    log       ──cut 41──segment──cut 52──segment──cut 60──▶     newest sealed cut: 60
+    orders    version 7, of cut 41   + (41, 60]                 one query, nothing is written
+    products  version 3, of cut 41   + nothing                  its version 3
+    returns   in no cut              + (0, 60]                  all of it is in the log
+
+A table is taken at the version that the published cut shows, also while a merge brings it further. So all tables show
+one moment, the one that a merge of the same log would publish (`job`).
+
+What a table is like, and what of the log is needed for it, is decided here; the rows are the reader's matter: Spark's
+plans, or Arrow tables of DuckDB's (`cdcflow.spark.live`, `cdcflow.local.live`).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+import structlog
+
+from cdcflow.changelog.layout import Layout
+from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.merge import live as sql
+from cdcflow.merge import statement
+from cdcflow.merge.format import Format
+from cdcflow.merge.modes import CURRENT, decided
+from cdcflow.merge.policy import DEFAULTS, Policies
+from cdcflow.merge.refusals import CannotFollow
+from cdcflow.merge.target import Target
+from cdcflow.model.table import TableId
+from cdcflow.warehouse.cut import Cut, CutTable
+from cdcflow.warehouse.foldings import folding
+from cdcflow.warehouse.paths import Warehouse, table_at, table_path
+from cdcflow.warehouse.port import Cuts, HandOver, Snapshot, SqlSession
+from cdcflow.warehouse.positions import Positions
+from cdcflow.warehouse.ranges import TableRange
+from cdcflow.warehouse.segments import InputFile, OlderNeeded, Range, SegmentGone, sealed, shapes_of
+
+TRIES_MAX = 3
+"""So many times the log is read anew when it was compacted or expired under the reader."""
+
+BROADCAST_ROWS_MAX = 1_000_000
+"""The keys of so many changes are sent to every executor, rather than the table's rows sorted to meet them."""
+
+Rows = TypeVar("Rows")
+RowsMade = TypeVar("RowsMade", covariant=True)
+
+_log = structlog.get_logger()
+
+
+class VersionGone(Exception):
+    """A table cannot be read as it was at a version any more; the message says why."""
+
+
+class PastTable(Protocol[RowsMade]):
+    """A table as it was at a version. One thread at a time."""
+
+    @property
+    def session(self) -> SqlSession:
+        """What its rows are worked out in."""
+
+    def as_of(self, version: int) -> Snapshot:
+        """What it was at a version, which `base` has the rows of from now on.
+
+        Raises:
+            VersionGone: that is not there any more.
+        """
+
+    def base(self) -> str:
+        """A view of the rows that it had, in the columns that it had."""
+
+    def result(self, query: str, target: Target) -> RowsMade:
+        """A query's result; it outlives the session's views. Its columns are the target's, `_offset` and `_missing`."""
+
+    def close(self) -> None: ...
+
+
+class Reader(Protocol[RowsMade]):
+    """An engine, as far as it reads the tables of one warehouse."""
+
+    remedy: str
+    """What somebody can do about a table that it hands over."""
+
+    @property
+    def rules(self) -> Format:
+        """The tables' format."""
+
+    def cuts(self) -> Cuts: ...
+
+    def table(self, path: Sequence[str]) -> PastTable[RowsMade]:
+        """The table at a path (schema, name), which need not be there."""
+
+    def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
+        """See `cdcflow.warehouse.port.Engine.located`."""
+
+    def declines(self, files: Sequence[InputFile]) -> str | None:
+        """Why it does not read these changes; None: it does."""
+
+    def is_gone(self, error: BaseException) -> bool:
+        """Whether an error says that a file is not there."""
+
+
+class Live(dict[str, Rows], Generic[Rows]):
+    """Tables by name, all as of one moment: the log's cut `cut`, which ends with offset `offset` at the source's
+    `position`; the source committed it at `commit_clock` (microseconds since 1970 UTC).
+
+    `published`: the cut that the tables in the warehouse were read at (0: none was published). `left_out`: tables that
+    cannot be shown, and why. `incomplete`: tables of which rows are still to be read, and the state of their backfill;
+    they are shown only if they were asked for.
+    """
+
+    def __init__(self, cut: int, offset: int, position: str, commit_clock: int, published: int) -> None:
+        super().__init__()
+        self.cut = cut
+        self.offset = offset
+        self.position = position
+        self.commit_clock = commit_clock
+        self.published = published
+        self.left_out: dict[str, str] = {}
+        self.incomplete: dict[str, str] = {}
+
+
+def read(
+    reader: Reader[Rows],
+    log: Layout | Path | str,
+    warehouse: Warehouse | Path | str,
+    tables: Collection[str] | None = None,
+    *,
+    incomplete: bool = False,
+    policies: Policies = DEFAULTS,
+) -> Live[Rows]:
+    """Every table, or some, as of the newest sealed cut of the log.
+
+    `log`: as for `job.merge`. Tables of which rows are still to be read at that cut are left out unless `incomplete`,
+    as `read_cut` leaves them out. A table that the published cut leaves out, that cannot follow what came since, or
+    that is gone from the warehouse is left out by name (`Live.left_out`); the others are shown.
+
+    Raises:
+        ConfigurationError: the tables are another log's, or newer than this copy of it; there is no log; or neither log
+            nor warehouse has a table of a name in `tables`.
+        SinkUnavailable: the log was compacted or expired while it was read, again and again; call it again.
+    """
+    layout, place = Layout.of(log), Warehouse.of(warehouse)
+    for number in range(1, TRIES_MAX + 1):
+        try:
+            return _read(reader, layout, place, tables, incomplete, policies)
+        except SegmentGone as error:
+            if number == TRIES_MAX:
+                raise SegmentGone(
+                    f"reading {layout.name}: its segments were compacted or expired while they were read,"
+                    f" {TRIES_MAX} times",
+                    remedy="call read_live again: it reads the segments that are there then",
+                    runbook="busy",
+                ) from error
+            _log.info("segments of the log are gone, reading it anew", log=layout.name)
+    raise AssertionError  # not reached
+
+
+# ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _read(
+    reader: Reader[Rows],
+    layout: Layout,
+    place: Warehouse,
+    tables: Collection[str] | None,
+    incomplete: bool,
+    policies: Policies,
+) -> Live[Rows]:
+    # First the cut: whatever it has is in the log by then.
+    published = reader.cuts().newest()
+    behind = 0 if published is None else published.offset
+    try:
+        log = sealed(layout, behind, recent=True)
+        return _View(reader, log, place, published, incomplete, policies).read(tables)
+    except OlderNeeded:
+        return _View(reader, sealed(layout, behind), place, published, incomplete, policies).read(tables)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What is folded for a table: `range_` onto version `entry.version` (None: onto nothing)."""
+
+    range_: TableRange
+    entry: CutTable | None
+    complete: bool
+    state: str
+
+
+class _View(Generic[Rows]):
+    """One look at the log and the published cut."""
+
+    def __init__(
+        self,
+        reader: Reader[Rows],
+        log: Range,
+        place: Warehouse,
+        published: Cut | None,
+        incomplete: bool,
+        policies: Policies,
+    ) -> None:
+        self._reader = reader
+        self._log = log
+        self._place = place
+        self._published = published
+        self._incomplete = incomplete
+        self._policies = policies
+        self._entries: Mapping[str, CutTable] = {} if published is None else published.tables
+        self._start = 0 if published is None else published.cut
+
+    def read(self, wanted: Collection[str] | None) -> Live[Rows]:
+        if self._log.newest is None and self._published is None:
+            return Live(0, 0, "", 0, 0)  # nothing is sealed yet
+        self._check_log()
+        checkpoint = self._log.checkpoint
+        self._positions = Positions(
+            self._log, self._log, None, self._published, self._place, self._reader.rules, self._policies
+        )
+        found = Live[Rows](
+            checkpoint.cut,
+            checkpoint.next_offset - 1,
+            checkpoint.position or "",
+            checkpoint.commit_clock,
+            self._start,
+        )
+        left_out = {} if self._published is None else dict(self._published.left_out)
+        known = {name: table_at(entry.path) for name, entry in self._entries.items()}
+        known |= self._log.tables_behind(0 if self._published is None else self._published.offset)
+        self._check_names(wanted, known.keys() | left_out.keys())
+        for name in sorted(known.keys() | left_out.keys()):
+            if wanted is None or name in wanted:
+                self._show(found, name, known.get(name), left_out.get(name))
+        for name, why in found.left_out.items():
+            _log.warning("table left out of the live view", table=name, cut=found.cut, reason=why)
+        return found
+
+    def _check_log(self) -> None:
+        before, layout = self._published, self._log.layout
+        if before is None:
+            return
+        if before.log_id != self._log.log_id:
+            raise ConfigurationError(
+                f"reading {layout.name} with the tables of {self._place}: they come from another log"
+                f" ({before.log_id}, this one is {self._log.log_id})",
+                remedy="name the log that is merged into that warehouse",
+                runbook="other-log",
+            )
+        last = 0 if self._log.newest is None else self._log.checkpoint.cut
+        if before.cut > last:
+            raise ConfigurationError(
+                f"reading {layout.name} with the tables of {self._place}: the log ends at cut {last}, the tables have"
+                f" cut {before.cut} already, so this is an older copy of the log",
+                remedy="name the newest log, the one that is merged into that warehouse",
+                runbook="other-log",
+            )
+
+    def _check_names(self, wanted: Collection[str] | None, known: Collection[str]) -> None:
+        if unknown := sorted(set(wanted or ()) - set(known)):
+            raise ConfigurationError(
+                f"reading {self._place}: neither its newest cut nor {self._log.layout.name} has a table"
+                f" {', '.join(unknown)}",
+                remedy=f"name one of: {', '.join(sorted(known))}",
+                runbook="table-not-found",
+            )
+
+    def _show(self, found: Live[Rows], name: str, table: TableId | None, why: str | None) -> None:
+        """Put one table where it belongs."""
+        if why is not None or table is None:
+            found.left_out[name] = why or ""
+            return
+        path = self._entries[name].path.split("/") if name in self._entries else table_path(table)
+        with closing(self._reader.table(path)) as there:
+            try:
+                part = self._part(there, table)
+                if not part.complete:
+                    found.incomplete[name] = part.state
+                if part.complete or self._incomplete:
+                    found[name] = self._rows(there, part)
+            except HandOver as reason:
+                found.left_out[name] = f"{reason}\n  {self._reader.remedy}"
+            except (CannotFollow, HistoryLost) as error:
+                found.left_out[name] = str(error)
+
+    def _part(self, there: PastTable[Rows], table: TableId) -> _Part:
+        """
+        Raises:
+            CannotFollow, HistoryLost: it cannot be shown; the message says why.
+        """
+        entry = self._entries.get(str(table))
+        known = self._positions.backfill(table)
+        if entry is None:
+            self._check_mode(table, None)
+            since, before, start = self._positions.beginning(table), None, 0
+            begun = since
+        else:
+            before = self._snapshot(there, table, entry)
+            self._check_mode(table, before)
+            self._positions.see(table, before)
+            start = self._start
+            since = self._positions.behind(table, start)
+            begun = int(before.properties.get(statement.BEGUN_PROPERTY, "0"))
+        files = self._log.files(table, start, since)
+        # Where the range begins behind something, nothing of before it is known to live.
+        sweep = max(self._positions.sweep_due(table), since if before is not None else 0)
+        complete = known.is_whole(begun)
+        if entry is not None and not files and not sweep:
+            complete = entry.complete and known.floor is not None
+        range_ = TableRange(table, before, files, start, sweep, policy=self._policies.of(str(table)))
+        return _Part(range_, entry, complete, known.state)
+
+    def _check_mode(self, table: TableId, before: Snapshot | None) -> None:
+        """
+        Raises:
+            CannotFollow: the table's rows are not those that the source has now.
+        """
+        mode = decided(table, None if before is None else before.properties, self._policies.of(str(table)).mode)
+        if mode is not CURRENT:
+            raise CannotFollow(
+                f"table {table} has mode {mode.name}, of which there is no live view",
+                remedy="read it as of a cut, with read_cut",
+            )
+
+    def _snapshot(self, there: PastTable[Rows], table: TableId, entry: CutTable) -> Snapshot:
+        """The table as the published cut shows it."""
+        why = "another table is in its folder, made since then"
+        try:
+            found = there.as_of(entry.version)
+        except VersionGone as gone:
+            why = str(gone)
+        else:
+            # An older cdcflow did not keep the id.
+            if entry.id == found.id or (
+                not entry.id and 0 < found.transactions.get(self._positions.app(table), 0) <= self._start
+            ):
+                return found
+        raise HistoryLost(
+            f"version {entry.version} of table {table}, which cut {self._start} of {self._place} shows, is no longer"
+            f" there: {why}",
+            remedy="run `cdcflow merge`, then read again",
+            runbook="cut-gone",
+        )
+
+    def _rows(self, there: PastTable[Rows], part: _Part) -> Rows:
+        range_ = part.range_
+        if range_.files:
+            if (reason := self._reader.declines(range_.files)) is not None:
+                raise HandOver(reason)
+            with self._files(range_.files) as files:
+                return self._folded(there, replace(range_, files=files))
+        target = range_.described()
+        with _Views(there.session) as views:
+            query = sql.unchanged(target, views.add(there.base()), sweep_before=range_.sweep)
+            return there.result(query, target)
+
+    def _folded(self, there: PastTable[Rows], range_: TableRange) -> Rows:
+        evolution = range_.evolution(range_.before, shapes_of(range_.files), self._reader.rules)
+        session = there.session
+        with _Views(session) as views:
+
+            def rows() -> str:
+                """The rows that the table has, as they are in its newest shape."""
+                before = evolution.before or range_.described()
+                base = views.add(there.base())
+                return views.add(session.view("live", sql.followed(before, evolution.acts(), base)))
+
+            standing = _Once(rows)
+            with folding(range_, session, [evolution], lambda *_: standing()) as found:
+                name = "" if found.empty or found.emptied else standing()
+                broadcast = found.count <= BROADCAST_ROWS_MAX
+                return there.result(sql.current(found, name, broadcast=broadcast), found.layout.target)
+
+    @contextmanager
+    def _files(self, files: Sequence[InputFile]) -> Iterator[list[InputFile]]:
+        """The files where the reader can read them.
+
+        Raises:
+            SegmentGone: one of them went meanwhile.
+        """
+        layout = self._log.layout
+        above = None if layout.store is None else layout.store.room
+        with tempfile.TemporaryDirectory(prefix="cdcflow-live-", dir=above) as room:
+            try:
+                try:
+                    located = self._reader.located(layout, files, Path(room))
+                except HistoryLost as error:  # neither here nor in the log's store
+                    raise SegmentGone(str(error)) from error
+                yield located
+            except Exception as error:
+                if not self._reader.is_gone(error) or self._are_there(files):
+                    raise
+                raise SegmentGone(f"reading {layout.name}: a file of it is gone") from error
+
+    def _are_there(self, files: Sequence[InputFile]) -> bool:
+        """Whether the log's files are all there still: then it was another one that is not."""
+        layout = self._log.layout
+        return layout.store is None and all(Path(file.path).exists() for file in files)
+
+
+class _Once:
+    """A view that is made when it is first needed."""
+
+    def __init__(self, make: Callable[[], str]) -> None:
+        self._make = make
+        self._made: str | None = None
+
+    def __call__(self) -> str:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+
+class _Views:
+    """Views of a session, which go in the end."""
+
+    def __init__(self, session: SqlSession) -> None:
+        self._session = session
+        self._names: list[str] = []
+
+    def add(self, name: str) -> str:
+        self._names.append(name)
+        return name
+
+    def __enter__(self) -> _Views:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._session.drop(self._names)
+
+
+__all__ = ["Live", "PastTable", "Reader", "VersionGone", "read"]

@@ -1,0 +1,180 @@
+"""What runs beside a capture takes its settings up while the daemon runs, or the file is refused with the reason."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from runningshop import Shop, planned, said
+from tests.servers.postgres import PostgresServer
+
+pytestmark = pytest.mark.postgres
+CANARY = "c4n4ry-of-sixteen-characters"
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def here(postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shop]:
+    database = postgres.create_database("shop")
+    database.execute("CREATE TABLE orders (id int PRIMARY KEY); INSERT INTO orders VALUES (1)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPS", CANARY)
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "50")
+    made = Shop(tmp_path, database)
+    yield made
+    made.kill()
+    database.drop()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        return int(held.getsockname()[1])
+
+
+def asked(port: int, path: str, *, method: str = "GET", token: str | None = None) -> int | None:
+    """The answer's code; None: nobody listens there."""
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request(method, path, body="{}" if method == "POST" else None, headers=headers)
+        return connection.getresponse().status
+    except ConnectionRefusedError:
+        return None
+    finally:
+        connection.close()
+
+
+def test_http_is_opened_moved_refused_and_closed_while_running(here: Shop) -> None:
+    """It needed a restart, and a restart interrupts the capture for a token."""
+    here.start()
+    first, second = free_port(), free_port()
+    here.rest["service"] = {"listen": f"127.0.0.1:{first}"}
+    here.write()
+    (change,) = planned()["settings"]
+    assert (change["name"], change["taken"]) == ("service.listen", "running")
+    said("apply", "--yes")
+    assert asked(first, "/status") == 200
+    assert not planned()["changes"]
+
+    token = {"name": "ops", "role": "read", "token": "${env:OPS}"}
+    here.rest["service"]["tokens"] = [token]
+    here.write()
+    said("apply", "--yes")
+    assert [asked(first, "/status", token=t) for t in (None, CANARY)] == [401, 200]
+    assert asked(first, "/api/v1/operations/reload", method="POST", token=CANARY) == 403
+
+    # The port is the old server's, and the address another one: other machines may reach it now.
+    here.rest["service"] |= {"listen": f"0.0.0.0:{first}", "tokens": [{**token, "role": "operate"}]}
+    here.write()
+    said("apply", "--yes")
+    assert asked(first, "/status", token=CANARY) == 200
+    here.rest["service"]["listen"] = f"127.0.0.1:{second}"
+    here.write()
+    assert asked(first, "/api/v1/operations/reload", method="POST", token=CANARY) == 200, "the old server answers"
+    assert asked(second, "/status", token=CANARY) == 200
+    here.wait_until(lambda _: asked(first, "/healthz") is None, "the old server to close")
+
+    before = here.ask("status")["settings"]
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        here.rest["service"]["listen"] = f"127.0.0.1:{taken.getsockname()[1]}"
+        here.write(heartbeat="3s")
+        text = said("apply", "--yes", code=78)
+        assert "Address already in use" in text
+        here.hang_up()
+        here.wait_until(lambda _: bool(here.events("settings not taken up")), "the reason")
+    assert here.events("settings not taken up")[0]["remedy"] == "choose another port, or leave service.listen out"
+    assert asked(second, "/status", token=CANARY) == 200
+    assert here.ask("status")["settings"] == before, "nothing of the file is taken up"
+    # The remedy, to the letter.
+    del here.rest["service"]["listen"]
+    here.write()
+    said("apply", "--yes")
+    here.wait_until(lambda _: asked(second, "/healthz") is None, "the server to close")
+    assert not planned()["changes"]
+    here.end()
+
+
+class Collector:
+    """Counts what is sent to it."""
+
+    def __init__(self) -> None:
+        self.got = threading.Event()
+        got = self.got
+
+        class Requests(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                got.set()
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Requests)
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, args=(0.05,), daemon=True).start()
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    made = Collector()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def test_retention_notifications_and_traces_begin_while_running(here: Shop, collector: Collector) -> None:
+    """Each is carried out beside the capture, and none of them needs another process."""
+    here.start()
+    script = f"import sys; open({str(here.folder / 'told')!r}, 'a').write(sys.stdin.read() + chr(10))"
+    here.rest["log"]["retention"] = {"bytes": 1, "keep_for": [], "every": "100ms"}
+    here.rest["service"] = {
+        "notify": [{"on": ["stopped", "backfill_done"], "command": [sys.executable, "-c", script]}],
+        "traces": collector.url,
+        "freshness_every": "2s",
+    }
+    here.write()
+    found = {change["name"]: change["taken"] for change in planned()["settings"]}
+    assert found["service.traces"] == "next cut"
+    assert {how for name, how in found.items() if name != "service.traces"} == {"running"}
+    said("apply", "--yes")
+    here.database.execute("INSERT INTO orders VALUES (2)")
+    assert collector.got.wait(60)
+    here.wait_until(lambda _: bool(here.events("log expired")), "the oldest segment to go")
+    here.end()
+    told = [json.loads(line)["event"] for line in (here.folder / "told").read_text().splitlines()]
+    assert told == ["stopped"], "what was read before is no news"
+
+
+def test_a_stop_during_a_pause_is_in_the_log_once_it_is_open_again(here: Shop) -> None:
+    """Neither the daemon that was stopped nor one that waits has the log."""
+    here.start()
+    here.ask("pause-capture")
+    here.wait_until(lambda s: s["state"] == "paused", "the pause")
+    here.ask("stop")
+    assert here.daemon is not None
+    assert here.daemon.wait(60) == 0
+    assert (here.folder / "log" / "late.json").exists()
+    here.start()
+    assert here.ask("resume-capture")["durable"]
+    here.wait_until(lambda _: not (here.folder / "log" / "late.json").exists(), "the trace to be in the log")
+    here.end()
+    traces = [(one["op"], one["outcomes"]) for one in json.loads(said("log", "commands", "--json"))]
+    assert traces == [
+        ("pause-capture", {"capture": "paused"}),
+        ("stop", {"capture": "stopping"}),
+        ("resume-capture", {"capture": "resumed"}),
+    ]

@@ -1,0 +1,162 @@
+"""Tables in mode history, merged without Spark: versions of rows, in both formats, against the oracle."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from handlog import HandLog, position_of, time_of
+from mergehistories import Step, make_table
+from versionhistories import make, split
+from versionlogs import versions, write
+from versiontables import HISTORIES, rows, told
+
+from cdcflow import local
+from cdcflow.errors import CdcflowError
+from cdcflow.merge.policy import Policies, TablePolicy
+from cdcflow.model.table import Column
+from cdcflow.model.types import ColumnType
+from cdcflow.warehouse.reports import MergeReport
+
+
+@pytest.fixture
+def hand_log(tmp_path: Path) -> HandLog:
+    return HandLog(tmp_path / "log", has_transactions=True)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_versions_in_a_table_are_those_of_the_oracle(
+    seed: int, hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
+) -> None:
+    """After every merge, also when some segments were made one."""
+    log = make(seed, blocks=20)
+    transactions = {c.offset: c.transaction for c in log.changes(log.pieces)}
+    merges = split(random.Random(seed), log.pieces)
+    for number, pieces in enumerate(merges, start=1):
+        write(hand_log, pieces)
+        if seed % 3 == 0:
+            hand_log.compact(len(pieces))
+        report = merge(hand_log.root, warehouse, policies=HISTORIES)
+        assert [t.left_out for t in report.tables] == [None]
+        assert versions(rows(warehouse, format_name), transactions) == told(merges[:number])
+
+
+# ── what is no change of a row ────────────────────────────────────────────────────────────────────────────────
+
+
+def ends(found: list[dict[str, Any]], *columns: str) -> list[tuple[Any, ...]]:
+    """Of each version its ends, whether they are exact, and these columns."""
+    told_of = ("_valid_from", "_valid_from_exact", "_valid_to", "_valid_to_exact")
+    listed = [tuple(row[c] for c in (*told_of, *columns)) for row in found]
+    return sorted(listed, key=lambda row: row[0])
+
+
+def test_a_sweep_ends_what_a_backfill_did_not_find(
+    hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
+) -> None:
+    """Also one that is done when no change has come since: the row went away somewhere before the backfill began."""
+    orders = make_table("orders", id="int64", a="int32")
+    hand_log.segment([(orders, "c", {"id": 1, "a": 1}), (orders, "c", {"id": 2, "a": 1})])
+    hand_log.state(orders, "reading", 2, 3)
+    hand_log.segment([(orders, "r", {"id": 1, "a": 1})])
+    merge(hand_log.root, warehouse, policies=HISTORIES)
+    hand_log.state(orders, "done", 2, 3)
+    hand_log.segment([])
+    report = merge(hand_log.root, warehouse, policies=HISTORIES)
+    found = rows(warehouse, format_name, orders.id)
+    assert ends(found, "id", "a") == [(1, True, None, None, 1, 1), (2, True, 3, False, 2, 1)]
+    (gone,) = [row for row in found if row["id"] == 2]
+    assert (gone["_valid_to_position"], gone["_valid_to_time"]) == (position_of(3), time_of(3))
+    assert [t.complete for t in report.tables] == [True]
+
+
+def test_a_column_that_comes_gives_its_default_to_what_is_open(
+    hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
+) -> None:
+    """The source did so without a change. Versions that had ended knew nothing of it, however merges cut the log."""
+    old = make_table("orders", id="int64", a="int32")
+    b = Column("b", 3, ColumnType("int32", pa.int32()), missing="7")
+    new = replace(old, columns=(*old.columns, b))
+    segments: list[list[Step]] = [
+        [(old, "c", {"id": 1, "a": 1}), (old, "c", {"id": 2, "a": 1}), (old, "u", {"id": 1, "a": 2})],
+        [(old, "u", {"id": 2, "a": 2}), (new, "u", {"id": 2, "a": 3, "b": 8}), (new, "d", {"id": 1})],
+    ]
+    expected = [(1, 1, None), (2, 1, None), (3, 2, 7), (4, 2, 7), (5, 3, 8)]
+    for segment in segments:
+        hand_log.segment(segment)
+        merge(hand_log.root, warehouse, policies=HISTORIES)
+    merge(hand_log.root, warehouse.with_name("in one go"), policies=HISTORIES)
+    for place in (warehouse, warehouse.with_name("in one go")):
+        found = rows(place, format_name, old.id)
+        assert sorted((r["_valid_from"], r["a"], r["b"]) for r in found) == expected
+
+
+def test_columns_are_renamed_and_dropped_ones_stay(
+    hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
+) -> None:
+    """What a row had in a column then is part of what it was."""
+    old = make_table("orders", id="int64", a="int32", b="int32")
+    new = replace(old, columns=(old.columns[0], replace(old.columns[1], name="amount")))
+    hand_log.segment([(old, "c", {"id": 1, "a": 1, "b": 5})])
+    merge(hand_log.root, warehouse, policies=HISTORIES)
+    hand_log.segment([(new, "u", {"id": 1, "amount": 2})])
+    merge(hand_log.root, warehouse, policies=HISTORIES)
+    found = rows(warehouse, format_name, old.id)
+    assert sorted((r["_valid_from"], r["amount"], r["b"]) for r in found) == [(1, 1, 5), (2, 2, 5)]
+
+
+@pytest.mark.parametrize("in_one_go", [False, True])
+def test_versions_of_a_table_that_was_made_again_stay(
+    hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str, *, in_one_go: bool
+) -> None:
+    """The old table's rows end where the new one's first row is; when it was dropped nobody saw."""
+    old = make_table("orders", id="int64", a="int32")
+    new = replace(old, incarnation=2)
+    segments: list[list[Step]] = [
+        [(old, "c", {"id": 1, "a": 1}), (old, "u", {"id": 1, "a": 2}), (old, "c", {"id": 2, "a": 1})],
+        [(old, "d", {"id": 2}), (new, "c", {"id": 1, "a": 3})],
+    ]
+    for segment in segments:
+        hand_log.segment(segment)
+        if not in_one_go:
+            merge(hand_log.root, warehouse, policies=HISTORIES)
+    merge(hand_log.root, warehouse, policies=HISTORIES)
+    assert ends(rows(warehouse, format_name, old.id), "id", "a") == [
+        (1, True, 2, True, 1, 1),
+        (2, True, 5, False, 1, 2),
+        (3, True, 4, True, 2, 1),
+        (5, True, None, None, 1, 3),
+    ]
+
+
+def test_a_table_without_a_key_is_refused_by_name(hand_log: HandLog, warehouse: Path) -> None:
+    """Nobody could say which row a change is about. The remedy is to keep its changes."""
+    events = make_table("events", key=(), a="int32")
+    hand_log.segment([(events, "c", {"a": 1})])
+    with pytest.raises(CdcflowError, match=r"public\.events .*mode history: it has no key") as error:
+        local.merge(hand_log.root, warehouse, policies=HISTORIES)
+    assert "set mode to append" in str(error.value)
+    remedy = Policies(HISTORIES.others, {"public.events": TablePolicy("append")})
+    assert local.merge(hand_log.root, warehouse, policies=remedy).published
+
+
+def test_offsets_have_the_names_of_auto_cdc_on_request(
+    hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
+) -> None:
+    """And keep them: a table's names do not change with the settings."""
+    orders = make_table("orders", id="int64", a="int32")
+    asked = Policies(TablePolicy("history", "auto_cdc"))
+    hand_log.segment([(orders, "c", {"id": 1, "a": 1})])
+    merge(hand_log.root, warehouse, policies=asked)
+    hand_log.segment([(orders, "u", {"id": 1, "a": 2})])
+    merge(hand_log.root, warehouse, policies=HISTORIES)
+    found = sorted((r["__START_AT"], r["__END_AT"], r["a"]) for r in rows(warehouse, format_name, orders.id))
+    assert found == [(1, 2, 1), (2, None, 2)]
+    hand_log.segment([(orders, "u", {"id": 1, "a": 3})])
+    with pytest.raises(CdcflowError, match="it was made with mode history and history_columns auto_cdc"):
+        merge(hand_log.root, warehouse, policies=Policies(TablePolicy("history", "cdcflow")))

@@ -1,0 +1,104 @@
+"""The live view of random histories, read without Spark, against the fold in plain Python.
+
+As in `test_random_histories.py`, each history has a seed of its own: `CDCFLOW_HISTORY_SEED=<seed> CDCFLOW_HISTORIES=1`
+runs one alone (`CDCFLOW_HISTORY_FORMAT` says in which format).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import livehistories
+import pytest
+from livehistories import Here
+
+from cdcflow.changelog.segment import Segment
+from cdcflow.local.live import LocalPastTable
+from cdcflow.merge import live, marking
+from cdcflow.merge.statement import Bounds
+from cdcflow.model.table import MISSING
+from cdcflow.warehouse.formats import FORMATS
+
+SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
+ALONE = int(os.environ.get("CDCFLOW_HISTORIES", "0"))
+HISTORIES, MANY = 30, 2000
+"""Of each format: here, and in `make test-long`."""
+
+ROUNDS = 4
+ONLY = os.environ.get("CDCFLOW_HISTORY_FORMAT", "")
+
+
+@pytest.mark.parametrize("table_format", [ONLY] if ONLY else FORMATS)
+def test_live_view_of_histories_is_the_fold_of_all_that_is_sealed(table_format: str, tmp_path: Path) -> None:
+    """Whoever reads live reads what a merge would leave, before it, while it runs, and after it."""
+    livehistories.run(Here(table_format), SEED, ALONE or HISTORIES, tmp_path, ROUNDS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(10))
+def test_live_view_of_many_histories_is_the_fold(part: int, tmp_path: Path) -> None:
+    """The same, thousands of them."""
+    for first in range(part * MANY // 10, (part + 1) * MANY // 10, 25):
+        table_format = FORMATS[first // 25 % len(FORMATS)]
+        livehistories.run(Here(table_format), SEED + 2_000_000 + first, 25, tmp_path / str(first), ROUNDS)
+
+
+# ── a comparison that cannot fail proves nothing ──────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def patched(of: Any, name: str, bug: Callable[[Any], Any]) -> Iterator[None]:
+    """Something of the live view's own, made wrong. A merge does not use it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of, name, bug(getattr(of, name)))
+        yield
+
+
+def no_act_of(kind: str) -> Any:
+    return patched(
+        live,
+        "followed",
+        lambda right: lambda target, acts, rows: right(target, (a for a in acts if type(a).__name__ != kind), rows),
+    )
+
+
+def words(old: str, new: str) -> Any:
+    def bug(right: Callable[..., str]) -> Callable[..., str]:
+        return lambda *given, **more: right(*given, **more).replace(old, new)
+
+    return patched(live, "current", bug)
+
+
+def bounds_of_nothing(right: Any) -> Any:
+    return lambda bounds, column: f"{column} > {bounds.least} AND {column} <= {bounds.greatest}"
+
+
+BUGS: dict[str, tuple[Callable[[], Any], int]] = {
+    "sweep leaves rows": (lambda: patched(live, "_kept", lambda _: lambda _: ""), 0),
+    "newest version": (
+        lambda: patched(LocalPastTable, "as_of", lambda _: lambda t, v: t._table.snapshot() or t._table.as_of(v)),
+        0,
+    ),
+    "least key out of bounds": (lambda: patched(Bounds, "within", bounds_of_nothing), 0),
+    "missing columns not renamed": (lambda: patched(live, "_missing", lambda _: lambda _: MISSING), 0),
+    "values of the table not taken": (lambda: patched(marking, "needs_values", lambda _: lambda _: False), 0),
+    "no defaults": (lambda: no_act_of("Fill"), 0),
+    "dropped columns kept": (lambda: no_act_of("Empty"), 0),
+    "touched rows stay": (lambda: words("ANTI JOIN", "JOIN"), 0),
+    "copies that stood forgotten": (lambda: words("coalesce(g.stood, 0)", "0"), 0),
+    "segments of before the cut read": (lambda: patched(Segment, "offset_of", lambda _: lambda *_: 0), 0),
+}
+"""Each with the seed of a history that shows it. Other histories want other seeds: plant it and run hundreds."""
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_seen(bug: str, tmp_path: Path) -> None:
+    """A comparison that cannot fail proves nothing."""
+    planted, seed = BUGS[bug]
+    with planted(), pytest.raises(AssertionError, match=f"CDCFLOW_HISTORY_SEED={seed} "):
+        livehistories.run(Here(FORMATS[seed % len(FORMATS)]), seed, 1, tmp_path, ROUNDS)

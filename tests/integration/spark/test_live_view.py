@@ -1,0 +1,144 @@
+"""The live view by Spark: random histories of tables against the fold in plain Python, and what its plans read.
+
+As in `test_random_histories.py`, each history has a seed of its own: `CDCFLOW_HISTORY_SEED=<seed> CDCFLOW_HISTORIES=1`
+runs one alone. Merges are the local engine's: what they leave is the same, and they are quicker.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import livehistories
+import mergehistories
+import pytest
+from handlog import HandLog
+from livehistories import Here
+from mergehistories import assert_as_folded, make_world, write_round
+
+from cdcflow import local
+from cdcflow.model.table import Table
+from cdcflow.spark import read_live
+from cdcflow.warehouse.formats import FORMATS
+from cdcflow.warehouse.live import Live
+
+pytestmark = pytest.mark.spark
+
+SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
+ALONE = int(os.environ.get("CDCFLOW_HISTORIES", "0"))
+FEW, MANY = 2, 100
+
+
+class BySpark(Here):
+    """Merged here, read by Spark."""
+
+    def __init__(self, spark: Any, table_format: str) -> None:
+        super().__init__(table_format)
+        self._spark = spark
+
+    def read_live(self, log: Path, warehouse: Path) -> Live[Any]:
+        return read_live(self._spark, log, warehouse, incomplete=True)
+
+    def rows(self, shown: Any) -> Iterable[Mapping[str, Any]]:
+        return shown.to_pylist() if hasattr(shown, "to_pylist") else [row.asDict() for row in shown.collect()]
+
+
+@pytest.fixture(params=FORMATS)
+def table_format(request: pytest.FixtureRequest) -> str:
+    """Each table format in turn."""
+    return str(request.param)
+
+
+@pytest.fixture
+def no_view_left(spark: Any) -> Iterator[None]:
+    """Views that were made on the way are gone."""
+    before = {table.name for table in spark.catalog.listTables()}
+    yield
+    assert {table.name for table in spark.catalog.listTables()} == before
+
+
+@pytest.mark.usefixtures("no_view_left")
+def test_live_view_of_histories_is_the_fold(spark: Any, table_format: str, tmp_path: Path) -> None:
+    """A few of what the local engine is given dozens of."""
+    livehistories.run(BySpark(spark, table_format), SEED, ALONE or FEW, tmp_path, 2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(10))
+def test_live_view_of_many_histories_is_the_fold(spark: Any, part: int, tmp_path: Path) -> None:
+    """The same, many of them."""
+    parties = BySpark(spark, FORMATS[part % len(FORMATS)])
+    livehistories.run(parties, SEED + 1000 * part, MANY // 10, tmp_path, 4)
+
+
+@pytest.mark.usefixtures("no_view_left")
+def test_live_view_follows_shapes_moved_keys_truncates_and_copies(
+    spark: Any, table_format: str, hand_log: HandLog, warehouse: Path
+) -> None:
+    """Many rows of three tables: partial rows and key changes, no key, columns that come and go, and truncates.
+
+    Hard cases G01, G04, G10, G21, P10, P18.
+    """
+    world = make_world(SEED, 40)
+
+    def check(told: str) -> None:
+        live = read_live(spark, hand_log.root, warehouse, incomplete=True)
+        assert (live.cut, live.left_out) == (hand_log.cut, {})
+
+        def rows(table: Table) -> list[dict[str, Any]]:
+            return [row.asDict() for row in live[str(table.id)].collect()]
+
+        assert_as_folded(world, rows, f"seed {SEED}, {told}")
+
+    write_round(world, hand_log, 0)
+    check("no cut is published")
+    local.merge(hand_log.root, warehouse, table_format=table_format)
+    write_round(world, hand_log, 1)
+    check("one round behind the cut")
+    write_round(world, hand_log, 2)
+    check("two rounds behind the cut")
+
+
+ORDERS = mergehistories.make_table("orders", id="int64", doc="string", note="string")
+
+
+def test_keys_in_a_filter_keep_files_of_the_table_unread(
+    spark: Any, table_format: str, hand_log: HandLog, warehouse: Path
+) -> None:
+    """What a look at one key costs does not grow with the table: its filter reaches files of table and log alike."""
+    hand_log.state(ORDERS)
+    for first in range(0, 4000, 1000):
+        hand_log.segment([(ORDERS, "c", {"id": n, "doc": "d", "note": "n"}) for n in range(first, first + 1000)])
+        local.merge(hand_log.root, warehouse, table_format=table_format)
+    hand_log.segment([(ORDERS, "u", {"id": 3, "note": "new", "_unchanged": ["doc"]})])
+    shown = read_live(spark, hand_log.root, warehouse)["public.orders"]
+    assert shown.where("id = 3").collect()[0].asDict()["note"] == "new"
+    assert shown.where("id = 3").collect()[0].asDict()["doc"] == "d"
+    sides = shown.where("id = 2500")
+    assert sides.count() == 1
+    assert rows_read(spark, sides) <= 1001  # one of four files, and nothing of the log
+    assert rows_read(spark, shown) >= 4000
+
+
+def rows_read(spark: Any, frame: Any) -> int:
+    """Rows that scans of a plan have handed on. It runs without the adaptive planner, whose plans change meanwhile."""
+    before = spark.conf.get("spark.sql.adaptive.enabled")
+    spark.conf.set("spark.sql.adaptive.enabled", "false")
+    try:
+        again = frame.select("*")
+        again.collect()
+        return sum(scanned(spark, again._jdf.queryExecution().executedPlan()))
+    finally:
+        spark.conf.set("spark.sql.adaptive.enabled", before)
+
+
+def scanned(spark: Any, plan: Any) -> Iterator[int]:
+    """Of each scan in a plan the rows that it has handed on; of what is used twice once."""
+    java: Callable[[Any], Any] = spark._jvm.scala.jdk.javaapi.CollectionConverters.asJava
+    if "Scan" in plan.nodeName():
+        yield int(java(plan.metrics())["numOutputRows"].value())
+    for child in java(plan.children()):
+        yield from scanned(spark, child)

@@ -1,0 +1,99 @@
+"""A daemon that runs by a settings file, in a process of its own, and the commands that plan and apply the file."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from tests.servers.postgres import Database
+from typer.testing import CliRunner
+
+from cdcflow.cli.app import app
+from cdcflow.service.control import ask
+
+WAIT_S = 60.0
+CANARY = "c4n4ry-s3cret"
+runner = CliRunner()
+
+
+class Shop:
+    """A folder with a settings file, and perhaps a daemon that runs by it."""
+
+    def __init__(self, folder: Path, database: Database) -> None:
+        self.folder = folder
+        self.database = database
+        self.file = folder / "cdcflow.yaml"
+        self.output = folder / "daemon.log"
+        self.source: dict[str, Any] = {"kind": "postgres", "url": database.url, "tables": ["public.orders"]}
+        self.rest: dict[str, Any] = {
+            "log": {"path": "log", "seal": {"age_max": "1s"}},
+            "merge": {"spark": {"spark.hadoop.fs.s3a.secret.key": CANARY}},
+        }
+        self.daemon: subprocess.Popen[bytes] | None = None
+        self.write()
+
+    def write(self, **source: Any) -> None:
+        self.source.update(source)
+        self.file.write_text(yaml.safe_dump({"source": self.source, **self.rest}))
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "cdcflow.cli", "run", "--json"]
+        with self.output.open("ab") as file:
+            self.daemon = subprocess.Popen(command, cwd=self.folder, stdout=file, stderr=subprocess.STDOUT)
+        self.wait_until(lambda s: s.get("tables", {}).get("public.orders", {}).get("state") == "done", "orders")
+
+    def wait_until(self, wished: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            assert self.daemon is not None
+            assert self.daemon.poll() is None, self.output.read_text()
+            status = ask(self.folder / "log", {"op": "status"})
+            if status is not None and wished(status):
+                return dict(status)
+            time.sleep(0.05)
+        raise AssertionError(f"waited for {what}; the daemon said:\n{self.output.read_text()}")
+
+    def ask(self, op: str, **arguments: str) -> dict[str, Any]:
+        answer = ask(self.folder / "log", {"op": op, **arguments}, timeout_s=WAIT_S)
+        assert answer is not None
+        return dict(answer)
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in self.output.read_text().splitlines()]
+        return [event for event in found if event["event"] == name]
+
+    def end(self) -> None:
+        if self.daemon is not None and self.daemon.poll() is None:
+            self.daemon.send_signal(signal.SIGTERM)
+            assert self.daemon.wait(WAIT_S) == 0, self.output.read_text()
+
+    def hang_up(self) -> None:
+        """SIGHUP: read the settings file again."""
+        assert self.daemon is not None
+        self.daemon.send_signal(signal.SIGHUP)
+
+    def kill(self) -> None:
+        """However it is: for the end of a test."""
+        if self.daemon is not None:
+            self.daemon.kill()
+            self.daemon.wait()
+
+
+def said(*arguments: str, code: int = 0, answer: str | None = None) -> str:
+    result = runner.invoke(app, list(arguments), input=answer)
+    assert result.exit_code == code, result.output
+    assert CANARY not in result.output
+    return result.output
+
+
+def planned() -> dict[str, Any]:
+    found = json.loads(said("plan", "--json"))
+    found["actions"] = {table["name"]: table["action"] for table in found["tables"]}
+    return dict(found)

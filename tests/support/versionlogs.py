@@ -1,0 +1,67 @@
+"""Logs of `versionhistories` as logs on disk, and the versions that a merged table has, in the oracle's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from embeddedhistory import SHAPE
+from handlog import HandLog, position_of, time_of
+from versionhistories import COLUMNS, Piece
+
+from cdcflow.merge.ends import Names
+from cdcflow.merge.fold import Change, End, Key, Version
+from cdcflow.model.table import Table
+
+Step = tuple[Table, str, dict[str, Any]]
+
+
+def steps(changes: Iterable[Change], shape: Table = SHAPE) -> list[Step]:
+    """Changes as a log by hand takes them."""
+    found: list[Step] = []
+    for change in changes:
+        values = dict(change.values) | {"_txn": change.transaction}
+        if change.unchanged:
+            values["_unchanged"] = sorted(change.unchanged)
+        if change.before is not None:
+            values["_before"] = dict(change.before)
+        found.append((shape, change.op, values))
+    return found
+
+
+def write(log: HandLog, pieces: Sequence[Piece], shape: Table = SHAPE) -> None:
+    """A segment for each piece."""
+    for piece in pieces:
+        if piece.since:
+            log.state(shape, "done" if piece.is_done else "reading", piece.generation, piece.since)
+        log.segment(steps(piece.changes, shape))
+
+
+def versions(
+    rows: Iterable[Mapping[str, Any]],
+    transactions: Mapping[int, int],
+    names: Names = Names(),  # noqa: B008 - it is frozen
+    columns: Sequence[str] = COLUMNS,
+    key: str = "id",
+) -> list[tuple[Key, Version]]:
+    """What a table of versions holds. `transactions`: the number of each offset's, by which its ends are checked."""
+    found: list[tuple[Key, Version]] = []
+    for row in rows:
+        missing = frozenset(row["_missing"] or ())
+        assert row["_missing"] != []
+        values = {name: row[name] for name in columns if name not in missing}
+        assert all(row[name] is None for name in missing)
+        ends = []
+        for offset, side in ((row[names.start], "from"), (row[names.end], "to")):
+            position, time, exact = (row[f"_valid_{side}_{part}"] for part in ("position", "time", "exact"))
+            if offset is None:
+                assert (position, time, exact) == (None, None, None)
+                ends.append(None)
+                continue
+            if offset in transactions:
+                assert (position, time) == (position_of(transactions[offset]), time_of(transactions[offset]))
+            ends.append(End(offset, exact))
+        start, end = ends
+        assert start is not None
+        found.append(((row[key],), Version(values, missing, start, end, row["_offset"])))
+    return sorted(found, key=lambda kv: (str(kv[0]), kv[1].start.offset))

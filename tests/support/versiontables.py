@@ -1,0 +1,44 @@
+"""Tables in mode history, as tests look at them: their rows, and what the oracle says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from embeddedhistory import SHAPE
+from versionhistories import KEY, Piece
+
+from cdcflow.local.engine import LocalEngine
+from cdcflow.merge.fold import History, Key, Version, history
+from cdcflow.merge.policy import Policies, TablePolicy
+from cdcflow.model.table import TableId
+from cdcflow.warehouse.paths import table_path
+
+HISTORIES = Policies(TablePolicy("history"))
+
+
+def told(merges: Sequence[Sequence[Piece]]) -> list[tuple[Key, Version]]:
+    """What the oracle says after these merges."""
+    found = History()
+    for pieces in merges:
+        last = pieces[-1]
+        changes = [change for piece in pieces for change in piece.changes]
+        step = history(found.open, changes, KEY, since=last.since, swept=last.since if last.is_done else 0)
+        found = History([*found.ended, *step.ended], step.open)
+    return in_order([*found.ended, *found.open.items()])
+
+
+def in_order(versions: Sequence[tuple[Key, Version]]) -> list[tuple[Key, Version]]:
+    """By key and start."""
+    return sorted(versions, key=lambda kv: (str(kv[0]), kv[1].start.offset))
+
+
+def rows(warehouse: Path, format_name: str, table: TableId = SHAPE.id) -> list[dict[str, Any]]:
+    """What a table has."""
+    with closing(LocalEngine(warehouse, format_name)) as engine:
+        there = engine.table(table_path(table))
+        assert there.snapshot() is not None
+        found: list[dict[str, Any]] = there.rows().to_pylist()
+    return found

@@ -1,0 +1,122 @@
+"""A settings file that is read again: what counts at once, what waits for the capture, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cdcflow import wiring
+from cdcflow.cli.reloading import Reloading
+from cdcflow.config import Config, load
+from cdcflow.config.changes import Change, changes, shown
+from cdcflow.errors import ConfigurationError
+from cdcflow.interleave.progress import Progress
+from cdcflow.pipeline.plan import plan
+from cdcflow.pipeline.settings import CaptureSettings
+
+
+class Stage:
+    """A settings file with a log in a folder or in Kafka, and a capture that takes up what it is told to take up."""
+
+    settings_number = 1
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.file = folder / "cdcflow.yaml"
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.used: list[Config] = []
+        self.given: list[tuple[CaptureSettings, bool]] = []
+        monkeypatch.setattr(wiring, "planned", self._planned)
+
+    def begin(self, **sections: Any) -> None:
+        self.write(**sections)
+        capture: Any = self
+        self.reloading = Reloading(self.file, load(self.file), capture, lambda e, f: self.told.append((e, dict(f))))
+        self.reloading.use_beside = self.used.append
+
+    def write(self, **sections: Any) -> None:
+        source = {"kind": "postgres", "url": "postgresql://cdc@db/shop", **sections.pop("source", {})}
+        self.file.write_text(yaml.safe_dump({"source": source, "log": {"path": "log"}, **sections}))
+
+    def _planned(self, config: Config, in_use: Any) -> Any:
+        return plan(None, Progress({}), changes(in_use, shown(config)), is_running=True)
+
+    def reload(self, settings: CaptureSettings, *, in_place: bool) -> int:
+        self.given.append((settings, in_place))
+        return 1 + len(self.given)
+
+    def left(self) -> list[str]:
+        """The settings of the file that are not in use."""
+        in_use: Any = self.reloading.answer()["settings"]
+        return [change.name for change in changes(in_use, shown(load(self.file)))]
+
+
+@pytest.fixture
+def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(tmp_path, monkeypatch)
+
+
+def test_what_the_capture_gives_up_keeps_what_is_beside_it(stage: Stage) -> None:
+    """The server has moved when the capture goes back to the source from before; the plan says what is left to do."""
+    stage.begin()
+    stage.write(source={"heartbeat": "3s"}, service={"listen": "127.0.0.1:1"})
+    stage.reloading.reload()
+    (used,) = stage.used
+    assert (used.service.listen, used.source.heartbeat) == ("127.0.0.1:1", 10.0)
+    assert [in_place for _, in_place in stage.given] == [False]
+    assert stage.left() == ["source.heartbeat"], "the capture has not taken it up, and perhaps it never does"
+    assert stage.reloading.in_use.service.listen == "127.0.0.1:1"
+    stage.settings_number = 2
+    assert stage.left() == []
+
+
+def test_what_depends_on_the_source_follows_once_the_capture_has_it(stage: Stage) -> None:
+    """The control table of the old server was read on after the capture had moved to another one."""
+    stage.begin()
+    stage.write(source={"url": "postgresql://cdc@other/shop"})
+    stage.reloading.reload()
+    assert stage.used[-1].source.url == "postgresql://cdc@db/shop"
+    stage.settings_number = 2
+    stage.reloading._follow()
+    assert stage.used[-1].source.url == "postgresql://cdc@other/shop"
+
+
+def test_what_cannot_run_beside_it_refuses_the_whole_file(stage: Stage) -> None:
+    """The capture is given nothing of it."""
+    stage.begin()
+    stage.write(source={"heartbeat": "3s"}, service={"listen": "127.0.0.1:1"})
+
+    def refuse(config: Config) -> None:
+        raise ConfigurationError("cannot be had", remedy="choose another port")
+
+    stage.reloading.use_beside = refuse
+    with pytest.raises(ConfigurationError, match="cannot be had"):
+        stage.reloading.reload()
+    assert (stage.given, stage.left()) == ([], ["service.listen", "source.heartbeat"])
+    stage.reloading._reload_and_tell()
+    (told,) = stage.told
+    assert (told[0], told[1]["remedy"]) == ("settings not taken up", "choose another port")
+
+
+def test_what_waits_for_a_restart_is_told_with_the_way_to_it(stage: Stage) -> None:
+    """SIGHUP has nobody to answer to; the folder in use stays, for the daemon and for what it opens anew."""
+    kafka = {"brokers": "k:9092", "topic": "shop"}
+    stage.begin(log={"kafka": kafka})
+    work = stage.reloading.in_use.log.folder
+    stage.write(log={"kafka": {**kafka, "work": "elsewhere", "message_bytes": "1MB"}})
+    stage.reloading._reload_and_tell()
+    stage.settings_number = 2
+    assert stage.left() == ["log.kafka.work"]
+    assert stage.reloading.in_use.log.folder == work
+    (told,) = stage.told
+    assert (told[0], told[1]["waiting"]) == ("settings read", "log.kafka.work")
+    assert told[1]["remedy"].startswith("set log.kafka.work back, run `cdcflow ctl stop`")
+
+
+def test_plan_says_why_something_waits() -> None:
+    """One sentence, and what to do."""
+    change = Change("log.kafka.work", "a", "b", "restart", "commands look there", "stop it")
+    (warning,) = plan(None, Progress({}), [change], is_running=True).warnings
+    assert warning == "log.kafka.work: in effect only when the daemon is started again (commands look there); stop it"

@@ -1,0 +1,123 @@
+"""Versions of rows: what the oracle says is what was so at the source, and what the SQL makes is what the oracle says.
+
+Each log is made from a seed, and the seeds of a run follow each other: `CDCFLOW_VERSION_SEED=<seed>
+CDCFLOW_VERSION_LOGS=1` runs one of them alone.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+from embeddedhistory import EmbeddedHistory
+from versionhistories import Log, Piece, as_text, compacted, make, split, untrue
+from versiontables import in_order, told
+
+from cdcflow.merge import ends
+from cdcflow.merge import history as sql
+from cdcflow.merge.fold import Key, Version
+
+SEED = int(os.environ.get("CDCFLOW_VERSION_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
+LOGS = int(os.environ.get("CDCFLOW_VERSION_LOGS", "300"))
+LOGS_SQL = max(1, LOGS // 6)
+
+Versions = list[tuple[Key, Version]]
+
+
+def merged(merges: Sequence[Sequence[Piece]], names: ends.Names = ends.Names()) -> Versions:  # noqa: B008 - it is frozen
+    """What the SQL makes of them."""
+    there = EmbeddedHistory(names)
+    try:
+        for pieces in merges:
+            there.merge(pieces)
+        return in_order(there.versions())
+    finally:
+        there.close()
+
+
+def logs(count: int = LOGS, generations: int = 2) -> list[tuple[int, Log]]:
+    made = ((seed, make(seed, generations=generations)) for seed in range(SEED, SEED + count))
+    return [(seed, log) for seed, log in made if log.pieces]
+
+
+def differs(seed: int, log: Log, expected: Versions, found: Versions) -> str:
+    lines = [f"CDCFLOW_VERSION_SEED={seed} CDCFLOW_VERSION_LOGS=1"]
+    lines += [f"  lacks {v}" for v in expected if v not in found] + [f"  has {v}" for v in found if v not in expected]
+    return "\n".join([*lines, as_text(log.changes(log.pieces))])
+
+
+def check(seed: int, log: Log) -> None:
+    """The SQL gives what the oracle says, merge after merge."""
+    merges = split(random.Random(seed), log.pieces)
+    expected, found = told(merges), merged(merges)
+    assert found == expected, differs(seed, log, expected, found)
+
+
+def test_versions_say_what_was_so_at_the_source() -> None:
+    """Each version in each of its columns, over all of the time that it names; also while a backfill reads."""
+    for seed, log in logs():
+        wrong = untrue(log, told([log.pieces]))
+        assert not wrong, "\n".join([f"CDCFLOW_VERSION_SEED={seed}", *wrong, as_text(log.changes(log.pieces))])
+
+
+def test_versions_are_the_same_however_merges_cut_the_log() -> None:
+    """A merge more or less, or a compaction, must not change what history says."""
+    for seed, log in logs(generations=1):
+        chance = random.Random(seed)
+        whole, cut = told([log.pieces]), told(split(chance, compacted(chance, log.pieces)))
+        assert cut == whole, differs(seed, log, whole, cut)
+
+
+def test_the_sql_gives_what_the_oracle_says() -> None:
+    """For any log, and however merges cut it."""
+    for seed, log in logs(LOGS_SQL):
+        check(seed, log)
+
+
+def test_the_offsets_may_be_called_as_auto_cdc_calls_them() -> None:
+    """Queries that were written for Spark's tables go on."""
+    log = make(4)
+    assert merged([log.pieces], ends.AUTO_CDC) == told([log.pieces])
+
+
+# ── a comparison that cannot fail proves nothing ──────────────────────────────────────────────────────────────
+
+
+def _instead(text: str, other: str) -> Callable[..., str]:
+    return lambda *given: _RIGHT(*given).replace(text, other)
+
+
+def _one_segment(*given: object) -> str:
+    layout, found, names, range_ = given
+    assert isinstance(range_, sql.Range)
+    return _RIGHT(layout, found, names, replace(range_, segments=range_.segments[-1:]))  # type: ignore[arg-type]
+
+
+_RIGHT = sql.versions
+
+BUGS: dict[str, Callable[..., str]] = {
+    "a version for each change": _instead("nn IS NULL OR nn <> n", "true"),
+    "rows that are read make versions at once": _instead("coalesce(ng = g, false) AS h", "false AS h"),
+    "values from later in the window": _instead(".op = 'r' AND z", ".op = '?' AND z"),
+    "the sweep ends rows that were confirmed": _instead("(zo IS NULL AND lo < ", "(zo IS NULL AND f < "),
+    "the sweep ends nothing": _instead("(zo IS NULL AND lo < ", "(false AND lo < "),
+    "what was gone ends with the insert": _instead("(zop = 'c' AND", "(zop = '?' AND"),
+    "a window goes over the end of a segment": _one_segment,
+    "truncates end nothing": _instead("(tr IS NOT NULL AND", "(false AND"),
+    "rows that are read again begin anew": _instead("NOT (op = 'r' AND s IS NOT NULL", "NOT (false AND s IS NOT NULL"),
+    "a read's end is exact": _instead("zop <> 'r'", "true"),
+    "what a read hides is exact": _instead("coalesce(nh < eo, false)", "false"),
+}
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_planted_bug_is_seen(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among logs with these seeds."""
+    monkeypatch.setattr(sql, "versions", BUGS[bug])
+    with pytest.raises(AssertionError, match="CDCFLOW_VERSION_SEED"):
+        for seed in range(40):
+            if (log := make(seed)).pieces:
+                check(seed, log)
