@@ -20,6 +20,8 @@ COMMANDS = {
     "apply": ("cdcflow.cli.plan:apply", "Make the running daemon use changed settings."),
     "backfill": ("cdcflow.cli.backfill:backfill", "Read tables again while the capture goes on."),
     "merge": ("cdcflow.cli.merge:merge", "Merge the log into Delta or Iceberg tables."),
+    "cuts": ("cdcflow.cli.cuts:cuts", "List published cuts, or print SQL that reads one."),
+    "upkeep": ("cdcflow.cli.upkeep:upkeep", "Expire old cuts, and keep the tables' files in order."),
     "publish": ("cdcflow.cli.publish:publish", "Publish changes to Kafka, one topic per table."),
     "status": ("cdcflow.cli.status:status", "Show tables, backfill, lag, and the log that the source keeps."),
     "bundle": ("cdcflow.cli.bundle:bundle", "Collect what a maintainer needs into one file."),

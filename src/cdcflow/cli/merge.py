@@ -21,6 +21,7 @@ from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.service import last_words
 
 if TYPE_CHECKING:
+    from cdcflow.warehouse.engines import Engines
     from cdcflow.warehouse.reports import MergeReport, Progress, TableReport
 
 
@@ -77,15 +78,34 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
                 spark, wiring.tier(settings), place, table_format=chosen.format, watch=_show, policies=policies
             )
 
-        return sealed_first
+        return _with_upkeep(settings, sealed_first, wiring.engines(settings, spark))
     from cdcflow.warehouse.job import merge as from_files
 
     if settings.merge.engine == "spark":
         _say("starting Spark")
     engines, master = wiring.engines(settings), settings.merge.spark.get("spark.master")
-    return lambda: from_files(
-        engines, wiring.merge_layout(log, master), wiring.warehouse(settings), watch=_show, policies=policies
-    )
+
+    def once() -> MergeReport:
+        layout = wiring.merge_layout(log, master)
+        return from_files(engines, layout, wiring.warehouse(settings), watch=_show, policies=policies)
+
+    return _with_upkeep(settings, once, engines)
+
+
+def _with_upkeep(settings: Config, merged: Callable[[], MergeReport], engines: Engines) -> Callable[[], MergeReport]:
+    """Merge, then do what of the tables' upkeep is due, within its budget; it puts no merge in danger."""
+    from cdcflow import wiring
+    from cdcflow.warehouse.upkeep import upkeep_when_due
+
+    policy = wiring.upkeep_policy(settings)
+
+    def merge() -> MergeReport:
+        report = merged()
+        if report.cut:
+            upkeep_when_due(engines, policy)
+        return report
+
+    return merge
 
 
 def _say(text: str) -> None:

@@ -38,6 +38,15 @@ class MergeTables(TableSettings):
     each: dict[str, TableSettings] = Field(default_factory=dict)
 
 
+class Upkeep(Settings):
+    """What `cdcflow merge` does for the tables beside, after it has published: each table after `every`, all of them
+    within `budget`. `compact`: small files are made one."""
+
+    every: Seconds = 3600.0
+    budget: Seconds = 60.0
+    compact: bool = True
+
+
 class Merge(Settings):
     """How the log becomes tables. `spark` are settings of Spark's own, such as `spark.master`; they win over ours.
 
@@ -45,7 +54,7 @@ class Merge(Settings):
     or a URL that Spark knows, such as `s3a://bucket/path`; `objects` says how its store is reached. `catalog`: of
     Iceberg tables the properties of the catalog (`type`, `uri`, …), secrets in them as references; without it the
     warehouse's folder has one of its own. Of Delta tables the Hive metastore in which they get names (`type: hive`,
-    `uri`, `prefix`); without it they have paths only.
+    `uri`, `prefix`); without it they have paths only. `keep`: published cuts stay readable so long (None: for ever).
     """
 
     engine: Literal["auto", "spark", "local"] = "auto"
@@ -56,6 +65,8 @@ class Merge(Settings):
     every: Seconds | None = None
     spark: dict[str, str] = Field(default_factory=dict)
     tables: MergeTables = MergeTables()
+    keep: Seconds | None = None
+    upkeep: Upkeep = Upkeep()
 
     @field_validator("warehouse", mode="before")
     @classmethod

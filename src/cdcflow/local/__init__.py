@@ -2,6 +2,7 @@
 
     merge(log_path, warehouse)      fold what is new in a change log into tables
     read_live(log_path, warehouse)  all tables as of the newest sealed cut, without a merge (`live`)
+    read_cut(warehouse)             all tables as of one cut, as Arrow (`cuts`)
 
     dialect     Spark's SQL as DuckDB's
     session     DuckDB over the log's Parquet files
@@ -32,11 +33,13 @@ if TYPE_CHECKING:
 
     from cdcflow.changelog.layout import Layout
     from cdcflow.local.engine import LocalEngine
+    from cdcflow.warehouse.cut import Cut
     from cdcflow.warehouse.job import OnEdit
     from cdcflow.warehouse.live import Live
+    from cdcflow.warehouse.moments import AsOf
     from cdcflow.warehouse.reports import MergeReport
 
-__all__ = ["is_installed", "local_engine", "merge", "read_live"]
+__all__ = ["is_installed", "local_engine", "merge", "published_cut", "read_cut", "read_live"]
 
 _NEEDS = {"delta": ("duckdb", "deltalake"), "iceberg": ("duckdb", "pyiceberg.catalog.sql")}
 """What the tables of each format need."""
@@ -62,16 +65,20 @@ def local_engine(warehouse: Path, table_format: str, *, bounded: bool = False) -
     Raises:
         ConfigurationError: what it needs is not installed.
     """
-    if not is_installed(table_format):
-        raise ConfigurationError(
-            f"merging without Spark into {table_format} tables needs packages that are not installed",
-            remedy="run `pip install 'cdcflow[local]'`",
-            runbook="package-missing",
-        )
+    _check_installed(f"merging without Spark into {table_format} tables", table_format)
     from cdcflow.local.engine import LocalEngine
 
     limits = (CHANGES_MAX, BYTES_MAX) if bounded else ()
     return LocalEngine(warehouse, table_format, *limits)
+
+
+def _check_installed(attempted: str, table_format: str) -> None:
+    if not is_installed(table_format):
+        raise ConfigurationError(
+            f"{attempted} needs packages that are not installed",
+            remedy="run `pip install 'cdcflow[local]'`",
+            runbook="package-missing",
+        )
 
 
 def merge(
@@ -113,15 +120,48 @@ def read_live(
     Every row of them is read into memory. Everything else, and what is raised, as `cdcflow.warehouse.live.read` says;
     what only Spark reads right is left out (`Live.left_out`), by name.
     """
+    from cdcflow.local.live import LocalReader
     from cdcflow.warehouse import live
+    from cdcflow.warehouse.formats import format_for
+
+    root = _folder(warehouse)
+    with closing(local_engine(root, format_for(root, None))) as engine:
+        return live.read(LocalReader(engine), log, root, tables, incomplete=incomplete, policies=policies)
+
+
+def published_cut(warehouse: Path | str, cut: int | None = None, *, as_of: AsOf | None = None) -> Cut:
+    """A published cut: its tables with their states, and which were left out (see `cdcflow.local.cuts`)."""
+    from cdcflow.local import cuts
+
+    return cuts.published_cut(_folder(warehouse), cut, as_of)
+
+
+def read_cut(
+    warehouse: Path | str,
+    cut: int | None = None,
+    *,
+    as_of: AsOf | None = None,
+    incomplete: bool = False,
+    tables: Collection[str] | None = None,
+) -> dict[str, pa.Table]:
+    """All tables, or some, as they were at one cut, or moment, in memory (see `cdcflow.local.cuts.read_cut`)."""
+    from cdcflow.local import cuts
+
+    return cuts.read_cut(_folder(warehouse), cut, as_of, incomplete, tables)
+
+
+def _folder(warehouse: Path | str) -> Path:
+    """Where the tables are.
+
+    Raises:
+        ConfigurationError: what reads them is not installed, or it is no folder.
+    """
     from cdcflow.warehouse.formats import format_for
     from cdcflow.warehouse.paths import Warehouse
 
     root = Warehouse.of(warehouse).folder
-    with closing(local_engine(root, format_for(root, None))) as engine:
-        from cdcflow.local.live import LocalReader
-
-        return live.read(LocalReader(engine), log, root, tables, incomplete=incomplete, policies=policies)
+    _check_installed(f"reading {root} without Spark", format_for(root, None))
+    return root
 
 
 NEEDS_SPARK = (

@@ -23,13 +23,13 @@ import pyarrow.parquet as pq
 
 from cdcflow import __version__
 from cdcflow.local import vectors
-from cdcflow.local.deltalog import Action, Conflict, DeltaLog, File, local_path, sync_folder, unread
+from cdcflow.local.deltalog import Action, Conflict, DeltaLog, File, LogBegun, local_path, sync_folder, unread
 from cdcflow.local.scan import Ends, Numbers, Rows, named
 from cdcflow.local.tables import TYPES, FileTable, type_of
 from cdcflow.warehouse.formats import delta
 from cdcflow.warehouse.formats.delta import COLUMN_ID, HARMLESS, RULES, columns, ours, said
 from cdcflow.warehouse.live import VersionGone
-from cdcflow.warehouse.port import HandOver, Snapshot
+from cdcflow.warehouse.port import HandOver, Kept, Snapshot
 
 FILE_BYTES = 256 << 20
 """Rows of so many bytes in memory make a file."""
@@ -69,14 +69,16 @@ class DeltaTable(FileTable[File]):
 
     rules = RULES
 
-    def __init__(self, folder: Path, bytes_max: int | None) -> None:
+    def __init__(self, folder: Path, bytes_max: int | None, until: int | None = None) -> None:
+        """`until`: as it was at this version; None: as it is."""
         super().__init__("/".join(folder.parts[-2:]), bytes_max)
         self._folder = folder
+        self._until = until
         self._log = DeltaLog(folder)
 
     def snapshot(self) -> Snapshot | None:
         self._standing = None
-        return None if self._log.update() < 0 else self._told()
+        return None if self._log.update(self._until) < 0 else self._told()
 
     def as_of(self, version: int) -> Snapshot:
         self._log = DeltaLog(self._folder)
@@ -107,8 +109,18 @@ class DeltaTable(FileTable[File]):
                 found.append(f"{operation}@{newer}")
         return found
 
+    def at(self, version: int) -> pa.Table | None:
+        then = DeltaTable(self._folder, self._bytes_max, version)
+        try:
+            found = then.snapshot()
+            return None if found is None or found.version != version else then.rows()
+        except (FileNotFoundError, LogBegun):
+            return None
+        finally:
+            then.close()
+
     def pin(self, version: int, cut: int) -> None:
-        """VACUUM keeps by age, and knows nothing of cuts."""
+        """Nothing names versions here; `let_go` finds what kept cuts need."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -147,6 +159,59 @@ class DeltaTable(FileTable[File]):
 
     def append(self, rows: pa.Table, metadata: Mapping[str, Any], app: str, version: int, keep: int) -> None:
         self._replace([], rows, metadata, app, version)
+
+    def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
+        self._replace(self._log.files(), rows, metadata, "", 0)
+
+    def let_go(self, kept: Kept) -> str:
+        """Files that no kept version has, nor any that was the newest since then, or within Delta's week."""
+        self._check_ours()
+        now, since = time.time(), kept.since or 0.0
+        if wanted := delta.retention(now - since, self._settings):
+            self.describe(wanted, {"upkeep": "retention"})
+        needed = kept.of(self._log.metadata["id"])
+        before = min(since, now - delta.REMOVED_KEPT_S)
+        least = self._log.at_time_ms(before * 1000)
+        oldest = min([self._log.version, least, *needed])
+        used = self._used_since(oldest)
+        if used is None:
+            raise HandOver(f"its log no longer says what version {oldest} has")
+        gone = [path for path in self._written_before(before) if path.name not in used]
+        for path in gone:
+            path.unlink(missing_ok=True)
+        return f"{len(gone)} files removed" if gone else ""
+
+    def _used_since(self, oldest: int) -> set[str] | None:
+        """Names of the files that any version from this one on has; None: that is not known."""
+        then = DeltaLog(self._folder)
+        try:
+            if then.update(oldest) != oldest:
+                return None
+        except (FileNotFoundError, LogBegun):
+            return None
+        files = list(then.files())
+        for version in range(oldest + 1, self._log.version + 1):
+            found = self._log.actions(version)
+            if found is None:
+                return None
+            files += [File.of(action["add"]) for action in found if "add" in action]
+        return {path.name for file in files for path in self._paths(file)}
+
+    def _paths(self, file: File) -> list[Path]:
+        """Where a file and its vector lie."""
+        vector = file.vector
+        found = [local_path(self._folder, file)]
+        if vector is not None and vector["storageType"] == "u":
+            found.append(self._folder / delta.vector_path(vector["pathOrInlineDv"]))
+        elif vector is not None and vector["storageType"] == "p":
+            raise HandOver("it has deletion vectors outside of its folder")
+        return found
+
+    def _written_before(self, at: float) -> list[Path]:
+        """Files of rows and of vectors that are older than a time in seconds since 1970."""
+        found = [*self._folder.rglob("*.parquet"), *self._folder.rglob("deletion_vector_*.bin")]
+        own = [path for path in found if not path.relative_to(self._folder).parts[0].startswith(("_", "."))]
+        return [path for path in own if path.stat().st_mtime < at]
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -40,6 +40,10 @@ _log = structlog.get_logger()
 Action = Mapping[str, Any]
 
 
+class LogBegun(HandOver):
+    """A log begins with what is not read here: with a checkpoint of several files, or behind the version asked for."""
+
+
 class Conflict(Exception):
     """Somebody else has committed the version that was to be next."""
 
@@ -128,7 +132,7 @@ class DeltaLog:
         self._files: dict[tuple[str, str], File] | None = None
 
     def update(self, until: int | None = None) -> int:
-        """Read what came since, up to a version (None: the newest). Returns the version that it has come to.
+        """Read what came since, up to a version (None: the newest). Returns the newest version that was read.
 
         Raises:
             HandOver: the log begins with what is not read here.
@@ -148,6 +152,17 @@ class DeltaLog:
         except FileNotFoundError:
             return None
         return [json.loads(line) for line in text.splitlines() if line]
+
+    def at_time_ms(self, at_ms: float) -> int:
+        """The version that was the newest at a time, in milliseconds since 1970; the oldest that is known, if none was
+        there yet."""
+        for version in range(self.version, -1, -1):
+            found = self.actions(version)
+            if found is None:
+                return min(version + 1, self.version)
+            if any(a["commitInfo"].get("timestamp", at_ms + 1) <= at_ms for a in found if "commitInfo" in a):
+                return version
+        return 0
 
     def files(self) -> list[File]:
         """The files of the newest version."""
@@ -206,9 +221,9 @@ class DeltaLog:
         checkpoints = [n for name in names if (found := _CHECKPOINT.fullmatch(name)) and (n := int(found[1])) <= last]
         versions = [n for name in names if (found := _VERSION.fullmatch(name)) and (n := int(found[1])) <= last]
         begin = max(checkpoints, default=-1)
-        newer = sorted(version for version in versions if version > begin)
+        newer = sorted(v for v in versions if v > begin and (until is None or v <= until))
         if newer != list(range(begin + 1, begin + 1 + len(newer))):
-            raise HandOver("its log begins with a checkpoint that only Spark reads")
+            raise LogBegun("its log begins with a checkpoint that only Spark reads")
         if begin < 0:
             return
         self._checkpoint = self._place / f"{begin:020d}.checkpoint.parquet"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError
@@ -16,15 +18,30 @@ from cdcflow.local.tables import FileTable, Tables
 from cdcflow.merge.format import Format
 from cdcflow.merge.types import DECIMAL_TEXT, has_two_zeros, stored
 from cdcflow.model.table import Table
-from cdcflow.warehouse.cut import LATER_COLUMNS, PUBLICATION, Cut, already_published
+from cdcflow.warehouse import texts
+from cdcflow.warehouse.cut import (
+    EXPIRED_PROPERTY,
+    LATER_COLUMNS,
+    PUBLICATION,
+    Cut,
+    ListedCut,
+    already_published,
+    newest_of_each,
+)
 from cdcflow.warehouse.formats import rules_of
-from cdcflow.warehouse.lease import folder_lease
+from cdcflow.warehouse.lease import folder_lease, upkeep_folder_lease
 from cdcflow.warehouse.paths import CUTS
-from cdcflow.warehouse.port import HandOver, Snapshot
+from cdcflow.warehouse.port import HandOver, Kept, Shown, Snapshot
 from cdcflow.warehouse.segments import InputFile, present
 
 KEPT = 10
 """So many versions of the table of cuts are kept: its rows are never changed, so the newest one has all of them."""
+
+VERSIONS_KEPT_S = 3600.0
+"""Versions of the table of cuts that are younger stay for who reads it just then."""
+
+ROWS_AT_ONCE = 1000
+"""Of the table of cuts."""
 
 _SAID_ALIKE = ("boolean", "tinyint", "smallint", "int", "bigint", "decimal(", "string")
 """Types of which Spark and DuckDB read the same value from the source's text of a constant."""
@@ -35,6 +52,7 @@ class LocalEngine:
 
     name = "local"
     reads_in_place = False
+    compacts_beside = False
 
     def __init__(
         self, warehouse: Path, format_: str, changes_max: int | None = None, bytes_max: int | None = None
@@ -53,6 +71,9 @@ class LocalEngine:
     def lease(self) -> AbstractContextManager[None]:
         return folder_lease(self._warehouse)
 
+    def upkeep_lease(self) -> AbstractContextManager[None]:
+        return upkeep_folder_lease(self._warehouse)
+
     def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         return present(layout, files, room)
 
@@ -67,6 +88,12 @@ class LocalEngine:
         if self._changes_max is not None and changes > self._changes_max:
             return f"it has {changes} changes, more than {self._changes_max}"
         return next((why for shape in {f.shape for f in files} if (why := _strange(shape)) is not None), None)
+
+    def read_text(self, path: Sequence[str]) -> str | None:
+        return texts.read_text(self._warehouse, path)
+
+    def write_text(self, path: Sequence[str], text: str) -> None:
+        texts.write_text(self._warehouse, path, text)
 
     def is_conflict(self, error: BaseException) -> bool:
         return self._tables.is_conflict(error)
@@ -135,11 +162,56 @@ class LocalCuts:
             said = self._table.newest_commit()
             if said is not None and "published" in said:
                 return Cut.from_json(said["published"])
-            rows = self._table.rows().sort_by([("cut", "descending"), ("published", "descending")])
-        newest = rows.slice(0, 1)
-        clocks = newest.column("commit_clock").cast(pa.int64()).to_pylist()
-        found = newest.to_pylist(maps_as_pydicts="strict")
-        return Cut.from_row(found[0], clocks[0]) if found else None
+            return _newest(self._table.rows())
+
+    def numbered(self, cut: int) -> Cut | None:
+        with _only_for_spark():
+            if self._table.snapshot() is None:
+                return None
+            rows = self._table.rows_near("cut", cut)
+        return _newest(rows.filter(pc.equal(rows.column("cut"), cut)))
+
+    def listed(self) -> list[ListedCut]:
+        with _only_for_spark():
+            if self._table.snapshot() is None:
+                return []
+            rows = self._table.rows()
+        counts = [len(entries or ()) for entries in rows.column("ids").to_pylist()]
+        plain = rows.select(["cut", "offset", "position"]).to_pylist()
+        clocks, published = (rows.column(name).cast(pa.int64()).to_pylist() for name in ("commit_clock", "published"))
+        return newest_of_each(
+            ListedCut(**row, commit_clock=clock, published=at, tables=count)
+            for row, clock, at, count in zip(plain, clocks, published, counts, strict=True)
+        )
+
+    def expired(self) -> int:
+        with _only_for_spark():
+            there = self._table.snapshot()
+        return 0 if there is None else int(there.properties.get(EXPIRED_PROPERTY, "0"))
+
+    def shown(self) -> Mapping[str, Shown]:
+        with _only_for_spark():
+            rows = None if self._table.snapshot() is None else self._table.rows()
+        found: dict[str, tuple[str, dict[str, set[int]]]] = {}
+        for batch in () if rows is None else rows.select(["tables", "ids"]).to_batches(ROWS_AT_ONCE):
+            for row in batch.to_pylist(maps_as_pydicts="strict"):
+                for name, entry in row["tables"].items():
+                    _, ids = found.setdefault(name, (entry["path"], {}))
+                    ids.setdefault((row["ids"] or {}).get(name, ""), set()).add(entry["version"])
+        return {n: Shown(path, {i: frozenset(v) for i, v in ids.items()}) for n, (path, ids) in found.items()}
+
+    def tidy(self, oldest: int) -> None:
+        with _only_for_spark():
+            if self._table.snapshot() is None:
+                return
+            rows = self._table.rows()
+            kept = rows.filter(pc.greater_equal(rows.column("cut"), oldest))
+            if len(kept) < len(rows):
+                # First this: whoever asks for a cut that is gone is told why.
+                self._table.describe({EXPIRED_PROPERTY: str(oldest - 1)}, {})
+            if len(kept) < len(rows) or self._table.has_many_files:
+                self._table.rewrite(kept, {"upkeep": "cuts", "oldest": oldest}, KEPT)
+            self._table.let_go(Kept({}, 0, time.time() - VERSIONS_KEPT_S))
 
     def publish(self, cut: Cut) -> None:
         with _only_for_spark():
@@ -158,8 +230,8 @@ class LocalCuts:
         said = {"log": cut.log_id, "cut": cut.cut}
         if there is None:
             self._table.create(_COLUMNS, {}, said)
-        elif LATER_COLUMNS[-1] not in {c.name for c in there.columns}:
-            self._table.add(_LATER, said)
+        elif lacking := [field for field in _LATER if field.name not in {c.name for c in there.columns}]:
+            self._table.add(pa.schema(lacking), said)
         number = 1 + (0 if there is None else there.transactions.get(PUBLICATION, 0))
         published = {**said, "published": cut.to_json()}
         self._table.append(self._row(cut), published, PUBLICATION, number, KEPT)
@@ -180,8 +252,17 @@ class LocalCuts:
             "ids": [(name, t.id) for name, t in cut.tables.items()],
             "states": [(name, t.state) for name, t in cut.tables.items()],
             "left_out": list(cut.left_out.items()),
+            "tags": [(name, t.tag) for name, t in cut.tables.items()],
         }
         return pa.Table.from_pylist([row], schema=self._table.schema)
+
+
+def _newest(rows: pa.Table) -> Cut | None:
+    """Of rows of the table the cut that was published last of those with the greatest number; None: there are none."""
+    newest = rows.sort_by([("cut", "descending"), ("published", "descending")]).slice(0, 1)
+    clocks = newest.column("commit_clock").cast(pa.int64()).to_pylist()
+    found = newest.to_pylist(maps_as_pydicts="strict")
+    return Cut.from_row(found[0], clocks[0]) if found else None
 
 
 def _version(there: Snapshot | None) -> int:

@@ -56,10 +56,10 @@ from cdcflow.local.scan import Ends, Numbers, Rows
 from cdcflow.local.tables import FileTable
 from cdcflow.merge.target import FormatColumn
 from cdcflow.warehouse.formats import iceberg
-from cdcflow.warehouse.formats.iceberg import CATALOG, RULES, TRANSACTIONS
+from cdcflow.warehouse.formats.iceberg import CATALOG, RULES, TRANSACTIONS, KeptSnapshot
 from cdcflow.warehouse.live import VersionGone
 from cdcflow.warehouse.paths import Warehouse
-from cdcflow.warehouse.port import COMMITTED, HandOver, Snapshot
+from cdcflow.warehouse.port import COMMITTED, HandOver, Kept, Snapshot
 
 BUSY_S = 60
 _BOUNDED = (IntegerType, LongType, DateType, TimestampType, TimestamptzType, StringType)
@@ -184,6 +184,18 @@ class IcebergTable(FileTable[FileScanTask]):
             and _said(snapshot, COMMITTED) is None
         ]
 
+    def at(self, version: int) -> pa.Table | None:
+        if not version:
+            return self.schema.empty_table()  # it had no rows yet
+        found = next((s for s in self._table.snapshots() if _version(s) == version), None)
+        if found is None:
+            return None
+        scan = self._table.scan(snapshot_id=found.snapshot_id)
+        try:
+            return scan.to_arrow().cast(_arrow(scan.projection()))
+        except FileNotFoundError:
+            return None
+
     def pin(self, version: int, cut: int) -> None:
         if self._pinned.get(self._location) == (version, cut) or self.snapshot() is None:
             return
@@ -227,13 +239,42 @@ class IcebergTable(FileTable[FileScanTask]):
         return _arrow(self._table.schema())
 
     def append(self, rows: pa.Table, metadata: Mapping[str, Any], app: str, version: int, keep: int) -> None:
-        kept = list(itertools.islice(_ancestors(self._table, self._table.current_snapshot()), keep - 1))
-        tagged = {ref.snapshot_id for ref in self._table.refs().values()} | {s.snapshot_id for s in kept}
-        old = [s.snapshot_id for s in self._table.snapshots() if s.snapshot_id not in tagged]
+        old = self._old(keep)
         with self._changing() as change:
             self._snapshot_of(change, [], rows, metadata, app, version)
             if old:
                 ExpireSnapshots(change).by_ids(old).commit()
+
+    def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
+        old = self._old(keep)
+        with self._changing() as change:
+            self._snapshot_of(change, self._files(), rows, metadata, "", 0)
+            if old:
+                ExpireSnapshots(change).by_ids(old).commit()
+
+    def let_go(self, kept: Kept) -> str:
+        """Tags and snapshots. Files stay: PyIceberg removes none."""
+        table, needed = self._table, kept.of(str(self._table.metadata.table_uuid))
+        versions = {s.snapshot_id: _version(s) for s in table.snapshots()}
+        tags = {name: versions.get(ref.snapshot_id, 0) for name, ref in table.refs().items()}
+        gone = iceberg.expired_tags(tags, needed, kept.oldest)
+        left = [ref.snapshot_id for name, ref in table.refs().items() if name not in gone]
+        known = [
+            KeptSnapshot(s.snapshot_id, _version(s), s.parent_snapshot_id, s.timestamp_ms / 1000, _tells(s))
+            for s in table.snapshots()
+        ]
+        current = table.current_snapshot()
+        newest = None if current is None else current.snapshot_id
+        old = iceberg.expired_snapshots(known, newest, left, needed, kept.since or 0.0)
+        if not gone and not old:
+            return ""
+        with self._changing() as change:
+            with ManageSnapshots(change) as manage:
+                for tag in gone:
+                    manage.remove_tag(tag)
+            if old:
+                ExpireSnapshots(change).by_ids(old).commit()
+        return f"{len(gone)} tags and {len(old)} snapshots removed"
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -242,6 +283,12 @@ class IcebergTable(FileTable[FileScanTask]):
         if self._loaded is None:
             raise NoSuchTableError(self._name)
         return self._loaded
+
+    def _old(self, keep: int) -> list[int]:
+        """Snapshots that go with the next commit, of a table of which only the newest `keep` are needed."""
+        kept = list(itertools.islice(_ancestors(self._table, self._table.current_snapshot()), keep - 1))
+        tagged = {ref.snapshot_id for ref in self._table.refs().values()} | {s.snapshot_id for s in kept}
+        return [s.snapshot_id for s in self._table.snapshots() if s.snapshot_id not in tagged]
 
     def _has(self, app: str, version: int) -> bool:
         return _transactions(self._table, self._table.current_snapshot()).get(app, version - 1) >= version
@@ -313,8 +360,11 @@ class IcebergTable(FileTable[FileScanTask]):
         with self._changing() as change:
             snapshot = self._snapshot_of(change, old, new, metadata, app, version, marked)
             # The version that the next cut shows, most likely; a cut that shows it is then published without a commit.
-            self._tag(change, snapshot, metadata["cut"])
-        self._pinned[self._location] = _version(self._table.current_snapshot()), metadata["cut"]
+            # Upkeep's has no cut: the tag of the newest one stays with what that shows.
+            if "cut" in metadata:
+                self._tag(change, snapshot, metadata["cut"])
+        if "cut" in metadata:
+            self._pinned[self._location] = _version(self._table.current_snapshot()), metadata["cut"]
 
     def _snapshot_of(
         self,
@@ -413,6 +463,10 @@ def _operation(snapshot: IcebergSnapshot) -> str:
 
 def _said(snapshot: IcebergSnapshot, name: str) -> str | None:
     return None if snapshot.summary is None else snapshot.summary.additional_properties.get(name)
+
+
+def _tells(snapshot: IcebergSnapshot) -> bool:
+    return _said(snapshot, TRANSACTIONS) is not None
 
 
 def _ancestors(table: Table, snapshot: IcebergSnapshot | None) -> Iterator[IcebergSnapshot]:

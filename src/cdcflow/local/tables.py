@@ -41,7 +41,7 @@ from cdcflow.merge.reduce import Layout
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import name_sql
 from cdcflow.model.table import MISSING, OFFSET
-from cdcflow.warehouse.port import HandOver, Snapshot
+from cdcflow.warehouse.port import HandOver, Kept, Snapshot
 
 SCANNED_TIMES = 4
 """As many times as much as may be held in memory may be looked through: 200 MB of keys, ten million UUIDs as text, take
@@ -161,6 +161,10 @@ class FileTable(ABC, Generic[_File]):
         """See `CurrentTable.edits_since`."""
 
     @abstractmethod
+    def at(self, version: int) -> pa.Table | None:
+        """Everything that it had at a version that is not newer than its snapshot; None: that is no longer there."""
+
+    @abstractmethod
     def pin(self, version: int, cut: int) -> None:
         """See `CurrentTable.pin`."""
 
@@ -231,6 +235,15 @@ class FileTable(ABC, Generic[_File]):
         """One commit: without the files `old`, with the rows `new`, and with what we say of it. Of each file in
         `marked` these rows are gone, and no others."""
 
+    @abstractmethod
+    def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
+        """Have these rows instead of all that are there, in a table of which only the newest `keep` versions are
+        needed."""
+
+    @abstractmethod
+    def let_go(self, kept: Kept) -> str:
+        """See `CurrentTable.let_go`."""
+
     # ── the same for all ────────────────────────────────────────────────────────────────────────────────────
 
     def make(
@@ -257,6 +270,21 @@ class FileTable(ABC, Generic[_File]):
                 self.widen(name, type_of(type_), metadata)
             case _:
                 self._update(act, metadata, app, version)
+
+    @property
+    def has_many_files(self) -> bool:
+        """So many that they should become one."""
+        return bool(replacing.small([self._size(file) for file in self._files()]))
+
+    def compact(self) -> str:
+        """Small files become one, where there are many. What is mostly dead a merge writes again that touches it."""
+        files = self._files()
+        small = sorted(replacing.small([self._size(file) for file in files]))
+        if not small:
+            return ""
+        chosen = [files[n] for n in small]
+        self._replace(chosen, self._all_of(chosen), {"upkeep": "compact"}, "", 0)
+        return f"{len(chosen)} small files made one"
 
     def standing(self, layout: Layout, changes: str, *, whole: bool = False) -> str:
         if whole and not isinstance(self._standing, _Whole):
@@ -324,8 +352,17 @@ class FileTable(ABC, Generic[_File]):
 
     def rows(self) -> pa.Table:
         """Everything that is in the table, which must be small."""
+        return self._all_of(self._files())
+
+    def rows_near(self, column: str, value: object) -> pa.Table:
+        """All rows of which a column has this value, and others: those of the same files."""
+        files = self._files()
+        ends = self._ends(files, column)
+        return self._all_of([f for f, e in zip(files, ends, strict=True) if e is None or e[0] <= value <= e[1]])
+
+    def _all_of(self, files: Sequence[_File]) -> pa.Table:
         names = self.schema.names
-        return pa.concat_tables([self.schema.empty_table(), *(self._read(file, names) for file in self._files())])
+        return pa.concat_tables([self.schema.empty_table(), *(self._read(file, names) for file in files)])
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 

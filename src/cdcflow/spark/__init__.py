@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from cdcflow.spark.job import MergeReport
     from cdcflow.warehouse.cut import Cut
     from cdcflow.warehouse.live import Live
+    from cdcflow.warehouse.moments import AsOf
     from cdcflow.warehouse.paths import Warehouse
 
 __all__ = ["merge", "merge_stream", "published_cut", "read_cut", "read_live", "session"]
@@ -81,20 +82,23 @@ def read_cut(
     warehouse: Warehouse | Path | str,
     cut: int | None = None,
     *,
+    as_of: AsOf | None = None,
     incomplete: bool = False,
     tables: Collection[str] | None = None,
 ) -> dict[str, DataFrame]:
-    """All tables, or some, as they were at one cut (see `cdcflow.spark.cuts.read_cut`)."""
+    """All tables, or some, as they were at one cut, or moment (see `cdcflow.spark.cuts.read_cut`)."""
     from cdcflow.spark import cuts
 
-    return cuts.read_cut(spark, warehouse, cut, incomplete=incomplete, tables=tables)
+    return cuts.read_cut(spark, warehouse, cut, as_of=as_of, incomplete=incomplete, tables=tables)
 
 
-def published_cut(spark: SparkSession, warehouse: Warehouse | Path | str, cut: int | None = None) -> Cut:
+def published_cut(
+    spark: SparkSession, warehouse: Warehouse | Path | str, cut: int | None = None, *, as_of: AsOf | None = None
+) -> Cut:
     """A published cut: its tables with their states, and which were left out (see `cdcflow.spark.cuts`)."""
     from cdcflow.spark import cuts
 
-    return cuts.published_cut(spark, warehouse, cut)
+    return cuts.published_cut(spark, warehouse, cut, as_of=as_of)
 
 
 def read_live(

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
-from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.merge.statement import create_table
 from cdcflow.merge.types import text_sql
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.sql import StatementTable
 from cdcflow.spark.stores import reach
-from cdcflow.warehouse.cut import LATER_COLUMNS, PUBLICATION, Cut, already_published
+from cdcflow.warehouse.cut import (
+    EXPIRED_PROPERTY,
+    LATER_COLUMNS,
+    PUBLICATION,
+    Cut,
+    ListedCut,
+    already_published,
+    newest_of_each,
+    version_gone,
+)
 from cdcflow.warehouse.formats import format_for, rules_of
+from cdcflow.warehouse.moments import AsOf, find
 from cdcflow.warehouse.paths import CUTS, Warehouse
-from cdcflow.warehouse.port import Snapshot
+from cdcflow.warehouse.port import Kept, Shown, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,6 +37,9 @@ _COLUMNS = (
     "cut BIGINT, log_id STRING, `offset` BIGINT, position STRING, commit_clock TIMESTAMP, published TIMESTAMP,"
     " tables MAP<STRING, STRUCT<path: STRING, version: BIGINT, complete: BOOLEAN, generation: BIGINT>>"
 )
+
+VERSIONS_KEPT_S = 3600.0
+"""Versions of the table of cuts that are younger stay for who reads it just then."""
 
 _log = structlog.get_logger()
 
@@ -57,6 +70,53 @@ class CutsTable:
         there = self._table.snapshot()
         return None if there is None else self._found(there, cut)
 
+    def listed(self) -> list[ListedCut]:
+        """All that are kept, oldest first, each once."""
+        if self._table.snapshot() is None:
+            return []
+        rows = self._spark.table(self._table.sql).selectExpr(
+            "cut",
+            "`offset`",
+            "position",
+            "unix_micros(commit_clock) commit_clock",
+            "unix_micros(published) published",
+            "size(tables) tables",
+        )
+        return newest_of_each(ListedCut(**row.asDict()) for row in rows.collect())
+
+    def expired(self) -> int:
+        """The newest cut that upkeep has let go of; 0: none yet."""
+        there = self._table.snapshot()
+        return 0 if there is None else int(there.properties.get(EXPIRED_PROPERTY, "0"))
+
+    def shown(self) -> Mapping[str, Shown]:
+        """By name every table that a kept cut shows."""
+        there = self._table.snapshot()
+        if there is None:
+            return {}
+        id_ = "coalesce(ids[name], '')" if "ids" in {c.name for c in there.columns} else "''"
+        entries = self._spark.table(self._table.sql).selectExpr("explode(tables) AS (name, entry)", "*")
+        found = entries.selectExpr("name", "entry.path path", f"{id_} id", "entry.version version").distinct()
+        ids: dict[str, dict[str, set[int]]] = {}
+        paths: dict[str, str] = {}
+        for row in found.collect():
+            paths[row.name] = row.path
+            ids.setdefault(row.name, {}).setdefault(row.id, set()).add(row.version)
+        return {n: Shown(paths[n], {i: frozenset(v) for i, v in of.items()}) for n, of in ids.items()}
+
+    def tidy(self, oldest: int) -> None:
+        """Let go of the cuts before `oldest`, if there are any, and make few files of many."""
+        if self._table.snapshot() is None:
+            return
+        if not self._spark.table(self._table.sql).where(f"cut < {int(oldest)}").isEmpty():
+            # First this: whoever asks for a cut that is gone is told why.
+            said = {"upkeep": "cuts", "oldest": oldest}
+            told = f"ALTER TABLE {self._table.sql} SET TBLPROPERTIES ('{EXPIRED_PROPERTY}' = '{int(oldest) - 1}')"
+            self._table.commit(told, said)
+            self._table.commit(f"DELETE FROM {self._table.sql} WHERE cut < {int(oldest)}", said)  # noqa: S608  ours
+        self._table.compact()
+        self._table.let_go(Kept({}, 0, time.time() - VERSIONS_KEPT_S))
+
     def _found(self, there: Snapshot, cut: int | None) -> Cut | None:
         rows = self._spark.table(self._table.sql)
         if cut is not None:
@@ -84,11 +144,12 @@ class CutsTable:
         there = self._table.snapshot()
         if self._version is not None and self._version != _version(there):
             raise already_published(cut)
-        later = ", ".join(f"{name} MAP<STRING, STRING>" for name in LATER_COLUMNS)
+        known = set() if there is None else {c.name for c in there.columns}
+        later = ", ".join(f"{name} MAP<STRING, STRING>" for name in LATER_COLUMNS if name not in known)
         if there is None:
             made = create_table(self._table.sql, self._rules, f"{_COLUMNS}, {later}", {}, self._table.location)
             self._table.commit(made, metadata)
-        elif LATER_COLUMNS[-1] not in {c.name for c in there.columns}:
+        elif later:
             self._table.commit(f"ALTER TABLE {self._table.sql} ADD COLUMNS ({later})", metadata)
         number = 1 + (0 if there is None else there.transactions.get(PUBLICATION, 0))
         try:
@@ -131,26 +192,23 @@ def _row_sql(cut: Cut) -> str:
         "ids": texts({name: t.id for name, t in cut.tables.items()}),
         "states": texts({name: t.state for name, t in cut.tables.items()}),
         "left_out": texts(cut.left_out),
+        "tags": texts({name: t.tag for name, t in cut.tables.items()}),
     }
     return f"SELECT {', '.join(f'{value} AS {name}' for name, value in columns.items())}"
 
 
-def published_cut(spark: SparkSession, warehouse: Warehouse | Path | str, cut: int | None = None) -> Cut:
-    """A published cut (None: the newest): its tables, each with its state, and which were left out of it.
+def published_cut(
+    spark: SparkSession, warehouse: Warehouse | Path | str, cut: int | None = None, *, as_of: AsOf | None = None
+) -> Cut:
+    """A published cut: its tables, each with its state, and which were left out of it. Without `cut`, its number, and
+    `as_of` (see `cdcflow.warehouse.moments`) it is the newest.
 
     Raises:
         ConfigurationError: no such cut was published, or the session is Spark Connect's.
     """
     refuse_connect(spark)
     root = reached(spark, warehouse)
-    cuts = CutsTable(spark, format_for(root, None), root)
-    found = cuts.newest() if cut is None else cuts.numbered(cut)
-    if found is None:
-        what = "no cut" if cut is None else f"no cut {cut}"
-        raise ConfigurationError(
-            f"reading {root}: {what} was published there", remedy="run `cdcflow merge` first", runbook="no-cut"
-        )
-    return found
+    return find(CutsTable(spark, format_for(root, None), root), root, cut, as_of)
 
 
 def read_cut(
@@ -158,10 +216,11 @@ def read_cut(
     warehouse: Warehouse | Path | str,
     cut: int | None = None,
     *,
+    as_of: AsOf | None = None,
     incomplete: bool = False,
     tables: Collection[str] | None = None,
 ) -> dict[str, DataFrame]:
-    """All tables as they were at one cut (None: the newest), by name. Later merges do not show.
+    """All tables as they were at one cut, by name. Later merges do not show. `cut` and `as_of`: as of `published_cut`.
 
     `tables`: only these. Tables of which rows were still to be read at that cut are left out unless `incomplete`. One
     that was whole once stays, also while it is read again, or when it is no longer captured: `published_cut` tells.
@@ -173,7 +232,7 @@ def read_cut(
         HistoryLost: what a table was at that cut is gone (VACUUM, or another table is in its place).
     """
     root = reached(spark, warehouse)
-    found = published_cut(spark, root, cut)
+    found = published_cut(spark, root, cut, as_of=as_of)
     format_ = table_format(format_for(root, None))
     for name, why in sorted(found.left_out.items()):
         if tables is None or name in tables:
@@ -196,11 +255,7 @@ def reached(spark: SparkSession, warehouse: Warehouse | Path | str) -> Warehouse
 def _pinned(there: StatementTable, root: Warehouse, cut: Cut, name: str) -> DataFrame:
     table = cut.tables[name]
     if why := _lost(there, cut, name):
-        raise HistoryLost(
-            f"reading cut {cut.cut} of {root}: version {table.version} of table {name} no longer exists: {why}",
-            remedy="read a newer cut, or the other tables of this one: read_cut(…, tables=[…])",
-            runbook="cut-gone",
-        )
+        raise version_gone(root, cut, name, why)
     return there.at(table.version)
 
 

@@ -17,9 +17,10 @@ from cdcflow.spark.formats import table_format
 from cdcflow.spark.metastore import check_metastore
 from cdcflow.spark.sessions import Sessions
 from cdcflow.spark.sql import StatementTable
-from cdcflow.spark.stores import check_commits, lease, reach
+from cdcflow.spark.stores import check_commits, lease, reach, read_object, write_object
+from cdcflow.warehouse import texts
 from cdcflow.warehouse.formats import rules_of
-from cdcflow.warehouse.lease import folder_lease
+from cdcflow.warehouse.lease import folder_lease, upkeep_folder_lease
 from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import Snapshot
 from cdcflow.warehouse.segments import InputFile, in_place, present, visible
@@ -33,6 +34,7 @@ class SparkEngine:
 
     name = "spark"
     reads_in_place = True
+    compacts_beside = True
 
     def __init__(self, spark: SparkSession, warehouse: Warehouse | Path | str, format_: str) -> None:
         """
@@ -59,6 +61,11 @@ class SparkEngine:
             return folder_lease(self._warehouse.folder)
         return lease(self._spark, self._warehouse)
 
+    def upkeep_lease(self) -> AbstractContextManager[None]:
+        if self._warehouse.is_local:
+            return upkeep_folder_lease(self._warehouse.folder)
+        return lease(self._spark, self._warehouse)
+
     def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         return located(self._spark, layout, files, room)
 
@@ -77,6 +84,17 @@ class SparkEngine:
 
     def declines(self, before: Snapshot | None, files: Sequence[InputFile]) -> str | None:
         return None
+
+    def read_text(self, path: Sequence[str]) -> str | None:
+        if self._warehouse.is_local:
+            return texts.read_text(self._warehouse.folder, path)
+        return read_object(self._spark, self._warehouse.at(path))
+
+    def write_text(self, path: Sequence[str], text: str) -> None:
+        if self._warehouse.is_local:
+            texts.write_text(self._warehouse.folder, path, text)
+        else:
+            write_object(self._spark, self._warehouse.at(path), text)
 
     def is_conflict(self, error: BaseException) -> bool:
         return self._format.is_conflict(error)

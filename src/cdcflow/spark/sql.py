@@ -17,7 +17,7 @@ from cdcflow.merge.reduce import TRANSACTIONS_READ, Layout, read_schema
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import DECIMAL_TEXT, name_sql
 from cdcflow.model.table import MISSING, Table
-from cdcflow.warehouse.port import Snapshot
+from cdcflow.warehouse.port import Kept, Snapshot
 from cdcflow.warehouse.segments import InputFile
 
 if TYPE_CHECKING:
@@ -105,6 +105,14 @@ class StatementTable(ABC):
     @abstractmethod
     def pin(self, version: int, cut: int) -> None:
         """Keep a version for as long as its cut is kept, where the format does not by itself."""
+
+    @abstractmethod
+    def compact(self) -> str:
+        """See `cdcflow.warehouse.port.CurrentTable.compact`."""
+
+    @abstractmethod
+    def let_go(self, kept: Kept) -> str:
+        """See `cdcflow.warehouse.port.CurrentTable.let_go`."""
 
     @abstractmethod
     def lost(self, version: int) -> str | None:

@@ -103,6 +103,47 @@ def check_commits(spark: SparkSession, warehouse: Warehouse) -> None:
         )
 
 
+def read_object(spark: SparkSession, place: str) -> str | None:
+    """A small text at a URL; None where there is none.
+
+    Raises:
+        SinkUnavailable: the store does not answer.
+    """
+    try:
+        path, files = _path(spark, place)
+        if not files.exists(path):
+            return None
+        stream = files.open(path)
+        try:
+            return bytes(stream.readAllBytes()).decode()
+        finally:
+            stream.close()
+    except Exception as error:
+        raise _away(f"reading {place}", error) from error
+
+
+def write_object(spark: SparkSession, place: str, text: str) -> None:
+    """Put a small text at a URL, over what is there. In an object store a reader sees all of one or of the other.
+
+    Raises:
+        SinkUnavailable: the store does not answer.
+    """
+    try:
+        path, files = _path(spark, place)
+        stream = files.create(path, True)
+        stream.write(text.encode())
+        stream.close()
+    except Exception as error:
+        raise _away(f"writing {place}", error) from error
+
+
+def _path(spark: SparkSession, place: str) -> tuple[Any, Any]:
+    """Hadoop's path of a place, and the file system that it is in."""
+    jvm: Any = spark._jvm
+    path = jvm.org.apache.hadoop.fs.Path(place)
+    return path, path.getFileSystem(_hadoop(spark))
+
+
 @contextmanager
 def lease(spark: SparkSession, warehouse: Warehouse) -> Iterator[None]:
     """One merge at a time in a warehouse of several machines, as far as a store can tell. It saves work: what keeps the
@@ -206,4 +247,4 @@ def _away(attempted: str, error: Exception) -> SinkUnavailable:
     )
 
 
-__all__ = ["check_commits", "lease", "reach"]
+__all__ = ["check_commits", "lease", "reach", "read_object", "write_object"]

@@ -6,5 +6,8 @@ formats     what tables hold, and how a warehouse tells its own
 changes     the view of changes that is reduced
 segments    which files of the log a merge reads
 cut         a published cut
+moments     which cut shows a moment of the past
+views       SQL that shows a cut to people without cdcflow
+upkeep      old cuts expire, with what only they needed
 paths       where things lie
 """

@@ -1,23 +1,25 @@
 """A published cut: which version of every table shows one and the same moment of the source.
 
     <warehouse>/_cdcflow_cuts     one row a cut; `tables` maps a table's name to its path, version, and whether every
-                                  row of it is there; `ids` and `states` say more of each; `left_out` why one is not
+                                  row of it is there; `ids` and `states` say more of each, `tags` the tag of its
+                                  version where the format has tags; `left_out` why one is not
 
 The row is appended when every table has the cut, so whoever reads tables through it sees all of a moment or nothing.
-Maintenance must keep what the kept cuts need: VACUUM with a retention longer than the age of the oldest cut in use.
+Upkeep keeps what the kept cuts need (`warehouse.upkeep`); somebody's own VACUUM needs a retention longer than the age
+of the oldest cut in use.
 A version number means something in one table only. A cut therefore says which table (its id), and what is at the
 path by now is compared with it: after somebody moved a table's folder away, version 3 is another moment's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from cdcflow.errors import SinkUnavailable
+from cdcflow.errors import HistoryLost, SinkUnavailable
 
-LATER_COLUMNS = ("ids", "states", "left_out")
+LATER_COLUMNS = ("ids", "states", "left_out", "tags")
 """Maps from a table's name to text, which an older cdcflow did not have."""
 
 PUBLICATION = "cdcflow/cuts"
@@ -30,7 +32,8 @@ class CutTable:
 
     `complete`: every row is there. `state` is the table's in the log then: of a complete table, another one than "done"
     says that it is being read again, that this was given up, or that it is no longer captured ("forgotten") and shows
-    an older moment. `id` is the table's. Both are "" in a cut of an older cdcflow.
+    an older moment. `id` is the table's. `tag` names the version for whoever reads without cdcflow ("": the format has
+    no tags). All three are "" in a cut of an older cdcflow.
     """
 
     path: str
@@ -39,6 +42,7 @@ class CutTable:
     generation: int = 0
     id: str = ""
     state: str = ""
+    tag: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +69,61 @@ class Cut:
     @classmethod
     def from_row(cls, row: Mapping[str, Any], clock: int) -> Cut:
         """The cut of a row of the table of cuts, its maps and structs as dicts. `clock` is its `commit_clock`."""
-        ids, states, left_out = (row.get(name) or {} for name in LATER_COLUMNS)
+        ids, states, left_out, tags = (row.get(name) or {} for name in LATER_COLUMNS)
         tables = {
-            name: CutTable(**entry, id=ids.get(name, ""), state=states.get(name, ""))
+            name: CutTable(**entry, id=ids.get(name, ""), state=states.get(name, ""), tag=tags.get(name, ""))
             for name, entry in row["tables"].items()
         }
         return cls(row["cut"], row["log_id"], row["offset"], row["position"], clock, tables, left_out)
 
 
+@dataclass(frozen=True, slots=True)
+class ListedCut:
+    """A published cut in a list. `commit_clock` and `published` are in microseconds since 1970 UTC; `tables`: how many
+    it shows."""
+
+    cut: int
+    offset: int
+    position: str
+    commit_clock: int
+    published: int
+    tables: int
+
+
+EXPIRED_PROPERTY = "cdcflow.expired"
+"""Of the table of cuts: the newest one that upkeep has let go of."""
+
+
+def cut_expired(warehouse: object, cut: int, expired: int) -> HistoryLost:
+    """The error of a reader of a cut that upkeep has let go of."""
+    return HistoryLost(
+        f"reading cut {cut} of {warehouse}: it has expired, as all up to cut {expired} have",
+        remedy="read one that `cdcflow cuts` lists; set merge.keep longer to keep coming ones for longer",
+        runbook="cut-gone",
+    )
+
+
+def newest_of_each(listed: Iterable[ListedCut]) -> list[ListedCut]:
+    """In the order of their numbers. Of those that were published again the newest."""
+    found: dict[int, ListedCut] = {}
+    for one in sorted(listed, key=lambda one: (one.cut, one.published)):
+        found[one.cut] = one
+    return list(found.values())
+
+
 def _known(of: type[Cut] | type[CutTable], found: Mapping[str, Any]) -> dict[str, Any]:
     """Without what a newer cdcflow says besides."""
     return {name: found[name] for name in (field.name for field in fields(of)) if name in found}
+
+
+def version_gone(warehouse: object, cut: Cut, name: str, why: str) -> HistoryLost:
+    """The error of a reader of a cut for whom a table is no longer what it was then."""
+    return HistoryLost(
+        f"reading cut {cut.cut} of {warehouse}: version {cut.tables[name].version} of table {name} is no longer there:"
+        f" {why}",
+        remedy="read a newer cut, or the other tables of this one: read_cut(…, tables=[…])",
+        runbook="cut-gone",
+    )
 
 
 def already_published(cut: Cut) -> SinkUnavailable:

@@ -25,6 +25,11 @@ class Engines:
         self._begun: Engine | None = None
         self._lock = threading.Lock()
 
+    @property
+    def begun(self) -> Engine | None:
+        """The other engine, if it was needed already."""
+        return self._begun
+
     def other(self, table: TableId, reason: str) -> Engine:
         """The engine that takes a table which the first one declines.
 

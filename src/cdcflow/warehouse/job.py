@@ -39,8 +39,10 @@ from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.merge.refusals import CannotFollow
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import TableId
+from cdcflow.warehouse import views
 from cdcflow.warehouse.cut import Cut, CutTable
 from cdcflow.warehouse.engines import Engines
+from cdcflow.warehouse.formats import tag_of
 from cdcflow.warehouse.paths import Warehouse, table_at, table_path
 from cdcflow.warehouse.port import CurrentTable, Engine, HandOver, Snapshot
 from cdcflow.warehouse.positions import Positions, overtaken
@@ -147,11 +149,24 @@ def _merge(
             _log.info("cut published", cut=new.cut, tables=len(new.tables))
             before, published = new, True
         reports |= {r.name: both(reports.get(r.name), r) for r in found}
+    if before is not None:
+        _show_views(engines.first, place, before)
     if before is not None and log.is_home:
         _note(log, place, before)
     last = whole.newest
     ordered = tuple(reports[name] for name in sorted(reports))
     return MergeReport(last.last_cut, last.last_offset, published, time.monotonic() - began, ordered)
+
+
+def _show_views(engine: Engine, warehouse: Warehouse, cut: Cut) -> None:
+    """Put the newest cut's SQL there for people without cdcflow, if it is not. A run may have died before that."""
+    text = views.spark_sql(cut, warehouse, engine.rules.name)
+    try:
+        if engine.read_text(views.LATEST) != text:
+            engine.write_text(views.LATEST, text)
+    except (OSError, SinkUnavailable) as error:
+        # Tables and cuts are as they should be; the next merge looks again.
+        _log.warning("views of the newest cut were not written", cut=cut.cut, reason=str(error).splitlines()[0])
 
 
 def _note(log: LogLayout, warehouse: Warehouse, cut: Cut) -> None:
@@ -413,7 +428,15 @@ class _Run:
             generation=max(known.finished, self._positions.swept(table)),
             id=self._ids[table],
             state=known.state,
+            tag=self._tag(table, report.version),
         )
+
+    def _tag(self, table: TableId, version: int) -> str:
+        """The tag of a version: that of the cut which was the first to show it (see `pin`)."""
+        entry = self._positions.entry(table)
+        if entry is not None and (entry.id, entry.version) == (self._ids[table], version):
+            return entry.tag
+        return tag_of(self._engines.first.rules.name, self._cut) if version else ""
 
     def _untouched(self, table: TableId) -> bool:
         if str(table) in self._removed or (self._published is not None and str(table) in self._published.left_out):

@@ -1,14 +1,19 @@
-"""One merge at a time in a folder."""
+"""One merge at a time in a folder, and no step of upkeep meanwhile."""
 
 from __future__ import annotations
 
 import fcntl
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from cdcflow.errors import SinkUnavailable
-from cdcflow.warehouse.paths import LEASE
+from cdcflow.warehouse.paths import LEASE, UPKEEP_LEASE
+
+UPKEEP_WAIT_S = 60.0
+"""A merge waits so long for a step of upkeep, which is short."""
+_LOOK_S = 0.05
 
 
 @contextmanager
@@ -16,19 +21,44 @@ def folder_lease(warehouse: Path) -> Iterator[None]:
     """One merge a warehouse at a time (hard case G13). The lock goes when the process goes, whatever happens to it.
 
     Raises:
-        SinkUnavailable: another merge works there.
+        SinkUnavailable: another merge works there, or a step of upkeep does for long.
     """
-    warehouse.mkdir(parents=True, exist_ok=True)
-    with (warehouse / LEASE).open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise SinkUnavailable(
-                f"merging into {warehouse}: another merge works there",
-                remedy="try again when it is done",
-                runbook="busy",
-            ) from None
+    with (
+        _lock(warehouse, LEASE, "merging into", "another merge works"),
+        _lock(warehouse, UPKEEP_LEASE, "merging into", "upkeep works", UPKEEP_WAIT_S),
+    ):
         yield
 
 
-__all__ = ["folder_lease"]
+@contextmanager
+def upkeep_folder_lease(warehouse: Path) -> Iterator[None]:
+    """One step of upkeep, while nobody merges.
+
+    Raises:
+        SinkUnavailable: a merge works there, or another upkeep.
+    """
+    with _lock(warehouse, UPKEEP_LEASE, "upkeep of", "a merge or another upkeep works"):
+        yield
+
+
+@contextmanager
+def _lock(warehouse: Path, name: str, attempted: str, found: str, wait_s: float = 0.0) -> Iterator[None]:
+    warehouse.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + wait_s
+    with (warehouse / name).open("a") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise SinkUnavailable(
+                        f"{attempted} {warehouse}: {found} there",
+                        remedy="try again when it is done",
+                        runbook="busy",
+                    ) from None
+                time.sleep(_LOOK_S)
+        yield
+
+
+__all__ = ["folder_lease", "upkeep_folder_lease"]

@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 
 CUTS = "_cdcflow_cuts"
 LEASE = "_cdcflow.lock"
+VIEWS = "_cdcflow_views"
+"""Where SQL lies for people who read without cdcflow."""
+STATE = ("_cdcflow_views", "upkeep.json")
+"""When tables were looked after."""
+UPKEEP_LEASE = "_cdcflow_upkeep.lock"
 DATABASES = "_cdcflow_databases"
 """Where a metastore's databases are told to lie; our tables lie elsewhere."""
 

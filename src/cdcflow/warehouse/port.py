@@ -23,7 +23,7 @@ from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.statement import Folding
 from cdcflow.merge.target import FormatColumn, Target
 from cdcflow.model.table import Table
-from cdcflow.warehouse.cut import Cut
+from cdcflow.warehouse.cut import Cut, ListedCut
 from cdcflow.warehouse.segments import InputFile
 
 COMMITTED = "cdcflow"
@@ -49,6 +49,28 @@ class Snapshot:
     transactions: Mapping[str, int]
     columns: tuple[FormatColumn, ...]
     is_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What upkeep must leave of a table. `versions`: by the table's id ("": not known) those that kept cuts show.
+    `oldest`: the oldest kept cut. `since`: what is younger stays in any case, in seconds since 1970 (None: all)."""
+
+    versions: Mapping[str, frozenset[int]]
+    oldest: int
+    since: float | None
+
+    def of(self, id_: str) -> frozenset[int]:
+        """The versions that kept cuts show of the table with this id."""
+        return self.versions.get(id_, frozenset()) | self.versions.get("", frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A table in the kept cuts: where it is, and by its id the versions that they show."""
+
+    path: str
+    ids: Mapping[str, frozenset[int]]
 
 
 class SqlSession(Protocol):
@@ -138,6 +160,13 @@ class CurrentTable(Protocol):
     def rows_that_miss(self, ended: str | None = None) -> int:
         """How many rows miss columns, those that are no more aside."""
 
+    def compact(self) -> str:
+        """Make small files one, and write those again of which much is dead: rows, position and cuts stay. Returns what
+        was done ("": nothing was to be). HandOver: this engine does not."""
+
+    def let_go(self, kept: Kept) -> str:
+        """Remove what neither a kept cut needs, nor anything younger than `kept.since`. As `compact` otherwise."""
+
     def close(self) -> None:
         """Let go of its session."""
 
@@ -147,6 +176,21 @@ class Cuts(Protocol):
 
     def newest(self) -> Cut | None:
         """The newest; None where there is none."""
+
+    def numbered(self, cut: int) -> Cut | None:
+        """The cut of that number; None where it was not published, or is no longer kept."""
+
+    def listed(self) -> list[ListedCut]:
+        """All that are kept, oldest first, each once."""
+
+    def expired(self) -> int:
+        """The newest cut that upkeep has let go of; 0: none yet."""
+
+    def shown(self) -> Mapping[str, Shown]:
+        """By name every table that a kept cut shows."""
+
+    def tidy(self, oldest: int) -> None:
+        """Let go of the cuts before `oldest`, if there are any, and make few files of many."""
 
     def publish(self, cut: Cut) -> None:
         """Append one. One that is published again (a backfill was found to be done) replaces itself for readers.
@@ -163,12 +207,18 @@ class Engine(Protocol):
     reads_in_place: bool
     """It reads a log's files where they lie, also in an object store; else they are brought to the local disk."""
 
+    compacts_beside: bool
+    """Its tables are made compact while a merge may be at work; else the merge waits."""
+
     @property
     def rules(self) -> Format:
         """The tables' format."""
 
     def lease(self) -> AbstractContextManager[None]:
         """For as long as one merge works in the warehouse. SinkUnavailable: another one does."""
+
+    def upkeep_lease(self) -> AbstractContextManager[None]:
+        """For as long as a step of upkeep works that a merge waits for. SinkUnavailable: a merge is at work."""
 
     def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         """The files where this engine reads them, for as long as the folder `room` is there.
@@ -184,6 +234,12 @@ class Engine(Protocol):
 
     def declines(self, before: Snapshot | None, files: Sequence[InputFile]) -> str | None:
         """Why another engine should merge these files into a table; None: this one will."""
+
+    def read_text(self, path: Sequence[str]) -> str | None:
+        """A small file of ours in the warehouse; None where there is none."""
+
+    def write_text(self, path: Sequence[str], text: str) -> None:
+        """Put such a file there: who reads it sees the old one or the new one, whole."""
 
     def is_conflict(self, error: BaseException) -> bool:
         """Whether a commit failed because somebody else committed to the table meanwhile: nothing of it was done,

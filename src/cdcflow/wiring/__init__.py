@@ -28,7 +28,7 @@ from cdcflow.wiring.logs import (
     topics,
 )
 from cdcflow.wiring.planning import log_growth, planned
-from cdcflow.wiring.warehouses import engines, merge_layout, policies, tier, warehouse
+from cdcflow.wiring.warehouses import engines, merge_layout, policies, reading_engine, tier, upkeep_policy, warehouse
 
 __all__ = [
     "capture",
@@ -61,6 +61,8 @@ __all__ = [
     "engines",
     "merge_layout",
     "policies",
+    "reading_engine",
     "tier",
+    "upkeep_policy",
     "warehouse",
 ]

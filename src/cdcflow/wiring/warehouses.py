@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from cdcflow.merge.policy import Policies
     from cdcflow.warehouse.engines import Engines
     from cdcflow.warehouse.paths import Warehouse
+    from cdcflow.warehouse.port import Engine
+    from cdcflow.warehouse.upkeep import UpkeepPolicy
 
 
 def engines(config: Config, spark: Any = None) -> Engines:
@@ -46,6 +48,22 @@ def engines(config: Config, spark: Any = None) -> Engines:
     return Engines(begin())
 
 
+def reading_engine(config: Config) -> Engine:
+    """What reads the published cuts of the configured warehouse: without Spark where that is possible.
+
+    Raises:
+        ConfigurationError: what it needs is not installed.
+    """
+    from cdcflow import local
+    from cdcflow.warehouse.formats import format_for
+
+    place = warehouse(config)
+    chosen = format_for(place, config.merge.format)
+    if place.is_local and config.merge.catalog is None and local.is_installed(chosen):
+        return local.local_engine(place.folder, chosen)
+    return engines(config).first
+
+
 def warehouse(config: Config) -> Warehouse:
     """The configured warehouse, with what it takes to reach it."""
     from cdcflow.warehouse.paths import Metastore, Warehouse
@@ -68,6 +86,16 @@ def policies(config: Config) -> Policies:
     of_all = given.model_dump(exclude={"each"}, exclude_none=True)
     each = {name: {**of_all, **one.model_dump(exclude_none=True)} for name, one in given.each.items()}
     return Policies(TablePolicy(**of_all), {name: TablePolicy(**one) for name, one in each.items()})
+
+
+def upkeep_policy(config: Config, budget_s: float | None = None) -> UpkeepPolicy:
+    """What upkeep may do in the configured warehouse; `budget_s`: instead of what the settings say."""
+    from cdcflow.warehouse.upkeep import UpkeepPolicy
+
+    chosen = config.merge.upkeep
+    return UpkeepPolicy(
+        config.merge.keep, chosen.every, chosen.budget if budget_s is None else budget_s, chosen.compact
+    )
 
 
 def merge_layout(log: FileLog, master: str | None) -> Layout:

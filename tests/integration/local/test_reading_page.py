@@ -26,7 +26,10 @@ def blocks(kind: str) -> list[str]:
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Four rows, of which one was updated and one deleted in a second cut that both warehouses have."""
     log, orders = HandLog(tmp_path / "cdcflow-log"), make_table("orders", id="int64", note="string")
+    products = make_table("products", id="int64", name="string")
     log.state(orders)
+    log.state(products)
+    log.segment([(products, "r", {"id": n, "name": f"p{n}"}) for n in range(1, 3)])
     read: list[tuple[str, dict[str, Any]]] = [("r", {"id": n, "note": f"n{n}"}) for n in range(1, 5)]
     changed: list[tuple[str, dict[str, Any]]] = [("u", {"id": 2, "note": "new"}), ("d", {"id": 3})]
     for rows in (read, changed):
@@ -43,13 +46,15 @@ def test_each_block_of_the_page_runs_and_shows_what_is_there(shop: Path) -> None
     """A page for newcomers that fails at its first block costs more trust than no page."""
     names: dict[str, Any] = {}
     found = blocks("python")
-    assert len(found) == 8
+    assert len(found) == 9
     for block in found:
         exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102  our own page
     assert names["newest"] == [(1, "n1", "r"), (2, "new", "u"), (3, None, "d"), (4, "n4", "r")]
     assert names["by_kind"].rows() == [("d", 1), ("r", 4), ("u", 1)]
     assert list(names["history"]["note"]) == ["n2", "new"]
     assert names["rows"] == 6
+    assert names["joined"] == [(1, "p1"), (2, "p2")]
+    assert names["joined_in_polars"].height == len(names["lake_products"]) == 2
     assert names["in_duckdb"] == NOW
     assert names["in_polars"].rows() == NOW
     assert list(zip(names["in_pandas"]["id"], names["in_pandas"]["note"], strict=True)) == NOW
@@ -58,6 +63,16 @@ def test_each_block_of_the_page_runs_and_shows_what_is_there(shop: Path) -> None
     for scanned in (newest.to_pandas().shape[0], newest.to_polars().height):
         assert scanned == len(NOW)
     assert newest.to_duckdb("orders").sql("SELECT count(*) FROM orders").fetchall() == [(len(NOW),)]
+
+
+@pytest.mark.spark
+def test_sql_of_the_warehouse_is_read_by_plain_spark(
+    shop: Path, spark: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One moment of all tables for who has no cdcflow."""
+    (block,) = blocks("python plain-spark")
+    exec(compile(block, str(PAGE), "exec"), {"spark": spark})  # noqa: S102
+    assert "|  2| new|  p2|" in capsys.readouterr().out
 
 
 @pytest.mark.spark

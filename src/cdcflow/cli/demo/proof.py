@@ -17,6 +17,7 @@ engine's own way to print a number, a float or a time.
     boolean      true, false
 """
 
+# ruff: noqa: S608 - names are the demo's own
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -112,7 +113,7 @@ def in_mysql(table: str, columns: Columns) -> str:
     quoted = [(_quoted(name, "`"), kind) for name, kind in columns]
     texts = ", ".join(_counted(column, _mysql_text(column, kind), "char_length") for column, kind in quoted)
     first, second = (f"coalesce(sum(cast(conv(substr(h, {at}, 15), 16, 10) AS unsigned)), 0)" for at in (1, 16))
-    return f"SELECT count(*), {first}, {second} FROM (SELECT sha2(concat({texts}), 256) AS h FROM `{table}`) r"  # noqa: S608
+    return f"SELECT count(*), {first}, {second} FROM (SELECT sha2(concat({texts}), 256) AS h FROM `{table}`) r"
 
 
 def verdicts(source: Source, cut: Mapping[str, DataFrame], tables: Sequence[str]) -> list[Verdict]:

@@ -8,6 +8,7 @@ rolled back, whole or to a savepoint. What the databases say differently is in t
 line a second; ends when its stdin is closed or at SIGTERM, so it never outlives the demo.
 """
 
+# ruff: noqa: S608 - every text is the demo's own
 from __future__ import annotations
 
 import json
@@ -44,7 +45,7 @@ class Workload:
         self.done: Counter[str] = Counter()
         self._next = self._last_number()
         self._keys: list[Key] = self._read(
-            f"SELECT time_hour, carrier, flight FROM flights {self._words['a twentieth of']}"  # noqa: S608
+            f"SELECT time_hour, carrier, flight FROM flights {self._words['a twentieth of']}"
         )
         self._wide: list[Key] = self._read(
             "SELECT time_hour, carrier, flight FROM flights WHERE remarks IS NOT NULL LIMIT 2000"
@@ -128,19 +129,19 @@ class Workload:
     def correct_flights(self) -> None:
         for key in self._random.sample(self._keys, min(len(self._keys), self._random.randrange(1, 15))):
             self._execute(
-                f"UPDATE flights SET dep_delay = %s, arr_delay = coalesce(arr_delay, 0) + 1 WHERE {THIS}",  # noqa: S608
+                f"UPDATE flights SET dep_delay = %s, arr_delay = coalesce(arr_delay, 0) + 1 WHERE {THIS}",
                 (self._random.randrange(-10, 200), *key),
             )
 
     def touch_wide_flight(self) -> None:
         """The log does not repeat the wide value here."""
         for key in self._random.sample(self._wide, min(len(self._wide), 3)):
-            self._execute(f"UPDATE flights SET air_time = %s WHERE {THIS}", (self._random.randrange(400), *key))  # noqa: S608
+            self._execute(f"UPDATE flights SET air_time = %s WHERE {THIS}", (self._random.randrange(400), *key))
 
     def write_remarks(self) -> None:
         key = self._random.choice(self._keys)
         text = remark() if self._random.random() < 0.8 else None
-        self._execute(f"UPDATE flights SET remarks = %s WHERE {THIS}", (text, *key))  # noqa: S608
+        self._execute(f"UPDATE flights SET remarks = %s WHERE {THIS}", (text, *key))
 
     def change_flight_key(self) -> None:
         """Half of the time a flight whose wide value the log does not repeat gets another key."""
@@ -148,7 +149,7 @@ class Workload:
         chosen = self._random.randrange(len(keys))
         when, carrier, _ = keys[chosen]
         number = self._take_number()
-        changed = self._execute(f"UPDATE flights SET flight = %s WHERE {THIS}", (number, *keys[chosen]))  # noqa: S608
+        changed = self._execute(f"UPDATE flights SET flight = %s WHERE {THIS}", (number, *keys[chosen]))
         if changed.rowcount:
             keys[chosen] = (when, carrier, number)
 
@@ -159,18 +160,18 @@ class Workload:
         if row and row[0]:
             self._execute("UPDATE planes SET tailnum = %s WHERE tailnum = %s", (new, row[0]))
             self._execute(
-                f"UPDATE flights SET tailnum = %s WHERE tailnum = %s AND time_hour >= {self._words['2014']}",  # noqa: S608
+                f"UPDATE flights SET tailnum = %s WHERE tailnum = %s AND time_hour >= {self._words['2014']}",
                 (new, row[0]),
             )
 
     def delete_flights(self) -> None:
         for _ in range(min(len(self._keys) - 100, self._random.randrange(1, 6))):
             key = self._keys.pop(self._random.randrange(len(self._keys)))
-            self._execute(f"DELETE FROM flights WHERE {THIS}", key)  # noqa: S608
+            self._execute(f"DELETE FROM flights WHERE {THIS}", key)
 
     def correct_weather(self) -> None:
         self._execute(
-            f"UPDATE weather SET temp = temp + 0.25, wind_gust = {self._words['no gust']},"  # noqa: S608
+            f"UPDATE weather SET temp = temp + 0.25, wind_gust = {self._words['no gust']},"
             f" wind_speed = wind_speed / 3 WHERE origin = %s AND time_hour = {self._words['hours into 2013']}",
             (self._random.choice(ORIGINS), self._random.randrange(8000)),
         )
@@ -178,9 +179,9 @@ class Workload:
     def undo_half(self) -> None:
         """What happens after a savepoint is rolled back; the rest stays."""
         key = self._random.choice(self._keys)
-        self._execute(f"UPDATE flights SET arr_time = 1200 WHERE {THIS}", key)  # noqa: S608
+        self._execute(f"UPDATE flights SET arr_time = 1200 WHERE {THIS}", key)
         with self._session.transaction():
-            self._execute(f"UPDATE flights SET arr_time = 1, remarks = 'never' WHERE {THIS}", key)  # noqa: S608
+            self._execute(f"UPDATE flights SET arr_time = 1, remarks = 'never' WHERE {THIS}", key)
             raise Undone
 
     def _take_number(self) -> int:

@@ -22,6 +22,7 @@ look at the shape, through another connection, which sees the catalog as it is; 
 between snapshot and touch makes the server say so ("table definition has changed", M55): the chunk is read again.
 """
 
+# ruff: noqa: S608 - names go through `quoted`, values through `literal`
 from __future__ import annotations
 
 import contextlib
@@ -227,7 +228,7 @@ class MySQLChunks:
     def _touched(self, connection: Connection, table: TableId) -> Ordered:
         """The table's shape, which from here on stays as it is until the transaction ends."""
         try:
-            query(connection, f"SELECT 1 FROM {quoted(table.schema)}.{quoted(table.name)} LIMIT 0")  # noqa: S608
+            query(connection, f"SELECT 1 FROM {quoted(table.schema)}.{quoted(table.name)} LIMIT 0")
         except pymysql.Error as error:
             if error.args and error.args[0] == NO_SUCH_TABLE:
                 raise Rewritten from None  # dropped just now, or made anew: it must be planned again
@@ -306,7 +307,7 @@ def _keys_where(connection: Connection, ordered: Ordered, predicate: str, keys_m
     # comment in it ends there. The connection takes one statement at a time, so that it cannot bring others with it.
     limits = f"/*M! SET STATEMENT max_statement_time={KEYS_WHERE_WAIT_S} FOR */ "
     hint = f"/*+ MAX_EXECUTION_TIME({KEYS_WHERE_WAIT_S * 1000}) */"
-    select = f"SELECT {hint} {columns} FROM {ordered.entry.sql} WHERE (\n{predicate}\n) LIMIT {keys_max}"  # noqa: S608
+    select = f"SELECT {hint} {columns} FROM {ordered.entry.sql} WHERE (\n{predicate}\n) LIMIT {keys_max}"
     rows = fetch(connection, limits + select)
     return KeySet(pa.Table.from_batches([decode(key, rows.data, Extents(rows.start, rows.end))]))
 

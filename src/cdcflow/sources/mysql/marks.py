@@ -5,6 +5,7 @@ everything that is visible by then lies before it, because a commit is logged be
 with the mark when it has passed that position.
 """
 
+# ruff: noqa: S608 - names go through `quoted`, values through `literal`
 from __future__ import annotations
 
 import itertools
@@ -77,7 +78,7 @@ class WrittenMarks:
         try:
             query(
                 connection,
-                f"INSERT INTO {self._sql} (`slot`, `token`, `at`) "  # noqa: S608  quoted
+                f"INSERT INTO {self._sql} (`slot`, `token`, `at`) "
                 f"VALUES ({literal(self._slot)}, {text}, NOW(6)) "
                 f"ON DUPLICATE KEY UPDATE `token` = {text}, `at` = NOW(6)",
             )
@@ -106,7 +107,7 @@ class WrittenMarks:
         """Whether the table is there and can be written, as pymysql's errors. Nothing is written."""
         query(
             connection,
-            f"EXPLAIN INSERT INTO {self._sql} (`slot`, `token`, `at`) VALUES ('', '', NOW(6)) "  # noqa: S608  quoted
+            f"EXPLAIN INSERT INTO {self._sql} (`slot`, `token`, `at`) VALUES ('', '', NOW(6)) "
             "ON DUPLICATE KEY UPDATE `token` = ''",
         )
 
@@ -118,7 +119,7 @@ class WrittenMarks:
         """
         marks, table = f"marks of {self._slot} in {self.table}", f"table of marks {self.table}"
         try:
-            mine = query(connection, f"SELECT 1 FROM {self._sql} WHERE `slot` = {literal(self._slot)}")  # noqa: S608
+            mine = query(connection, f"SELECT 1 FROM {self._sql} WHERE `slot` = {literal(self._slot)}")
         except pymysql.Error as error:
             if parts(error)[0] in (NO_SUCH_TABLE, _UNKNOWN_DATABASE):
                 return [Dropped(table, "absent")]
@@ -130,7 +131,7 @@ class WrittenMarks:
             except pymysql.Error as error:
                 return [_left(marks, error, f"{self._deletion}; then DROP TABLE {self._sql} if it is empty")]
             done = [Dropped(marks, "removed")]
-        if query(connection, f"SELECT 1 FROM {self._sql} LIMIT 1"):  # noqa: S608  quoted
+        if query(connection, f"SELECT 1 FROM {self._sql} LIMIT 1"):
             return [*done, Dropped(table, "left", "other logs have their marks in it")]
         try:
             query(connection, f"DROP TABLE IF EXISTS {self._sql}")
@@ -140,7 +141,7 @@ class WrittenMarks:
 
     @property
     def _deletion(self) -> str:
-        return f"DELETE FROM {self._sql} WHERE `slot` = {literal(self._slot)}"  # noqa: S608  quoted
+        return f"DELETE FROM {self._sql} WHERE `slot` = {literal(self._slot)}"
 
     def _drop_database(self, connection: Connection) -> list[Dropped]:
         schema = self.table.schema
@@ -149,7 +150,7 @@ class WrittenMarks:
         kinds = (("TABLES", "TABLE_SCHEMA"), ("ROUTINES", "ROUTINE_SCHEMA"), ("EVENTS", "EVENT_SCHEMA"))
         subject = f"database {schema}"
         for view, column in kinds:
-            if query(connection, f"SELECT 1 FROM information_schema.{view} WHERE {column} = {literal(schema)} LIMIT 1"):  # noqa: S608
+            if query(connection, f"SELECT 1 FROM information_schema.{view} WHERE {column} = {literal(schema)} LIMIT 1"):
                 return [Dropped(subject, "left", "there is more in it than marks")]
         try:
             query(connection, f"DROP DATABASE IF EXISTS {quoted(schema)}")
@@ -170,7 +171,7 @@ class WrittenMarks:
 
     def _make(self, connection: Connection) -> None:
         try:
-            query(connection, f"SELECT `slot`, `token`, `at` FROM {self._sql} LIMIT 0")  # noqa: S608
+            query(connection, f"SELECT `slot`, `token`, `at` FROM {self._sql} LIMIT 0")
         except pymysql.Error as error:
             if not error.args or error.args[0] not in (NO_SUCH_TABLE, _UNKNOWN_DATABASE):
                 raise

@@ -1,5 +1,6 @@
 """A few rows of a table as one digest: the first and the last by key, as they are committed now."""
 
+# ruff: noqa: S608 - names go through `quoted`
 from __future__ import annotations
 
 import hashlib
@@ -18,7 +19,7 @@ def sample(connection: Connection, table: TableId, key: Sequence[str]) -> Sample
     """None: the table is gone."""
     columns = query(
         connection,
-        "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS "  # noqa: S608  literals
+        "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS "
         f"WHERE TABLE_SCHEMA = {literal(table.schema)} AND TABLE_NAME = {literal(table.name)} "
         "ORDER BY ORDINAL_POSITION",
     )
@@ -26,7 +27,7 @@ def sample(connection: Connection, table: TableId, key: Sequence[str]) -> Sample
         return None
     # As hexadecimal digits: texts in several character sets and bytes do not go together otherwise.
     values = ", ".join(f"COALESCE(HEX(CONCAT({quoted(str(name))})), '-')" for name, _ in columns)
-    row = f"SELECT SHA2(CONCAT_WS(' ', {values}), 256) FROM {quoted(table.schema)}.{quoted(table.name)}"  # noqa: S608
+    row = f"SELECT SHA2(CONCAT_WS(' ', {values}), 256) FROM {quoted(table.schema)}.{quoted(table.name)}"
     ends = (", ".join(f"{quoted(k)} {way}" for k in key) for way in ("ASC", "DESC"))
     with snapshot(connection):
         found = [query(connection, f"{row} ORDER BY {end} LIMIT {ROWS_EACH_END}") for end in ends]

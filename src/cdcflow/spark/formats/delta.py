@@ -8,7 +8,9 @@ would be Spark jobs. The transaction ids that a table keeps outlive both checkpo
 from __future__ import annotations
 
 import json
+import math
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -23,13 +25,23 @@ from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.statement import Folding
 from cdcflow.merge.target import Target
-from cdcflow.merge.types import name_sql
+from cdcflow.merge.types import name_sql, text_sql
 from cdcflow.spark.formats.delta_transaction import NewerRows, Transaction, serve
 from cdcflow.spark.metastore import Entry
 from cdcflow.spark.sql import StatementTable
-from cdcflow.warehouse.formats.delta import HARMLESS, RULES, columns, ours, said, vector_path
+from cdcflow.warehouse.formats.delta import (
+    HARMLESS,
+    REMOVED_KEPT_S,
+    RULES,
+    columns,
+    ours,
+    removed_kept_s,
+    retention,
+    said,
+    vector_path,
+)
 from cdcflow.warehouse.paths import Warehouse
-from cdcflow.warehouse.port import Snapshot
+from cdcflow.warehouse.port import HandOver, Kept, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,6 +52,16 @@ _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _READ_VERSION = "cdcflow.delta.read-version"
 """What our log stores refuse a commit by that was worked out from another version (java/)."""
 MADE_TRIES = 5
+
+LET_GO_BEFORE_S = 3600.0
+"""A commit may say of a file that it let go of it so long before: its statement took long, or clocks differ."""
+
+COMPACTED: Mapping[str, str] = {
+    "spark.databricks.delta.optimize.minFileSize": str(32 << 20),
+    "spark.databricks.delta.optimize.maxFileSize": str(256 << 20),
+    "spark.databricks.delta.optimize.maxDeletedRowsRatio": "0.33",
+}
+"""Of files that are larger, and of which less is dead, OPTIMIZE would only make others of their kind."""
 
 _CONFLICT = re.compile(
     r"DELTA_(CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED)|io\.delta\.exceptions\.|CDCFLOW_TABLE_CHANGED"
@@ -186,7 +208,75 @@ class DeltaTable(StatementTable):
         ]
 
     def pin(self, version: int, cut: int) -> None:
-        """VACUUM keeps by age, and knows nothing of cuts."""
+        """Nothing names versions here; `let_go` finds what kept cuts need."""
+
+    def compact(self) -> str:
+        said = {"upkeep": "compact"}
+        self._look_behind_own_commit()
+        with self._set(COMPACTED), self._committing(said, "", 0):
+            (row,) = self._spark.sql(f"OPTIMIZE {self.sql}").collect()
+        self._committed = said
+        files = row.metrics.numFilesRemoved
+        return f"{files} files made {row.metrics.numFilesAdded}" if files else ""
+
+    def let_go(self, kept: Kept) -> str:
+        """By VACUUM, of what no kept version has: it goes by the time at which a file was let go of."""
+        found = self.snapshot()
+        if found is None or kept.since is None:
+            return ""
+        if wanted := retention(time.time() - kept.since, found.properties):
+            listed = ", ".join(f"{text_sql(name)} = {text_sql(value)}" for name, value in wanted.items())
+            self.commit(f"ALTER TABLE {self.sql} SET TBLPROPERTIES ({listed})", {"upkeep": "retention"})
+        keep_s = max(REMOVED_KEPT_S, time.time() - kept.since, self._let_go_since(found, kept.of(found.id)))
+        known_s = removed_kept_s({**found.properties, **wanted})
+        if known_s is None or keep_s > known_s:
+            raise HandOver(
+                f"a kept cut shows files that were let go of {keep_s / 86_400:.0f} days ago, and its log remembers them"
+                " for less (delta.deletedFileRetentionDuration)"
+            )
+        chosen = {
+            "spark.databricks.delta.vacuum.logging.enabled": "false",  # a version of its own each time
+            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",  # else 10,000 tasks for a folder
+        }
+        before = self._count_files()
+        with self._set(chosen):
+            self._spark.sql(f"VACUUM {self.sql} RETAIN {math.ceil(keep_s * 1000) / 3_600_000:.9f} HOURS")
+        gone = before - self._count_files()
+        return f"{gone} files removed" if gone > 0 else ""
+
+    def _let_go_since(self, found: Snapshot, needed: frozenset[int]) -> float:
+        """For how many seconds the table has let go of files of versions that are needed; 0: of none of them.
+
+        Raises:
+            HandOver: its log no longer tells.
+        """
+        oldest = min(needed, default=found.version)
+        if oldest >= found.version:
+            return 0.0
+        rows = self._spark.sql(f"DESCRIBE HISTORY {self.sql}").where(f"version > {oldest}")
+        row = rows.selectExpr("min(version) version", "unix_millis(min(timestamp)) at").collect()[0]
+        if row.version != oldest + 1:
+            raise HandOver(f"its log no longer tells when version {oldest} was replaced")
+        return time.time() - int(row.at) / 1000 + LET_GO_BEFORE_S
+
+    def _count_files(self) -> int:
+        path = self._spark._jvm.org.apache.hadoop.fs.Path(self._path)  # type: ignore[union-attr]  # py4j, as below
+        return int(path.getFileSystem(self._log().newDeltaHadoopConf()).getContentSummary(path).getFileCount())
+
+    @contextmanager
+    def _set(self, chosen: Mapping[str, str]) -> Iterator[None]:
+        """Settings of the session for a statement."""
+        before = {name: self._spark.conf.get(name, None) for name in chosen}
+        for name, value in chosen.items():
+            self._spark.conf.set(name, value)
+        try:
+            yield
+        finally:
+            for name, old in before.items():
+                if old is None:
+                    self._spark.conf.unset(name)
+                else:
+                    self._spark.conf.set(name, old)
 
     def lost(self, version: int) -> str | None:
         if self._version(version) is None:

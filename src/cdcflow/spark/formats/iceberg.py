@@ -17,9 +17,9 @@ from cdcflow.merge.types import name_sql, text_sql
 from cdcflow.model.table import OFFSET
 from cdcflow.spark.sql import StatementTable
 from cdcflow.warehouse.formats import iceberg
-from cdcflow.warehouse.formats.iceberg import CATALOG, RULES, TRANSACTIONS
+from cdcflow.warehouse.formats.iceberg import CATALOG, RULES, TRANSACTIONS, KeptSnapshot
 from cdcflow.warehouse.paths import Warehouse
-from cdcflow.warehouse.port import COMMITTED, Snapshot
+from cdcflow.warehouse.port import COMMITTED, Kept, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +33,17 @@ _CONFLICT = re.compile(
 )
 _BUSY_MS = 60_000
 _NEVER = object()
+
+
+COMPACTED: Mapping[str, str] = {
+    "target-file-size-bytes": str(256 << 20),
+    "min-file-size-bytes": str(32 << 20),
+    "max-file-size-bytes": str(1 << 40),
+    "min-input-files": "8",
+    "delete-ratio-threshold": "0.33",
+    "remove-dangling-deletes": "true",
+}
+"""Small files are made one where there are some, and those written again of which much is dead."""
 
 
 class _Moved(Exception):
@@ -206,6 +217,40 @@ class IcebergTable(StatementTable):
         elif there.snapshotId() != found.snapshotId():
             table.manageSnapshots().replaceTag(tag, found.snapshotId()).commit()
 
+    def compact(self) -> str:
+        catalog, schema, name = self._name
+        options = ", ".join(f"{text_sql(k)}, {text_sql(v)}" for k, v in COMPACTED.items())
+        table = text_sql(f"{name_sql(schema)}.{name_sql(name)}")
+        call = f"CALL {name_sql(catalog)}.system.rewrite_data_files(table => {table}, options => map({options}))"
+        row = self._spark.sql(call).collect()[0]
+        files = row.rewritten_data_files_count
+        return f"{files} files made {row.added_data_files_count}" if files else ""
+
+    def let_go(self, kept: Kept) -> str:
+        """Tags of expired cuts, snapshots, and the files that only these have."""
+        table = self._table()
+        if table is None:
+            return ""
+        needed = kept.of(str(table.uuid().toString()))
+        snapshots = list(table.snapshots())
+        versions = {int(one.snapshotId()): int(one.sequenceNumber()) for one in snapshots}
+        refs = {str(name): int(ref.snapshotId()) for name, ref in dict(table.refs()).items()}
+        gone = iceberg.expired_tags({n: versions.get(i, 0) for n, i in refs.items()}, needed, kept.oldest)
+        left = [snapshot for name, snapshot in refs.items() if name not in gone]
+        known = [_kept(one) for one in snapshots]
+        old = iceberg.expired_snapshots(known, _id(table), left, needed, kept.since or 0.0)
+        if gone:
+            manage = table.manageSnapshots()
+            for tag in gone:
+                manage = manage.removeTag(tag)
+            manage.commit()
+        if old:
+            expire = table.expireSnapshots().expireOlderThan(0)  # else by the table's own age as well, five days
+            for snapshot in old:
+                expire = expire.expireSnapshotId(snapshot)
+            expire.commit()
+        return f"{len(gone)} tags and {len(old)} snapshots removed" if gone or old else ""
+
     def lost(self, version: int) -> str | None:
         return "its snapshot was expired" if version and self._snapshot(version) is None else None
 
@@ -324,6 +369,17 @@ def _told(table: Any, id_: str) -> Snapshot:
         transactions=_transactions(table, newest),
         columns=tuple(_columns(table)),
         is_empty=newest is None or newest.summary().get("total-data-files") == "0",
+    )
+
+
+def _kept(snapshot: Any) -> KeptSnapshot:
+    parent = snapshot.parentId()
+    return KeptSnapshot(
+        id=int(snapshot.snapshotId()),
+        version=int(snapshot.sequenceNumber()),
+        parent=None if parent is None else int(parent),
+        committed=int(snapshot.timestampMillis()) / 1000,
+        tells=snapshot.summary().get(TRANSACTIONS) is not None,
     )
 
 

@@ -38,6 +38,11 @@ def rules_of(name: str) -> Format:
     return found
 
 
+def tag_of(name: str, cut: int) -> str:
+    """The tag of a version that a cut is the first to show; "": tables of this format have none."""
+    return iceberg.tag(cut) if name == "iceberg" else ""
+
+
 def format_in(warehouse: Path) -> str | None:
     """The format of the tables in a warehouse; None where no merge has begun."""
     return next((name for name, format_ in _FORMATS.items() if format_.is_in(warehouse)), None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,6 +24,13 @@ HARMLESS = {"OPTIMIZE", "VACUUM START", "VACUUM END", "COMPUTE STATS", "REORG", 
 
 TYPES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
 """Types that SQL calls otherwise."""
+
+REMOVED_KEPT_S = 7 * 86_400.0
+"""Files that a table let go of stay at least so long, whatever cuts are kept: a reader may be at them, and a writer may
+not have committed a new one yet. Delta's own least retention."""
+
+LOG_KEPT_S = 30 * 86_400.0
+"""Versions stay in a table's log so long: Delta's own default."""
 
 _OWN_DATABASE = "_cdcflow"
 _NAME_MAX = 128
@@ -51,6 +59,37 @@ RULES = Format(
     },
     needs=_needs,
 )
+
+
+def retention(keep_s: float, settings: Mapping[str, str]) -> dict[str, str]:
+    """Properties that a table lacks for its files and versions to outlive the cuts that are kept. Of what is longer
+    Delta's log remembers nothing, so a VACUUM could not know."""
+    wanted = {
+        "delta.deletedFileRetentionDuration": max(REMOVED_KEPT_S, 1.25 * keep_s),
+        "delta.logRetentionDuration": max(LOG_KEPT_S, 1.25 * keep_s),
+    }
+    return {
+        name: f"interval {math.ceil(seconds / 3600)} hours"
+        for name, seconds in wanted.items()
+        if (there := _set_to(name, settings)) is not None and there < seconds
+    }
+
+
+def removed_kept_s(settings: Mapping[str, str]) -> float | None:
+    """How long a table's log remembers a file that is gone; None: in words that are not understood."""
+    return _set_to("delta.deletedFileRetentionDuration", settings)
+
+
+def _set_to(name: str, settings: Mapping[str, str]) -> float | None:
+    if name not in settings:
+        return _DEFAULTS[name]
+    found = _INTERVAL.fullmatch(settings[name].strip().lower())
+    return None if found is None else int(found[1]) * _UNITS[found[2]]
+
+
+_UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0, "week": 7 * 86_400.0}
+_INTERVAL = re.compile(rf"(?:interval )?(\d+) ({'|'.join(_UNITS)})s?")
+_DEFAULTS = {"delta.deletedFileRetentionDuration": REMOVED_KEPT_S, "delta.logRetentionDuration": LOG_KEPT_S}
 
 
 def is_in(warehouse: Path) -> bool:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from cdcflow.merge.format import Format
@@ -29,6 +30,7 @@ _SMALL_INTEGERS = re.compile(r"\b(tinyint|smallint)\b")
 _TYPES = {"long": "bigint", "timestamp": "timestamp_ntz", "timestamptz": "timestamp"}
 """Types that SQL calls otherwise."""
 _PLAIN = {"int", "float", "double", "boolean", "string", "binary", "date"}
+_TAG = re.compile(r"cdcflow_cut_(\d+)")
 _DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
 
 
@@ -82,6 +84,43 @@ def _part(part: str) -> str:
 def tag(cut: int) -> str:
     """The tag of a version that a cut shows."""
     return f"cdcflow_cut_{cut}"
+
+
+def expired_tags(tags: Mapping[str, int], kept: Collection[int], oldest: int) -> list[str]:
+    """Those of our tags, each with the version that it names, which no kept cut needs: its own cut has expired, and no
+    younger one shows that version."""
+    ours = {tag: found for tag in tags if (found := _TAG.fullmatch(tag)) is not None}
+    return [tag for tag, found in ours.items() if int(found[1]) < oldest and tags[tag] not in kept]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSnapshot:
+    """A snapshot that a table keeps. `committed`: in seconds since 1970. `tells`: it says what its writers recorded."""
+
+    id: int
+    version: int
+    parent: int | None
+    committed: float
+    tells: bool
+
+
+def expired_snapshots(
+    snapshots: Sequence[KeptSnapshot],
+    current: int | None,
+    referred: Collection[int],
+    kept: Collection[int],
+    since: float,
+) -> list[int]:
+    """Ids of those that are older than `since`, that no reference names and no kept cut shows, and that are not needed
+    to tell where the table is: the newest one of ours says that."""
+    by_id = {one.id: one for one in snapshots}
+    needed = set(referred)
+    while current is not None and current in by_id:
+        needed.add(current)
+        if by_id[current].tells:
+            break
+        current = by_id[current].parent
+    return [one.id for one in snapshots if one.id not in needed and one.version not in kept and one.committed < since]
 
 
 def type_sql(type_: str) -> str | None:

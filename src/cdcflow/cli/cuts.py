@@ -1,0 +1,65 @@
+"""`cdcflow cuts`: the moments that the tables can be read at, and SQL for people who read them without cdcflow."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cdcflow.cli import output
+from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
+from cdcflow.config import load
+
+if TYPE_CHECKING:
+    from cdcflow.warehouse.cut import ListedCut
+
+
+def cuts(
+    as_of: Annotated[
+        str | None,
+        typer.Option(help="Only the newest cut at or before a cut's number, a position of the source, or a time."),
+    ] = None,
+    sql: Annotated[bool, typer.Option("--sql", help="Print Spark SQL with a view of each table at that cut.")] = False,
+    config: ConfigPath = DEFAULT_CONFIG,
+    json: Json = False,
+) -> None:
+    """List the published cuts, oldest first.
+
+    With --sql, print SQL that reads one of them: the newest without --as-of.
+    """
+    from cdcflow import wiring
+    from cdcflow.warehouse import moments, views
+
+    settings = load(config)
+    place, engine = wiring.warehouse(settings), wiring.reading_engine(settings)
+    known = engine.cuts()
+    if sql:
+        found = moments.find(known, place, None, as_of)
+        typer.echo(views.spark_sql(found, place, engine.rules.name), nl=False)
+        return
+    listed = known.listed()
+    if as_of is not None:
+        listed = [moments.chosen(listed, as_of, place)]
+    if json:
+        output.print_json([_plain(one) for one in listed])
+    elif listed:
+        columns = ("cut", "position", "committed", "published", "offset", "tables")
+        output.stdout().print(output.table(None, columns, [_row(one) for one in listed], numbers=2))
+    else:
+        typer.echo(f"no cut was published in {place} yet")
+
+
+def _row(cut: ListedCut) -> tuple[object, ...]:
+    position = cut.position.partition(";")[0]  # of a binary log's without the GTIDs, which fill a screen
+    return cut.cut, position, _time(cut.commit_clock), _time(cut.published), output.number(cut.offset), cut.tables
+
+
+def _plain(cut: ListedCut) -> dict[str, object]:
+    return {**asdict(cut), "commit_clock": _time(cut.commit_clock), "published": _time(cut.published)}
+
+
+def _time(clock: int) -> str:
+    """Microseconds since 1970 UTC, as `--as-of` takes them."""
+    return datetime.fromtimestamp(clock // 1_000_000, UTC).strftime("%Y-%m-%dT%H:%M:%S") + f".{clock % 1_000_000:06}Z"

@@ -1,0 +1,56 @@
+"""`cdcflow upkeep`: old cuts expire with what only they needed, small files become one. `merge` does it when due."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cdcflow.cli import output
+from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
+from cdcflow.config import load, seconds
+
+if TYPE_CHECKING:
+    from cdcflow.warehouse.upkeep import UpkeepReport
+
+
+def upkeep(
+    budget: Annotated[str | None, typer.Option(help="So much time at most (60s); else merge.upkeep.budget.")] = None,
+    config: ConfigPath = DEFAULT_CONFIG,
+    json: Json = False,
+) -> None:
+    """Look after all tables now: old cuts expire (merge.keep), small files become one.
+
+    Safe beside a running merge, and may be ended at any moment.
+    """
+    from cdcflow import wiring
+    from cdcflow.cli.events import send_structlog_to
+    from cdcflow.warehouse.upkeep import upkeep as look_after
+
+    settings = load(config)
+    policy = wiring.upkeep_policy(settings, None if budget is None else seconds(budget))
+    send_structlog_to(sys.stderr)  # stdout is for the report
+    report = look_after(wiring.engines(settings), policy)
+    if json:
+        output.print_json(asdict(report))
+    else:
+        tell(report)
+
+
+def tell(report: UpkeepReport) -> None:
+    """In words, what was done and what was left out."""
+    if report.expired:
+        typer.echo(f"{report.expired} cuts expired; the oldest is {report.oldest} now")
+    if report.skipped:
+        typer.echo(f"cuts were left as they are: {report.skipped}", err=True)
+    for table in report.tables:
+        if table.done:
+            typer.echo(f"{table.name}: {', '.join(table.done)}")
+        if table.skipped:
+            typer.echo(f"{table.name}: left as it is: {table.skipped}", err=True)
+    if report.put_off:
+        typer.echo(f"put off to the next time, for lack of time: {', '.join(report.put_off)}", err=True)
+    if not (report.expired or report.skipped or report.put_off or any(t.done or t.skipped for t in report.tables)):
+        typer.echo("nothing to do")

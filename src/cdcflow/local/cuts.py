@@ -1,0 +1,75 @@
+"""Reading all tables as they were at one cut, without Spark, as Arrow (see `cdcflow.warehouse.cut`)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import structlog
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.local.engine import LocalEngine
+from cdcflow.warehouse.cut import Cut, version_gone
+from cdcflow.warehouse.formats import format_for
+from cdcflow.warehouse.moments import AsOf, find
+from cdcflow.warehouse.port import HandOver
+
+_log = structlog.get_logger()
+
+
+def published_cut(warehouse: Path, cut: int | None, as_of: AsOf | None) -> Cut:
+    """A published cut: its tables, each with its state, and which were left out of it. Without `cut`, its number, and
+    `as_of` (see `cdcflow.warehouse.moments`) it is the newest.
+
+    Raises:
+        ConfigurationError: no such cut was published.
+    """
+    with closing(LocalEngine(warehouse, format_for(warehouse, None))) as engine:
+        return find(engine.cuts(), warehouse, cut, as_of)
+
+
+def read_cut(
+    warehouse: Path, cut: int | None, as_of: AsOf | None, incomplete: bool, tables: Collection[str] | None
+) -> dict[str, pa.Table]:
+    """All tables as they were at one cut, by name, in memory. As `cdcflow.spark.cuts.read_cut` otherwise.
+
+    Raises:
+        ConfigurationError: no such cut was published, or only Spark reads one of its tables.
+        HistoryLost: what a table was at that cut is gone.
+    """
+    with closing(LocalEngine(warehouse, format_for(warehouse, None))) as engine:
+        found = find(engine.cuts(), warehouse, cut, as_of)
+        for name, why in sorted(found.left_out.items()):
+            if tables is None or name in tables:
+                _log.warning("table left out of the cut", table=name, cut=found.cut, reason=why)
+        return {
+            name: _rows(engine, warehouse, found, name)
+            for name, table in sorted(found.tables.items())
+            if (table.complete or incomplete) and (tables is None or name in tables)
+        }
+
+
+def _rows(engine: LocalEngine, warehouse: Path, cut: Cut, name: str) -> pa.Table:
+    table = cut.tables[name]
+    with closing(engine.table(table.path.split("/"))) as there:
+        try:
+            newest = there.snapshot()
+            if newest is None:
+                raise version_gone(warehouse, cut, name, "its folder is gone")
+            if (table.id and table.id != newest.id) or newest.version < table.version:
+                raise version_gone(warehouse, cut, name, "another table is in its folder, made since then")
+            rows = there.at(table.version)
+        except HandOver as reason:
+            raise ConfigurationError(
+                f"reading table {name} of {warehouse} without Spark: {reason}",
+                remedy="read it with Spark: cdcflow.spark.read_cut",
+                runbook="merge-session",
+            ) from reason
+    if rows is None:
+        raise version_gone(warehouse, cut, name, "that version, or files of it, were removed")
+    return rows
+
+
+__all__ = ["published_cut", "read_cut"]

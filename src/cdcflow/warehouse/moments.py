@@ -1,0 +1,139 @@
+"""Which published cut shows a moment of the past: by its number, by a position of the source, or by a commit time.
+
+    as_of      52                            the cut 52, or the newest one before it
+               2026-11-25T10:00:00Z          the newest cut of which everything was committed by then
+               0/16B3748, binlog.000003:77   the newest cut that the source had come to there
+
+Positions have an order in one server's log only. Where those of the cuts do not grow from cut to cut (another server
+has taken over meanwhile), or are not of the kind that was asked for, nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.warehouse.cut import Cut, ListedCut, cut_expired
+from cdcflow.warehouse.port import Cuts
+
+AsOf = int | str | datetime
+"""The number of a cut, a position of the source, or a commit time. A time without a zone is UTC."""
+
+_LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+_BINLOG = re.compile(r"(.+)\.(\d+):(\d+)(;.*)?", re.DOTALL)
+
+_Place = tuple[str, int, int]
+"""The log that a position is in, and where in it."""
+
+
+def find(cuts: Cuts, warehouse: object, cut: int | None, as_of: AsOf | None) -> Cut:
+    """A published cut: the one of a number, the newest one at or before a moment, or the newest.
+
+    Raises:
+        ConfigurationError: there is none.
+        HistoryLost: it has expired.
+    """
+    if as_of is not None:
+        if cut is not None:
+            raise ConfigurationError(
+                f"reading {warehouse}: both a cut and a moment were named",
+                remedy="name one of them",
+                runbook="settings",
+            )
+        cut = chosen(cuts.listed(), as_of, warehouse).cut
+    found = cuts.newest() if cut is None else cuts.numbered(cut)
+    if found is None and cut is not None and cut <= (expired := cuts.expired()):
+        raise cut_expired(warehouse, cut, expired)
+    if found is None:
+        what = "no cut" if cut is None else f"no cut {cut}"
+        raise ConfigurationError(
+            f"reading {warehouse}: {what} was published there", remedy="run `cdcflow merge` first", runbook="no-cut"
+        )
+    return found
+
+
+def chosen(cuts: Sequence[ListedCut], as_of: AsOf, warehouse: object) -> ListedCut:
+    """The newest of these cuts, which are in the order of their numbers, that is at or before a moment.
+
+    Raises:
+        ConfigurationError: the moment is before the first of them, or cannot be told.
+    """
+    what, is_reached = _moment(cuts, as_of, f"reading {warehouse} as of {as_of}")
+    reached = [one for one in cuts if is_reached(one)]
+    if reached:
+        return reached[-1]
+    if not cuts:
+        found, remedy = "no cut was published there", "run `cdcflow merge` first"
+    else:
+        found = f"the oldest cut that is kept is {cuts[0].cut}, {_said(cuts[0])}"
+        remedy = f"name a later {what}; `cdcflow cuts` lists them"
+    raise ConfigurationError(f"reading {warehouse} as of {as_of}: {found}", remedy=remedy, runbook="no-cut")
+
+
+def _moment(cuts: Sequence[ListedCut], as_of: AsOf, attempted: str) -> tuple[str, Callable[[ListedCut], bool]]:
+    """What kind of moment it is, and whether a cut is at or before it."""
+    if isinstance(as_of, str) and as_of.strip().isdecimal():
+        as_of = int(as_of)
+    if isinstance(as_of, int):
+        number = as_of
+        return "cut", lambda one: one.cut <= number
+    if isinstance(as_of, str) and (place := _place(as_of)) is not None:
+        _check_order(cuts, place, attempted)
+        return "position", lambda one: (_place(one.position) or place) <= place
+    until = _clock(as_of, attempted)
+    return "time", lambda one: one.commit_clock <= until
+
+
+def _clock(as_of: str | datetime, attempted: str) -> int:
+    """A time in microseconds since 1970 UTC."""
+    try:
+        found = as_of if isinstance(as_of, datetime) else datetime.fromisoformat(as_of.strip())
+    except ValueError:
+        raise ConfigurationError(
+            f"{attempted}: that is neither the number of a cut nor a position nor a time",
+            remedy="name a cut (52), a position as `cdcflow cuts` shows it (0/16B3748, binlog.000003:77), or a time"
+            " (2026-11-25T10:00:00Z)",
+            runbook="settings",
+        ) from None
+    whole = found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    since = whole - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def _place(position: str) -> _Place | None:
+    """Where a position is, as far as it can be compared: an LSN, or a file of the binary log and a byte in it."""
+    if (lsn := _LSN.fullmatch(position.strip())) is not None:
+        return "", int(lsn[1], 16), int(lsn[2], 16)
+    if (binlog := _BINLOG.fullmatch(position.strip())) is not None:
+        return binlog[1], int(binlog[2]), int(binlog[3])
+    return None
+
+
+def _check_order(cuts: Sequence[ListedCut], wanted: _Place, attempted: str) -> None:
+    """See that the positions of these cuts have one order, and the wanted one is in it.
+
+    Raises:
+        ConfigurationError: they have none.
+    """
+    places = [_place(one.position) for one in cuts if one.position]
+    known = [place for place in places if place is not None]
+    if len(known) < len(places) or any(place[0] != wanted[0] for place in known):
+        why = "the cuts have positions of another log"
+    elif any(before > after for before, after in pairwise(known)):
+        why = "the positions of the cuts do not grow: another server has taken over meanwhile"
+    else:
+        return
+    raise ConfigurationError(
+        f"{attempted}: {why}", remedy="name a cut or a commit time; `cdcflow cuts` lists them", runbook="no-cut"
+    )
+
+
+def _said(cut: ListedCut) -> str:
+    committed = datetime.fromtimestamp(cut.commit_clock / 1e6, UTC).isoformat(timespec="milliseconds")
+    return f"at position {cut.position or 'none'}, committed by {committed}"
+
+
+__all__ = ["AsOf", "chosen", "find"]

@@ -1,0 +1,69 @@
+"""SQL for people without cdcflow: temporary views of every table as it was at one cut.
+
+    <warehouse>/_cdcflow_views/latest.sql      the newest cut, in Spark's SQL
+
+One file, put there as a whole when a cut is published, names a version of every table. Views in a metastore, or a tag
+that moves in each table, would change one after another, and between two of them a reader would see two moments.
+"""
+
+# ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from cdcflow.merge.types import name_sql, text_sql
+from cdcflow.warehouse.cut import Cut, CutTable
+from cdcflow.warehouse.formats import iceberg
+from cdcflow.warehouse.paths import VIEWS, Warehouse
+
+LATEST = (VIEWS, "latest.sql")
+
+
+def spark_sql(cut: Cut, warehouse: Warehouse, format_: str) -> str:
+    """Statements, each with `;` and the line's end behind it. A view is called `schema.table`, in one pair of
+    backquotes.
+
+    Comments name the tables that have no view, and say why. Of an Iceberg table no catalog is named: the reader's
+    session says which one it is in, by USE.
+    """
+    committed = datetime.fromtimestamp(cut.commit_clock / 1e6, UTC).isoformat(timespec="microseconds")
+    comments = [f"cut {cut.cut}: every table as of offset {cut.offset}, committed by {committed}"]
+    views: dict[str, str] = {}
+    for name, table in sorted(cut.tables.items()):
+        if why := _absent(table, format_, twice=_as_spark_does(name) in views):
+            comments.append(f"{name} is not here: {why}")
+        else:
+            views[_as_spark_does(name)] = _view(name, table, warehouse, format_)
+    comments += [f"{name} is not here: {why}" for name, why in sorted(cut.left_out.items())]
+    return "\n".join([*(f"-- {_one_line(one)}" for one in comments), *(f"{view};" for view in views.values()), ""])
+
+
+def _absent(table: CutTable, format_: str, *, twice: bool) -> str | None:
+    """Why a table has no view; None: it has one."""
+    if not table.complete:
+        return "not all of its rows were read at that cut"
+    if format_ == "iceberg" and table.version and not table.tag:
+        return "an older cdcflow published it; it comes with its next change"
+    return "Spark takes its name for that of another table, which differs in case only" if twice else None
+
+
+def _view(name: str, table: CutTable, warehouse: Warehouse, format_: str) -> str:
+    path = table.path.split("/")
+    if format_ != "iceberg":
+        rows = f"delta.{name_sql(warehouse.at(path))} VERSION AS OF {table.version}"
+    else:
+        rows = ".".join(map(name_sql, iceberg.identifier(path)))
+        rows += f" VERSION AS OF {text_sql(table.tag)}" if table.version else " WHERE false"
+    return f"CREATE OR REPLACE TEMPORARY VIEW {name_sql(_one_line(name))} AS SELECT * FROM {rows}"
+
+
+def _as_spark_does(name: str) -> str:
+    return _one_line(name).lower()
+
+
+def _one_line(text: str) -> str:
+    """A comment ends with its line, and a statement with a `;` at the end of one."""
+    return " ".join(text.split()).rstrip(";")
+
+
+__all__ = ["LATEST", "spark_sql"]

@@ -1,0 +1,233 @@
+"""One moment over all tables: by number, position and time, through cdcflow and without it, while merges go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import threading
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, QueryBuilder
+from handlog import HandLog
+from mergehistories import make_table
+from typer.testing import CliRunner
+
+from cdcflow import local
+from cdcflow.cli.app import app
+from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.local.iceberg import catalog
+from cdcflow.warehouse.reports import MergeReport
+
+SEED = int(os.environ.get("CDCFLOW_CUTS_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
+ORDERS = make_table("orders", id="int64", product="int64")
+PRODUCTS = make_table("products", id="int64", name="string")
+READS, MERGES = {"delta": 140, "iceberg": 60}, 8
+VIEW = re.compile(r"CREATE OR REPLACE TEMPORARY VIEW `([^`]+)` AS SELECT \* FROM (.*) VERSION AS OF (.*);")
+
+Merge = Callable[..., MergeReport]
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Path:
+    return tmp_path / "warehouse"  # delta-rs takes a path with a percent sign for a URL
+
+
+class Shop:
+    """Products and orders of them: each order comes in the cut of its product or later. Names of tables are such that
+    the one that must not be ahead is merged first."""
+
+    def __init__(self, log: HandLog) -> None:
+        self.log = log
+        self.products = 0
+        for table in (ORDERS, PRODUCTS):
+            log.state(table)
+
+    def sells(self) -> int:
+        """One cut more."""
+        self.products += 1
+        n = self.products
+        rows: list[tuple[Any, str, dict[str, Any]]] = [
+            (PRODUCTS, "c", {"id": n, "name": f"p{n}"}),
+            (ORDERS, "c", {"id": 2 * n, "product": n}),
+            (ORDERS, "c", {"id": 2 * n + 1, "product": random.Random(n).randint(1, n)}),
+        ]
+        return self.log.segment([*rows, (ORDERS, "u", {"id": 2, "product": n})])
+
+
+def check_moment(tables: Mapping[str, pa.Table], told: str) -> None:
+    """Every order's product is there, and nothing of a later cut."""
+    products = tables["public.products"].column("id").to_pylist()
+    orders = tables["public.orders"].column("product").to_pylist()
+    assert set(orders) <= set(products), told
+    assert len(orders) == 2 * len(products), told
+
+
+def at_versions(warehouse: Path, sql: str) -> dict[str, pa.Table]:
+    """What the views of such a file read, without cdcflow and without Spark."""
+    found = {}
+    for line in sql.splitlines():
+        view = re.fullmatch(
+            r"CREATE OR REPLACE TEMPORARY VIEW `([^`]+)` AS SELECT \* FROM (.*) VERSION AS OF (.*);", line
+        )
+        if view is None:
+            assert line.startswith("--"), line
+        elif view[2].startswith("delta."):
+            there = DeltaTable(view[2].removeprefix("delta.").strip("`"), version=int(view[3]))
+            query = QueryBuilder().register("t", there).execute("SELECT * FROM t")
+            found[view[1]] = pa.table(query)
+        else:
+            there_too = catalog(warehouse).load_table(view[2].replace("`", ""))
+            tagged = there_too.refs()[view[3].strip("'")].snapshot_id
+            found[view[1]] = there_too.scan(snapshot_id=tagged).to_arrow()
+    return found
+
+
+def latest_sql(warehouse: Path) -> str:
+    return (warehouse / "_cdcflow_views" / "latest.sql").read_text()
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_no_order_is_seen_before_its_product_while_merges_go_on(
+    merge: Merge, hand_log: HandLog, warehouse: Path, format_name: str
+) -> None:
+    """200 reads at random cuts, through `read_cut` and through the SQL for people without cdcflow: each is one moment
+    over both tables, also of what a merge replaces just then. `CDCFLOW_CUTS_SEED` replays the choices."""
+    shop, chance = Shop(hand_log), random.Random(SEED)
+    shop.sells()
+    published = [merge(hand_log.root, warehouse).cut]
+    failed: list[BaseException] = []
+
+    def merges() -> None:
+        try:
+            for _ in range(MERGES):
+                shop.sells()
+                published.append(merge(hand_log.root, warehouse).cut)
+        except BaseException as error:  # noqa: BLE001  for the thread that waits
+            failed.append(error)
+
+    merging = threading.Thread(target=merges)
+    merging.start()
+    try:
+        for read in range(READS[format_name]):
+            told = f"seed {SEED}, read {read}"
+            if chance.random() < 0.2:
+                check_moment(at_versions(warehouse, latest_sql(warehouse)), told)
+            else:
+                cut = chance.choice(published)
+                tables = local.read_cut(warehouse, cut)
+                check_moment(tables, told)
+                assert tables["public.products"].num_rows == cut, told
+    finally:
+        merging.join()
+    assert not failed, failed
+    assert local.published_cut(warehouse).cut == MERGES + 1
+
+
+def test_tables_that_are_read_as_they_are_show_orders_without_products(
+    merge: Merge, hand_log: HandLog, warehouse: Path
+) -> None:
+    """What the cuts are for, and that the check above can fail: between two tables of a merge the newest rows of both
+    are of two moments, and the cut is of one."""
+    shop = Shop(hand_log)
+    shop.sells()
+    merge(hand_log.root, warehouse)
+    shop.sells()
+    merge(hand_log.root, warehouse, ["public.orders"])
+    before = latest_sql(warehouse)
+    newest = re.sub(r"VERSION AS OF \d+", lambda v: f"VERSION AS OF {int(v[0].split()[-1]) + 1}", before, count=1)
+    newest = newest.replace("'cdcflow_cut_1'", "'cdcflow_cut_2'", 1)
+    with pytest.raises(AssertionError):
+        check_moment(at_versions(warehouse, newest), "orders are a cut ahead")
+    check_moment(at_versions(warehouse, before), "the cut")
+    check_moment(local.read_cut(warehouse), "the cut")
+
+
+@pytest.fixture
+def sold(merge: Merge, hand_log: HandLog, warehouse: Path) -> Shop:
+    """Three cuts, with offsets for positions and commit clocks."""
+    shop = Shop(hand_log)
+    for _ in range(3):
+        shop.sells()
+        merge(hand_log.root, warehouse)
+    return shop
+
+
+def test_each_kind_of_moment_finds_its_cut(sold: Shop, warehouse: Path) -> None:
+    """A position or a commit time is what people know of the source; cuts are ours."""
+    found = [local.published_cut(warehouse, n) for n in (1, 2, 3)]
+    for number, cut in enumerate(found, 1):
+        at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=cut.commit_clock)
+        for as_of in (number, str(number), cut.position, at, at.isoformat(), at.replace(tzinfo=None)):
+            assert local.read_cut(warehouse, as_of=as_of)["public.products"].num_rows == number
+    assert local.published_cut(warehouse, as_of=99) == local.published_cut(warehouse) == found[2]
+    with pytest.raises(ConfigurationError, match="oldest cut that is kept is 1"):
+        local.read_cut(warehouse, as_of="1969-07-20T20:17:40Z")
+    with pytest.raises(ConfigurationError, match="no cut 7"):
+        local.read_cut(warehouse, 7)
+
+
+def test_a_cut_that_was_published_again_shows_what_it_came_to(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:
+    """A backfill that was found to be done later, with no row between: the older row of the same cut counts no more."""
+    hand_log.state(ORDERS, "reading", since=1)
+    hand_log.segment([(ORDERS, "r", {"id": 1, "product": 1})])
+    merge(hand_log.root, warehouse)
+    assert local.read_cut(warehouse) == {}
+    assert "`public.orders` is" not in latest_sql(warehouse)
+    assert "public.orders is not here: not all of its rows were read" in latest_sql(warehouse)
+    assert list(local.read_cut(warehouse, incomplete=True)) == ["public.orders"]
+    hand_log.state(ORDERS)
+    hand_log.segment([])
+    merge(hand_log.root, warehouse)
+    assert local.read_cut(warehouse)["public.orders"].num_rows == 1
+    assert at_versions(warehouse, latest_sql(warehouse))["public.orders"].num_rows == 1
+
+
+def test_sql_that_a_dead_merge_did_not_write_comes_with_the_next(merge: Merge, sold: Shop, warehouse: Path) -> None:
+    """Else people without cdcflow would read an older moment until something changes."""
+    right = latest_sql(warehouse)
+    for left in ("-- cut 2: of before", None):
+        path = warehouse / "_cdcflow_views" / "latest.sql"
+        path.unlink()
+        if left is not None:
+            path.write_text(left)
+        assert not merge(sold.log.root, warehouse).published
+        assert latest_sql(warehouse) == right
+
+
+def test_a_cut_whose_files_are_gone_is_named(sold: Shop, warehouse: Path, format_name: str) -> None:
+    """Reading some of the rows of a moment would be worse than an error; the message's remedy reads the other table."""
+    for file in (warehouse / "public" / "orders").rglob("*.parquet"):
+        if "checkpoint" not in file.name:
+            file.unlink()
+    with pytest.raises(HistoryLost, match=r"table public\.orders(?s:.*)read a newer cut, or the other tables"):
+        local.read_cut(warehouse, 2)
+    assert local.read_cut(warehouse, 2, tables=["public.products"])["public.products"].num_rows == 2
+
+
+def test_the_command_lists_cuts_and_prints_sql(sold: Shop, warehouse: Path, format_name: str, tmp_path: Path) -> None:
+    """Whoever reads with plain Spark asks here for a cut that is not the newest; no Spark is started for it."""
+    settings = tmp_path / "cdcflow.yaml"
+    settings.write_text(
+        "source: {kind: postgres, url: 'postgresql://nobody@127.0.0.1/shop'}\n"
+        f"log: {{path: {sold.log.root}}}\nmerge: {{format: {format_name}, warehouse: '{warehouse}', engine: spark}}\n"
+    )
+
+    def asked(*words: str) -> str:
+        found = CliRunner().invoke(app, ["cuts", *words, "--config", str(settings)])
+        assert found.exit_code == 0, found.output
+        return found.stdout
+
+    listed = json.loads(asked("--json"))
+    assert [(one["cut"], one["tables"]) for one in listed] == [(1, 2), (2, 2), (3, 2)]
+    assert json.loads(asked("--as-of", listed[1]["commit_clock"], "--json")) == listed[1:2]
+    assert listed[2]["commit_clock"] in asked()
+    assert asked("--sql") == latest_sql(warehouse)
+    check_moment(then := at_versions(warehouse, asked("--sql", "--as-of", "2")), "cut 2")
+    assert then["public.products"].num_rows == 2

@@ -1,0 +1,299 @@
+"""Upkeep never changes what a kept cut reads: whatever it does, wherever it dies, and beside merges."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handlog import HandLog
+from mergehistories import make_table
+from typer.testing import CliRunner
+
+from cdcflow import local
+from cdcflow.cli.app import app
+from cdcflow.errors import HistoryLost, SinkUnavailable
+from cdcflow.local import replacing
+from cdcflow.local.delta import DeltaTable
+from cdcflow.local.deltalog import DeltaLog
+from cdcflow.local.engine import LocalEngine
+from cdcflow.local.iceberg import IcebergTable
+from cdcflow.warehouse import job, lease
+from cdcflow.warehouse.engines import Engines
+from cdcflow.warehouse.formats import delta, iceberg
+from cdcflow.warehouse.lease import folder_lease, upkeep_folder_lease
+from cdcflow.warehouse.paths import STATE
+from cdcflow.warehouse.reports import MergeReport
+from cdcflow.warehouse.upkeep import UpkeepPolicy, UpkeepReport, upkeep, upkeep_when_due
+
+ORDERS = make_table("orders", id="int64", v="int32")
+QUIET = make_table("quiet", id="int64")
+CUTS, KEPT = 9, 4
+
+Merge = Callable[..., MergeReport]
+Rows = dict[str, list[dict[str, Any]]]
+
+
+@pytest.fixture
+def warehouse(tmp_path: Path) -> Path:
+    return tmp_path / "warehouse"
+
+
+@pytest.fixture(autouse=True)
+def files_go_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Delta's week is over, rows are marked, and few small files are many."""
+    monkeypatch.setattr(delta, "REMOVED_KEPT_S", 0.0)
+    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    monkeypatch.setattr(replacing, "DEAD_SHARE_MAX", 0.9)
+
+
+@pytest.fixture
+def history(merge: Merge, hand_log: HandLog, warehouse: Path) -> HandLog:
+    """A table that each cut changes, and one that only the first did."""
+    for table in (ORDERS, QUIET):
+        hand_log.state(table)
+    hand_log.segment([(QUIET, "c", {"id": 1}), *((ORDERS, "c", {"id": n, "v": 0}) for n in range(40))])
+    merge(hand_log.root, warehouse)
+    for cut in range(2, CUTS + 1):
+        changes = [(ORDERS, "u", {"id": cut * 3 + n, "v": cut}) for n in range(3)]
+        hand_log.segment([*changes, (ORDERS, "d", {"id": cut}), (ORDERS, "c", {"id": 100 + cut, "v": cut})])
+        merge(hand_log.root, warehouse)
+    return hand_log
+
+
+def read(warehouse: Path, cut: int | None = None) -> Rows:
+    """Every table at a cut."""
+    return {
+        name: sorted(rows.to_pylist(), key=lambda row: row["id"])
+        for name, rows in local.read_cut(warehouse, cut).items()
+    }
+
+
+def looked_after(warehouse: Path, format_name: str, kept: int = KEPT, **more: Any) -> UpkeepReport:
+    """Upkeep at the moment at which so many cuts are as young as they must be to stay."""
+    with closing(LocalEngine(warehouse, format_name)) as engine:
+        oldest = engine.cuts().listed()[-kept]
+        now = time.time() + 60  # what is done now is over for a while then
+        policy = UpkeepPolicy(keep_s=now - oldest.published / 1e6, **more)
+        return upkeep(Engines(engine), policy, lambda: now)
+
+
+def files_of(warehouse: Path) -> list[str]:
+    return sorted(str(path) for path in warehouse.rglob("*") if path.suffix in (".parquet", ".bin"))
+
+
+def kept_versions(warehouse: Path, format_name: str) -> int:
+    """How many versions of the table that changes can be read still."""
+    with closing(LocalEngine(warehouse, format_name)) as engine:
+        there = engine.table(("public", "orders"))
+        newest = there.snapshot()
+        assert newest is not None
+        return sum(there.at(version) is not None for version in range(1, newest.version + 1))
+
+
+def test_kept_cuts_read_the_same_and_expired_ones_say_so(
+    merge: Merge, history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reports over an older moment are why cuts are kept; and a reader of an expired one learns what it is."""
+    before = {cut: read(warehouse, cut) for cut in range(1, CUTS + 1)}
+    versions, files = kept_versions(warehouse, format_name), files_of(warehouse)
+    monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 3)
+    report = looked_after(warehouse, format_name)
+    assert (report.expired, report.oldest, report.put_off) == (CUTS - KEPT, CUTS - KEPT + 1, ())
+    assert any("small files made one" in what for table in report.tables for what in table.done)
+    assert not [table for table in report.tables if table.skipped]
+    assert kept_versions(warehouse, format_name) < versions
+    if format_name == "delta":
+        assert set(files) - set(files_of(warehouse))
+    for cut in range(CUTS - KEPT + 1, CUTS + 1):
+        assert read(warehouse, cut) == before[cut], cut
+    for cut in range(1, CUTS - KEPT + 1):
+        with pytest.raises(HistoryLost, match=r"has expired(?s:.*)`cdcflow cuts` lists"):
+            read(warehouse, cut)
+    listed = [one.cut for one in LocalEngine(warehouse, format_name).cuts().listed()]
+    assert listed == list(range(CUTS - KEPT + 1, CUTS + 1))
+
+    # What upkeep committed is nobody's edit, and moves no position: only what is new is merged.
+    history.segment([(ORDERS, "u", {"id": 0, "v": 77})])
+    merged = merge(history.root, warehouse)
+    assert [(t.name, t.changes, t.edits, t.left_out) for t in merged.tables] == [
+        ("public.orders", 1, (), None),
+        ("public.quiet", 0, (), None),
+    ]
+    now = read(warehouse)
+    assert now["public.orders"][0]["v"] == 77
+    assert now["public.orders"][1:] == before[CUTS]["public.orders"][1:]
+    assert looked_after(warehouse, format_name, kept=1).oldest == CUTS + 1
+    assert read(warehouse) == now
+
+
+STEPS: list[tuple[Any, str]] = [
+    (IcebergTable, "_changing"),
+    (DeltaLog, "commit"),
+    (Path, "unlink"),
+    (LocalEngine, "write_text"),
+]
+
+
+def test_upkeep_that_dies_at_any_step_is_finished_by_the_next(
+    history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it leaves is more than is needed, never less: every kept cut reads the same after each death."""
+    before = {cut: read(warehouse, cut) for cut in range(CUTS - KEPT + 1, CUTS + 1)}
+    monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 3)
+    now = time.time() + 60
+    with closing(LocalEngine(warehouse, format_name)) as engine:
+        keep_s = now - engine.cuts().listed()[-KEPT].published / 1e6
+    left = 0
+
+    def counted(right: Callable[..., Any]) -> Callable[..., Any]:
+        def dying(*given: Any, **more: Any) -> Any:
+            nonlocal left
+            if not left:
+                raise KeyboardInterrupt
+            left -= 1
+            return right(*given, **more)
+
+        return dying
+
+    deaths = 0
+    for allowed in itertools.count():
+        with pytest.MonkeyPatch.context() as patch, closing(LocalEngine(warehouse, format_name)) as engine:
+            for of, method in STEPS:
+                patch.setattr(of, method, counted(getattr(of, method)))
+            left = allowed
+            try:
+                upkeep(Engines(engine), UpkeepPolicy(keep_s=keep_s), lambda: now)
+            except KeyboardInterrupt:
+                deaths += 1
+            else:
+                break
+        assert {cut: read(warehouse, cut) for cut in before} == before, f"after {allowed} steps"
+    assert deaths >= 5
+    assert {cut: read(warehouse, cut) for cut in before} == before
+    assert not [what for table in looked_after(warehouse, format_name).tables for what in table.done]
+
+
+def test_upkeep_beside_a_merge_is_left_out(
+    merge: Merge, history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A merge never fails by it: while one works upkeep passes, and while a step of upkeep works a merge waits."""
+    monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 3)
+    seen: list[UpkeepReport] = []
+    right = job._Run.pin
+
+    def meanwhile(run: Any, cut: Any) -> None:
+        seen.append(looked_after(warehouse, format_name))
+        right(run, cut)
+
+    history.segment([(ORDERS, "u", {"id": 0, "v": 5})])
+    with monkeypatch.context() as patch:
+        patch.setattr(job._Run, "pin", meanwhile)
+        assert merge(history.root, warehouse).published
+    (report,) = seen
+    assert "a merge or another upkeep works there" in report.skipped
+    assert all("a merge or another upkeep works there" in table.skipped for table in report.tables)
+    assert len(report.tables) == 2
+
+    history.segment([(ORDERS, "u", {"id": 0, "v": 6})])
+    working = upkeep_folder_lease(warehouse)
+    working.__enter__()
+    monkeypatch.setattr("cdcflow.warehouse.lease.time.sleep", lambda _: working.__exit__(None, None, None))
+    assert merge(history.root, warehouse).published
+    assert read(warehouse)["public.orders"][0]["v"] == 6
+    with upkeep_folder_lease(warehouse), monkeypatch.context() as patch:
+        patch.setattr(lease, "UPKEEP_WAIT_S", 0.0)
+        with pytest.raises(SinkUnavailable, match="upkeep works there"):
+            merge(history.root, warehouse)
+
+
+def test_a_commit_that_comes_first_puts_a_table_off(
+    history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody's own job knows nothing of locks; the table is looked after the next time, the others now."""
+    monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 3)
+    of = IcebergTable if format_name == "iceberg" else DeltaTable
+    right: Callable[..., None] = of._replace
+
+    def late(table: Any, *given: Any) -> None:
+        with closing(LocalEngine(warehouse, format_name)) as engine:
+            other = engine.table(("public", "orders"))
+            other.snapshot()
+            first = other._files()[:1]
+            right(other, first, other._all_of(first), {"somebody": "else"}, "", 0)
+        right(table, *given)
+
+    monkeypatch.setattr(of, "_replace", late)
+    before = read(warehouse)
+    orders, quiet = looked_after(warehouse, format_name).tables
+    assert (orders.name, bool(orders.skipped), quiet.skipped) == ("public.orders", True, "")
+    assert read(warehouse) == before
+
+
+def test_turns_come_when_due_and_within_the_budget(
+    history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A merge every half minute must not look after everything each time, nor be held up by a hundred tables."""
+    now = 1_000_000.0
+
+    def asked(passed: float) -> UpkeepReport:
+        nonlocal now
+        now += passed
+        with closing(LocalEngine(warehouse, format_name)) as engine:
+            return upkeep_when_due(Engines(engine), UpkeepPolicy(every_s=100, budget_s=10), lambda: now)
+
+    assert asked(0) == UpkeepReport(), "new to it"
+    assert asked(99) == UpkeepReport()
+    ticks = iter([0, 0, 0])  # when it begins, and twice for the first table; the second one's turn comes too late
+    with monkeypatch.context() as patch:
+        patch.setattr("cdcflow.warehouse.upkeep.monotonic", lambda: next(ticks, 20))
+        first = asked(1)
+    assert ([t.name for t in first.tables], first.put_off) == (["public.orders"], ("public.quiet",))
+    second = asked(1)
+    assert ([t.name for t in second.tables], second.put_off) == (["public.quiet"], ())
+    assert asked(98) == UpkeepReport()
+    assert [t.name for t in asked(1).tables] == ["public.orders"]
+    state = warehouse.joinpath(*STATE)
+    state.write_text("{")
+    assert asked(1) == UpkeepReport(), "what cannot be read is begun anew"
+
+
+def test_a_quiet_table_is_kept_however_old_its_version_is(history: HandLog, warehouse: Path, format_name: str) -> None:
+    """Its version is that of the first cut, long expired; the kept ones show it still."""
+    looked_after(warehouse, format_name, kept=1)
+    assert read(warehouse)["public.quiet"] == [{"id": 1, "_offset": 1, "_missing": None}]
+    if format_name == "iceberg":
+        with closing(LocalEngine(warehouse, format_name)) as engine:
+            there = engine.table(("public", "quiet"))
+            there.snapshot()
+            assert iceberg.tag(1) in there._table.refs()  # type: ignore[attr-defined]  # Iceberg's
+
+
+def test_the_command_expires_and_tells(history: HandLog, warehouse: Path, format_name: str, tmp_path: Path) -> None:
+    """What an operator runs by hand, and what a merge does by itself when the time has come."""
+    settings = tmp_path / "cdcflow.yaml"
+    text = (
+        "source: {kind: postgres, url: 'postgresql://nobody@127.0.0.1/shop'}\n"
+        f"log: {{path: {history.root}}}\n"
+        f"merge: {{engine: local, format: {format_name}, warehouse: '{warehouse}', keep: KEEP,"
+        " upkeep: {every: 1ms}}\n"
+    )
+
+    def ran(*words: str) -> str:
+        found = CliRunner().invoke(app, [*words, "--config", str(settings)])
+        assert found.exit_code == 0, found.output
+        return found.stdout
+
+    settings.write_text(text.replace("KEEP", "30d"))
+    assert ran("upkeep").splitlines()[-1] == "nothing to do"
+    settings.write_text(text.replace("KEEP", "1ms"))
+    ran("merge", "--json")
+    assert [one["cut"] for one in json.loads(ran("cuts", "--json"))] == [CUTS]
+    assert json.loads(ran("upkeep", "--budget", "1s", "--json"))["oldest"] == CUTS
+    with folder_lease(warehouse):
+        assert "a merge or another upkeep" in json.loads(ran("upkeep", "--json"))["skipped"]

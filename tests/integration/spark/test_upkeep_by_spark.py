@@ -1,0 +1,74 @@
+"""Upkeep by Spark: what kept cuts read stays, files become fewer, and the local engine goes on from there."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handlog import HandLog
+from mergehistories import make_table
+
+from cdcflow import local
+from cdcflow.errors import HistoryLost
+from cdcflow.local import replacing
+from cdcflow.spark import read_cut
+from cdcflow.spark.cuts import CutsTable
+from cdcflow.spark.engine import SparkEngine
+from cdcflow.spark.formats import delta
+from cdcflow.warehouse.engines import Engines
+from cdcflow.warehouse.formats import FORMATS
+from cdcflow.warehouse.upkeep import UpkeepPolicy, upkeep
+
+pytestmark = pytest.mark.spark
+
+CUTS, KEPT = 10, 4
+
+
+def rows_at(spark: Any, warehouse: Path, cut: int) -> dict[str, list[tuple[Any, ...]]]:
+    return {name: sorted(map(tuple, t.collect())) for name, t in read_cut(spark, warehouse, cut).items()}
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_kept_cuts_read_the_same_after_spark_looked_after_the_tables(
+    spark: Any, hand_log: HandLog, warehouse: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """VACUUM and expire_snapshots know nothing of cuts; what is asked of them has to. A merge goes on from it as
+    if nothing had been, and says of no edit."""
+    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    monkeypatch.setattr(replacing, "DEAD_SHARE_MAX", 0.9)
+    monkeypatch.setattr(delta, "REMOVED_KEPT_S", 0.0)  # Delta's week is over
+    monkeypatch.setattr(delta, "LET_GO_BEFORE_S", 0.0)
+    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")  # as other tests of the session do
+    orders, quiet = make_table("orders", id="int64", v="int32"), make_table("quiet", id="int64")
+    hand_log.state(orders)
+    hand_log.state(quiet)
+    hand_log.segment([(quiet, "c", {"id": 1}), *((orders, "c", {"id": n, "v": 0}) for n in range(40))])
+    local.merge(hand_log.root, warehouse, table_format=table_format)
+    for cut in range(2, CUTS + 1):
+        hand_log.segment([(orders, "u", {"id": cut * 3 + n, "v": cut}) for n in range(3)])
+        local.merge(hand_log.root, warehouse, table_format=table_format)
+    kept = range(CUTS - KEPT + 1, CUTS + 1)
+    before = {cut: rows_at(spark, warehouse, cut) for cut in kept}
+    files = {path for path in warehouse.rglob("*") if path.suffix in (".parquet", ".bin")}
+
+    engine = SparkEngine(spark, warehouse, table_format)
+    now = time.time() + 60
+    keep_s = now - engine.cuts().listed()[-KEPT].published / 1e6
+    report = upkeep(Engines(engine), UpkeepPolicy(keep_s=keep_s, budget_s=600), lambda: now)
+    assert not [table.skipped for table in report.tables if table.skipped], report
+    assert any("files made 1" in what for what in report.tables[0].done), report
+    assert {cut: rows_at(spark, warehouse, cut) for cut in kept} == before
+    assert before[CUTS]["public.quiet"] == [(1, 1, None)]
+    assert report.oldest == kept[0]
+    assert [one.cut for one in CutsTable(spark, table_format, warehouse).listed()] == list(kept)
+    with pytest.raises(HistoryLost, match="has expired"):
+        read_cut(spark, warehouse, kept[0] - 1)
+    left = {path for path in warehouse.rglob("*") if path.suffix in (".parquet", ".bin")}
+    assert {path.parent.name for path in files - left} & {"orders", "data"}
+
+    hand_log.segment([(orders, "u", {"id": 0, "v": 77})])
+    merged = local.merge(hand_log.root, warehouse)
+    assert [(t.name, t.changes, t.edits) for t in merged.tables] == [("public.orders", 1, ()), ("public.quiet", 0, ())]
+    assert rows_at(spark, warehouse, CUTS + 1)["public.orders"][0][:2] == (0, 77)

@@ -1,0 +1,87 @@
+"""What upkeep may let go of, decided without any table."""
+
+from __future__ import annotations
+
+import pytest
+
+from cdcflow.warehouse.cut import ListedCut
+from cdcflow.warehouse.formats.delta import removed_kept_s, retention
+from cdcflow.warehouse.formats.iceberg import KeptSnapshot, expired_snapshots, expired_tags
+from cdcflow.warehouse.upkeep import first_kept
+
+DAY = 86_400.0
+
+
+def listed(*published: float) -> list[ListedCut]:
+    return [ListedCut(10 * n, n, "p", n, int(at * 1e6), 1) for n, at in enumerate(published, start=1)]
+
+
+@pytest.mark.parametrize(
+    ("keep_s", "now", "oldest"),
+    [(None, 1e9, 10), (100, 150, 10), (100, 150.5, 20), (100, 201, 30), (100, 10_000, 30), (1, 301, 30)],
+)
+def test_cuts_as_young_as_keep_stay_and_always_the_newest(keep_s: float | None, now: float, oldest: int) -> None:
+    """Without the newest nobody could read the tables at one moment until the next merge."""
+    assert first_kept(listed(50, 100, 200), keep_s, now) == oldest
+
+
+def test_a_tag_goes_when_its_cut_expired_and_no_younger_one_shows_its_version() -> None:
+    """The tag of a table that has not changed since is that of an old cut: kept cuts read by it. A merge that is about
+    to publish has a tag of a cut that nobody lists yet."""
+    tags = {"main": 9, "cdcflow_cut_1": 3, "cdcflow_cut_4": 5, "cdcflow_cut_7": 7, "cdcflow_cut_9": 9, "mine": 3}
+    assert expired_tags(tags, {5, 7}, 6) == ["cdcflow_cut_1"]
+    assert expired_tags(tags, {7}, 7) == ["cdcflow_cut_1", "cdcflow_cut_4"]
+    assert expired_tags(tags, set(), 1) == []
+
+
+def chain(*tells: bool) -> list[KeptSnapshot]:
+    """Snapshots 1, 2, … of which each came of the one before, committed a second after another."""
+    return [KeptSnapshot(n, n, n - 1 or None, float(n), said) for n, said in enumerate(tells, start=1)]
+
+
+@pytest.mark.parametrize(
+    ("tells", "referred", "kept", "since", "gone"),
+    [
+        ([True] * 5, {5}, set(), 100, [1, 2, 3, 4]),
+        ([True] * 5, {5, 2}, {3}, 100, [1, 4]),
+        ([True] * 5, {5}, set(), 3, [1, 2]),
+        ([True, True, True, False, False], {5}, set(), 100, [1, 2]),
+        ([False] * 5, {5}, set(), 100, []),
+    ],
+)
+def test_snapshots_that_tell_where_a_table_is_stay(
+    tells: list[bool], referred: set[int], kept: set[int], since: float, gone: list[int]
+) -> None:
+    """Somebody's rewrite of files says nothing of ours; without its ancestors a table would be merged from the log's
+    beginning once more."""
+    assert expired_snapshots(chain(*tells), 5, referred, kept, since) == gone
+
+
+FILES, LOG = "delta.deletedFileRetentionDuration", "delta.logRetentionDuration"
+
+
+@pytest.mark.parametrize(
+    ("keep_s", "settings", "set_to"),
+    [
+        (DAY, {}, {}),
+        (7 * DAY, {}, {FILES: "interval 210 hours"}),
+        (40 * DAY, {}, {FILES: "interval 1200 hours", LOG: "interval 1200 hours"}),
+        (7 * DAY, {FILES: "interval 60 days"}, {}),
+        (7 * DAY, {FILES: "interval 1 week"}, {FILES: "interval 210 hours"}),
+        (7 * DAY, {FILES: "interval 210 hours"}, {}),
+        (7 * DAY, {FILES: "INTERVAL '1' MONTH"}, {}),
+    ],
+)
+def test_a_table_remembers_what_it_let_go_of_for_longer_than_cuts_are_kept(
+    keep_s: float, settings: dict[str, str], set_to: dict[str, str]
+) -> None:
+    """What Delta's log has forgotten a VACUUM takes for nobody's. Somebody's longer setting stays, and one in words
+    that are not understood: then VACUUM is left out."""
+    assert retention(keep_s, settings) == set_to
+
+
+def test_a_setting_that_is_not_understood_is_not_guessed() -> None:
+    """Too short a guess removes what a kept cut needs."""
+    assert removed_kept_s({}) == 7 * DAY
+    assert removed_kept_s({FILES: "interval 36 hours"}) == 1.5 * DAY
+    assert removed_kept_s({FILES: "soon"}) is None
