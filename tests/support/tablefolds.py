@@ -15,7 +15,7 @@ import pyarrow as pa
 from mergehistories import State, Written
 
 from cdcflow.merge.fold import Change, Row, append, fold, soft_delete, swept, swept_softly
-from cdcflow.merge.policy import Mode
+from cdcflow.merge.policy import Mode, TablePolicy
 from cdcflow.model.table import Column, Table
 
 
@@ -44,6 +44,15 @@ KINDS = {
 }
 DEFAULTS = dict(kind.default for kind in KINDS.values() if kind.default is not None)
 FAMILY = {kind.arrow: kind.family for kind in KINDS.values()}
+
+
+VERSION = 1000
+"""What is added to a column's number where its type is another one than the table's column has."""
+
+
+def table_names(shape: Table) -> dict[str, str]:
+    """What the table calls the columns of its newest shape."""
+    return {c.name: f"{c.name}__2" if c.number > VERSION else c.name for c in shape.columns}
 
 
 class Folded:
@@ -84,15 +93,16 @@ class Folded:
 
     def actual(self, shape: Table, rows: Iterable[Mapping[str, Any]]) -> State:
         """The rows of the table itself in the same words."""
-        names = [c.name for c in shape.columns]
+        in_table = table_names(shape)
+        in_source = {of_table: name for name, of_table in in_table.items()}
         found: State = {}
         for row in rows:
             told = frozenset(row["_missing"] or ())
             key = tuple(row[c] for c in shape.key_columns)
             offset, count = found[key][2:] if key in found else (0, 0)
-            values = {n: row[n] for n in names if n not in told}
+            values = {name: row[of_table] for name, of_table in in_table.items() if of_table not in told}
             # One that is no column's name differs from the fold in any case.
-            missing = told & set(names) | (told - row.keys())
+            missing = frozenset(in_source[n] for n in told if n in in_source) | (told - row.keys())
             found[key] = values, missing, max(offset, row["_offset"]), count + 1
         return found
 
@@ -236,10 +246,13 @@ def _default(column: Column) -> object:
 
 
 class Merged:
-    """What merges make of one table: which changes are in it, since when, and whether it can follow at all."""
+    """What merges make of one table: which changes are in it, since when, and whether it can follow at all, or may."""
 
     def __init__(self, mode: Mode = "current") -> None:
         self.mode = mode
+        self.policy = TablePolicy(mode=mode)
+        self.types: dict[int, pa.DataType] = {}
+        self.is_refused = False
         self.log: list[Written] = []
         self.done = 0
         self.folded: Folded | None = None
@@ -255,14 +268,16 @@ class Merged:
         self.folded, self.done = None, 0
 
     def merge(self, entry: Mapping[str, Any]) -> None:
-        self.is_left_out = False
+        self.is_left_out = self.is_refused = False
         floor, since = _floor(entry), entry.get("since", 0)
         if self.folded is not None:
             new = self.log[self.done :]
-            if not self._follows([shape for shape, _ in new]):
+            shapes = [shape for shape, _ in new]
+            self.is_refused = not self._may_follow(shapes)
+            if self.is_refused or not self._follows(shapes):
                 self.is_left_out = True
                 return
-            self.folded.add(new)
+            self.folded.add(self._versioned(new))
         elif self.log:
             begins = [0, floor or 0] if self.mode == "append" else [floor or 0]
             if entry.get("state") in ("waiting", "reading") and since > begins[0]:
@@ -270,14 +285,14 @@ class Merged:
             for begin in begins:
                 # At least one row, of which the table learns its columns.
                 new = [w for w in self.log if w[1].offset >= min(begin, self.log[-1][1].offset)]
-                self.columns = {}
+                self.columns, self.types = {}, {}
                 if self._follows([shape for shape, _ in new]):
                     break
             else:
                 self.is_left_out = True
                 return
             self.begun, self.folded = begin, FOLDED[self.mode]()
-            self.folded.add(new)
+            self.folded.add(self._versioned(new))
         else:
             return
         self.done = len(self.log)
@@ -306,9 +321,11 @@ class Merged:
                 return False
             for column in shape.columns:
                 family = FAMILY[column.type.arrow]
-                if columns.setdefault(column.number, (column.name, family))[1] != family:
+                held = columns.setdefault(column.number, (column.name, family))[1]
+                fixed = self.policy.incompatible == "stop" or column.name in shape.key_columns
+                if held != family and fixed:
                     return False
-                columns[column.number] = column.name, family
+                columns[column.number] = column.name, held
             # A column that is dropped keeps its name until another needs it.
             names = {c.name.lower() for c in shape.columns}
             numbers = {c.number for c in shape.columns}
@@ -318,13 +335,76 @@ class Merged:
             }
             last = shape
         self.columns = columns
+        before = None if self.folded is None else self.folded.shape
+        if living and before is not None and before.incarnation != living[-1].incarnation:
+            self.types = self._types_by_name(living)
+        for shape in living:
+            for column in shape.columns:
+                held_type = self.types.setdefault(column.number, column.type.arrow)
+                if _is_wider(column.type.arrow, held_type):
+                    self.types[column.number] = column.type.arrow
         return True
+
+    def _types_by_name(self, living: Sequence[Table]) -> dict[int, pa.DataType]:
+        """The types that a table made again finds in the columns of the old one."""
+        assert self.folded is not None
+        assert self.folded.shape is not None
+        old = {c.name.lower(): self.types[c.number % VERSION] for c in self.folded.shape.columns}
+        return {c.number: old[c.name.lower()] for c in living[0].columns if c.name.lower() in old}
+
+    def _may_follow(self, shapes: Sequence[Table]) -> bool:
+        """Whether its policy allows what the source did to the table's shape."""
+        last = None if self.folded is None else self.folded.shape
+        living = [s for s in shapes if s.incarnation == shapes[-1].incarnation]
+        if self.policy.evolve == "evolve" or last is None or not living:
+            return True
+        was, types = {c.number % VERSION: c.name for c in last.columns}, self.types
+        if last.incarnation != living[0].incarnation:
+            by_name = {c.name.lower(): c.number for c in living[0].columns}
+            if any(name.lower() not in by_name for name in was.values()):
+                return False
+            types = self._types_by_name(living)
+            was = {by_name[name.lower()]: name for name in was.values()}
+        now = {c.number: c.name for c in living[-1].columns}
+        if any(now.get(number) != name for number, name in was.items()):
+            return False
+        if any(_is_wider(c.type.arrow, types.get(c.number)) for s in living for c in s.columns):
+            return False
+        come = {c.number for s in (living if last.key else living[-1:]) for c in s.columns} - was.keys()
+        held = {c.number: types.get(c.number, c.type.arrow) for s in living for c in s.columns}
+        retyped = {c.number for s in living for c in s.columns if FAMILY[c.type.arrow] != FAMILY[held[c.number]]}
+        return self.policy.evolve == "add_only" or not come | (retyped - self.retyped)
+
+    @property
+    def retyped(self) -> set[int]:
+        """Columns that have a version already."""
+        columns = () if self.folded is None or self.folded.shape is None else self.folded.shape.columns
+        return {c.number % VERSION for c in columns if c.number > VERSION}
+
+    def _versioned(self, written: Sequence[Written]) -> list[Written]:
+        """The same with other numbers for columns of another type than the table's column has."""
+
+        def numbered(shape: Table) -> Table:
+            if shape.incarnation != written[-1][0].incarnation:
+                return shape
+            columns = (
+                replace(c, number=c.number + VERSION * (self.columns[c.number][1] != FAMILY[c.type.arrow]))
+                for c in shape.columns
+            )
+            return replace(shape, columns=tuple(columns))
+
+        return [(numbered(shape), change) for shape, change in written]
 
     def expected(self) -> State:
         """What the table has in the columns of its newest shape."""
         if self.folded is None or self.folded.shape is None:
             return {}
         return self.folded.expected(self.folded.shape)
+
+
+def _is_wider(new: pa.DataType, old: pa.DataType | None) -> bool:
+    wider = {KINDS[k.wider].arrow: k.arrow for k in KINDS.values() if k.wider is not None}
+    return old is not None and wider.get(new) == old
 
 
 def _floor(entry: Mapping[str, Any]) -> int | None:

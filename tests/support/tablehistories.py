@@ -22,7 +22,7 @@ from typing import Any
 
 from handlog import HandLog
 from mergehistories import Step, differences, make_table
-from tablefolds import FAMILY, KINDS, Folded, Merged
+from tablefolds import FAMILY, KINDS, VERSION, Folded, Merged
 
 from cdcflow.merge.fold import Change
 from cdcflow.merge.policy import Mode, Policies, TablePolicy
@@ -112,6 +112,7 @@ class History:
         self.merged = Merged(random.Random(f"mode {seed}").choice(able or ["current"]))
         self.covered: Counter[str] = Counter()
         self.is_moved_away = False
+        self.policy: TablePolicy | None = None
         self.queue: list[Callable[[int], list[Step]]] = []
         for _ in range(self.chance.choice([0, 3, 9])):  # older than the log
             self._insert(0)
@@ -121,7 +122,12 @@ class History:
     def plan(self) -> list[int]:
         """How many events each segment of the next round has."""
         self.is_moved_away = self.merged.is_there and self.chance.random() < (0.6 if self.merged.is_left_out else 0.04)
-        if self.merged.is_left_out and not self.queue:
+        if self.merged.is_refused:
+            # The remedy: the policy is another one for one merge.
+            self.merged.policy = replace(self.merged.policy, evolve="evolve")
+        elif self.policy is not None:
+            self.merged.policy = self.policy
+        if self.merged.is_left_out and not self.merged.is_refused and not self.queue:
             # The remedy: the folder is moved away, some time, and everything is read again.
             self.queue = [self._begin_backfill, self._read, self._update, self._end_backfill]
         return [self.chance.choice([0, 1, 3, 8, 16]) for _ in range(SEGMENTS)]
@@ -150,7 +156,7 @@ class History:
                 self._widen: 1,
                 self._narrow: 0.5,
                 self._make_again: 0.4,
-                self._break: 0.15,
+                self._break: 0.15 if self.policy is None else 1,
             }
             weights = [weight / 20 if kind.__name__ in self.rare else weight for kind, weight in kinds.items()]
             chosen = self.chance.choices(list(kinds), weights)[0]
@@ -411,6 +417,9 @@ class History:
             self._become(old, replace(old, kind="text", missing=None))
             for row in self.rows:
                 row[old.number] = None if row[old.number] is None else str(row[old.number])
+            if self.policy is not None:  # such a statement writes every row anew, so the table is read again
+                self.entry["whole_since"] = None
+                return self._begin_backfill(offset)
         return []
 
 
@@ -421,18 +430,26 @@ class Histories:
     seeds: Sequence[int]
     log: HandLog
     modes: Sequence[Mode] = ("current",)
+    with_policies: bool = False
+    refused: int = 0
     listed: list[History] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seeds[0])
         self.listed = [History(seed, self.modes) for seed in self.seeds]
+        for history in self.listed if self.with_policies else ():
+            history.merged.policy = history.policy = TablePolicy(
+                mode=history.merged.mode,
+                evolve=self.chance.choice(["evolve", "add_only", "freeze"]),
+                incompatible=self.chance.choice(["stop", "new_column", "new_column"]),
+            )
         # One more table, so that a merge which has to leave out all the others is no failure.
         self.beside = make_table("beside", id="int64")
 
     @property
     def policies(self) -> Policies:
-        """What the settings say of the tables."""
-        return Policies(each={str(h.id): TablePolicy(mode=h.merged.mode) for h in self.listed})
+        """What the settings say of the tables in the next merge."""
+        return Policies(each={str(history.id): history.merged.policy for history in self.listed})
 
     def write_round(self) -> None:
         """The segments of one round. Some older ones become one."""
@@ -479,6 +496,7 @@ class Histories:
         wrong = []
         for history in self.listed:
             history.merged.merge(history.entry)
+            self.refused += history.merged.is_refused
             found = _difference(history, reports.get(str(history.id)), rows)
             if found is not None:
                 wrong.append(
@@ -525,12 +543,12 @@ def _both(folded: Folded, history: History) -> tuple[Counter[tuple[object, ...]]
     living = [row for row in folded.rows.values() if not row.deleted]
     assert not any(row.missing for row in living)
     shape, kinds = folded.shape, {f.number: KINDS[f.kind].family for f in history.fields}
-    numbers = [
-        c.number
+    numbers = {
+        c.number % VERSION: c.number
         for c in (shape.columns if shape is not None and shape.incarnation == history.incarnation else ())
-        if kinds.get(c.number) == FAMILY[c.type.arrow]
-    ]
+        if kinds.get(c.number % VERSION) == FAMILY[c.type.arrow]
+    }
     fold_has: Counter[tuple[object, ...]] = Counter()
     for there in living:
-        fold_has[tuple(there.values.get(str(n)) for n in numbers)] += there.count
+        fold_has[tuple(there.values.get(str(n)) for n in numbers.values())] += there.count
     return fold_has, Counter(tuple(row[n] for n in numbers) for row in history.rows)

@@ -28,6 +28,8 @@ class TableSettings(Settings):
 
     mode: Literal["current", "soft_delete", "append", "history"] | None = None
     history_columns: Literal["cdcflow", "auto_cdc"] | None = None
+    evolve: Literal["evolve", "add_only", "freeze"] | None = None
+    incompatible: Literal["stop", "new_column"] | None = None
 
 
 class MergeTables(TableSettings):

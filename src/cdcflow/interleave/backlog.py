@@ -28,7 +28,7 @@ from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.limits import Limits
 from cdcflow.interleave.messages import Adjust, Chunk, ChunkRead, Planned, PlanTable, RowVersion, Shape, Transactions
 from cdcflow.interleave.progress import CommandRecord, Progress, State, TableProgress
-from cdcflow.interleave.taking_up import taken_up
+from cdcflow.interleave.taking_up import taken_up, with_shape
 from cdcflow.interleave.work import QUIET_WINDOWS_MIN, Work, no_ids
 from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Offset, Token
@@ -182,21 +182,19 @@ class Backlog:
             work.forget_keys()  # no row can be read by them, and the one chunk shows all of these
         size = min(planned.size, self._rows_max(known) // planned.rows_per_unit_max)
         incarnation = getattr(planned.shape, "incarnation", known.incarnation)
-        self._set(
-            table,
-            replace(
-                known,
-                state="reading",
-                plan=planned.plan,
-                size=max(1, size),
-                units=planned.units,
-                incarnation=incarnation,
-                whole=planned.whole,
-                keys_ordered=None if planned.whole else known.keys_ordered,
-                row_version=version,
-                whole_since=known.whole_since if incarnation == known.incarnation else None,
-            ),
+        taken = replace(
+            known,
+            state="reading",
+            plan=planned.plan,
+            size=max(1, size),
+            units=planned.units,
+            incarnation=incarnation,
+            whole=planned.whole,
+            keys_ordered=None if planned.whole else known.keys_ordered,
+            row_version=version,
+            whole_since=known.whole_since if incarnation == known.incarnation else None,
         )
+        self._set(table, with_shape(taken, planned.shape))
         return "taken"
 
     def chunk(self, table: TableId, low: Token) -> Chunk | None:
@@ -310,7 +308,8 @@ class Backlog:
             work.quiet = 0
         if live:
             work.still = 0
-        now = replace(known, rows=known.rows + rows, chunks=chunk.number)
+        shape = None if known.rows + rows else known.shape
+        now = replace(known, rows=known.rows + rows, chunks=chunk.number, shape=shape)
         if chunk.kind != "keys":
             at_end = read.exhausted or chunk.kind == "whole"
             units_done = known.units if at_end else read.units_done

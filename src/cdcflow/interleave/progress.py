@@ -47,6 +47,8 @@ class TableProgress:
                   were lost since, or the table was not captured for a while
     `priority`, `rows_per_second_max`  what an operator adjusted (higher first; 0: no limit, None: the settings') until
                   the generation ends
+    `shape`       of a table of which this generation has read no row: its shape at the start of the capture
+                  (`Table.to_text`), because nothing else in the log may tell what its columns are. None: rows do
     `keys_ordered`  the keys that people ordered to be read again and that are not all read yet, as `KeySet.to_text`
 
     The rest says where to go on and is for the machine and the source only: `plan` and `cursor` as the source wrote
@@ -74,6 +76,7 @@ class TableProgress:
     keys_since: Offset | None = None
     whole_since: Offset | None = None
     keys_ordered: str | None = None
+    shape: str | None = None
 
     @property
     def active(self) -> bool:
@@ -97,19 +100,19 @@ class TableProgress:
             whole_since=self.whole_since,
             priority=self.priority,
             rows_per_second_max=self.rows_per_second_max,
+            shape=self.shape,
         )
 
     def to_json(self, table: TableId) -> dict[str, object]:
         """A table's entry in the JSON of all."""
         entry = {"schema": table.schema, "name": table.name, **{name: getattr(self, name) for name in _FIELDS}}
-        if self.keys_ordered is None:
-            del entry["keys_ordered"]
-        return entry
+        return {name: value for name, value in entry.items() if value is not None or name not in _LATER_FIELDS}
 
     def to_status(self, table: TableId, rate_of_settings: int) -> dict[str, object]:
         """A table's entry in a status: no keys, but the rate that it may be read at (0: no limit) and who says so."""
         entry = self.to_json(table)
-        entry.pop("keys_ordered", None)
+        for name in _LATER_FIELDS:
+            entry.pop(name, None)
         by = "settings" if self.rows_per_second_max is None else "order"
         return {**entry, "rate_limit": self.rate(rate_of_settings), "rate_limit_from": by}
 
@@ -119,6 +122,8 @@ class TableProgress:
 
 
 _FIELDS = tuple(f.name for f in fields(TableProgress))
+_LATER_FIELDS = ("keys_ordered", "shape")
+"""Left out where they say nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from cdcflow.interleave.messages import Shape
 from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.position import Offset
-from cdcflow.model.table import TableId
+from cdcflow.model.table import Table, TableId
 
 
 def taken_up(
@@ -30,8 +30,10 @@ def _known(
             same = known.state != "forgotten" and known.incarnation == incarnation
             # What changed while nobody captured it, or made it another table, is not in the log.
             now = known if same else replace(known, whole_since=None).next_generation(next_offset, incarnation)
+            now = with_shape(now, tables[table])
         else:
             now = replace(known, state="forgotten", plan=None, cursor=None, keys_since=None, keys_ordered=None)
+            now = replace(now, shape=None)
         yield table, now
 
 
@@ -41,4 +43,11 @@ def _new(
     for table in sorted(tables.keys() - stored.tables.keys()):
         incarnation = getattr(tables[table], "incarnation", 0)
         new = TableProgress("cancelled", 0, Offset(0), incarnation, reason="not requested: run a backfill")
-        yield table, new.next_generation(next_offset) if backfill_new else new
+        taken = new.next_generation(next_offset) if backfill_new else new
+        yield table, with_shape(taken, tables[table])
+
+
+def with_shape(known: TableProgress, shape: Shape) -> TableProgress:
+    """What a table looks like stands beside its progress until rows of it tell."""
+    text = None if known.rows or not isinstance(shape, Table) else shape.to_text()
+    return known if known.shape == text else replace(known, shape=text)

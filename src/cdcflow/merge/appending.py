@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from cdcflow.merge.evolution import Evolution
 from cdcflow.merge.modes import APPEND
 from cdcflow.merge.reduce import OURS, Layout
 from cdcflow.merge.statement import Folding
@@ -51,14 +52,16 @@ class Appending(Folding):
         return [*(name_sql(c.name) for c in self.layout.target.columns), *(name for name, _ in APPEND.columns)]
 
 
-def layout_of(target: Target, then: Target, shapes: Sequence[Table]) -> Layout:
-    """How rows of these shapes come into the table that is `target` now, and was `then` when they were its source's.
+def layout_of(target: Target, evolution: Evolution, shapes: Sequence[Table]) -> Layout:
+    """How rows of these shapes come into the table that is `target` now, and came through `evolution` when they were
+    its source's.
 
     A column keeps its place when the source's table is made again, and gets another number. What a shape lacks is NULL:
     the change says nothing of it.
     """
+    then = evolution.target
     numbers = [c.number for c in then.columns]
     numbers += [OURS] * (len(target.columns) - len(numbers))
     columns = tuple(replace(c, number=number) for c, number in zip(target.columns, numbers, strict=True))
     living = tuple(s for s in shapes if s.incarnation == then.incarnation)
-    return Layout(replace(target, columns=columns), living, {}, stamped=True)
+    return Layout(replace(target, columns=columns), living, {}, evolution.numbered, stamped=True)

@@ -27,7 +27,7 @@ from cdcflow.merge.reduce import Layout, Mask
 def masks(layout: Layout) -> Sequence[Mask]:
     """Per shape the columns that a delete leaves unchanged: all that the shape has beside the key."""
     key, at = set(layout.key), {c.number: i for i, c in enumerate(layout.target.columns)}
-    return [frozenset(at[c.number] for c in shape.columns) - key for shape in layout.shapes]
+    return [frozenset(at[c.number] for c in shape.columns) - key for shape in layout.numbered]
 
 
 def with_truncates(layout: Layout, changes: str, truncates: Mapping[int, int], *, moved: bool) -> str:

@@ -14,7 +14,7 @@ added again under the same name gets another one and must not come back with the
 | renamed a column     | renames it                                                             |
 | dropped a column     | keeps it; new rows have NULL there (without a key: all rows)           |
 | dropped, added again | keeps the old one as `<name>__dropped_<number>`, adds the new one      |
-| anything else        | stops, and names column, types and remedy                              |
+| anything else        | stops, and names column, types and remedy; or adds a version of it     |
 
 An evolution is several commits, and a run may die between any two. What was done by then is read from the table and
 not from what it is called: the format gives each of its columns an id that it never uses again (Delta's column
@@ -42,6 +42,15 @@ from dataclasses import dataclass, replace
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge.acts import Act, Add, Describe, Empty, Fill, MissAlso, MissOnly, Rename, Step, Widen
+from cdcflow.merge.column_versions import (
+    base_name,
+    held,
+    numbered,
+    numbered_as,
+    source_number,
+    version_name,
+    version_of,
+)
 from cdcflow.merge.format import ANY, Format
 from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.refusals import CannotFollow, cannot, in_the_way
@@ -55,14 +64,18 @@ class Evolution:
     """`target` is what the table looks like after `steps`. `defaults` (SQL) by column number: what a row of a shape
     without that column has there. `fresh`: the table was dropped and made again at the source, so nothing of what
     stood in it before the newest incarnation's first row lives on. `before`: the table as it is; None: not there.
-    `added`: columns that it does not describe yet. `mode`: what its rows are."""
+    `added`: columns that it does not describe yet. `mode`: what its rows are. `numbered`: the shapes of the newest
+    incarnation, with the numbers that their columns have in the table (`merge.column_versions`), and `current` the
+    table's columns with the numbers that these give them."""
 
     target: Target
     steps: tuple[Step, ...]
     defaults: dict[int, str]
     fresh: bool
+    numbered: tuple[Table, ...]
     before: Target | None = None
     added: tuple[TargetColumn, ...] = ()
+    current: Target | None = None
     mode: ModeRules = CURRENT
 
     def acts(self) -> Iterator[Act]:
@@ -103,12 +116,15 @@ def evolve(
     at: int | None = None,
     format_: Format = ANY,
     mode: ModeRules = CURRENT,
+    *,
+    new_versions: bool = False,
 ) -> Evolution:
     """What must happen to a table (None: it does not exist) before rows of these shapes, oldest first, can come.
 
     Shapes of an incarnation before the last one's are passed over: their rows died with their table. `at`: the cut at
     which the table is. `format_`: what the table is kept in. `mode`: what its rows are; those of changes are told apart
-    by no key, and keep what they say of a column that was dropped.
+    by no key, and keep what they say of a column that was dropped. `new_versions`: where a column cannot hold its new
+    type a version of it comes.
 
     Raises:
         CannotFollow: the message names column, types and remedy.
@@ -134,8 +150,9 @@ def evolve(
         fresh = fresh or target.incarnation != incarnation or (at is not None and target.emptied_at == at)
         current = target if target.incarnation == incarnation else _reborn(target, living)
     goal = current
+    living = list(numbered(current, living, format_, new=new_versions, finds_rows=not mode.keeps_changes))
     for shape in living:
-        goal = _follow(goal, shape, format_)
+        goal = _follow(goal, shape, format_, mode)
     there = {c.number for c in current.columns} if target is not None else set()
     gone = frozenset[int]()
     if not living[-1].key and not mode.keeps_changes:
@@ -149,14 +166,16 @@ def evolve(
         emptied_at=at if fresh else None,
         others=(),
         version=TARGET_VERSION,
+        dropped=tuple(sorted({c.number for c in columns if c.number > 0} - {c.number for c in living[-1].columns})),
     )
+    shapes = tuple(living)
     if target is None:
-        return Evolution(after, (), _defaults(living), fresh, mode=mode)
+        return Evolution(after, (), _defaults(living), fresh, shapes, mode=mode)
     steps = list(_steps(current, goal, living, fresh))
     if not fresh:
         steps += [Empty(c.name) for c in columns if c.number in gone]
     added = tuple(replace(c, id=None) for c in columns if c.number not in there)
-    return Evolution(after, tuple(steps), _defaults(living), fresh, target, added, mode)
+    return Evolution(after, tuple(steps), _defaults(living), fresh, shapes, target, added, current, mode)
 
 
 def _of_changes(shape: Table) -> Table:
@@ -165,30 +184,47 @@ def _of_changes(shape: Table) -> Table:
     return replace(shape, key=(), columns=tuple(replace(column, missing=None) for column in shape.columns))
 
 
-def _follow(target: Target, shape: Table, format_: Format) -> Target:
+def _follow(target: Target, shape: Table, format_: Format, mode: ModeRules) -> Target:
     """What the table looks like once rows of this shape are in it."""
     wanted = {c.number: c for c in shape.columns}
-    taken = {c.name.lower() for c in shape.columns} | {name.lower() for name in target.others}
+    names = _names(target, shape)
+    taken = {name.lower() for name in (*names.values(), *target.others)}
     # Where a name is needed for another number, the column that has it lives on under one that says it was dropped.
     kept = {c.name.lower() for c in target.columns if c.number not in wanted} - taken
     columns: list[TargetColumn] = []
     for column in target.columns:
         new = wanted.get(column.number)
         if new is not None:
-            type_ = _widened(shape, column, format_.holds(_type(shape, new)), format_)
-            columns.append(replace(column, name=new.name, type=type_))
+            type_ = _widened(shape, column, format_.holds(_type(shape, new)), format_, mode)
+            columns.append(replace(column, name=names[new.number], type=type_))
         elif column.name.lower() in kept:
             columns.append(column)
         else:
-            name = _free(f"{column.name}__dropped_{abs(column.number)}", taken | kept)
+            name = _free(f"{column.name}__dropped_{source_number(abs(column.number))}", taken | kept)
             columns.append(replace(column, name=name))
     known = {c.number for c in columns}
     columns += [
-        TargetColumn(c.name, c.number, format_.holds(_type(shape, c))) for c in shape.columns if c.number not in known
+        TargetColumn(names[c.number], c.number, format_.holds(_type(shape, c)))
+        for c in shape.columns
+        if c.number not in known
     ]
     after = replace(target, incarnation=shape.incarnation, key=shape.key, columns=tuple(columns))
     _check_key(target, after, shape)
     return after
+
+
+def _names(target: Target, shape: Table) -> dict[int, str]:
+    """What the table calls the columns of a shape, by number: as the source does, but for versions of them."""
+    names = {c.number: c.name for c in shape.columns if version_of(c.number) == 1}
+    now = {c.number: c.name for c in target.columns}
+    numbers = {c.number for c in shape.columns}
+    kept = {name.lower() for number, name in now.items() if number not in numbers}
+    others = {name.lower() for name in target.others}
+    for column in shape.columns:
+        if column.number not in names:
+            taken = {name.lower() for name in names.values()} | kept | others
+            names[column.number] = version_name(column, now.get(column.number), taken)
+    return names
 
 
 def _steps(current: Target, goal: Target, living: Sequence[Table], fresh: bool) -> Iterator[Step]:
@@ -255,7 +291,9 @@ def _reborn(target: Target, living: Sequence[Table]) -> Target:
     given: set[int] = set()
     columns = []
     for column in target.columns:
-        number = (any_ if column.added else first).get((column.was or column.name).lower(), 0)
+        name, version = column.was or column.name, version_of(column.number)
+        number = (any_ if column.added else first).get((base_name(name) if version > 1 else name).lower(), 0)
+        number = numbered_as(number, version) if number else 0
         columns.append(replace(column, number=0 if number in given else number))
         given.add(number)
     return replace(target, incarnation=shape.incarnation, columns=_numbered_apart(target.columns, columns))
@@ -306,14 +344,16 @@ def _check_key(before: Target, after: Target, shape: Table) -> None:
         raise cannot(shape, f"its key was ({', '.join(before.key)}) and is ({', '.join(after.key)}) now")
 
 
-def _widened(shape: Table, old: TargetColumn, new: str, format_: Format) -> str:
-    if old.type == new or widens(new, old.type):
-        return old.type
-    if format_.widens(old.type, new):
-        return new
+def _widened(shape: Table, old: TargetColumn, new: str, format_: Format, mode: ModeRules) -> str:
+    found = held(old.type, new, format_)
+    if found is not None:
+        return found
+    why = "which does not hold the old values"
     if widens(old.type, new):
-        raise cannot(shape, f"column {old.name} was {old.type} and is {new} now, and {format_.name} cannot widen that")
-    raise cannot(shape, f"column {old.name} was {old.type} and is {new} now, which does not hold the old values")
+        why = f"and {format_.name} cannot widen that"
+    is_key = any(c.name in shape.key_columns for c in shape.columns if c.number == old.number)
+    may_be_versioned = mode.keeps_changes or not is_key
+    raise cannot(shape, f"column {old.name} was {old.type} and is {new} now, {why}", may_be_versioned=may_be_versioned)
 
 
 def _type(shape: Table, column: Column) -> str:

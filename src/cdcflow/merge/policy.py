@@ -14,6 +14,14 @@ HistoryColumns = Literal["cdcflow", "auto_cdc"]
 """What the ends of versions are called: `_valid_from` and `_valid_to`, or as Spark's Auto CDC calls them."""
 
 
+Evolve = Literal["evolve", "add_only", "freeze"]
+"""Which changes of the source's shape a table follows: all; new columns; none."""
+
+Incompatible = Literal["stop", "new_column"]
+"""What becomes of a column whose new type does not hold the old values: the table is left out; the new type gets a
+column of its own."""
+
+
 @dataclass(frozen=True, slots=True)
 class TablePolicy:
     """One table's. Every field has the default of a table of which nobody says anything.
@@ -23,6 +31,13 @@ class TablePolicy:
 
     mode: Mode | None = None
     history_columns: HistoryColumns | None = None
+    evolve: Evolve = "evolve"
+    incompatible: Incompatible = "stop"
+
+    @property
+    def keeps_versions(self) -> bool:
+        """Whether a column may stay beside one of its new type."""
+        return self.incompatible == "new_column"
 
 
 UNSAID = TablePolicy()

@@ -86,6 +86,7 @@ class Family:
 class Layout:
     """The columns of a table after its evolution, and how the shapes in a range map to them.
 
+    `numbered`: the shapes with the numbers that their columns have in the table; none: they have the source's.
     `ended`: the position of a column of ours, which says of a row that it is no more: nothing of such a row counts
     for what comes later. `stamped`: the view of changes also has `n` and `ts`, number and commit time of the
     transaction."""
@@ -93,13 +94,14 @@ class Layout:
     target: Target
     shapes: tuple[Table, ...]
     defaults: Mapping[int, str]
+    numbered: tuple[Table, ...] = ()
     ended: int | None = None
     stamped: bool = False
 
     @classmethod
     def of(cls, evolution: Evolution, shapes: Sequence[Table]) -> Layout:
         living = tuple(s for s in shapes if s.incarnation == evolution.target.incarnation)
-        return cls(evolution.target, living, evolution.defaults)
+        return cls(evolution.target, living, evolution.defaults, evolution.numbered)
 
     def ending_by(self, name: str) -> Layout:
         """The same with a column of ours at the end that says of a row that it is no more."""
@@ -129,7 +131,7 @@ class Layout:
         number = self.target.columns[position].number
         if number == OURS:
             return frozenset()
-        return frozenset(v for v, s in enumerate(self.shapes) if all(c.number != number for c in s.columns))
+        return frozenset(v for v, s in enumerate(self.numbered) if all(c.number != number for c in s.columns))
 
     def early(self, position: int) -> frozenset[int]:
         """Those of them that come before a shape that has it. Behind the last one that has it, it was dropped."""
@@ -155,7 +157,7 @@ def projection(layout: Layout, number: int, *, moved: bool) -> list[str]:
 
     A column that the shape does not have holds its default.
     """
-    shape = layout.shapes[number]
+    shape = layout.numbered[number]
     found = {c.number: c for c in shape.columns}
     at = {c.number: i for i, c in enumerate(layout.target.columns)}
     places = ", ".join(f"{text_sql(c.name)}, {at[c.number]}" for c in shape.columns if c.number in at)

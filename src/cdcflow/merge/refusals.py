@@ -13,11 +13,26 @@ class CannotFollow(ConfigurationError):
     section = "table-not-followed"
 
 
-def cannot(shape: Table, why: str) -> CannotFollow:
+def cannot(shape: Table, why: str, *, may_be_versioned: bool = False) -> CannotFollow:
+    """`may_be_versioned`: it is about a column that may get a version of another type."""
+    other = f"; or set {setting(shape.id, 'incompatible')} to new_column and run `cdcflow merge`"
     return CannotFollow(
         f"table {shape.id} cannot be merged further: {why}",
-        remedy=rebuilt(shape.id),
+        remedy=rebuilt(shape.id) + (other if may_be_versioned else ""),
     )
+
+
+def against_policy(table: TableId, changes: str, policy: str) -> CannotFollow:
+    """The source changed a table in a way that it is not to follow. `changes`: what, by column."""
+    return CannotFollow(
+        f"table {table} does not follow its source: {changes}, and its merge.tables.evolve is {policy}",
+        remedy=f"set {setting(table, 'evolve')} to evolve and run `cdcflow merge`; then it may be {policy} again",
+    )
+
+
+def setting(table: TableId, name: str) -> str:
+    """The path of a setting of one table's."""
+    return f"merge.tables.each.'{table}'.{name}"
 
 
 def in_the_way(shape: Table, column: TargetColumn) -> CannotFollow:

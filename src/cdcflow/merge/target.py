@@ -43,8 +43,9 @@ class Target:
     """What a current-state table looks like, without `_offset` and `_missing`. Kept in a property of the table.
 
     `is_open`: an evolution was begun and not ended. `emptied_at`: the table's position (a cut) when its source table
-    was found to be another one; as long as it is there, rows of the old one may still be in it. `others` are columns
-    of the table that are not ours; not kept.
+    was found to be another one; as long as it is there, rows of the old one may still be in it. `dropped`: the numbers
+    of columns that the newest shape which was merged has not. `others` are columns of the table that are not ours; not
+    kept.
     """
 
     incarnation: int
@@ -54,6 +55,7 @@ class Target:
     emptied_at: int | None = None
     others: tuple[str, ...] = ()
     version: int = TARGET_VERSION
+    dropped: tuple[int, ...] = ()
 
     def to_json(self) -> str:
         return json.dumps(
@@ -65,6 +67,7 @@ class Target:
                 "adding": [[c.name, c.number, c.type, c.id] for c in self.columns if c.added],
                 "open": self.is_open,
                 "emptied_at": self.emptied_at,
+                **({"dropped": self.dropped} if self.dropped else {}),
             },
             separators=(",", ":"),
         )
@@ -91,6 +94,7 @@ class Target:
             value.get("open", False),
             value.get("emptied_at"),
             version=value["version"],
+            dropped=tuple(value.get("dropped", ())),
         )
 
     @property

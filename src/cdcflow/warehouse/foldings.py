@@ -99,7 +99,7 @@ def _append(
     range_: TableRange, session: SqlSession, evolutions: Sequence[Evolution], standing: Standing
 ) -> Iterator[Folding]:
     target, shapes = evolutions[-1].target, shapes_of(range_.files)
-    layouts = [(appending.layout_of(target, e.target, shapes), range_.of(e)) for e in evolutions]
+    layouts = [(appending.layout_of(target, e, shapes), range_.of(e)) for e in evolutions]
     with changes.every(session, layouts) as name:
         yield appending.Appending(
             layouts[-1][0],

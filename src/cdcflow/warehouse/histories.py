@@ -121,9 +121,10 @@ def _ends_of_segments(files: Sequence[InputFile]) -> list[int]:
 def _added(layout: Layout, evolution: Evolution, files: Sequence[InputFile]) -> dict[int, int]:
     """For columns with a default that come with this range, the offset of the first row that has them."""
     known = {c.number for c in evolution.before.columns if not c.added} if evolution.before is not None else set[int]()
+    numbers = {s: {c.number for c in n.columns} for s, n in zip(layout.shapes, layout.numbered, strict=True)}
     found = {}
     for i, column in enumerate(layout.target.columns):
-        having = [f for f in files if any(c.number == column.number for c in f.shape.columns)]
+        having = [f for f in files if column.number in numbers[f.shape]]
         lacks = evolution.before is not None and not evolution.fresh
         if column.number in evolution.defaults and column.number not in known and (lacks or layout.early(i)) and having:
             found[i] = min(max(f.file.first_offset, f.after + 1) for f in having)

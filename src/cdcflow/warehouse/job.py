@@ -218,17 +218,19 @@ class _Run:
         self._checkpoint = log.checkpoint
         self._cut = self._checkpoint.cut
         self._ahead: set[TableId] = set()
-        self._positions = Positions(log, whole, newest, published, warehouse, engines.first.rules)
+        self._positions = Positions(log, whole, newest, published, warehouse, engines.first.rules, policies)
         self._ids: dict[TableId, str] = {}
         self._modes: dict[TableId, ModeRules] = {}
         self._refused: list[CdcflowError] = []
+        self._removed: set[str] = set()
         self._known: Mapping[str, TableId] = {}
         self._chosen: Mapping[TableId, int] = {}
         self._origin = origin
         self._published = published
 
     def tables(self, wanted: Collection[str] | None) -> tuple[TableReport, ...]:
-        known = self._known = self._log.tables(self._published)
+        empty = {str(table): table for table in self._positions.without_rows}
+        known = self._known = {**empty, **self._log.tables(self._published)}
         unknown = sorted(set(wanted or ()) - set(known))
         if unknown:
             raise ConfigurationError(
@@ -275,10 +277,15 @@ class _Run:
         began = time.monotonic()
         before = there.snapshot()
         self._positions.see(table, before)
+        if before is None and self._positions.is_removed(table):
+            self._removed.add(str(table))
+            return None
         policy = self._policies.of(str(table))
         mode = decided(table, None if before is None else before.properties, policy.mode, policy.history_columns)
         if (before is None or str(table) not in self._positions.backfilled) and not self._log.files(table, 0):
-            return None  # a cut shows it, and nothing here says more of it: its rows have expired
+            if before is not None:
+                return None  # a cut shows it, and nothing here says more of it: its rows have expired
+            before = self._made_empty(there, table, engine, mode)
         start, since = self._positions.start(there, table, before, mode)
         if start > self._cut:
             self._ahead.add(table)  # a merge that died had come further with it than this step goes
@@ -286,7 +293,8 @@ class _Run:
         if files and (reason := engine.declines(before, files, mode)) is not None:
             raise HandOver(reason)
         edits = self._edits(there, table, before)
-        range_ = TableRange(table, before, files, start, policy=policy, mode=mode)
+        is_new = self._positions.is_new(table, before)
+        range_ = TableRange(table, before, files, start, policy=policy, mode=mode, is_new=is_new)
         work = TableMerge(self._log, self._positions, engine, there, range_, since, self._origin)
         if files:
             self._watch(Progress(str(table), self._chosen[table], len(self._chosen)))
@@ -323,6 +331,18 @@ class _Run:
             _log.info("table merged", table=report.name, changes=report.changes, seconds=seconds, engine=engine.name)
         return report
 
+    def _made_empty(self, there: CurrentTable, table: TableId, engine: Engine, mode: ModeRules) -> Snapshot | None:
+        """A table that has no row in the log, made. HistoryLost: it had some."""
+        shape = self._positions.empty_shape(table)
+        if shape is None:
+            raise self._positions.history_lost(table)
+        range_ = TableRange(table, None, (), 0, policy=self._policies.of(str(table)), mode=mode)
+        TableMerge(self._log, self._positions, engine, there, range_, 0, self._origin).make_empty(shape)
+        made = there.snapshot()
+        self._positions.see(table, made)
+        _log.info("table made without a row", table=str(table), engine=engine.name)
+        return made
+
     def cut(self, reports: tuple[TableReport, ...]) -> Cut | None:
         """The cut to publish; None where it says nothing new, or a table has not got there."""
         if self._ahead:
@@ -345,6 +365,9 @@ class _Run:
             now = self._positions.backfill(table_at(tables[name].path))
             complete = tables[name].complete and now.floor is not None
             tables[name] = replace(tables[name], complete=complete, state=now.state)
+        for name in self._removed:
+            tables.pop(name, None)
+            left_out.pop(name, None)
         if before is not None and (before.cut, dict(before.tables), dict(before.left_out)) == (
             self._cut,
             tables,
@@ -418,7 +441,7 @@ class _Run:
         return tag_of(self._engines.first.rules.name, self._cut) if version else ""
 
     def _untouched(self, table: TableId) -> bool:
-        if self._published is not None and str(table) in self._published.left_out:
+        if str(table) in self._removed or (self._published is not None and str(table) in self._published.left_out):
             return True  # and it stays out
         entry = self._positions.entry(table)
         return entry is not None and self._published is not None and not self._log.files(table, self._published.cut)
@@ -446,10 +469,10 @@ class _Run:
         if mode.keeps_changes:
             return 0  # nothing is completed later
         entry, before = self._positions.entry(table), self._positions.seen(table)
-        if before is None or before.is_empty:
-            since = 0
-        elif entry is not None and entry.complete and self._published is not None:
+        if entry is not None and entry.complete and self._published is not None:
             since = self._published.cut
+        elif before is None or before.is_empty:
+            since = 0
         else:
             since = None
         if since is not None and not any(f.file.partial for f in self._log.files(table, since)):

@@ -226,7 +226,9 @@ class _View(Generic[Rows]):
             return Live(0, 0, "", 0, 0)  # nothing is sealed yet
         self._check_log()
         checkpoint = self._log.checkpoint
-        self._positions = Positions(self._log, self._log, None, self._published, self._place, self._reader.rules)
+        self._positions = Positions(
+            self._log, self._log, None, self._published, self._place, self._reader.rules, self._policies
+        )
         found = Live[Rows](
             checkpoint.cut,
             checkpoint.next_offset - 1,
@@ -318,7 +320,8 @@ class _View(Generic[Rows]):
         complete = known.is_whole(begun)
         if entry is not None and not files and not sweep:
             complete = entry.complete and known.floor is not None
-        return _Part(TableRange(table, before, files, start, sweep), entry, complete, known.state)
+        range_ = TableRange(table, before, files, start, sweep, policy=self._policies.of(str(table)))
+        return _Part(range_, entry, complete, known.state)
 
     def _check_mode(self, table: TableId, before: Snapshot | None) -> None:
         """

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 import structlog
 
-from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
+from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, SinkUnavailable
 from cdcflow.merge import statement
 from cdcflow.merge.evolution import evolve
 from cdcflow.merge.format import Format
 from cdcflow.merge.modes import CURRENT, ModeRules
+from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.standing import Backfill
 from cdcflow.model.position import Checkpoint
@@ -20,7 +21,7 @@ from cdcflow.warehouse.cut import Cut, CutTable
 from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import CurrentTable, Snapshot
 from cdcflow.warehouse.ranges import grouped
-from cdcflow.warehouse.segments import Range, backfills, sealed, shapes_of
+from cdcflow.warehouse.segments import Range, backfills, sealed, shapes_of, without_rows
 
 _log = structlog.get_logger()
 
@@ -39,6 +40,7 @@ class Positions:
         published: Cut | None,
         warehouse: Warehouse,
         rules: Format,
+        policies: Policies = DEFAULTS,
     ) -> None:
         """
         Raises:
@@ -49,10 +51,12 @@ class Positions:
         self._published = published
         self._warehouse = warehouse
         self._rules = rules
+        self._policies = policies
         self._cut = log.checkpoint.cut
         self._last_cut = whole.checkpoint.cut
         self._backfills = backfills(log, newest)
         self._newest_backfills = backfills(whole, newest)
+        self._without_rows = without_rows(self._backfills)
         self._there: dict[TableId, Snapshot | None] = {}
         self._check_log()
 
@@ -79,6 +83,40 @@ class Positions:
     def backfilled(self) -> frozenset[str]:
         """Names of the tables of which the log says how far their backfill is."""
         return frozenset(self._backfills)
+
+    @property
+    def without_rows(self) -> frozenset[TableId]:
+        """Captured tables of which no row was read; changes of them may be in the log."""
+        return frozenset(self._without_rows)
+
+    def empty_shape(self, table: TableId) -> Table | None:
+        """What a table looks like that has no row in the log; None: it may have had some, which have expired."""
+        floor = self.backfill(table).floor
+        shape = self._without_rows.get(table)
+        known = shape is not None and (self._whole.reaches(0) or (floor is not None and self._whole.has(floor)))
+        return shape if known else None
+
+    def is_removed(self, table: TableId) -> bool:
+        """Whether a table that is not there was taken away by somebody, and does not come back: nobody captures it,
+        and its newest change was in a cut already."""
+        published = self._published
+        return (
+            self.backfill(table).state == "forgotten"
+            and published is not None
+            and not self._log.files(table, published.cut)
+        )
+
+    def is_new(self, table: TableId, before: Snapshot | None) -> bool:
+        """Whether a table is not there, or was only begun: nothing of ours is whole in it, and no cut knows it."""
+        if before is None:
+            return True
+        published = self._published
+        is_known = self.entry(table) is not None or (published is not None and str(table) in published.left_out)
+        return not is_known and not before.transactions.get(self.app(table))
+
+    def history_lost(self, table: TableId) -> HistoryLost:
+        """The error of a table that is to be made anew and has no row in the log."""
+        return self._whole.history_lost(table, 0)
 
     def see(self, table: TableId, found: Snapshot | None) -> None:
         """A table's snapshot, as it was just looked at."""
@@ -133,6 +171,8 @@ class Positions:
                 runbook="other-log",
             )
         done = before.transactions.get(ours, 0)
+        if not done and self._was_empty(there, table, before):
+            done = 0 if self._published is None else self._published.cut
         # A table that nothing was ever merged into is none that a cut was published of, whatever its version.
         if done and entry is not None and self._published is not None and before.version >= entry.version:
             then = done if before.version == entry.version else there.transactions_of(entry.version).get(ours, done)
@@ -152,6 +192,13 @@ class Positions:
             )
         return done
 
+    def _was_empty(self, there: CurrentTable, table: TableId, before: Snapshot) -> bool:
+        """Whether the published cut shows it without a row, as it was made, and nothing has come into it since."""
+        entry = self.entry(table)
+        if entry is None or entry.id != before.id or before.version < entry.version:
+            return False
+        return before.version == entry.version or not there.transactions_of(entry.version).get(self.app(table))
+
     def source(self, table: TableId) -> dict[str, str]:
         return {"log": self._log.log_id, "schema": table.schema, "name": table.name}
 
@@ -165,7 +212,7 @@ class Positions:
             HistoryLost: the log does not reach back to where the table is.
         """
         start = self.position(there, table, before)
-        if before is None or not before.transactions.get(self.app(table)):
+        if before is None or not start:
             return start, self.beginning(table, mode)
         return start, self.behind(table, start, mode)
 
@@ -190,6 +237,8 @@ class Positions:
         Raises:
             CannotFollow, HistoryLost: as `start` does.
         """
+        if not self._whole.files(table, 0):
+            return 0  # it was made without a row
         refused: CdcflowError = self._whole.history_lost(table, 0)
         beginnings = Backfill.of(self._newest_backfills.get(str(table), {})).beginnings()
         if mode.keeps_changes or mode.ends is not None:
@@ -201,9 +250,9 @@ class Positions:
             # At least one row, of which the table learns its columns; the sweep takes it.
             since = min(offset, files[-1].file.last_offset) if files else offset
             try:
-                self._evolve(shapes_of(self._whole.files(table, 0, since)), mode)
+                self._evolve(table, shapes_of(self._whole.files(table, 0, since)), mode)
             except CannotFollow as error:
-                self._evolve([files[-1].shape], mode)  # of a shape that no table can have it says so itself
+                self._evolve(table, [files[-1].shape], mode)  # of a shape that no table can have it says so itself
                 refused = CannotFollow(
                     f"{str(error).splitlines()[0]}, and the log's sealed segments have no later backfill",
                     remedy=f"run `cdcflow backfill {table}`, and `cdcflow merge` once it is sealed (log.seal.age_max)",
@@ -212,11 +261,11 @@ class Positions:
                 return since
         raise refused
 
-    def _evolve(self, shapes: Sequence[Table], mode: ModeRules) -> None:
+    def _evolve(self, table: TableId, shapes: Sequence[Table], mode: ModeRules) -> None:
         """Whether a table follows these shapes. CannotFollow: it does not."""
-        target = None
+        target, new_versions = None, self._policies.of(str(table)).keeps_versions
         for group in grouped(shapes, mode):
-            target = evolve(target, group, format_=self._rules, mode=mode).target
+            target = evolve(target, group, format_=self._rules, mode=mode, new_versions=new_versions).target
 
 
 def overtaken(table: TableId, came_to: int, cut: int) -> SinkUnavailable:

@@ -13,6 +13,7 @@ from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.policy import UNSAID, TablePolicy
 from cdcflow.merge.refusals import CannotFollow, rebuilt
 from cdcflow.merge.seeing import seen
+from cdcflow.merge.shape_policy import check_allowed
 from cdcflow.merge.target import Target
 from cdcflow.model.table import Table, TableId
 from cdcflow.warehouse.port import Snapshot
@@ -24,7 +25,8 @@ class TableRange:
     """The `files` of a table behind cut `start`, in the order of their offsets, and what they come onto.
 
     `before`: the table (None: there is none yet). Rows that it has from before offset `sweep`, and that the range does
-    not touch, go. `mode`: what its rows are. Only of a history: `since`, where the newest backfill began (0: that is
+    not touch, go. `mode`: what its rows are. `is_new`: nobody reads the table yet, so whatever its source did may come
+    into it. Only of a history: `since`, where the newest backfill began (0: that is
     of no more use), and the files with the `transactions` of the range and of these two offsets.
     """
 
@@ -35,6 +37,7 @@ class TableRange:
     sweep: int = 0
     policy: TablePolicy = UNSAID
     mode: ModeRules = CURRENT
+    is_new: bool = False
     since: int = 0
     transactions: Sequence[InputFile] = ()
 
@@ -54,7 +57,10 @@ class TableRange:
             CannotFollow: nothing can.
         """
         target = None if there is None else _described(self.table, there, shapes, self.mode)
-        return evolve(target, shapes, self.start, rules, self.mode)
+        found = evolve(target, shapes, self.start, rules, self.mode, new_versions=self.policy.keeps_versions)
+        if not self.is_new:
+            check_allowed(found, self.policy)
+        return found
 
     def described(self) -> Target:
         """What the table, which is there, looks like before the range.

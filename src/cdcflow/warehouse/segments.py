@@ -16,7 +16,7 @@ from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import HistoryLost, InvariantViolated, SinkUnavailable
 from cdcflow.merge.refusals import rebuilt
 from cdcflow.model.position import Checkpoint
-from cdcflow.model.table import Table, TableId, table_from_json
+from cdcflow.model.table import Table, TableId, table_from_json, table_from_text
 from cdcflow.warehouse.cut import Cut
 from cdcflow.warehouse.paths import table_at
 
@@ -308,6 +308,17 @@ def backfills(log: Range, newest: Checkpoint | None = None) -> Mapping[str, Mapp
         checkpoint = newest
     found = checkpoint.progress.get("tables", {})
     return found if isinstance(found, dict) else {}
+
+
+def without_rows(found: Mapping[str, Mapping[str, Any]]) -> dict[TableId, Table]:
+    """Of these backfills' tables (see `backfills`) those that are captured and of which no row was read, each with its
+    shape."""
+    shapes = [
+        table_from_text(entry["shape"])
+        for entry in found.values()
+        if entry.get("shape") is not None and entry.get("state") != "forgotten"
+    ]
+    return {shape.id: shape for shape in shapes}
 
 
 def present(layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:

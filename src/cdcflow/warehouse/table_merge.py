@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from cdcflow.merge import statement, versions
-from cdcflow.merge.evolution import Evolution
+from cdcflow.merge.evolution import Evolution, evolve
+from cdcflow.model.table import Table
 from cdcflow.warehouse import histories
 from cdcflow.warehouse.foldings import folding
 from cdcflow.warehouse.port import CurrentTable, Engine, Snapshot
@@ -67,6 +68,13 @@ class TableMerge:
         with self._room() as room:
             files = self._engine.located(self._log.layout, self._log.transactions([], [offset]), room)
             return histories.moment(self._there.session, files, offset)
+
+    def make_empty(self, shape: Table) -> None:
+        """Make a table of which the log has no row yet."""
+        mode = self._range.mode
+        target = evolve(None, [shape], format_=self._engine.rules, mode=mode).target
+        source = json.dumps(self._positions.source(self._range.table), separators=(",", ":"))
+        self._there.make(target, source, 0, self._metadata(), mode)
 
     def run(self) -> None:
         """Bring the range into the table."""

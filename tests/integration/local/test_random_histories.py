@@ -43,6 +43,7 @@ from cdcflow.warehouse.reports import MergeReport
 SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 HISTORIES = int(os.environ.get("CDCFLOW_HISTORIES", "200"))
 MANY = int(os.environ.get("CDCFLOW_HISTORIES_MANY", "4500"))
+POLICIES = int(os.environ.get("CDCFLOW_HISTORIES_WITH_POLICIES", "60"))
 TOGETHER = 25
 """Histories in one log."""
 
@@ -75,10 +76,12 @@ def run(
     rounds: int = ROUNDS_MANY,
     table_format: str = "iceberg",
     modes: Sequence[Mode] = MODES,
-) -> None:
+    *,
+    with_policies: bool = False,
+) -> Histories:
     """Merge histories and compare after each merge."""
     warehouse = folder / "warehouse"
-    made = Histories(range(seed, seed + count), HandLog(folder / "log"), modes)
+    made = Histories(range(seed, seed + count), HandLog(folder / "log"), modes, with_policies)
     for _ in range(rounds):
         made.write_round()
         made.move_away(lambda table: warehouse.joinpath(*table_path(table)))
@@ -92,6 +95,7 @@ def run(
                 return found
 
             made.check(report, rows)
+    return made
 
 
 @pytest.mark.parametrize("first", range(0, HISTORIES, TOGETHER))
@@ -108,6 +112,17 @@ def test_histories_of_tables_give_what_the_fold_gives(first: int, tmp_path: Path
         together = sum(COMMITTED, Counter[str]())
         assert together["marked"], together
         assert together["written again"], together
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_histories_of_tables_with_policies_give_what_the_fold_gives(table_format: str, tmp_path: Path) -> None:
+    """Tables that follow some changes of their source only, and such as keep a column beside the one of its new type,
+    by merges that die. What is refused comes once the policy is `evolve`, as its message says."""
+    merge = local.merge if table_format == ONLY else Dying(SEED)
+    made = run(SEED, POLICIES, tmp_path, merge, ROUNDS_MANY, table_format, with_policies=True)
+    versions = sum(len(history.merged.retyped) for history in made.listed)
+    assert made.refused > 0, "other seeds, or fewer changes of shape?"
+    assert versions > 0
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ from cdcflow.interleave.limits import Limits
 from cdcflow.interleave.messages import Planned, PlanTable
 from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.position import Offset
-from cdcflow.model.table import Column, Table, TableId
+from cdcflow.model.table import Column, Table, TableId, table_from_text
 from cdcflow.model.types import ColumnType
 
 ORDERS = TableId("public", "orders")
@@ -138,3 +138,27 @@ def test_shapes_that_do_not_tell_one_table_from_another_are_all_of_the_same_one(
     assert again.progress.tables[ORDERS] == new
     known = replace(READING, incarnation=7)
     assert Backlog(Progress({ORDERS: known}), {ORDERS: "a shape"}, limits, Offset(60), {}).get(ORDERS) == known
+
+
+def test_what_a_table_without_rows_looks_like_stands_in_the_log_until_a_row_of_it_is_read() -> None:
+    """Nothing else in a log tells it, and a merge would make no table. Of others it would only take room."""
+    new = Backlog(Progress(), {ORDERS: ORDERS_TABLE}, Limits(), Offset(1), {})
+    stored = json.loads(json.dumps(new.json()))
+    text = stored["tables"]["public.orders"]["shape"]
+    assert table_from_text(text) == ORDERS_TABLE
+    assert len(text) < 500
+
+    again = Progress.from_json(stored)
+    wider = replace(ORDERS_TABLE, columns=(*ORDERS_TABLE.columns, Column("v", 2, ColumnType("text", pa.string()))))
+    backlog = Backlog(again, {ORDERS: wider}, Limits(), Offset(1), {})
+    backlog.stop(ORDERS, "done")
+    backlog.begin_generation(ORDERS, Offset(5))
+    shape = backlog.progress.tables[ORDERS].shape
+    assert shape is not None
+    assert table_from_text(shape) == wider
+    assert "shape" not in backlog.progress.to_status(0)["public.orders"]  # type: ignore[operator]
+
+    assert taken_up(replace(READING, incarnation=7, shape=text)).progress.tables[ORDERS].shape is None
+    assert "shape" not in READING.to_json(ORDERS)
+    forgotten = Backlog(again, {}, Limits(), Offset(1), {})
+    assert forgotten.progress.tables[ORDERS].shape is None
