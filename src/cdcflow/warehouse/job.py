@@ -268,7 +268,7 @@ class _Run:
         if start > self._cut:
             self._ahead.add(table)  # a merge that died had come further with it than this step goes
         files = self._log.files(table, start, since)
-        if files and (reason := engine.declines(before, files)) is not None:
+        if files and (reason := engine.declines(before, files, mode)) is not None:
             raise HandOver(reason)
         edits = self._edits(there, table, before)
         range_ = TableRange(table, before, files, start, policy=policy, mode=mode)

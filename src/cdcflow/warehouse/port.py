@@ -183,7 +183,7 @@ class Engine(Protocol):
     def table(self, path: Sequence[str]) -> CurrentTable:
         """The table at a path (schema, name)."""
 
-    def declines(self, before: Snapshot | None, files: Sequence[InputFile]) -> str | None:
+    def declines(self, before: Snapshot | None, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
         """Why another engine should merge these files into a table; None: this one will."""
 
     def is_conflict(self, error: BaseException) -> bool:

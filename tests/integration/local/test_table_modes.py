@@ -221,6 +221,19 @@ def test_a_new_table_of_changes_has_all_that_the_log_has(merge: Merge, log: Hand
     assert shown(rows_of(warehouse, ORDERS), "_op") == [("c",), ("c",), ("u",), ("d",), ("r",)]
 
 
+def test_changes_of_floating_point_numbers_without_a_key_are_appended_without_spark(
+    merge: Merge, log: HandLog, warehouse: Path
+) -> None:
+    """Nothing is compared, so that 0.0 and -0.0 need not be told apart; and no default is written into a row."""
+    bag = make_table("bag", key=(), a="float64")
+    grown = make_table("bag", key=(), a="float64", b="date32", missing={"b": "2024-01-01"})
+    log.segment([(bag, "c", {"a": 0.0}), (bag, "c", {"a": -0.0})])
+    log.segment([(grown, "d", {"a": 0.0, "b": None})])
+    assert merge(log.root, warehouse, policies=all_in("append")).published
+    found = [(op, str(a), b) for op, a, b in shown(rows_of(warehouse, bag), "_op", "a", "b")]
+    assert found == [("c", "0.0", None), ("c", "-0.0", None), ("d", "0.0", None)]
+
+
 def test_files_of_appended_changes_do_not_grow_in_number_for_ever(
     merge: Merge, log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
