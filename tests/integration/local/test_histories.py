@@ -140,7 +140,7 @@ def test_a_table_without_a_key_is_refused_by_name(hand_log: HandLog, warehouse: 
     hand_log.segment([(events, "c", {"a": 1})])
     with pytest.raises(CdcflowError, match=r"public\.events .*mode history: it has no key") as error:
         local.merge(hand_log.root, warehouse, policies=HISTORIES)
-    assert "set mode to append" in str(error.value)
+    assert "give it mode current or append" in str(error.value)
     remedy = Policies(HISTORIES.others, {"public.events": TablePolicy("append")})
     assert local.merge(hand_log.root, warehouse, policies=remedy).published
 
