@@ -51,7 +51,7 @@ def versions(
         assert row["_missing"] != []
         values = {name: row[name] for name in columns if name not in missing}
         assert all(row[name] is None for name in missing)
-        ends = []
+        ends: list[End | None] = []
         for offset, side in ((row[names.start], "from"), (row[names.end], "to")):
             position, time, exact = (row[f"_valid_{side}_{part}"] for part in ("position", "time", "exact"))
             if offset is None:

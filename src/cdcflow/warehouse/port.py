@@ -83,7 +83,7 @@ class SqlSession(Protocol):
         says whether the old key is one of them. Returns its name."""
 
     def transactions(self, files: Sequence[InputFile], columns: Sequence[str]) -> str:
-        """A view of the transactions in files of segments: `columns` are expressions over `reduce.TRANSACTIONS_READ`."""
+        """A view of the transactions in files of segments. `columns`: expressions over `reduce.TRANSACTIONS_READ`."""
 
     def view(self, what: str, sql: str) -> str:
         """A view of a query. Returns its name."""

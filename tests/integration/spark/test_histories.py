@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from versiontables import HISTORIES, rows, told
 from cdcflow import local
 from cdcflow.spark import job
 from cdcflow.warehouse.formats import FORMATS
+from cdcflow.warehouse.reports import MergeReport
 
 pytestmark = pytest.mark.spark
 
@@ -30,7 +32,7 @@ def test_versions_are_the_same_by_every_engine(seed: int, table_format: str, spa
     merges = split(random.Random(seed), log.pieces)[-4:]
     first = len(log.pieces) - sum(map(len, merges))
     merges[0] = [*log.pieces[:first], *merges[0]]
-    by = [functools.partial(job.merge, spark), local.merge]
+    by: list[Callable[..., MergeReport]] = [functools.partial(job.merge, spark), local.merge]
     for number, pieces in enumerate(merges):
         write(hand_log, pieces)
         report = by[number % 2](hand_log.root, warehouse, table_format=table_format, policies=HISTORIES)
