@@ -16,8 +16,8 @@ it, lie side by side, and windows over them find which of them begin a version, 
     rows     each with its successor: versions that begin, and open rows of the table that end or are confirmed
 
 The result has the names of a view of changes, so it comes into the table as any other does: whole rows, one for each
-key and `start`, which together are the key of such a table. Behind the source's columns `c<i>` those of `ends.columns`
-follow.
+key and `start`, which together are the key of such a table (`v` 1: one that it has, 0: a new one). Behind the source's
+columns `c<i>` those of `ends.columns` follow.
 """
 
 # ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
@@ -94,8 +94,8 @@ def _events(layout: Layout, names: Names, range_: Range) -> str:
     segment = _first_from(range_.segments, range_.segments, "c.o") if range_.has_reads else "0"
     changes = (
         f"SELECT c.o, c.op, c.v, c.m, c.n, c.o AS f, x.p, x.t, c.op <> 'r' AS x, CAST({segment} AS bigint) AS g,"
-        f" {', '.join(f'c.{c}' for c in columns)}"
-        f" FROM {range_.changes} c LEFT JOIN {range_.transactions} x ON c.n = x.n"
+        f" {', '.join(f'c.{c}' for c in columns)} FROM {range_.changes} c"
+        f" LEFT JOIN {range_.transactions} x ON c.n = x.n"
     )
     open_ = open_rows(layout, names, range_)
     if open_ is None:
@@ -106,7 +106,8 @@ def _events(layout: Layout, names: Names, range_: Range) -> str:
     start = name_sql(names.start)
     return (
         f"{changes} UNION ALL SELECT {OFFSET} AS o, 'b' AS op, -1 AS v,"
-        f" CASE WHEN size({MISSING}) > 0 THEN {missing} END AS m, CAST(0 AS bigint) AS n, {start} AS f, _valid_from_position AS p, _valid_from_time AS t,"
+        f" CASE WHEN size({MISSING}) > 0 THEN {missing} END AS m, CAST(0 AS bigint) AS n, {start} AS f,"
+        f" _valid_from_position AS p, _valid_from_time AS t,"
         f" _valid_from_exact AS x, CAST(0 AS bigint) AS g, {named} FROM ({open_})"
     )
 
@@ -142,8 +143,7 @@ def _settled(layout: Layout, found: Sequence[Family], range_: Range, events: str
     is_hidden = "op = 'r' AND coalesce(ng = g, false)" if range_.has_reads else "false"
     return (
         f"SELECT CASE WHEN {ended} THEN tr ELSE o END AS o, CASE WHEN {ended} THEN 't' ELSE op END AS op,"
-        f" n, f, p, t, x,"
-        f" op <> 'd' AND NOT ({ended}) AS e, tr, tn, {is_hidden} AS h,"
+        f" n, f, p, t, x, op <> 'd' AND NOT ({ended}) AS e, tr, tn, {is_hidden} AS h,"
         f" {missing} AS miss, {', '.join(values)}"
         f" FROM (SELECT *, {behind}, {of_it} FROM (SELECT {', '.join(seen)} FROM ({events})))"
         f" WHERE nn IS NULL OR nn <> n"
@@ -221,7 +221,7 @@ def _rows(layout: Layout, range_: Range, bounds: str) -> str:
     columns = [
         "CASE WHEN eo IS NULL THEN lo ELSE eo END AS o",
         "'c' AS op",
-        "0 AS v",
+        "CASE WHEN op = 'b' THEN 1 ELSE 0 END AS v",
         "miss AS m",
         *(_column(i, range_.added.get(i)) for i in range(at)),
         f"f AS c{at}, p AS c{at + 1}, t AS c{at + 2}, x AS c{at + 3}",

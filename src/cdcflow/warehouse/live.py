@@ -186,8 +186,10 @@ def _read(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What is folded for a table: `range_` onto version `entry.version` (None: onto nothing). `empty`: what it looks like
-    where neither the log nor the published cut has a row of it."""
+    """What is folded for a table: `range_` onto version `entry.version` (None: onto nothing).
+
+    `empty`: what it looks like where neither the log nor the published cut has a row of it.
+    """
 
     range_: TableRange
     entry: CutTable | None

@@ -83,7 +83,8 @@ class SqlSession(Protocol):
         says whether the old key is one of them. Returns its name."""
 
     def transactions(self, files: Sequence[InputFile], columns: Sequence[str]) -> str:
-        """A view of the transactions in files of segments. `columns`: expressions over `reduce.TRANSACTIONS_READ`."""
+        """A view of the transactions in files of segments: `columns` are expressions over `TRANSACTIONS_READ` of
+        `cdcflow.merge.reduce`. Returns its name."""
 
     def view(self, what: str, sql: str) -> str:
         """A view of a query. Returns its name."""
@@ -232,7 +233,7 @@ class Engine(Protocol):
     def table(self, path: Sequence[str]) -> CurrentTable:
         """The table at a path (schema, name)."""
 
-    def declines(self, before: Snapshot | None, files: Sequence[InputFile]) -> str | None:
+    def declines(self, before: Snapshot | None, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
         """Why another engine should merge these files into a table; None: this one will."""
 
     def read_text(self, path: Sequence[str]) -> str | None:

@@ -14,7 +14,6 @@ from mergehistories import Step, make_table
 
 from cdcflow.local.engine import LocalEngine
 from cdcflow.merge.policy import Mode, Policies, TablePolicy
-from cdcflow.model.table import Table
 from cdcflow.warehouse.paths import table_path
 from cdcflow.warehouse.reports import MergeReport
 from cdcflow.warehouse.table_merge import TableMerge
@@ -126,22 +125,18 @@ def test_what_a_policy_does_not_allow_is_refused_in_every_mode(
     assert merge(hand_log.root, warehouse, policies=one_table(mode=mode)).tables[1].left_out is None
 
 
-def orders_made_again(hand_log: HandLog) -> Table:
-    again = replace(make_table("orders", id="int64", amount="int64", note="string"), incarnation=2)
-    hand_log.segment([*SEGMENTS[0], (again, "c", {"id": 3, "amount": 3, "note": "three"})])
-    return again
-
-
 @pytest.mark.parametrize("mode", ["append", "history"])
 def test_what_the_source_did_before_a_table_was_first_merged_is_no_change_of_it(
     mode: Mode, merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such a table comes through several shapes before anybody reads it, also in a second merge after one that died."""
-    orders_made_again(hand_log)
+    again = replace(make_table("orders", id="int64", amount="int64", note="string"), incarnation=2)
+    hand_log.segment([*SEGMENTS[0], (again, "c", {"id": 3, "amount": 3, "note": "three"})])
     frozen = one_table(mode=mode, evolve="freeze")
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(TableMerge, "_looked_at_again", dies)
-        merge(hand_log.root, warehouse, policies=frozen)
+        with pytest.raises(KeyboardInterrupt):
+            merge(hand_log.root, warehouse, policies=frozen)
     assert warehouse.joinpath(*table_path(ORDERS.id)).exists()
     assert merge(hand_log.root, warehouse, policies=frozen).tables[0].left_out is None
 

@@ -117,10 +117,11 @@ BUGS: dict[str, Callable[..., str]] = {
 def test_a_planted_bug_is_seen(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Among logs with these seeds."""
     monkeypatch.setattr(sql, "versions", BUGS[bug])
+    made = [(seed, make(seed)) for seed in range(40)]
 
     def check_all() -> None:
-        for seed in range(40):
-            if (log := make(seed)).pieces:
+        for seed, log in made:
+            if log.pieces:
                 check(seed, log)
 
     with pytest.raises(AssertionError, match="CDCFLOW_VERSION_SEED"):
