@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdcflow.changelog.layout import Layout, LogFile
 from cdcflow.changelog.rows import Shape
 from cdcflow.changelog.sealing import HAND_ON_ROWS, Tally, file_name
-from cdcflow.changelog.segment import Segment, SegmentFile
+from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Table, TableId
 from cdcflow.model.types import ColumnType
@@ -111,12 +112,13 @@ def entry(path: Path, shape: Table, version: int, written: pa.Table, sha256: str
 
 @dataclass
 class SealedLog:
-    """A log that grows by one segment at a time."""
+    """A log that grows by one segment at a time. `has_transactions`: with the file of its transactions."""
 
     root: Path
     next_offset: int = 1
     cut: int = 0
     progress: dict[str, dict[str, Any]] = field(default_factory=dict)
+    has_transactions: bool = False
 
     def __post_init__(self) -> None:
         begin(self.root, "log-of-a-bench")
@@ -132,6 +134,8 @@ class SealedLog:
             files.append(self._file(room, shape, batch, op, unchanged))
             self.next_offset += batch.num_rows
             self.progress[str(shape.id)] = {"state": "done", "generation": 1, "since": 1}
+        if self.has_transactions:
+            files.append(_transactions(room, first, self.next_offset - 1))
         seal(self.root, "log-of-a-bench", (first, self.next_offset - 1), self.cut, files, self.progress)
         return self.cut
 
@@ -162,3 +166,21 @@ class SealedLog:
 
 
 __all__ = ["COLUMNS", "SealedLog", "begin", "entry", "rows", "seal", "table"]
+
+
+def _transactions(room: Path, first: int, last: int) -> SegmentFile:
+    """A transaction for each offset."""
+    numbers = pa.array(np.arange(first, last + 1))
+    count = last + 1 - first
+    times = pa.array(np.arange(first, last + 1) + 1_700_000_000_000_000).cast(pa.timestamp("us", tz="UTC"))
+    columns = {
+        **dict.fromkeys(("number", "first_offset", "last_offset"), numbers),
+        "position": pc.binary_join_element_wise("0", numbers.cast(pa.string()), "/"),
+        "xid": numbers.cast(pa.uint64()),
+        **dict.fromkeys(("commit_ts", "commit_clock"), times),
+        "kind": pa.array(["source"]).take(pa.array(np.zeros(count, np.int64))),
+        "origin": pa.nulls(count, pa.string()),
+    }
+    path = room / "transactions.parquet"
+    pq.write_table(pa.table(columns, TRANSACTIONS_SCHEMA), path, row_group_size=ROW_GROUP)
+    return SegmentFile(path.name, count, path.stat().st_size, "")

@@ -36,7 +36,7 @@ BENCHES = (
         "to-kafka",
         "kafka-latency",
     ),
-    *("mysql.drain", "mysql.backfill", "mysql.memory", "merge"),
+    *("mysql.drain", "mysql.backfill", "mysql.memory", "merge", "tables"),
 )
 """The order in which results are shown."""
 

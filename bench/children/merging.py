@@ -59,7 +59,7 @@ def main() -> int:
         "reduce": reduced,
         "merge_stored": merged_from_a_store,
     }
-    answer(answers, {name: partial(run, spark) for name, run in commands.items()}, lambda: _jobs(spark))
+    answer(answers, {name: partial(run, spark) for name, run in commands.items()}, lambda: jobs(spark))
     spark.stop()
     return 0
 
@@ -307,7 +307,7 @@ def _name(spark: SparkSession, path: str) -> str:
     return table.sql
 
 
-def _jobs(spark: SparkSession) -> int:
+def jobs(spark: SparkSession) -> int:
     return len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))
 
 

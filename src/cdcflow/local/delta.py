@@ -82,8 +82,13 @@ class DeltaTable(FileTable[File]):
 
     def as_of(self, version: int) -> Snapshot:
         self._log = DeltaLog(self._folder)
-        if self._log.update(version) != version:
-            raise VersionGone("Delta has removed that version from the table's log")
+        gone = "the log of the Delta table there does not have that version"
+        try:
+            found = self._log.update(version)
+        except LogBegun as error:
+            raise VersionGone(gone) from error
+        if found != version:
+            raise VersionGone("its folder is gone" if found < 0 else gone)
         return self._told()
 
     def _told(self) -> Snapshot:
@@ -167,7 +172,7 @@ class DeltaTable(FileTable[File]):
         """Files that no kept version has, nor any that was the newest since then, or within Delta's week."""
         self._check_ours()
         now, since = time.time(), kept.since or 0.0
-        if wanted := delta.retention(now - since, self._settings):
+        if wanted := delta.retention(now - since, self._settings, now):
             self.describe(wanted, {"upkeep": "retention"})
         needed = kept.of(self._log.metadata["id"])
         before = min(since, now - delta.REMOVED_KEPT_S)

@@ -16,6 +16,7 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError
 from cdcflow.local.tables import FileTable, Tables
 from cdcflow.merge.format import Format
+from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.types import DECIMAL_TEXT, has_two_zeros, stored
 from cdcflow.model.table import Table
 from cdcflow.warehouse import texts
@@ -83,11 +84,11 @@ class LocalEngine:
     def table(self, path: Sequence[str]) -> FileTable[Any]:
         return self._tables.table(path)
 
-    def declines(self, before: Snapshot | None, files: Sequence[InputFile]) -> str | None:
+    def declines(self, before: Snapshot | None, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
         changes = sum(f.file.rows for f in files)
         if self._changes_max is not None and changes > self._changes_max:
             return f"it has {changes} changes, more than {self._changes_max}"
-        return next((why for shape in {f.shape for f in files} if (why := _strange(shape)) is not None), None)
+        return next((why for shape in {f.shape for f in files} if (why := _strange(shape, mode)) is not None), None)
 
     def read_text(self, path: Sequence[str]) -> str | None:
         return texts.read_text(self._warehouse, path)
@@ -99,7 +100,7 @@ class LocalEngine:
         return self._tables.is_conflict(error)
 
 
-def _strange(shape: Table) -> str | None:
+def _strange(shape: Table, mode: ModeRules) -> str | None:
     """What only Spark does right in a table of this shape."""
     for column in shape.columns:
         try:
@@ -108,6 +109,8 @@ def _strange(shape: Table) -> str | None:
             return None  # no engine can, and the merge says so
         if "struct<" in held.table or DECIMAL_TEXT in (held.convert or ""):
             return f"its column {column.name} is of a type that is merged by Spark only ({column.type.source})"
+        if mode.keeps_changes:
+            continue  # of which nothing is compared, nor filled in
         if has_two_zeros(held.table) and (not shape.key or column.name in shape.key):
             return f"its key has a column of floating-point numbers ({column.name})"
         if column.missing is not None and not held.table.startswith(_SAID_ALIKE):

@@ -18,6 +18,7 @@ from cdcflow.local.tables import FileTable, type_of
 from cdcflow.merge.format import Format
 from cdcflow.merge.target import Target
 from cdcflow.model.table import MISSING, OFFSET
+from cdcflow.warehouse.live import VersionGone
 from cdcflow.warehouse.port import Snapshot
 from cdcflow.warehouse.segments import InputFile
 
@@ -61,7 +62,10 @@ class LocalPastTable:
         return self._table.as_of(version)
 
     def base(self) -> str:
-        return self.session.given("base", self._table.rows())
+        try:
+            return self.session.given("base", self._table.rows())
+        except FileNotFoundError as error:
+            raise VersionGone("files of that version were removed") from error
 
     def result(self, query: str, target: Target) -> pa.Table:
         columns = [(c.name, type_of(c.type)) for c in target.columns]

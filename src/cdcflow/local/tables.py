@@ -305,7 +305,8 @@ class FileTable(ABC, Generic[_File]):
             self._standing = self._stand()  # whatever the keys are
         name = self._stand_for(layout, folding.changes, _kept(folding, self.schema.names)).name
         ((first,),) = self.session.rows(f"SELECT min(o) FROM {folding.changes}")  # noqa: S608  a name of ours
-        self.session.rows(folding.sql(name))
+        for sql in folding.statements(name):
+            self.session.rows(sql)
         key = [name_sql(layout.target.columns[i].name) for i in layout.key] if layout.target.key else []
         offsets = [o for o in (first, folding.ending.truncated_at) if o]
         ended = self._touched_by_end(name, layout.ended_name, folding.ending.before)

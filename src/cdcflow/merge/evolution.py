@@ -100,7 +100,7 @@ class Evolution:
                 case Add(column, default):
                     names.append(column.name)
                     yield step
-                    if default is not None and not self.fresh and not self.mode.keeps_changes:
+                    if default is not None and not self.fresh:
                         yield Fill(column, default, self.mode.open_only)
                 case Fill():
                     yield replace(step, only=self.mode.open_only)
@@ -131,7 +131,7 @@ def evolve(
     """
     mode.check(shapes[-1])
     if mode.keeps_changes:
-        shapes = [replace(shape, key=()) for shape in shapes]
+        shapes = [_of_changes(shape) for shape in shapes]
     incarnation = shapes[-1].incarnation
     living = [s for s in shapes if s.incarnation == incarnation]
     for shape in living:
@@ -171,11 +171,17 @@ def evolve(
     shapes = tuple(living)
     if target is None:
         return Evolution(after, (), _defaults(living), fresh, shapes, mode=mode)
-    steps = list(_steps(current, goal, living, fresh or mode.keeps_changes))
+    steps = list(_steps(current, goal, living, fresh))
     if not fresh:
         steps += [Empty(c.name) for c in columns if c.number in gone]
     added = tuple(replace(c, id=None) for c in columns if c.number not in there)
     return Evolution(after, tuple(steps), _defaults(living), fresh, shapes, target, added, current, mode)
+
+
+def _of_changes(shape: Table) -> Table:
+    """What a shape is for a table whose rows are changes: no key tells them apart, and no statement adds to what an
+    older one said."""
+    return replace(shape, key=(), columns=tuple(replace(column, missing=None) for column in shape.columns))
 
 
 def _follow(target: Target, shape: Table, format_: Format, mode: ModeRules) -> Target:

@@ -14,6 +14,7 @@ The table is as it was at the cut where the range begins, so none of its rows is
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from cdcflow.merge import marking
 from cdcflow.merge.acts import Act, Add, Describe, Empty, Fill, MissAlso, MissOnly, Rename, Widen
@@ -71,9 +72,12 @@ def nothing(target: Target) -> str:
     return f"SELECT * FROM (SELECT {', '.join(columns)}) WHERE {OFFSET} IS NOT NULL"
 
 
-def current(folding: Folding, rows: str, *, broadcast: bool) -> str:
+def current(folding: Folding, rows: str, *, broadcast: bool, together: bool) -> str:
     """The current rows: the target's columns, `_offset` and `_missing`. `rows`: those that the table has, in the
-    target's shape. `broadcast`: so few changes that each machine may have their keys."""
+    target's shape. `broadcast`: so few changes that each machine may have their keys. `together`: so few that one task
+    reduces them, which takes less time than to bring each key's to one place."""
+    if together:
+        folding = replace(folding, changes=f"(SELECT /*+ COALESCE(1) */ * FROM {folding.changes})")
     if folding.empty or folding.emptied:
         return folding.rows()
     if folding.layout.target.key:

@@ -12,6 +12,7 @@ of changes becomes its rows is said where the range becomes SQL (`cdcflow.wareho
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -75,8 +76,7 @@ class ModeRules:
         if self.needs_key and not shape.key:
             raise CannotFollow(
                 f"table {shape.id} cannot be merged with mode {self.name}: it has no key, by which a row is known",
-                remedy=f"set mode to append or current for it: merge.tables.each: {{{shape.id}: {{mode: current}}}},"
-                " and run `cdcflow merge`",
+                remedy=f"give it mode current or append ({_setting(shape.id, CURRENT.name)}), and run `cdcflow merge`",
             )
 
 
@@ -119,7 +119,7 @@ def decided(
     if there is not None and asked not in (None, there):
         raise CannotFollow(
             f"table {table} cannot be merged with mode {_words(asked)}: it was made with mode {_words(there)}",
-            remedy=f"{rebuilt(table)}; or set its mode back: merge.tables.each: {{{table}: {{{_setting(there)}}}}}",
+            remedy=f"{rebuilt(table)}; or set its mode back ({_setting(table, there)}), and run `cdcflow merge`",
         )
     name = there or asked or CURRENT.name
     rules = _KNOWN.get(name)
@@ -128,7 +128,7 @@ def decided(
             f"table {table} cannot be merged: this cdcflow does not know mode {name}",
             remedy="merge with the cdcflow that made the table, or a newer one"
             if there
-            else f"set another one: merge.tables.each: {{{table}: {{mode: current}}}}",
+            else f"set another one ({_setting(table, CURRENT.name)}), and run `cdcflow merge`",
         )
     return rules
 
@@ -146,5 +146,7 @@ def _words(said: str | None) -> str:
     return (said or "").replace("/auto_cdc", " and history_columns auto_cdc")
 
 
-def _setting(said: str) -> str:
-    return "mode: history, history_columns: auto_cdc" if said == HISTORY_AUTO_CDC.said else f"mode: {said}"
+def _setting(table: TableId, said: str) -> str:
+    """The setting that gives one table a mode."""
+    mode = said if said != HISTORY_AUTO_CDC.said else "history, history_columns: auto_cdc"
+    return f"merge.tables.each: {{{json.dumps(str(table), ensure_ascii=False)}: {{mode: {mode}}}}}"

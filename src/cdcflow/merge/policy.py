@@ -11,7 +11,8 @@ Mode = Literal["current", "soft_delete", "append", "history"]
 versions of each row."""
 
 HistoryColumns = Literal["cdcflow", "auto_cdc"]
-"""What the ends of a history's versions are called: `_valid_from` and `_valid_to`, or as in Spark's Auto CDC."""
+"""What the ends of versions are called: `_valid_from` and `_valid_to`, or as Spark's Auto CDC calls them."""
+
 
 Evolve = Literal["evolve", "add_only", "freeze"]
 """Which changes of the source's shape a table follows: all; new columns; none."""

@@ -179,6 +179,10 @@ class Folding:
             ending=self.ending,
         )
 
+    def statements(self, table: str) -> Sequence[str]:
+        """The same as several, where they become one commit in any case."""
+        return [self.sql(table)]
+
     def rows(self) -> str:
         """What comes into a table that has no rows: a query whose columns are the table's, by name."""
         target, sweep = self.layout.target, self.sweep_before

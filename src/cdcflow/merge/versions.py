@@ -15,7 +15,7 @@ from cdcflow.merge.reduce import OURS, Family, Layout
 from cdcflow.merge.statement import Folding
 from cdcflow.merge.target import TargetColumn
 from cdcflow.merge.types import name_sql, text_sql
-from cdcflow.model.table import OFFSET
+from cdcflow.model.table import MISSING, OFFSET
 
 
 def layout_of(layout: Layout, names: Names) -> Layout:
@@ -27,7 +27,16 @@ def layout_of(layout: Layout, names: Names) -> Layout:
 
 @dataclass(frozen=True, slots=True)
 class Versions(Folding):
-    """Versions that come into a table: `changes` has each only once, and whole."""
+    """Versions that come into a table: `changes` has each only once, and whole. Its `v` is 1 of those that take the
+    place of a row of the table, 0 of new ones."""
+
+    def statements(self, table: str) -> Sequence[str]:
+        """New rows need not be looked for in the table."""
+        if self.empty:
+            return [self.sql(table)]
+        kept, new = (replace(self, changes=f"(SELECT * FROM {self.changes} WHERE v = {n})") for n in (1, 0))
+        names = ", ".join([*(name_sql(c.name) for c in self.layout.target.columns), OFFSET, MISSING])
+        return [kept.sql(table), f"INSERT INTO {table} ({names}) {new.rows()}"]
 
     def reduced(self, kinds: Sequence[Family]) -> str:
         listed = self.layout.target.columns

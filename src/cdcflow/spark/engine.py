@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge.format import Format
+from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.cuts import CutsTable
 from cdcflow.spark.formats import table_format
@@ -82,7 +83,7 @@ class SparkEngine:
         table.on_close = partial(self._sessions.give, session)
         return table
 
-    def declines(self, before: Snapshot | None, files: Sequence[InputFile]) -> str | None:
+    def declines(self, before: Snapshot | None, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
         return None
 
     def read_text(self, path: Sequence[str]) -> str | None:

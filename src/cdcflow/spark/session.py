@@ -28,6 +28,9 @@ _SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     # Plans of statements that are done, with their texts: by default Spark keeps a thousand.
     "spark.sql.ui.retainedExecutions": "50",
+    # Stages and tasks that are done, each with its figures: by default a thousand and a hundred thousand.
+    "spark.ui.retainedStages": "100",
+    "spark.ui.retainedTasks": "1000",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",

@@ -135,6 +135,8 @@ def _merge(
     whole = sealed(log, 0 if before is None else before.offset, recent=recent)
     if whole.newest is None:
         return MergeReport(0, 0, False, time.monotonic() - began, ())
+    for name in sorted(policies.each.keys() - whole.tables(before).keys() if policies.each else ()):
+        _log.warning("settings name a table of which the log has no row", table=name)
     reports: dict[str, TableReport] = {}
     published = False
     steps = [whole] if engines.first.reads_in_place else whole.steps(0 if before is None else before.cut)
@@ -288,7 +290,7 @@ class _Run:
         if start > self._cut:
             self._ahead.add(table)  # a merge that died had come further with it than this step goes
         files = self._log.files(table, start, since)
-        if files and (reason := engine.declines(before, files)) is not None:
+        if files and (reason := engine.declines(before, files, mode)) is not None:
             raise HandOver(reason)
         edits = self._edits(there, table, before)
         is_new = self._positions.is_new(table, before)

@@ -49,6 +49,9 @@ TRIES_MAX = 3
 BROADCAST_ROWS_MAX = 1_000_000
 """The keys of so many changes are sent to every executor, rather than the table's rows sorted to meet them."""
 
+TOGETHER_ROWS_MAX = 100_000
+"""So many changes are reduced by one task."""
+
 Rows = TypeVar("Rows")
 RowsMade = TypeVar("RowsMade", covariant=True)
 
@@ -74,7 +77,11 @@ class PastTable(Protocol[RowsMade]):
         """
 
     def base(self) -> str:
-        """A view of the rows that it had, in the columns that it had."""
+        """A view of the rows that it had, in the columns that it had.
+
+        Raises:
+            VersionGone: files of it are not there any more.
+        """
 
     def result(self, query: str, target: Target) -> RowsMade:
         """A query's result; it outlives the session's views. Its columns are the target's, `_offset` and `_missing`."""
@@ -290,13 +297,15 @@ class _View(Generic[Rows]):
                     found[name] = self._rows(there, part)
             except HandOver as reason:
                 found.left_out[name] = f"{reason}\n  {self._reader.remedy}"
+            except VersionGone as gone:
+                found.left_out[name] = self._gone(table, self._entries[name], str(gone)).with_section
             except (CannotFollow, HistoryLost) as error:
-                found.left_out[name] = str(error)
+                found.left_out[name] = error.with_section
 
     def _part(self, there: PastTable[Rows], table: TableId) -> _Part:
         """
         Raises:
-            CannotFollow, HistoryLost: it cannot be shown; the message says why.
+            CannotFollow, HistoryLost, VersionGone: it cannot be shown; the message says why.
         """
         entry = self._entries.get(str(table))
         known = self._positions.backfill(table)
@@ -346,18 +355,16 @@ class _View(Generic[Rows]):
 
     def _snapshot(self, there: PastTable[Rows], table: TableId, entry: CutTable) -> Snapshot:
         """The table as the published cut shows it."""
-        why = "another table is in its folder, made since then"
-        try:
-            found = there.as_of(entry.version)
-        except VersionGone as gone:
-            why = str(gone)
-        else:
-            # An older cdcflow did not keep the id.
-            if entry.id == found.id or (
-                not entry.id and 0 < found.transactions.get(self._positions.app(table), 0) <= self._start
-            ):
-                return found
-        raise HistoryLost(
+        found = there.as_of(entry.version)
+        # An older cdcflow did not keep the id.
+        if entry.id == found.id or (
+            not entry.id and 0 < found.transactions.get(self._positions.app(table), 0) <= self._start
+        ):
+            return found
+        raise VersionGone("another table is in its folder, made since then")
+
+    def _gone(self, table: TableId, entry: CutTable, why: str) -> HistoryLost:
+        return HistoryLost(
             f"version {entry.version} of table {table}, which cut {self._start} of {self._place} shows, is no longer"
             f" there: {why}",
             remedy="run `cdcflow merge`, then read again",
@@ -392,8 +399,9 @@ class _View(Generic[Rows]):
             standing = _Once(rows)
             with folding(range_, session, [evolution], lambda *_: standing()) as found:
                 name = "" if found.empty or found.emptied else standing()
-                broadcast = found.count <= BROADCAST_ROWS_MAX
-                return there.result(sql.current(found, name, broadcast=broadcast), found.layout.target)
+                broadcast, together = (found.count <= most for most in (BROADCAST_ROWS_MAX, TOGETHER_ROWS_MAX))
+                query = sql.current(found, name, broadcast=broadcast, together=together)
+                return there.result(query, found.layout.target)
 
     @contextmanager
     def _files(self, files: Sequence[InputFile]) -> Iterator[list[InputFile]]:

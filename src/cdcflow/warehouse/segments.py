@@ -14,6 +14,7 @@ from cdcflow.changelog.layout import Bounds, Layout, Store, segment_name
 from cdcflow.changelog.reader import LogLocation, check_without_gap, newest_checkpoint
 from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import HistoryLost, InvariantViolated, SinkUnavailable
+from cdcflow.merge.refusals import rebuilt
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId, table_from_json, table_from_text
 from cdcflow.warehouse.cut import Cut
@@ -38,7 +39,9 @@ class InputFile:
 
 
 class SegmentGone(SinkUnavailable):
-    """A segment that was listed was compacted or expired before it was read."""
+    """A segment that was listed was compacted or expired before it was read. Next: read the log anew."""
+
+    section = "busy"
 
 
 class Manifests(Sequence[Segment]):
@@ -243,8 +246,7 @@ class Range:
         return HistoryLost(
             f"merging {table} from cut {after_cut}: the log {self.layout.name} begins at cut {first.first_cut}"
             f" (offset {first.first_offset}); changes before that have expired, and the table would lack them",
-            remedy="move the table's folder away in the warehouse, then run `cdcflow merge`: a new table begins where"
-            " the log does",
+            remedy=f"{rebuilt(table)}: a new table has the changes that the log has, and each row once",
             runbook="log-expired",
         )
 

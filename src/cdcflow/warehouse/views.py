@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from cdcflow.merge.types import name_sql, text_sql
 from cdcflow.warehouse.cut import Cut, CutTable
-from cdcflow.warehouse.formats import iceberg
+from cdcflow.warehouse.formats import delta, iceberg
 from cdcflow.warehouse.paths import VIEWS, Warehouse
 
 LATEST = (VIEWS, "latest.sql")
@@ -35,7 +35,13 @@ def spark_sql(cut: Cut, warehouse: Warehouse, format_: str) -> str:
         else:
             views[_as_spark_does(name)] = _view(name, table, warehouse, format_)
     comments += [f"{name} is not here: {why}" for name, why in sorted(cut.left_out.items())]
-    return "\n".join([*(f"-- {_one_line(one)}" for one in comments), *(f"{view};" for view in views.values()), ""])
+    statements = [*_settings(format_), *views.values()]
+    return "\n".join([*(f"-- {_one_line(one)}" for one in comments), *(f"{one};" for one in statements), ""])
+
+
+def _settings(format_: str) -> list[str]:
+    """Of the reader's session. A table that has not changed for a week has an old version, which Delta would refuse."""
+    return [f"SET {delta.TIME_TRAVEL_ENFORCED} = false"] if format_ == "delta" else []
 
 
 def _absent(table: CutTable, format_: str, *, twice: bool) -> str | None:

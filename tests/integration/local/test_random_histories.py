@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,13 @@ from cdcflow.local.deltalog import DeltaLog
 from cdcflow.local.engine import LocalEngine
 from cdcflow.local.iceberg import IcebergTable
 from cdcflow.local.tables import FileTable
-from cdcflow.merge import reduce
+from cdcflow.merge import appending, ending, evolution, reduce, statement
 from cdcflow.merge.evolution import Evolution
 from cdcflow.merge.policy import Mode
+from cdcflow.merge.reduce import Layout
+from cdcflow.merge.target import Target
 from cdcflow.model.table import Table
-from cdcflow.warehouse import changes, job
+from cdcflow.warehouse import changes, foldings, job, table_merge
 from cdcflow.warehouse.formats import FORMATS
 from cdcflow.warehouse.paths import table_path
 from cdcflow.warehouse.positions import Positions
@@ -301,3 +304,94 @@ def test_a_planted_bug_is_seen(bug: str, table_format: str, tmp_path: Path) -> N
     planted, seed = BUGS[bug]
     with planted(), pytest.raises(AssertionError, match=f"CDCFLOW_HISTORY_SEED={seed} "):
         run(seed, 1, tmp_path, table_format=table_format, modes=["current"])
+
+
+# ── and of other modes ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@contextmanager
+def said_otherwise(of: Any, name: str, instead: Callable[..., Any]) -> Iterator[None]:
+    """`instead` gets what is right, then what is given."""
+    right = getattr(of, name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of, name, lambda *given, **more: instead(right, *given, **more))
+        yield
+
+
+def of_a_delete(mask: Callable[[Layout], frozenset[int]]) -> Callable[..., Any]:
+    return lambda right, layout: [mask(layout) for _ in right(layout)]
+
+
+def with_defaults(right: Callable[..., Layout], target: Target, then: Target, shapes: Sequence[Table]) -> Layout:
+    made = right(target, then, shapes)
+    return replace(made, defaults=evolution._defaults(made.shapes))
+
+
+MODE_BUGS: dict[str, tuple[Mode, Callable[[], Any], int]] = {
+    "deleted rows live": (
+        "soft_delete",
+        lambda: said_otherwise(ending, "marked", lambda _, layout, name: ending.living(layout, name)),
+        1,
+    ),
+    "a delete sends NULLs": (
+        "soft_delete",
+        lambda: said_otherwise(ending, "masks", of_a_delete(lambda layout: frozenset())),
+        1,
+    ),
+    "a delete misses columns of later shapes": (
+        "soft_delete",
+        lambda: said_otherwise(
+            ending, "masks", of_a_delete(lambda layout: frozenset(layout.others) - {layout.ended or 0})
+        ),
+        25,
+    ),
+    "truncates end no row of the range": (
+        "soft_delete",
+        lambda: said_otherwise(
+            ending, "with_truncates", lambda _, layout, name, *more, **moved: f"SELECT * FROM {name}"
+        ),
+        12,
+    ),
+    "truncates end no other row": (
+        "soft_delete",
+        lambda: said_otherwise(foldings, "Ending", lambda right, before, at: right(before, 0)),
+        17,
+    ),
+    "sweeps end no row": (
+        "soft_delete",
+        lambda: said_otherwise(foldings, "Ending", lambda right, before, at: right(0, at)),
+        44,
+    ),
+    "sweeps are not written": (
+        "soft_delete",
+        lambda: said_otherwise(FileTable, "_touched_by_end", lambda *_: frozenset()),
+        126,
+    ),
+    "deleted rows count": ("soft_delete", lambda: said_otherwise(statement, "is_ended", lambda *_: "false"), 4),
+    "renames not followed": ("append", lambda: no_act_of("MissAlso"), 1),
+    "dropped tables' changes lost": (
+        "append",
+        lambda: said_otherwise(table_merge, "grouped", lambda right, *given: right(*given)[-1:]),
+        13,
+    ),
+    "defaults told as sent": (
+        "append",
+        lambda: said_otherwise(appending, "layout_of", with_defaults),
+        25,
+    ),
+    "defaults filled in": (
+        "append",
+        lambda: said_otherwise(evolution, "_of_changes", lambda _, shape: replace(shape, key=())),
+        9,
+    ),
+}
+"""Each with the mode and the seed of a history that shows it."""
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+@pytest.mark.parametrize("bug", MODE_BUGS)
+def test_a_bug_planted_in_a_mode_is_seen(bug: str, table_format: str, tmp_path: Path) -> None:
+    """The same for tables that are not `current`."""
+    mode, planted, seed = MODE_BUGS[bug]
+    with planted(), pytest.raises(AssertionError, match=f"CDCFLOW_HISTORY_SEED={seed} "):
+        run(seed, 1, tmp_path, table_format=table_format, modes=[mode])

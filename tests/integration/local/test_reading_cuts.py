@@ -77,7 +77,7 @@ def at_versions(warehouse: Path, sql: str) -> dict[str, pa.Table]:
             r"CREATE OR REPLACE TEMPORARY VIEW `([^`]+)` AS SELECT \* FROM (.*) VERSION AS OF (.*);", line
         )
         if view is None:
-            assert line.startswith("--"), line
+            assert line.startswith(("--", "SET ")), line
         elif view[2].startswith("delta."):
             there = DeltaTable(view[2].removeprefix("delta.").strip("`"), version=int(view[3]))
             query = QueryBuilder().register("t", there).execute("SELECT * FROM t")

@@ -23,7 +23,7 @@ from cdcflow.local.delta import DeltaTable
 from cdcflow.local.deltalog import DeltaLog
 from cdcflow.local.engine import LocalEngine
 from cdcflow.local.iceberg import IcebergTable
-from cdcflow.warehouse import job, lease
+from cdcflow.warehouse import job, lease, views
 from cdcflow.warehouse.engines import Engines
 from cdcflow.warehouse.formats import delta, iceberg
 from cdcflow.warehouse.lease import folder_lease, upkeep_folder_lease
@@ -272,6 +272,7 @@ def test_a_quiet_table_is_kept_however_old_its_version_is(history: HandLog, ware
             there = engine.table(("public", "quiet"))
             there.snapshot()
             assert iceberg.tag(1) in there._table.refs()  # type: ignore[attr-defined]  # Iceberg's
+        assert f"`quiet` VERSION AS OF '{iceberg.tag(1)}';" in warehouse.joinpath(*views.LATEST).read_text()
 
 
 def test_the_command_expires_and_tells(history: HandLog, warehouse: Path, format_name: str, tmp_path: Path) -> None:

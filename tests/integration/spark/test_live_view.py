@@ -22,6 +22,7 @@ from mergehistories import assert_as_folded, make_world, write_round
 from cdcflow import local
 from cdcflow.model.table import Table
 from cdcflow.spark import read_live
+from cdcflow.warehouse import segments
 from cdcflow.warehouse.formats import FORMATS
 from cdcflow.warehouse.live import Live
 
@@ -97,7 +98,6 @@ def test_live_view_follows_shapes_moved_keys_truncates_and_copies(
     check("no cut is published")
     local.merge(hand_log.root, warehouse, table_format=table_format)
     write_round(world, hand_log, 1)
-    check("one round behind the cut")
     write_round(world, hand_log, 2)
     check("two rounds behind the cut")
 
@@ -142,3 +142,38 @@ def scanned(spark: Any, plan: Any) -> Iterator[int]:
         yield int(java(plan.metrics())["numOutputRows"].value())
     for child in java(plan.children()):
         yield from scanned(spark, child)
+
+
+def test_rows_of_a_live_view_stay_what_they_were_at_the_call(
+    spark: Any, table_format: str, hand_log: HandLog, warehouse: Path
+) -> None:
+    """A query may run for hours while merges go on; a look that was begun shows its moment to the end."""
+    hand_log.state(ORDERS)
+    hand_log.segment([(ORDERS, "c", {"id": n, "doc": "d", "note": "old"}) for n in range(3)])
+    local.merge(hand_log.root, warehouse, table_format=table_format)
+    hand_log.segment([(ORDERS, "u", {"id": 1, "doc": "d", "note": "new"}), (ORDERS, "d", {"id": 2})])
+    shown = read_live(spark, hand_log.root, warehouse)
+    hand_log.segment([(ORDERS, "t", {})])
+    local.merge(hand_log.root, warehouse, table_format=table_format)
+    found = {row["id"]: row["note"] for row in shown["public.orders"].collect()}
+    assert (found, shown.cut) == ({0: "old", 1: "new"}, 2)
+
+
+def test_log_that_is_compacted_under_the_reader_is_read_anew_by_spark(
+    spark: Any, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark looks for files when a plan is made, and says in words of its own that one is gone."""
+    for number in range(3):
+        hand_log.segment([(ORDERS, "c", {"id": number, "doc": "d", "note": "n"})])
+    right, listed = segments.sealed, list[int]()
+
+    def sealed(*given: Any, **more: Any) -> Any:
+        found = right(*given, **more)
+        listed.append(len(found.segments))
+        if len(listed) == 1:
+            hand_log.compact(2)
+        return found
+
+    monkeypatch.setattr("cdcflow.warehouse.live.sealed", sealed)
+    assert read_live(spark, hand_log.root, warehouse, incomplete=True)["public.orders"].count() == 3
+    assert listed == [3, 2]

@@ -14,7 +14,7 @@ from pyspark.sql.connect.session import SparkSession as ConnectSession
 from tests.servers.connect import ConnectServer
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.spark import job, merge_stream, published_cut, read_cut
+from cdcflow.spark import job, merge_stream, published_cut, read_cut, read_live
 
 pytestmark = pytest.mark.spark
 
@@ -63,6 +63,7 @@ def test_sql_of_the_docs_reads_the_newest_rows_and_those_of_the_newest_cut(
             lambda spark, log, place: merge_stream(spark, log, place, checkpoint=log / "c"), id="merge_stream"
         ),
         pytest.param(lambda spark, log, place: read_cut(spark, place), id="read_cut"),
+        pytest.param(lambda spark, log, place: read_live(spark, log, place), id="read_live"),
         pytest.param(lambda spark, log, place: published_cut(spark, place), id="published_cut"),
     ],
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from cdcflow.merge.fold import Change, Row, Rows, fold, swept, unfinished
+from cdcflow.merge.fold import Change, Row, Rows, append, fold, soft_delete, swept, swept_softly, unfinished
 
 
 def row(offset: int, *missing: str, count: int = 1, **values: object) -> Row:
@@ -106,3 +108,67 @@ def test_an_update_keeps_what_its_shape_does_not_have() -> None:
     start: Rows = {(1,): row(1, id=1, a=1, dropped="x"), (2,): row(2, id=2, a=1, dropped="y")}
     found = fold(start, [change(3, "u", id=1, a=2), change(4, "c", id=2, a=2)], ("id",))
     assert found == {(1,): row(3, id=1, a=2, dropped="x"), (2,): row(4, id=2, a=2)}
+
+
+# ── rows that stay when they are deleted ──────────────────────────────────────────────────────────────────────
+
+OTHERS = frozenset({"a", "doc"})
+
+
+def softly(rows: Rows, *changes: Change) -> dict[tuple[object, ...], Row]:
+    return soft_delete(rows, changes, ("id",), OTHERS)
+
+
+def dead(row: Row) -> Row:
+    return replace(row, deleted=True)
+
+
+def test_a_deleted_row_stays_with_its_last_values() -> None:
+    """What a reader wants of it: what it was, and by which change it went."""
+    found = softly({}, change(1, "c", id=1, a=1, doc="D"), change(2, "u", "doc", id=1, a=2), change(3, "d", id=1))
+    assert found == {(1,): dead(row(3, id=1, a=2, doc="D"))}
+
+
+def test_nothing_of_a_deleted_row_is_in_the_next_one_of_its_key() -> None:
+    """It is another row: what the log did not say of it is missing, in `fold` too."""
+    there: Rows = {(1,): dead(row(3, id=1, a=2, doc="D"))}
+    assert softly(there, change(4, "c", id=1, a=3, doc="E")) == {(1,): row(4, id=1, a=3, doc="E")}
+    assert softly(there, change(4, "u", "doc", id=1, a=3)) == {(1,): row(4, "doc", id=1, a=3)}
+
+
+def test_a_delete_of_a_row_that_nobody_knows_leaves_its_key() -> None:
+    """It was deleted before the backfill came to it; and nobody waits for its values."""
+    found = softly({}, change(1, "d", id=1))
+    assert found == {(1,): dead(row(1, "a", "doc", id=1))}
+    assert unfinished(found) == []
+
+
+def test_a_truncate_deletes_the_rows_that_live_and_no_others() -> None:
+    """A row that was deleted before has the offset of its own delete."""
+    there: Rows = {(1,): row(1, id=1, a=1, doc="D"), (2,): dead(row(2, id=2, a=2, doc="E"))}
+    found = softly(there, change(3, "c", id=3, a=3, doc="F"), change(4, "t"), change(5, "c", id=4, a=4, doc="G"))
+    assert found == {
+        (1,): dead(row(4, id=1, a=1, doc="D")),
+        (2,): dead(row(2, id=2, a=2, doc="E")),
+        (3,): dead(row(4, id=3, a=3, doc="F")),
+        (4,): row(5, id=4, a=4, doc="G"),
+    }
+
+
+def test_a_key_change_deletes_the_row_of_the_old_key_and_takes_its_values_along() -> None:
+    """P10: both rows are there, and only one lives."""
+    there: Rows = {(1,): row(1, id=1, a=1, doc="D")}
+    found = softly(there, change(2, "d", id=1), change(3, "c", "doc", before=1, id=2, a=2))
+    assert found == {(1,): dead(row(2, id=1, a=1, doc="D")), (2,): row(3, id=2, a=2, doc="D")}
+
+
+def test_a_sweep_deletes_what_the_backfill_did_not_find() -> None:
+    """G16: no change in the log says when it went, so its offset stays."""
+    there: Rows = {(1,): row(1, id=1, a=1), (2,): row(5, id=2, a=2)}
+    assert swept_softly(there, 3) == {(1,): dead(row(1, id=1, a=1)), (2,): row(5, id=2, a=2)}
+
+
+def test_changes_that_are_appended_stay_what_they_are() -> None:
+    """Nothing is told of one by another."""
+    first, second = change(1, "c", id=1, a=1), change(2, "d", id=1)
+    assert append(append([], [first]), [second]) == [first, second]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cdcflow.warehouse.cut import ListedCut
-from cdcflow.warehouse.formats.delta import removed_kept_s, retention
+from cdcflow.warehouse.formats.delta import removals_known_since, retention
 from cdcflow.warehouse.formats.iceberg import KeptSnapshot, expired_snapshots, expired_tags
 from cdcflow.warehouse.upkeep import first_kept
 
@@ -58,16 +58,17 @@ def test_snapshots_that_tell_where_a_table_is_stay(
 
 
 FILES, LOG = "delta.deletedFileRetentionDuration", "delta.logRetentionDuration"
+KNOWN = "cdcflow.removals_known_since"
 
 
 @pytest.mark.parametrize(
     ("keep_s", "settings", "set_to"),
     [
         (DAY, {}, {}),
-        (7 * DAY, {}, {FILES: "interval 210 hours"}),
-        (40 * DAY, {}, {FILES: "interval 1200 hours", LOG: "interval 1200 hours"}),
+        (7 * DAY, {}, {FILES: "interval 210 hours", KNOWN: str(int(93 * DAY))}),
+        (40 * DAY, {}, {FILES: "interval 1200 hours", LOG: "interval 1200 hours", KNOWN: str(int(93 * DAY))}),
         (7 * DAY, {FILES: "interval 60 days"}, {}),
-        (7 * DAY, {FILES: "interval 1 week"}, {FILES: "interval 210 hours"}),
+        (7 * DAY, {FILES: "interval 8 days"}, {FILES: "interval 210 hours", KNOWN: str(int(92 * DAY))}),
         (7 * DAY, {FILES: "interval 210 hours"}, {}),
         (7 * DAY, {FILES: "INTERVAL '1' MONTH"}, {}),
     ],
@@ -77,11 +78,16 @@ def test_a_table_remembers_what_it_let_go_of_for_longer_than_cuts_are_kept(
 ) -> None:
     """What Delta's log has forgotten a VACUUM takes for nobody's. Somebody's longer setting stays, and one in words
     that are not understood: then VACUUM is left out."""
-    assert retention(keep_s, settings) == set_to
+    assert retention(keep_s, settings, 100 * DAY) == set_to
 
 
-def test_a_setting_that_is_not_understood_is_not_guessed() -> None:
-    """Too short a guess removes what a kept cut needs."""
-    assert removed_kept_s({}) == 7 * DAY
-    assert removed_kept_s({FILES: "interval 36 hours"}) == 1.5 * DAY
-    assert removed_kept_s({FILES: "soon"}) is None
+def test_what_a_log_has_forgotten_stays_forgotten() -> None:
+    """A table that remembers longer from now on knows nothing more of before: a VACUUM would take what it let go of
+    then for nobody's. A setting that is not understood is not guessed at."""
+    assert removals_known_since({}, 100 * DAY) == 93 * DAY
+    assert removals_known_since({FILES: "interval 36 hours"}, 100 * DAY) == 98.5 * DAY
+    assert removals_known_since({FILES: "soon"}, 100 * DAY) == 100 * DAY
+    longer = retention(40 * DAY, {}, 100 * DAY)
+    assert removals_known_since(longer, 100 * DAY) == 93 * DAY
+    assert removals_known_since(longer, 120 * DAY) == 93 * DAY
+    assert removals_known_since(longer, 150 * DAY) == 100 * DAY

@@ -8,7 +8,6 @@ would be Spark jobs. The transaction ids that a table keeps outlive both checkpo
 from __future__ import annotations
 
 import json
-import math
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,11 +30,11 @@ from cdcflow.spark.metastore import Entry
 from cdcflow.spark.sql import StatementTable
 from cdcflow.warehouse.formats.delta import (
     HARMLESS,
-    REMOVED_KEPT_S,
     RULES,
+    TIME_TRAVEL_ENFORCED,
     columns,
     ours,
-    removed_kept_s,
+    removals_known_since,
     retention,
     said,
     vector_path,
@@ -55,6 +54,11 @@ MADE_TRIES = 5
 
 LET_GO_BEFORE_S = 3600.0
 """A commit may say of a file that it let go of it so long before: its statement took long, or clocks differ."""
+
+VACUUMED: Mapping[str, str] = {
+    "spark.databricks.delta.vacuum.logging.enabled": "false",  # else a version of its own each time
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",  # else 10,000 tasks for a folder
+}
 
 COMPACTED: Mapping[str, str] = {
     "spark.databricks.delta.optimize.minFileSize": str(32 << 20),
@@ -111,12 +115,14 @@ class DeltaTable(StatementTable):
         self._entry = entry
         self._looked_at: int | None = None
         self._committed: Mapping[str, Any] | None = None
+        self._seen: Snapshot | None = None
 
     def snapshot(self) -> Snapshot | None:
         found = self._newest()
         self._looked_at, self._committed = int(found.version()), None
         self._keep_entry(is_there=found.version() >= 0)
-        return None if found.version() < 0 else self._told(found)
+        self._seen = None if found.version() < 0 else self._told(found)
+        return self._seen
 
     def _keep_entry(self, *, is_there: bool) -> None:
         if self._entry is not None:
@@ -224,40 +230,38 @@ class DeltaTable(StatementTable):
         found = self.snapshot()
         if found is None or kept.since is None:
             return ""
-        if wanted := retention(time.time() - kept.since, found.properties):
+        now = time.time()
+        if wanted := retention(now - kept.since, found.properties, now):
             listed = ", ".join(f"{text_sql(name)} = {text_sql(value)}" for name, value in wanted.items())
             self.commit(f"ALTER TABLE {self.sql} SET TBLPROPERTIES ({listed})", {"upkeep": "retention"})
-        keep_s = max(REMOVED_KEPT_S, time.time() - kept.since, self._let_go_since(found, kept.of(found.id)))
-        known_s = removed_kept_s({**found.properties, **wanted})
-        if known_s is None or keep_s > known_s:
+        known_since = removals_known_since({**found.properties, **wanted}, now)
+        let_go = self._let_go_at(found, kept.of(found.id))
+        if let_go is not None and let_go < known_since:
             raise HandOver(
-                f"a kept cut shows files that were let go of {keep_s / 86_400:.0f} days ago, and its log remembers them"
-                " for less (delta.deletedFileRetentionDuration)"
+                f"kept cuts show files that it let go of {(now - let_go) / 86_400:.1f} days ago, and its log remembers"
+                f" {(now - known_since) / 86_400:.1f} days: VACUUM would remove them"
             )
-        chosen = {
-            "spark.databricks.delta.vacuum.logging.enabled": "false",  # a version of its own each time
-            "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",  # else 10,000 tasks for a folder
-        }
         before = self._count_files()
-        with self._set(chosen):
-            self._spark.sql(f"VACUUM {self.sql} RETAIN {math.ceil(keep_s * 1000) / 3_600_000:.9f} HOURS")
+        with self._set(VACUUMED):
+            # For as long as its log remembers: Delta refuses less.
+            self._spark.sql(f"VACUUM {self.sql}")
         gone = before - self._count_files()
         return f"{gone} files removed" if gone > 0 else ""
 
-    def _let_go_since(self, found: Snapshot, needed: frozenset[int]) -> float:
-        """For how many seconds the table has let go of files of versions that are needed; 0: of none of them.
+    def _let_go_at(self, found: Snapshot, needed: frozenset[int]) -> float | None:
+        """When, in seconds since 1970, the table first let go of files of a version that is needed; None: of none yet.
 
         Raises:
             HandOver: its log no longer tells.
         """
         oldest = min(needed, default=found.version)
         if oldest >= found.version:
-            return 0.0
+            return None
         rows = self._spark.sql(f"DESCRIBE HISTORY {self.sql}").where(f"version > {oldest}")
         row = rows.selectExpr("min(version) version", "unix_millis(min(timestamp)) at").collect()[0]
         if row.version != oldest + 1:
             raise HandOver(f"its log no longer tells when version {oldest} was replaced")
-        return time.time() - int(row.at) / 1000 + LET_GO_BEFORE_S
+        return int(row.at) / 1000 - LET_GO_BEFORE_S
 
     def _count_files(self) -> int:
         path = self._spark._jvm.org.apache.hadoop.fs.Path(self._path)  # type: ignore[union-attr]  # py4j, as below
@@ -288,11 +292,16 @@ class DeltaTable(StatementTable):
         return {} if found is None else self._transactions(found)
 
     def snapshot_at(self, version: int) -> Snapshot | None:
+        if self._seen is not None and self._seen.version == version:
+            return self._seen
         found = self._version(version)
         return None if found is None or found.version() != version else self._told(found)
 
     def at(self, version: int) -> DataFrame:
-        return self._spark.read.format("delta").option("versionAsOf", version).load(self._path)
+        # Delta refuses a version that is older than its retention, also one that is the newest still. Whether its files
+        # are there was looked at (see `lost`).
+        with self._set({TIME_TRAVEL_ENFORCED: "false"}):
+            return self._spark.read.format("delta").option("versionAsOf", version).load(self._path)
 
     # ── through the JVM ─────────────────────────────────────────────────────────────────────────────────────
 

@@ -29,6 +29,9 @@ REMOVED_KEPT_S = 7 * 86_400.0
 """Files that a table let go of stay at least so long, whatever cuts are kept: a reader may be at them, and a writer may
 not have committed a new one yet. Delta's own least retention."""
 
+TIME_TRAVEL_ENFORCED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
+"""Of a Spark session: with it a version cannot be read that is older than its table's retention."""
+
 LOG_KEPT_S = 30 * 86_400.0
 """Versions stay in a table's log so long: Delta's own default."""
 
@@ -61,23 +64,29 @@ RULES = Format(
 )
 
 
-def retention(keep_s: float, settings: Mapping[str, str]) -> dict[str, str]:
+def retention(keep_s: float, settings: Mapping[str, str], now: float) -> dict[str, str]:
     """Properties that a table lacks for its files and versions to outlive the cuts that are kept. Of what is longer
     Delta's log remembers nothing, so a VACUUM could not know."""
     wanted = {
-        "delta.deletedFileRetentionDuration": max(REMOVED_KEPT_S, 1.25 * keep_s),
-        "delta.logRetentionDuration": max(LOG_KEPT_S, 1.25 * keep_s),
+        _FILES: max(REMOVED_KEPT_S, 1.25 * keep_s),
+        _LOG: max(LOG_KEPT_S, 1.25 * keep_s),
     }
-    return {
+    found = {
         name: f"interval {math.ceil(seconds / 3600)} hours"
         for name, seconds in wanted.items()
         if (there := _set_to(name, settings)) is not None and there < seconds
     }
+    if _FILES in found:
+        found[_KNOWN_SINCE] = str(int(removals_known_since(settings, now)))
+    return found
 
 
-def removed_kept_s(settings: Mapping[str, str]) -> float | None:
-    """How long a table's log remembers a file that is gone; None: in words that are not understood."""
-    return _set_to("delta.deletedFileRetentionDuration", settings)
+def removals_known_since(settings: Mapping[str, str], now: float) -> float:
+    """Since when, in seconds since 1970, a table's log remembers every file that it let go of. VACUUM takes the others
+    for nobody's. What was forgotten before the table was told to remember longer stays forgotten; `now` where it was
+    told in words that are not understood."""
+    remembered_s = _set_to(_FILES, settings)
+    return now if remembered_s is None else max(now - remembered_s, float(settings.get(_KNOWN_SINCE, "0")))
 
 
 def _set_to(name: str, settings: Mapping[str, str]) -> float | None:
@@ -89,7 +98,9 @@ def _set_to(name: str, settings: Mapping[str, str]) -> float | None:
 
 _UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0, "day": 86_400.0, "week": 7 * 86_400.0}
 _INTERVAL = re.compile(rf"(?:interval )?(\d+) ({'|'.join(_UNITS)})s?")
-_DEFAULTS = {"delta.deletedFileRetentionDuration": REMOVED_KEPT_S, "delta.logRetentionDuration": LOG_KEPT_S}
+_FILES, _LOG = "delta.deletedFileRetentionDuration", "delta.logRetentionDuration"
+_KNOWN_SINCE = "cdcflow.removals_known_since"
+_DEFAULTS = {_FILES: REMOVED_KEPT_S, _LOG: LOG_KEPT_S}
 
 
 def is_in(warehouse: Path) -> bool:

@@ -1,0 +1,35 @@
+"""tables: what people read of the warehouse, beside plain scans of the same tables.
+
+`CDCFLOW_BENCH_PARTS` says which parts (none: all), `CDCFLOW_BENCH_FORMATS` in which formats. A part is a function below
+`PARTS`, from a format and a budget to lines.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from bench import tableslive
+from bench.harness import Budget, tell
+from bench.mergeparties import FORMATS
+from bench.results import Line
+
+ROWS = 2_000_000
+"""Rows of a large table."""
+
+PARTS: Mapping[str, Callable[[str, Budget], list[Line]]] = {
+    "live": tableslive.read_live,
+}
+"""In the order in which they run."""
+
+
+def run(budget: Budget, transport: str) -> list[Line]:
+    lines: list[Line] = []
+    chosen = os.environ.get("CDCFLOW_BENCH_PARTS", "").split() or list(PARTS)
+    for table_format in FORMATS:
+        for name in chosen:
+            tell(f"  tables: {name}, {table_format}")
+            found = PARTS[name](table_format, budget)
+            lines += [replace(line, bench="tables", case=f"{table_format}: {line.case}") for line in found]
+    return lines
