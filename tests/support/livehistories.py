@@ -19,6 +19,7 @@ from cdcflow import local
 from cdcflow.local.deltalog import DeltaLog
 from cdcflow.local.engine import LocalCuts, LocalEngine
 from cdcflow.local.iceberg import IcebergTable
+from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.model.table import Table
 from cdcflow.warehouse import job
 from cdcflow.warehouse.live import Live
@@ -27,7 +28,9 @@ from cdcflow.warehouse.reports import MergeReport
 
 
 class Parties(Protocol):
-    """Who merges, who reads."""
+    """Who merges, who reads, with these policies."""
+
+    policies: Policies
 
     def merge(self, log: Path, warehouse: Path) -> MergeReport: ...
 
@@ -53,9 +56,10 @@ class Here:
 
     def __init__(self, table_format: str) -> None:
         self._format = table_format
+        self.policies = DEFAULTS
 
     def merge(self, log: Path, warehouse: Path) -> MergeReport:
-        return local.merge(log, warehouse, table_format=self._format)
+        return local.merge(log, warehouse, table_format=self._format, policies=self.policies)
 
     def merge_and_die(self, log: Path, warehouse: Path, before: int) -> None:
         left = before
@@ -81,7 +85,7 @@ class Here:
             self.merge(log, warehouse)
 
     def read_live(self, log: Path, warehouse: Path) -> Live[Any]:
-        return local.read_live(log, warehouse, incomplete=True)
+        return local.read_live(log, warehouse, incomplete=True, policies=self.policies)
 
     def rows(self, shown: Any) -> Iterable[Mapping[str, Any]]:
         found: list[dict[str, Any]] = shown.to_pylist()
@@ -94,10 +98,12 @@ class Here:
             return self.rows(there.rows())
 
 
-def run(parties: Parties, seed: int, count: int, folder: Path, rounds: int) -> None:
+def run(
+    parties: Parties, seed: int, count: int, folder: Path, rounds: int, *, with_policies: bool = False
+) -> Histories:
     """Compare the live view before merges, between their commits, and after them."""
     warehouse = folder / "warehouse"
-    made = Histories(range(seed, seed + count), HandLog(folder / "log"))
+    made = Histories(range(seed, seed + count), HandLog(folder / "log"), with_policies=with_policies)
     chance = random.Random(seed)
     lost: set[str] = set()
     published: set[str] = set()
@@ -114,6 +120,7 @@ def run(parties: Parties, seed: int, count: int, folder: Path, rounds: int) -> N
 
     for number in range(rounds):
         made.write_round()
+        parties.policies = made.policies
         made.move_away(lambda table: warehouse.joinpath(*table_path(table)))
         lost |= {str(h.id) for h in made.listed if h.is_moved_away} & published
         check("before a merge")
@@ -128,6 +135,7 @@ def run(parties: Parties, seed: int, count: int, folder: Path, rounds: int) -> N
         lost = set()
         published = {table.name for table in report.tables if table.left_out is None}
         check("after a merge")
+    return made
 
 
 def _difference(history: History, live: Live[Any], parties: Parties, *, is_lost: bool) -> str | None:
@@ -155,5 +163,6 @@ def _merged_now(history: History) -> Merged:
     if found.folded is not None:
         found.folded = copy.copy(found.folded)
         found.folded.known = set(found.folded.known)
+    found.types = dict(found.types)
     found.merge(history.entry)
     return found

@@ -365,15 +365,20 @@ class Merged:
                 return False
             types = self._types_by_name(living)
             was = {by_name[name.lower()]: name for name in was.values()}
+        held = {c.number: types.get(c.number, c.type.arrow) for s in living for c in s.columns}
+        retyped = {c.number for s in living for c in s.columns if FAMILY[c.type.arrow] != FAMILY[held[c.number]]}
+        retyped -= self.retyped
         now = {c.number: c.name for c in living[-1].columns}
-        if any(now.get(number) != name for number, name in was.items()):
+        if any(number not in now for number in was):
+            return False
+        # What a new version takes the place of stays where it was.
+        now |= {number: _last_name(name, number, held, living) for number, name in was.items() if number in retyped}
+        if any(now[number] != name for number, name in was.items()):
             return False
         if any(_is_wider(c.type.arrow, types.get(c.number)) for s in living for c in s.columns):
             return False
         come = {c.number for s in (living if last.key else living[-1:]) for c in s.columns} - was.keys()
-        held = {c.number: types.get(c.number, c.type.arrow) for s in living for c in s.columns}
-        retyped = {c.number for s in living for c in s.columns if FAMILY[c.type.arrow] != FAMILY[held[c.number]]}
-        return self.policy.evolve == "add_only" or not come | (retyped - self.retyped)
+        return self.policy.evolve == "add_only" or not come | retyped
 
     @property
     def retyped(self) -> set[int]:
@@ -400,6 +405,18 @@ class Merged:
         if self.folded is None or self.folded.shape is None:
             return {}
         return self.folded.expected(self.folded.shape)
+
+
+def _last_name(name: str, number: int, held: Mapping[int, pa.DataType], shapes: Iterable[Table]) -> str:
+    """What the table calls a column at last, of which these shapes have another type at some time."""
+    for shape in shapes:
+        own = [c.name for c in shape.columns if c.number == number and FAMILY[c.type.arrow] == FAMILY[held[number]]]
+        others = {c.name.lower() for c in shape.columns if c.number != number}
+        if own:
+            name = own[0]
+        elif name.lower() in others:
+            name = f"{name}__dropped_{number}"
+    return name
 
 
 def _is_wider(new: pa.DataType, old: pa.DataType | None) -> bool:

@@ -438,10 +438,11 @@ class Histories:
         self.chance = random.Random(self.seeds[0])
         self.listed = [History(seed, self.modes) for seed in self.seeds]
         for history in self.listed if self.with_policies else ():
+            chance = random.Random(f"policy {history.seed}")
             history.merged.policy = history.policy = TablePolicy(
                 mode=history.merged.mode,
-                evolve=self.chance.choice(["evolve", "add_only", "freeze"]),
-                incompatible=self.chance.choice(["stop", "new_column", "new_column"]),
+                evolve=chance.choice(["evolve", "add_only", "freeze"]),
+                incompatible=chance.choice(["stop", "new_column", "new_column"]),
             )
         # One more table, so that a merge which has to leave out all the others is no failure.
         self.beside = make_table("beside", id="int64")

@@ -65,6 +65,13 @@ def unchanged(target: Target, rows: str, *, sweep_before: int) -> str:
     return f"SELECT {_listed(target, 't')} FROM {rows} t{_kept(sweep_before)}"
 
 
+def nothing(target: Target) -> str:
+    """No row of a table."""
+    columns = [f"CAST(NULL AS {c.type}) AS {name_sql(c.name)}" for c in target.columns]
+    columns += [f"CAST(NULL AS bigint) AS {OFFSET}", f"CAST(NULL AS array<string>) AS {MISSING}"]
+    return f"SELECT * FROM (SELECT {', '.join(columns)}) WHERE {OFFSET} IS NOT NULL"
+
+
 def current(folding: Folding, rows: str, *, broadcast: bool, together: bool) -> str:
     """The current rows: the target's columns, `_offset` and `_missing`. `rows`: those that the table has, in the
     target's shape. `broadcast`: so few changes that each machine may have their keys. `together`: so few that one task

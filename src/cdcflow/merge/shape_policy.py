@@ -49,10 +49,13 @@ def _dropped(before: Target, current: Target, evolution: Evolution) -> Iterator[
 
 def _changed(before: Target, current: Target, evolution: Evolution) -> Iterator[str]:
     numbers = {c.number for c in evolution.numbered[-1].columns}
-    names = {c.number: c.name for c in evolution.target.columns if c.number in numbers}
+    sources = of_source(numbers)
+    names = {c.number: c.name for c in evolution.target.columns if source_number(c.number) in sources}
     for column, now in zip(before.columns, current.columns, strict=True):
         first = column.was or column.name
-        if not column.added and (name := names.get(now.number, first)) != first:
+        # Of versions those that take values now, or did until now.
+        is_read = now.number in numbers or column.number not in before.dropped
+        if is_read and not column.added and (name := names.get(now.number, first)) != first:
             yield f"column {first} was renamed to {name}"
     for step in evolution.steps:
         if isinstance(step, Widen):

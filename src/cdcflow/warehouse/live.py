@@ -28,6 +28,7 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.merge import live as sql
 from cdcflow.merge import statement
+from cdcflow.merge.evolution import evolve
 from cdcflow.merge.format import Format
 from cdcflow.merge.modes import CURRENT, decided
 from cdcflow.merge.policy import DEFAULTS, Policies
@@ -192,12 +193,16 @@ def _read(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What is folded for a table: `range_` onto version `entry.version` (None: onto nothing)."""
+    """What is folded for a table: `range_` onto version `entry.version` (None: onto nothing).
+
+    `empty`: what it looks like where neither the log nor the published cut has a row of it.
+    """
 
     range_: TableRange
     entry: CutTable | None
     complete: bool
     state: str
+    empty: Target | None = None
 
 
 class _View(Generic[Rows]):
@@ -237,7 +242,8 @@ class _View(Generic[Rows]):
             self._start,
         )
         left_out = {} if self._published is None else dict(self._published.left_out)
-        known = {name: table_at(entry.path) for name, entry in self._entries.items()}
+        known = {str(table): table for table in self._positions.without_rows}
+        known |= {name: table_at(entry.path) for name, entry in self._entries.items()}
         known |= self._log.tables_behind(0 if self._published is None else self._published.offset)
         self._check_names(wanted, known.keys() | left_out.keys())
         for name in sorted(known.keys() | left_out.keys()):
@@ -321,7 +327,19 @@ class _View(Generic[Rows]):
         if entry is not None and not files and not sweep:
             complete = entry.complete and known.floor is not None
         range_ = TableRange(table, before, files, start, sweep, policy=self._policies.of(str(table)))
-        return _Part(range_, entry, complete, known.state)
+        empty = self._empty(table) if before is None and not files else None
+        return _Part(range_, entry, complete, known.state, empty)
+
+    def _empty(self, table: TableId) -> Target:
+        """What a table looks like that has no row yet.
+
+        Raises:
+            HistoryLost: it had some.
+        """
+        shape = self._positions.empty_shape(table)
+        if shape is None:
+            raise self._positions.history_lost(table)
+        return evolve(None, [shape], format_=self._reader.rules).target
 
     def _check_mode(self, table: TableId, before: Snapshot | None) -> None:
         """
@@ -360,6 +378,8 @@ class _View(Generic[Rows]):
                 raise HandOver(reason)
             with self._files(range_.files) as files:
                 return self._folded(there, replace(range_, files=files))
+        if part.empty is not None:
+            return there.result(sql.nothing(part.empty), part.empty)
         target = range_.described()
         with _Views(there.session) as views:
             query = sql.unchanged(target, views.add(there.base()), sweep_before=range_.sweep)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +16,12 @@ from typing import Any
 
 import livehistories
 import pytest
+from handlog import HandLog
 from livehistories import Here
+from mergehistories import make_table
 
+from cdcflow import local
+from cdcflow.changelog.layout import Layout
 from cdcflow.local.live import LocalPastTable
 from cdcflow.merge import live, marking
 from cdcflow.model.table import MISSING
@@ -35,6 +40,39 @@ ONLY = os.environ.get("CDCFLOW_HISTORY_FORMAT", "")
 def test_live_view_of_histories_is_the_fold_of_all_that_is_sealed(table_format: str, tmp_path: Path) -> None:
     """Whoever reads live reads what a merge would leave, before it, while it runs, and after it."""
     livehistories.run(Here(table_format), SEED, ALONE or HISTORIES, tmp_path, ROUNDS)
+
+
+@pytest.mark.parametrize("table_format", [ONLY] if ONLY else FORMATS)
+def test_live_view_follows_the_policies_of_shape(table_format: str, tmp_path: Path) -> None:
+    """What a merge would leave out is left out, and a column beside the one of its new type is shown as one."""
+    made = livehistories.run(Here(table_format), SEED, ALONE or HISTORIES, tmp_path, ROUNDS, with_policies=True)
+    assert ALONE or made.refused > 0, "other seeds, or fewer changes of shape?"
+    assert ALONE or any(history.merged.retyped for history in made.listed)
+
+
+def test_live_view_shows_a_table_without_a_row_as_the_next_merge_will(tmp_path: Path) -> None:
+    """Before a merge made it, after that, and once it has rows. One whose rows have expired is left out by name."""
+    log, warehouse = HandLog(tmp_path / "log"), tmp_path / "warehouse"
+    orders, beside = make_table("orders", id="int64", v="string"), make_table("beside", id="int64")
+    log.state(orders)
+    log.progress["public.orders"] |= {"schema": "public", "name": "orders", "shape": orders.to_text()}
+    log.segment([(beside, "c", {"id": 1})])
+    for _ in range(2):
+        shown = local.read_live(log.root, warehouse)
+        assert shown["public.orders"].column_names == ["id", "v", "_offset", "_missing"]
+        assert shown["public.orders"].num_rows == 0
+        assert local.merge(log.root, warehouse).tables[1].complete or not shown.incomplete
+    log.segment([(orders, "c", {"id": 1, "v": "a"})])
+    assert local.read_live(log.root, warehouse)["public.orders"].column("v").to_pylist() == ["a"]
+
+    shutil.rmtree(warehouse)
+    log.state(orders, since=2)
+    log.progress["public.orders"] |= {"schema": "public", "name": "orders", "shape": orders.to_text()}
+    log.segment([(beside, "c", {"id": 2})])
+    for segment in Layout(log.root).segment_offsets()[:2]:
+        shutil.rmtree(Layout(log.root).segment(*segment))  # as retention does
+    shown = local.read_live(log.root, warehouse)
+    assert "cdcflow backfill public.orders" in shown.left_out["public.orders"]
 
 
 @pytest.mark.long

@@ -119,7 +119,8 @@ def test_histories_of_tables_with_policies_give_what_the_fold_gives(table_format
     """Tables that follow some changes of their source only, and such as keep a column beside the one of its new type,
     by merges that die. What is refused comes once the policy is `evolve`, as its message says."""
     merge = local.merge if table_format == ONLY else Dying(SEED)
-    made = run(SEED, POLICIES, tmp_path, merge, ROUNDS_MANY, table_format, with_policies=True)
+    modes: Sequence[Mode] = ("current", "current", "soft_delete")
+    made = run(SEED, POLICIES, tmp_path, merge, ROUNDS_MANY, table_format, modes, with_policies=True)
     versions = sum(len(history.merged.retyped) for history in made.listed)
     assert made.refused > 0, "other seeds, or fewer changes of shape?"
     assert versions > 0

@@ -12,6 +12,7 @@ import pytest
 from cdcflow.merge.acts import Add
 from cdcflow.merge.column_versions import numbered_as, source_number, version_of
 from cdcflow.merge.evolution import Evolution, evolve
+from cdcflow.merge.modes import APPEND
 from cdcflow.merge.policy import TablePolicy
 from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.seeing import seen
@@ -158,6 +159,28 @@ def test_a_version_s_name_is_no_other_column_s_and_follows_a_rename() -> None:
     renamed = shape(("total", 2, TEXT), ("note", 3, TEXT), ("amount", 4, INT))
     found = allowed(KEEPING, renamed, target=versioned).target
     assert [c.name for c in found.columns][1:] == ["amount__dropped_2", "note", "total__2", "amount"]
+
+
+def test_a_column_that_is_renamed_before_it_gets_a_version_was_renamed() -> None:
+    """Its own name would be gone for whoever reads it. Renamed with its new type, or later, it keeps its name."""
+    policy = replace(KEEPING, evolve="add_only")
+    renamed = shape(("total", 2, INT), ("note", 3, TEXT))
+    after = shape(("total", 2, TEXT), ("note", 3, TEXT))
+    with pytest.raises(CannotFollow, match="column amount was renamed to total,"):
+        allowed(policy, renamed, after)
+    found = allowed(policy, RETYPED, after)
+    assert [c.name for c in found.target.columns][1:] == ["amount", "note", "total__2"]
+
+
+def test_in_a_table_of_changes_any_column_may_have_versions() -> None:
+    """No row is looked for in it, so neither its key nor the lack of one stands in the way."""
+    for keyed in (FIRST, replace(FIRST, key=())):
+        before = evolve(None, [keyed], mode=APPEND).target
+        retyped = replace(keyed, columns=(Column("id", 1, ColumnType("t", TEXT)), *RETYPED.columns[1:]))
+        with pytest.raises(CannotFollow, match=r"incompatible to new_column"):
+            evolve(before, [retyped], mode=APPEND)
+        found = evolve(before, [keyed, retyped], mode=APPEND, new_versions=True)
+        assert [c.name for c in found.target.columns] == ["id", "amount", "note", "id__2", "amount__2"]
 
 
 def test_keys_and_tables_without_a_key_have_no_versions() -> None:
