@@ -29,6 +29,7 @@ class TableSettings(Settings):
     mode: Literal["current", "soft_delete", "append", "history"] | None = None
     evolve: Literal["evolve", "add_only", "freeze"] | None = None
     incompatible: Literal["stop", "new_column"] | None = None
+    readable: Literal["fast", "wide"] | None = None
 
 
 class MergeTables(TableSettings):

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 import structlog
 from deltalake import DeltaTable as ForeignTable
 
+from cdcflow.warehouse.formats.delta import MAPPING
 from cdcflow.warehouse.port import HandOver
 
 CHECKPOINT_EVERY = 10
@@ -30,6 +31,10 @@ CHECKPOINT_EVERY = 10
 
 FEATURES = frozenset({"deletionVectors", "columnMapping", "invariants", "appendOnly", "timestampNtz", "typeWidening"})
 """Table features that are understood here."""
+
+PROTOCOLS = ((3, 7), (1, 2), (2, 5))
+"""Versions for readers and writers: with features by name; of a plain table; of one that Spark gave column mapping,
+which may also have a change feed, constraints and generated columns."""
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _VERSION = re.compile(r"(\d{20})\.json")
@@ -303,16 +308,21 @@ def sync_folder(folder: Path) -> None:
 def unread(protocol: Action, metadata: Action) -> str | None:
     """What a table asks of its writers that is not done here; None: nothing."""
     features = {*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())}
-    if (protocol["minReaderVersion"], protocol["minWriterVersion"]) != (3, 7):
+    if (protocol["minReaderVersion"], protocol["minWriterVersion"]) not in PROTOCOLS:
         return "it follows an older protocol of Delta"
     if strange := sorted(features - FEATURES):
         return f"it has features of Delta that only Spark knows: {', '.join(strange)}"
     if metadata.get("partitionColumns"):
         return "it is partitioned"
     settings = metadata.get("configuration") or {}
-    if settings.get("delta.columnMapping.mode") != "name" or settings.get("delta.appendOnly") == "true":
+    if settings.get(MAPPING, "none") not in ("name", "none") or settings.get("delta.appendOnly") == "true":
         return "its properties are not those of a current-state table"
+    if settings.get("delta.enableChangeDataFeed") == "true" or any(
+        s.startswith("delta.constraints.") for s in settings
+    ):
+        return "it has a change feed or constraints"
     fields = json.loads(metadata["schemaString"])["fields"]
-    if any(key.startswith("delta.invariants") for key in itertools.chain(*(f["metadata"] for f in fields))):
-        return "it has invariants"
+    computed = ("delta.invariants", "delta.generationExpression")
+    if any(key.startswith(computed) for key in itertools.chain(*(f["metadata"] for f in fields))):
+        return "it has invariants or generated columns"
     return None

@@ -185,7 +185,7 @@ class IcebergTable(FileTable[FileScanTask]):
         with contextlib.suppress(NoSuchTableError):
             self._catalog.drop_table(self._identifier)
         self._loaded = self._catalog.create_table(
-            self._identifier, columns, location=str(self._location), properties={**RULES.properties, **properties}
+            self._identifier, columns, location=str(self._location), properties=dict(properties)
         )
 
     def describe(self, properties: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
@@ -204,6 +204,10 @@ class IcebergTable(FileTable[FileScanTask]):
     def widen(self, name: str, type_: pa.DataType, metadata: Mapping[str, Any]) -> None:
         with self._changing() as change, change.update_schema() as update:
             update.update_column((name,), field_type=_iceberg(type_))
+
+    @property
+    def _marks(self) -> bool:
+        return iceberg.marks(self._table.properties)
 
     @property
     def schema(self) -> pa.Schema:

@@ -113,8 +113,9 @@ class StatementTable(ABC):
     def at(self, version: int) -> DataFrame:
         """The rows of a version."""
 
-    def make(self, target: Target, source: str, begun: int, metadata: Mapping[str, Any]) -> None:
-        self.commit(statement.create(self.sql, self._rules, target, source, begun, self.location), metadata)
+    def make(self, target: Target, source: str, begun: int, metadata: Mapping[str, Any], *, wide: bool = False) -> None:
+        rules = self._rules.making(target.columns, wide=wide)
+        self.commit(statement.create(self.sql, rules, target, source, begun, self.location), metadata)
 
     def begin(self, begun: int, metadata: Mapping[str, Any]) -> None:
         self.commit(statement.begin(self.sql, begun), metadata)

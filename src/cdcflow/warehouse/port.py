@@ -102,8 +102,8 @@ class CurrentTable(Protocol):
     def pin(self, version: int, cut: int) -> None:
         """Keep a version for as long as its cut is kept, where the format does not by itself."""
 
-    def make(self, target: Target, source: str, begun: int, metadata: Mapping[str, Any]) -> None:
-        """Create it (see `statement.create`)."""
+    def make(self, target: Target, source: str, begun: int, metadata: Mapping[str, Any], *, wide: bool = False) -> None:
+        """Create it (see `statement.create`). `wide`: so that as many readers as possible open it."""
 
     def begin(self, begun: int, metadata: Mapping[str, Any]) -> None:
         """Of a table that was made and has no rows yet: from where it is folded now."""

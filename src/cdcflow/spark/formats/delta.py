@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 import structlog
 
 from cdcflow.errors import SinkUnavailable
+from cdcflow.merge.acts import Act
 from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.statement import Folding
 from cdcflow.merge.target import Target
@@ -26,7 +27,17 @@ from cdcflow.merge.types import name_sql
 from cdcflow.spark.formats.delta_transaction import NewerRows, Transaction, serve
 from cdcflow.spark.metastore import Entry
 from cdcflow.spark.sql import StatementTable
-from cdcflow.warehouse.formats.delta import HARMLESS, RULES, columns, ours, said, vector_path
+from cdcflow.warehouse.formats.delta import (
+    HARMLESS,
+    MAPPING,
+    RULES,
+    columns,
+    is_mapped,
+    needs_mapping,
+    ours,
+    said,
+    vector_path,
+)
 from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import Snapshot
 
@@ -136,13 +147,21 @@ class DeltaTable(StatementTable):
         self._committed = metadata
         return True
 
-    def make(self, target: Target, source: str, begun: int, metadata: Mapping[str, Any]) -> None:
+    def follow(self, act: Act, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
+        if needs_mapping(act):
+            settings = dict(self._as_java(self._newest().metadata().configuration()))
+            if not is_mapped({str(k): str(v) for k, v in settings.items()}):
+                # Its columns get the numbers of their places as ids, which is what the description has.
+                self.commit(f"ALTER TABLE {self.sql} SET TBLPROPERTIES ('{MAPPING}' = 'name')", metadata)
+        super().follow(act, metadata, app, version)
+
+    def make(self, target: Target, source: str, begun: int, metadata: Mapping[str, Any], *, wide: bool = False) -> None:
         """Also where another driver makes it just now, or died over it: what that leaves before its first commit are
         empty folders, which Delta takes for a table without columns, or for a stranger's data."""
         for _ in range(MADE_TRIES):
             is_free = self._without_empty_folders(self._path)
             try:
-                super().make(target, source, begun, metadata)
+                super().make(target, source, begun, metadata, wide=wide)
             except Exception as error:
                 if "NON_EMPTY_LOCATION" not in str(error):
                     raise
