@@ -26,6 +26,7 @@ from cdcflow.local import vectors
 from cdcflow.local.deltalog import Action, Conflict, DeltaLog, File, local_path, sync_folder, unread
 from cdcflow.local.scan import Ends, Numbers, Rows, named
 from cdcflow.local.tables import TYPES, FileTable, type_of
+from cdcflow.merge.format import Format
 from cdcflow.warehouse.formats import delta
 from cdcflow.warehouse.formats.delta import (
     COLUMN_ID,
@@ -116,9 +117,16 @@ class DeltaTable(FileTable[File]):
     def schema(self) -> pa.Schema:
         return _schema(self._fields, _logical)
 
-    def create(self, columns: pa.Schema, properties: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
+    def create(
+        self,
+        columns: pa.Schema,
+        properties: Mapping[str, str],
+        metadata: Mapping[str, Any],
+        rules: Format | None = None,
+    ) -> None:
         if self._log.update() >= 0:
             raise Conflict(f"somebody else has made {self._name}")
+        properties = {**(rules or RULES).properties, **properties}
         numbers = _Numbers(0) if is_mapped(properties) else None
         fields = [_field(column, numbers) for column in columns]
         settings = {**properties, **({} if numbers is None else {_MAX_ID: str(numbers.last)})}
@@ -337,10 +345,11 @@ def _protocol(before: Action, schema: str, settings: Mapping[str, str]) -> Actio
     both += ["timestampNtz"] if '"timestamp_ntz"' in schema else []
     both += ["typeWidening"] if settings.get("delta.enableTypeWidening") == "true" else []
     if not both and before.get("minReaderVersion", 1) == 1:
-        return {"minReaderVersion": 1, "minWriterVersion": 2}
+        return before or {"minReaderVersion": 1, "minWriterVersion": 2}
     if both == ["columnMapping"] and before.get("minReaderVersion") == 2:
         return before
-    reader, writer = before.get("readerFeatures", []), before.get("writerFeatures", ["invariants", "appendOnly"])
+    # In a checkpoint what is not there may be a NULL.
+    reader, writer = before.get("readerFeatures") or [], before.get("writerFeatures") or ["invariants", "appendOnly"]
     return {
         "minReaderVersion": 3,
         "minWriterVersion": 7,
@@ -419,7 +428,10 @@ def _stats(rows: pa.Table) -> str:
         type_ = column.type
         if not (pa.types.is_integer(type_) or pa.types.is_date(type_) or pa.types.is_string(type_)):
             continue
-        low, high = (end.as_py() for end in pc.min_max(column).values())
+        try:
+            low, high = (end.as_py() for end in pc.min_max(column).values())
+        except OverflowError:  # a date before the year 1, or after 9999: other readers have no text for it either
+            continue
         if low is None or (isinstance(high, str) and max(len(low), len(high)) > TEXT_MAX):
             continue
         least[name], greatest[name] = (str(low), str(high)) if pa.types.is_date(type_) else (low, high)

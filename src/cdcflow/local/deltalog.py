@@ -32,9 +32,9 @@ CHECKPOINT_EVERY = 10
 FEATURES = frozenset({"deletionVectors", "columnMapping", "invariants", "appendOnly", "timestampNtz", "typeWidening"})
 """Table features that are understood here."""
 
-PROTOCOLS = ((3, 7), (1, 2), (2, 5))
-"""Versions for readers and writers: with features by name; of a plain table; of one that Spark gave column mapping,
-which may also have a change feed, constraints and generated columns."""
+PROTOCOLS = ((3, 7), (1, 2), (1, 7), (2, 5), (2, 7))
+"""Versions for readers and writers: with features by name; of a plain table; of one that Spark gave column mapping. A
+writer's 7 has its features by name, below it may have a change feed, constraints and generated columns."""
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _VERSION = re.compile(r"(\d{20})\.json")
@@ -307,7 +307,8 @@ def sync_folder(folder: Path) -> None:
 
 def unread(protocol: Action, metadata: Action) -> str | None:
     """What a table asks of its writers that is not done here; None: nothing."""
-    features = {*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())}
+    # In a checkpoint what is not there may be a NULL.
+    features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
     if (protocol["minReaderVersion"], protocol["minWriterVersion"]) not in PROTOCOLS:
         return "it follows an older protocol of Delta"
     if strange := sorted(features - FEATURES):

@@ -157,7 +157,7 @@ class LocalCuts:
     def _publish(self, cut: Cut, there: Snapshot | None) -> None:
         said = {"log": cut.log_id, "cut": cut.cut}
         if there is None:
-            self._table.create(_COLUMNS, self._table.rules.properties, said)
+            self._table.create(_COLUMNS, {}, said)
         elif LATER_COLUMNS[-1] not in {c.name for c in there.columns}:
             self._table.add(_LATER, said)
         number = 1 + (0 if there is None else there.transactions.get(PUBLICATION, 0))

@@ -160,8 +160,15 @@ class FileTable(ABC, Generic[_File]):
         """Its columns."""
 
     @abstractmethod
-    def create(self, columns: pa.Schema, properties: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
-        """Create it with these properties, also where what is left of another one of its name is in the way."""
+    def create(
+        self,
+        columns: pa.Schema,
+        properties: Mapping[str, str],
+        metadata: Mapping[str, Any],
+        rules: Format | None = None,
+    ) -> None:
+        """Create it, also where what is left of another one of its name is in the way. `rules`: of another kind than
+        most tables of the format."""
 
     @abstractmethod
     def add(self, columns: pa.Schema, metadata: Mapping[str, Any]) -> None:
@@ -232,8 +239,7 @@ class FileTable(ABC, Generic[_File]):
         columns = [(c.name, type_of(c.type)) for c in target.columns]
         columns += [(OFFSET, pa.int64()), (MISSING, pa.list_(pa.string()))]
         rules = self.rules.making(target.columns, wide=wide)
-        properties = {**rules.properties, **statement.properties(target, source, begun)}
-        self.create(pa.schema(columns), properties, metadata)
+        self.create(pa.schema(columns), statement.properties(target, source, begun), metadata, rules)
 
     def begin(self, begun: int, metadata: Mapping[str, Any]) -> None:
         self.describe({statement.BEGUN_PROPERTY: str(begun)}, metadata)
