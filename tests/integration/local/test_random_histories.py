@@ -39,7 +39,7 @@ from cdcflow.warehouse.reports import MergeReport
 SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 HISTORIES = int(os.environ.get("CDCFLOW_HISTORIES", "200"))
 MANY = int(os.environ.get("CDCFLOW_HISTORIES_MANY", "4500"))
-POLICIES = int(os.environ.get("CDCFLOW_HISTORIES_WITH_POLICIES", "60"))
+POLICIES = int(os.environ.get("CDCFLOW_HISTORIES_WITH_POLICIES", "40"))
 TOGETHER = 25
 """Histories in one log."""
 
@@ -115,9 +115,8 @@ def test_histories_of_tables_with_policies_give_what_the_fold_gives(table_format
     by merges that die. What is refused comes once the policy is `evolve`, as its message says."""
     merge = local.merge if table_format == ONLY else Dying(SEED)
     made = run(SEED, POLICIES, tmp_path, merge, ROUNDS_MANY, table_format, with_policies=True)
-    versions = sum(len(history.merged.retyped) for history in made.listed)
-    assert made.refused > 0, "other seeds, or fewer changes of shape?"
-    assert versions > 0
+    assert made.refused, "no change of shape was refused"
+    assert made.versions, "no column was kept beside one of its new type"
 
 
 @pytest.mark.long
