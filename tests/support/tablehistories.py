@@ -156,7 +156,7 @@ class History:
                 self._widen: 1,
                 self._narrow: 0.5,
                 self._make_again: 0.4,
-                self._break: 0.15 if self.policy is None else 1,
+                self._break: 0.15 if self.policy is None else 3,
             }
             weights = [weight / 20 if kind.__name__ in self.rare else weight for kind, weight in kinds.items()]
             chosen = self.chance.choices(list(kinds), weights)[0]
@@ -432,6 +432,7 @@ class Histories:
     modes: Sequence[Mode] = ("current",)
     with_policies: bool = False
     refused: int = 0
+    versions: int = 0
     listed: list[History] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -498,6 +499,7 @@ class Histories:
         for history in self.listed:
             history.merged.merge(history.entry)
             self.refused += history.merged.is_refused
+            self.versions += len(history.merged.retyped)
             found = _difference(history, reports.get(str(history.id)), rows)
             if found is not None:
                 wrong.append(

@@ -30,6 +30,7 @@ class TableSettings(Settings):
     history_columns: Literal["cdcflow", "auto_cdc"] | None = None
     evolve: Literal["evolve", "add_only", "freeze"] | None = None
     incompatible: Literal["stop", "new_column"] | None = None
+    readable: Literal["fast", "wide"] | None = None
 
 
 class MergeTables(TableSettings):

@@ -26,8 +26,19 @@ from cdcflow.local import vectors
 from cdcflow.local.deltalog import Action, Conflict, DeltaLog, File, LogBegun, local_path, sync_folder, unread
 from cdcflow.local.scan import Ends, Numbers, Rows, named
 from cdcflow.local.tables import TYPES, FileTable, type_of
+from cdcflow.merge.format import Format
 from cdcflow.warehouse.formats import delta
-from cdcflow.warehouse.formats.delta import COLUMN_ID, HARMLESS, RULES, columns, ours, said
+from cdcflow.warehouse.formats.delta import (
+    COLUMN_ID,
+    HARMLESS,
+    MAPPING,
+    MARKS,
+    RULES,
+    columns,
+    is_mapped,
+    ours,
+    said,
+)
 from cdcflow.warehouse.live import VersionGone
 from cdcflow.warehouse.port import HandOver, Kept, Snapshot
 
@@ -131,12 +142,19 @@ class DeltaTable(FileTable[File]):
     def schema(self) -> pa.Schema:
         return _schema(self._fields, _logical)
 
-    def create(self, columns: pa.Schema, properties: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
+    def create(
+        self,
+        columns: pa.Schema,
+        properties: Mapping[str, str],
+        metadata: Mapping[str, Any],
+        rules: Format | None = None,
+    ) -> None:
         if self._log.update() >= 0:
             raise Conflict(f"somebody else has created {self._name}")
-        numbers = _Numbers(0)
+        properties = {**(rules or RULES).properties, **properties}
+        numbers = _Numbers(0) if is_mapped(properties) else None
         fields = [_field(column, numbers) for column in columns]
-        settings = {**RULES.properties, **properties, _MAX_ID: str(numbers.last)}
+        settings = {**properties, **({} if numbers is None else {_MAX_ID: str(numbers.last)})}
         made = {
             "id": str(uuid4()),
             "format": {"provider": "parquet", "options": {}},
@@ -146,16 +164,20 @@ class DeltaTable(FileTable[File]):
         self._describe("CREATE TABLE", made, fields, settings, metadata)
 
     def add(self, columns: pa.Schema, metadata: Mapping[str, Any]) -> None:
-        numbers = _Numbers(int(self._settings[_MAX_ID]))
-        fields = [*self._fields, *(_field(column, numbers) for column in columns)]
-        self._describe("ADD COLUMNS", {}, fields, {**self._settings, _MAX_ID: str(numbers.last)}, metadata)
+        is_plain = all(delta.is_plain(c.name, has_fields=pa.types.is_struct(c.type)) for c in columns)
+        fields, settings = (self._fields, self._settings) if is_plain else self._mapped()
+        numbers = _Numbers(int(settings[_MAX_ID])) if is_mapped(settings) else None
+        fields = [*fields, *(_field(column, numbers) for column in columns)]
+        more = {} if numbers is None else {_MAX_ID: str(numbers.last)}
+        self._describe("ADD COLUMNS", {}, fields, {**settings, **more}, metadata)
 
     def describe(self, properties: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
         self._describe("SET TBLPROPERTIES", {}, self._fields, {**self._settings, **properties}, metadata)
 
     def rename(self, old: str, new: str, metadata: Mapping[str, Any]) -> None:
-        fields = [{**f, "name": new if f["name"] == old else f["name"]} for f in self._fields]
-        self._describe("RENAME COLUMN", {}, fields, self._settings, metadata)
+        fields, settings = self._mapped()
+        fields = [{**f, "name": new if f["name"] == old else f["name"]} for f in fields]
+        self._describe("RENAME COLUMN", {}, fields, settings, metadata)
 
     def widen(self, name: str, type_: pa.DataType, metadata: Mapping[str, Any]) -> None:
         fields = [_widened(f, _word(type_)) if f["name"] == name else f for f in self._fields]
@@ -219,6 +241,21 @@ class DeltaTable(FileTable[File]):
         return [path for path in own if path.stat().st_mtime < at]
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _marks(self) -> bool:
+        return self._settings.get(MARKS) == "true"
+
+    def _mapped(self) -> tuple[list[dict[str, Any]], Mapping[str, str]]:
+        """Fields and settings of the table with column mapping: their ids are the numbers of their places, as Delta
+        itself gives them, and their names in files are those they have now."""
+        if is_mapped(self._settings):
+            return self._fields, self._settings
+        fields = [
+            {**f, "metadata": {**f["metadata"], COLUMN_ID: number, _NAME: f["name"]}}
+            for number, f in enumerate(self._fields, start=1)
+        ]
+        return fields, {**self._settings, MAPPING: "name", _MAX_ID: str(len(fields))}
 
     @property
     def _fields(self) -> list[dict[str, Any]]:
@@ -381,10 +418,16 @@ def _now_ms() -> int:
 
 def _protocol(before: Action, schema: str, settings: Mapping[str, str]) -> Action:
     """What a table asks of who reads and writes it: what it asked before, and what is new in it."""
-    both = ["deletionVectors", "columnMapping"]
+    both = ["deletionVectors"] if settings.get(MARKS) == "true" else []
+    both += ["columnMapping"] if is_mapped(settings) else []
     both += ["timestampNtz"] if '"timestamp_ntz"' in schema else []
     both += ["typeWidening"] if settings.get("delta.enableTypeWidening") == "true" else []
-    reader, writer = before.get("readerFeatures", []), before.get("writerFeatures", ["invariants", "appendOnly"])
+    if not both and before.get("minReaderVersion", 1) == 1:
+        return before or {"minReaderVersion": 1, "minWriterVersion": 2}
+    if both == ["columnMapping"] and before.get("minReaderVersion") == 2:
+        return before
+    # In a checkpoint what is not there may be a NULL.
+    reader, writer = before.get("readerFeatures") or [], before.get("writerFeatures") or ["invariants", "appendOnly"]
     return {
         "minReaderVersion": 3,
         "minWriterVersion": 7,
@@ -401,14 +444,15 @@ def _logical(field: Mapping[str, Any]) -> str:
 
 
 def _physical(field: Mapping[str, Any]) -> str:
-    return str(field["metadata"][_NAME])
+    return str(field["metadata"].get(_NAME, field["name"]))
 
 
 def _schema(fields: Sequence[Mapping[str, Any]], name: Callable[[Mapping[str, Any]], str]) -> pa.Schema:
     """Arrow's schema of a table's columns: by their names, or as its files have them."""
 
     def column(field: Mapping[str, Any]) -> pa.Field:
-        ids = {b"PARQUET:field_id": str(field["metadata"][COLUMN_ID])} if name is _physical else None
+        id_ = field["metadata"].get(COLUMN_ID) if name is _physical else None
+        ids = None if id_ is None else {b"PARQUET:field_id": str(id_)}
         return pa.field(name(field), arrow(field["type"]), metadata=ids)
 
     def arrow(type_: Any) -> pa.DataType:
@@ -425,8 +469,10 @@ def _schema(fields: Sequence[Mapping[str, Any]], name: Callable[[Mapping[str, An
     return pa.schema([column(field) for field in fields])
 
 
-def _field(column: pa.Field, numbers: _Numbers) -> dict[str, Any]:
-    """A new column."""
+def _field(column: pa.Field, numbers: _Numbers | None) -> dict[str, Any]:
+    """A new column. `numbers`: of the table's columns, if these are mapped."""
+    if numbers is None:
+        return {"name": column.name, "type": _word(column.type), "nullable": True, "metadata": {}}
     metadata = {COLUMN_ID: numbers.next(), _NAME: f"col-{uuid4()}"}
     return {"name": column.name, "type": _word(column.type, numbers), "nullable": True, "metadata": metadata}
 
@@ -460,7 +506,10 @@ def _stats(rows: pa.Table) -> str:
         type_ = column.type
         if not (pa.types.is_integer(type_) or pa.types.is_date(type_) or pa.types.is_string(type_)):
             continue
-        low, high = (end.as_py() for end in pc.min_max(column).values())
+        try:
+            low, high = (end.as_py() for end in pc.min_max(column).values())
+        except OverflowError:  # a date before the year 1, or after 9999: other readers have no text for it either
+            continue
         if low is None or (isinstance(high, str) and max(len(low), len(high)) > TEXT_MAX):
             continue
         least[name], greatest[name] = (str(low), str(high)) if pa.types.is_date(type_) else (low, high)

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 import structlog
 from deltalake import DeltaTable as ForeignTable
 
+from cdcflow.warehouse.formats.delta import MAPPING
 from cdcflow.warehouse.port import HandOver
 
 CHECKPOINT_EVERY = 10
@@ -31,6 +32,10 @@ CHECKPOINT_EVERY = 10
 
 FEATURES = frozenset({"deletionVectors", "columnMapping", "invariants", "appendOnly", "timestampNtz", "typeWidening"})
 """Table features that are understood here."""
+
+PROTOCOLS = ((3, 7), (1, 2), (1, 7), (2, 5), (2, 7))
+"""Versions for readers and writers: with features by name; of a plain table; of one that Spark gave column mapping. A
+writer's 7 has its features by name, below it may have a change feed, constraints and generated columns."""
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _VERSION = re.compile(r"(\d{20})\.json")
@@ -319,17 +324,23 @@ def sync_folder(folder: Path) -> None:
 
 def unread(protocol: Action, metadata: Action) -> str | None:
     """What a table asks of its writers that is not done here; None: nothing."""
-    features = {*protocol.get("readerFeatures", ()), *protocol.get("writerFeatures", ())}
-    if (protocol["minReaderVersion"], protocol["minWriterVersion"]) != (3, 7):
+    # In a checkpoint what is not there may be a NULL.
+    features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
+    if (protocol["minReaderVersion"], protocol["minWriterVersion"]) not in PROTOCOLS:
         return "it follows an older protocol of Delta"
     if strange := sorted(features - FEATURES):
         return f"it has features of Delta that only Spark knows: {', '.join(strange)}"
     if metadata.get("partitionColumns"):
         return "it is partitioned"
     settings = metadata.get("configuration") or {}
-    if settings.get("delta.columnMapping.mode") != "name" or settings.get("delta.appendOnly") == "true":
+    if settings.get(MAPPING, "none") not in ("name", "none") or settings.get("delta.appendOnly") == "true":
         return "its properties are not those of a current-state table"
+    if settings.get("delta.enableChangeDataFeed") == "true" or any(
+        s.startswith("delta.constraints.") for s in settings
+    ):
+        return "it has a change feed or constraints"
     fields = json.loads(metadata["schemaString"])["fields"]
-    if any(key.startswith("delta.invariants") for key in itertools.chain(*(f["metadata"] for f in fields))):
-        return "it has invariants"
+    computed = ("delta.invariants", "delta.generationExpression")
+    if any(key.startswith(computed) for key in itertools.chain(*(f["metadata"] for f in fields))):
+        return "it has invariants or generated columns"
     return None

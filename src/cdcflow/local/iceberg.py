@@ -10,12 +10,14 @@ import contextlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.conversions import from_bytes
@@ -54,6 +56,7 @@ from cdcflow.local import positions
 from cdcflow.local.positions import Replaced
 from cdcflow.local.scan import Ends, Numbers, Rows
 from cdcflow.local.tables import FileTable
+from cdcflow.merge.format import Format
 from cdcflow.merge.target import FormatColumn
 from cdcflow.warehouse.formats import iceberg
 from cdcflow.warehouse.formats.iceberg import CATALOG, RULES, TRANSACTIONS, KeptSnapshot
@@ -205,7 +208,13 @@ class IcebergTable(FileTable[FileScanTask]):
             with self._changing() as change:
                 self._tag(change, found.snapshot_id, cut)
 
-    def create(self, columns: pa.Schema, properties: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
+    def create(
+        self,
+        columns: pa.Schema,
+        properties: Mapping[str, str],
+        metadata: Mapping[str, Any],
+        rules: Format | None = None,
+    ) -> None:
         try:
             self._catalog.create_namespace_if_not_exists(self._identifier[:1])
         except SQLAlchemyError:
@@ -214,7 +223,10 @@ class IcebergTable(FileTable[FileScanTask]):
         with contextlib.suppress(NoSuchTableError):
             self._catalog.drop_table(self._identifier)
         self._loaded = self._catalog.create_table(
-            self._identifier, columns, location=str(self._location), properties={**RULES.properties, **properties}
+            self._identifier,
+            columns,
+            location=str(self._location),
+            properties={**(rules or RULES).properties, **properties},
         )
 
     def describe(self, properties: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
@@ -233,6 +245,10 @@ class IcebergTable(FileTable[FileScanTask]):
     def widen(self, name: str, type_: pa.DataType, metadata: Mapping[str, Any]) -> None:
         with self._changing() as change, change.update_schema() as update:
             update.update_column((name,), field_type=_iceberg(type_))
+
+    @property
+    def _marks(self) -> bool:
+        return iceberg.marks(self._table.properties)
 
     @property
     def schema(self) -> pa.Schema:
@@ -376,7 +392,9 @@ class IcebergTable(FileTable[FileScanTask]):
         version: int,
         marked: Sequence[tuple[FileScanTask, Numbers]] = (),
     ) -> int:
-        """Put a snapshot into a commit. Returns its id."""
+        """Put a snapshot into a commit. Returns its id. HandOver: rows have values that PyIceberg does not write."""
+        if new is not None:
+            _check_written(new)
         table = self._table
         known = dict(_transactions(table, table.current_snapshot()))
         if app:
@@ -407,6 +425,23 @@ class IcebergTable(FileTable[FileScanTask]):
             producer.let_go(positions.own(task))
             producer.mark(positions.write(self._table, task.file, gone))
         return producer
+
+
+_DAYS = (date.min - date(1970, 1, 1)).days, (date.max - date(1970, 1, 1)).days
+_MICROS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
+
+
+def _check_written(rows: pa.Table) -> None:
+    """HandOver where there is a date or moment that Python has no value for: PyIceberg asks it for a file's bounds."""
+    for name in rows.column_names:
+        type_ = rows.schema.field(name).type
+        if not (pa.types.is_date(type_) or pa.types.is_timestamp(type_)):
+            continue
+        ends, held = (_DAYS, pa.int32()) if pa.types.is_date(type_) else (_MICROS, pa.int64())
+        found = pc.min_max(rows.column(name).cast(held)).values()
+        low, high = (end.as_py() for end in found)
+        if low is not None and (low < ends[0] or high > ends[1]):
+            raise HandOver(f"its column {name} has dates before the year 1 or after 9999, which only Spark writes")
 
 
 def _version(snapshot: IcebergSnapshot | None) -> int:

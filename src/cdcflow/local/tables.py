@@ -174,8 +174,15 @@ class FileTable(ABC, Generic[_File]):
         """Its columns."""
 
     @abstractmethod
-    def create(self, columns: pa.Schema, properties: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
-        """Create it, also where what is left of another one of its name is in the way."""
+    def create(
+        self,
+        columns: pa.Schema,
+        properties: Mapping[str, str],
+        metadata: Mapping[str, Any],
+        rules: Format | None = None,
+    ) -> None:
+        """Create it, also where what is left of another one of its name is in the way. `rules`: of another kind than
+        most tables of the format."""
 
     @abstractmethod
     def add(self, columns: pa.Schema, metadata: Mapping[str, Any]) -> None:
@@ -201,6 +208,11 @@ class FileTable(ABC, Generic[_File]):
     @abstractmethod
     def _has(self, app: str, version: int) -> bool:
         """Whether the table recorded this transaction, or a newer one of it."""
+
+    @property
+    @abstractmethod
+    def _marks(self) -> bool:
+        """Whether rows that change are marked in their files; else these are written again."""
 
     @abstractmethod
     def _files(self) -> Sequence[_File]:
@@ -247,11 +259,19 @@ class FileTable(ABC, Generic[_File]):
     # ── the same for all ────────────────────────────────────────────────────────────────────────────────────
 
     def make(
-        self, target: Target, source: str, begun: int, metadata: Mapping[str, Any], mode: ModeRules = CURRENT
+        self,
+        target: Target,
+        source: str,
+        begun: int,
+        metadata: Mapping[str, Any],
+        mode: ModeRules = CURRENT,
+        *,
+        wide: bool = False,
     ) -> None:
         columns = [(c.name, type_of(c.type)) for c in target.columns]
         columns += [(name, type_of(type_)) for name, type_ in mode.columns]
-        self.create(pa.schema(columns), statement.properties(target, source, begun, mode), metadata)
+        rules = self.rules.making(target.columns, wide=wide)
+        self.create(pa.schema(columns), statement.properties(target, source, begun, mode), metadata, rules)
 
     def begin(self, begun: int, metadata: Mapping[str, Any]) -> None:
         self.describe({statement.BEGUN_PROPERTY: str(begun)}, metadata)
@@ -516,7 +536,11 @@ class FileTable(ABC, Generic[_File]):
             if number in dead and number not in standing.again
         }
         spent = sum(self._size(standing.files[number]) for number in standing.again)
-        again = sorted(standing.again | replacing.again(touched, spent))
+        if self._marks:
+            again = sorted(standing.again | replacing.again(touched, spent))
+        else:
+            self._check_size(spent + sum(file.size for file in touched.values()))
+            again = sorted(standing.again | dead.keys())
         left = [self._left(standing.files[n], standing.places[n], dead.get(n, NONE)) for n in again]
         rows = self._rows(standing.name, f"{FILE} IS NULL OR {_CHANGED}", key, left)
         marked = [

@@ -22,6 +22,10 @@ Incompatible = Literal["stop", "new_column"]
 column of its own."""
 
 
+Readable = Literal["fast", "wide"]
+"""What a new table is made for: cheap changes; readers that know nothing of marked rows and renamed columns."""
+
+
 @dataclass(frozen=True, slots=True)
 class TablePolicy:
     """One table's. Every field has the default of a table of which nobody says anything.
@@ -33,6 +37,7 @@ class TablePolicy:
     history_columns: HistoryColumns | None = None
     evolve: Evolve = "evolve"
     incompatible: Incompatible = "stop"
+    readable: Readable = "fast"
 
     @property
     def keeps_versions(self) -> bool:

@@ -131,9 +131,17 @@ class StatementTable(ABC):
         """The rows of a version."""
 
     def make(
-        self, target: Target, source: str, begun: int, metadata: Mapping[str, Any], mode: ModeRules = CURRENT
+        self,
+        target: Target,
+        source: str,
+        begun: int,
+        metadata: Mapping[str, Any],
+        mode: ModeRules = CURRENT,
+        *,
+        wide: bool = False,
     ) -> None:
-        self.commit(statement.create(self.sql, self._rules, target, source, begun, self.location, mode), metadata)
+        rules = self._rules.making(target.columns, wide=wide)
+        self.commit(statement.create(self.sql, rules, target, source, begun, self.location, mode), metadata)
 
     def begin(self, begun: int, metadata: Mapping[str, Any]) -> None:
         self.commit(statement.begin(self.sql, begun), metadata)

@@ -130,9 +130,16 @@ class CurrentTable(Protocol):
         """Keep a version for as long as its cut is kept, where the format does not by itself."""
 
     def make(
-        self, target: Target, source: str, begun: int, metadata: Mapping[str, Any], mode: ModeRules = CURRENT
+        self,
+        target: Target,
+        source: str,
+        begun: int,
+        metadata: Mapping[str, Any],
+        mode: ModeRules = CURRENT,
+        *,
+        wide: bool = False,
     ) -> None:
-        """Create it (see `statement.create`)."""
+        """Create it (see `statement.create`). `wide`: so that as many readers as possible open it."""
 
     def begin(self, begun: int, metadata: Mapping[str, Any]) -> None:
         """Of a table that was made and has no rows yet: from where it is folded now."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from cdcflow.merge import statement, versions
 from cdcflow.merge.evolution import Evolution, evolve
+from cdcflow.merge.target import Target
 from cdcflow.model.table import Table
 from cdcflow.warehouse import histories
 from cdcflow.warehouse.foldings import folding
@@ -74,7 +75,7 @@ class TableMerge:
         mode = self._range.mode
         target = evolve(None, [shape], format_=self._engine.rules, mode=mode).target
         source = json.dumps(self._positions.source(self._range.table), separators=(",", ":"))
-        self._there.make(target, source, 0, self._metadata(), mode)
+        self._make(target, source, 0)
 
     def run(self) -> None:
         """Bring the range into the table."""
@@ -141,13 +142,17 @@ class TableMerge:
         table, before = self._range.table, self._range.before
         if evolution.before is None:
             source = json.dumps(self._positions.source(table), separators=(",", ":"))
-            self._there.make(evolution.target, source, self._since, self._metadata(), self._range.mode)
+            self._make(evolution.target, source, self._since)
         elif before is not None and not before.transactions.get(self._app):
             self._there.begin(self._since, self._metadata())
         for act in evolution.acts():
             once = statement.transaction(act, evolution.target.incarnation)
             app = f"{self._app}/{once}" if once else ""
             self._there.follow(act, self._metadata(), app, 1 if once else 0)
+
+    def _make(self, target: Target, source: str, begun: int) -> None:
+        wide = self._range.policy.readable == "wide"
+        self._there.make(target, source, begun, self._metadata(), self._range.mode, wide=wide)
 
     def _metadata(self) -> dict[str, object]:
         first, last = offsets_of(self._range.files)

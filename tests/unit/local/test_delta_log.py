@@ -23,6 +23,7 @@ from cdcflow.local.delta import DeltaTable, DeltaTables
 from cdcflow.local.deltalog import CHECKPOINT_EVERY, Conflict, DeltaLog, File
 from cdcflow.local.engine import LocalEngine
 from cdcflow.local.vectors import deleted
+from cdcflow.warehouse.formats.delta import RULES
 from cdcflow.warehouse.port import HandOver
 
 COLUMNS = pa.schema(
@@ -250,3 +251,21 @@ def test_bounds_are_kept_where_their_order_is_that_of_sql(tmp_path: Path) -> Non
     assert table._ends([first], "day") == [("1970-01-02", "1970-01-02")]
     name = table._fields[0]["metadata"]["delta.columnMapping.physicalName"]
     assert [f.stats["nullCount"][name] for f in (first, second)] == [1, 1]
+
+
+def test_a_table_without_features_is_the_same_behind_a_checkpoint(tmp_path: Path) -> None:
+    """There its protocol has features that are NULL; of a table that was mapped since, all of them are there."""
+    table = DeltaTable(tmp_path / "t", None)
+    columns = pa.schema([("id", pa.int64()), ("v", pa.string())])
+    table.create(columns, {}, {"cut": 1}, RULES.making([], wide=True))
+    for n in range(10):
+        table.append(pa.table({"id": [n], "v": ["x"]}, columns), {"cut": n}, "", 0, 1)
+    assert (tmp_path / "t" / "_delta_log" / f"{10:020d}.checkpoint.parquet").exists()
+    again = DeltaTable(tmp_path / "t", None)
+    assert again.snapshot() is not None
+    again.append(pa.table({"id": [10], "v": ["x"]}, columns), {"cut": 11}, "", 0, 1)
+    assert ForeignTable(tmp_path / "t").to_pyarrow_table().num_rows == 11
+    again.rename("v", "w", {"cut": 12})
+    again.append(pa.table({"id": [11], "w": ["y"]}), {"cut": 13}, "", 0, 1)
+    assert again._log.protocol["readerFeatures"] == ["columnMapping"]
+    assert sorted(again.rows().column("w").to_pylist()) == ["x"] * 11 + ["y"]

@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 import structlog
 
 from cdcflow.errors import SinkUnavailable
+from cdcflow.merge.acts import Act
 from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.statement import Folding
@@ -30,9 +31,12 @@ from cdcflow.spark.metastore import Entry
 from cdcflow.spark.sql import StatementTable
 from cdcflow.warehouse.formats.delta import (
     HARMLESS,
+    MAPPING,
     RULES,
     TIME_TRAVEL_ENFORCED,
     columns,
+    is_mapped,
+    needs_mapping,
     ours,
     removals_known_since,
     retention,
@@ -166,15 +170,30 @@ class DeltaTable(StatementTable):
         self._committed = metadata
         return True
 
+    def follow(self, act: Act, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
+        if needs_mapping(act):
+            settings = dict(self._as_java(self._newest().metadata().configuration()))
+            if not is_mapped({str(k): str(v) for k, v in settings.items()}):
+                # Its columns get the numbers of their places as ids, which is what the description has.
+                self.commit(f"ALTER TABLE {self.sql} SET TBLPROPERTIES ('{MAPPING}' = 'name')", metadata)
+        super().follow(act, metadata, app, version)
+
     def make(
-        self, target: Target, source: str, begun: int, metadata: Mapping[str, Any], mode: ModeRules = CURRENT
+        self,
+        target: Target,
+        source: str,
+        begun: int,
+        metadata: Mapping[str, Any],
+        mode: ModeRules = CURRENT,
+        *,
+        wide: bool = False,
     ) -> None:
         """Also where another driver makes it just now, or died over it: what that leaves before its first commit are
         empty folders, which Delta takes for a table without columns, or for a stranger's data."""
         for _ in range(MADE_TRIES):
             is_free = self._without_empty_folders(self._path)
             try:
-                super().make(target, source, begun, metadata, mode)
+                super().make(target, source, begun, metadata, mode, wide=wide)
             except Exception as error:
                 if "NON_EMPTY_LOCATION" not in str(error):
                     raise

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from cdcflow.merge.acts import Act, Add, Widen
+from cdcflow.merge.acts import Act, Add, Rename, Widen
 from cdcflow.merge.format import Format
-from cdcflow.merge.target import FormatColumn
+from cdcflow.merge.target import FormatColumn, TargetColumn
 from cdcflow.warehouse.paths import table_at
 from cdcflow.warehouse.port import COMMITTED
 
@@ -54,13 +54,42 @@ def _needs(act: Act) -> Mapping[str, str]:
     return {}
 
 
+MAPPING, MARKS = "delta.columnMapping.mode", "delta.enableDeletionVectors"
+_NOT_PLAIN = re.compile(r"[ ,;{}()\n\t=]")
+
+
+def is_plain(name: str, *, has_fields: bool) -> bool:
+    """Whether a table without column mapping may have a column. Behind one with fields the others would not keep the
+    numbers of their places when the table gets mapped."""
+    return _NOT_PLAIN.search(name) is None and not has_fields
+
+
+def _is_plain(column: TargetColumn) -> bool:
+    return is_plain(column.name, has_fields="struct<" in column.type)
+
+
+def _wide(columns: Sequence[TargetColumn]) -> Mapping[str, str]:
+    return {} if all(map(_is_plain, columns)) else {MAPPING: "name"}
+
+
+def needs_mapping(act: Act) -> bool:
+    """Whether it is for a table with column mapping only."""
+    return isinstance(act, Rename) or (isinstance(act, Add) and not _is_plain(act.column))
+
+
+def is_mapped(properties: Mapping[str, str]) -> bool:
+    """Whether names of a table's columns are not those in its files."""
+    return properties.get(MAPPING, "none") != "none"
+
+
 RULES = Format(
     "delta",
     properties={
-        "delta.columnMapping.mode": "name",  # renames without rewriting, and names with spaces
-        "delta.enableDeletionVectors": "true",  # a changed row marks the old one instead of rewriting its file
+        MAPPING: "name",  # renames without rewriting, and names with spaces
+        MARKS: "true",  # a changed row marks the old one instead of rewriting its file
     },
     needs=_needs,
+    wide=_wide,
 )
 
 
@@ -157,7 +186,8 @@ def to_z85(held: bytes) -> str:
 
 
 def columns(schema: str) -> tuple[FormatColumn, ...]:
-    """A schema's columns from its JSON. A table without column mapping has no ids: there, columns never change."""
+    """A schema's columns from its JSON. A table without column mapping has no ids: there, none is renamed or removed,
+    and once it is mapped their ids are the numbers of their places."""
     found = []
     for number, field in enumerate(json.loads(schema)["fields"], start=1):
         type_ = field["type"]

@@ -46,18 +46,31 @@ def _widens(old: str, new: str) -> bool:
     return was is not None and now is not None and was[2] == now[2] and int(was[1]) <= int(now[1])
 
 
-RULES = Format(
-    "iceberg",
-    properties={
+_MODES = ("write.delete.mode", "write.update.mode", "write.merge.mode")
+REWRITES = "copy-on-write"
+"""The mode of tables of which files are written again where a row changed."""
+
+
+def _properties(mode: str) -> Mapping[str, str]:
+    return {
         "format-version": "2",
-        "write.delete.mode": "merge-on-read",
-        "write.update.mode": "merge-on-read",
-        "write.merge.mode": "merge-on-read",
+        **dict.fromkeys(_MODES, mode),
         "write.metadata.delete-after-commit.enabled": "true",
         "write.metadata.previous-versions-max": "50",
-    },
+    }
+
+
+def marks(properties: Mapping[str, str]) -> bool:
+    """Whether rows of a table that change are marked in their files."""
+    return properties.get("write.merge.mode") != REWRITES
+
+
+RULES = Format(
+    "iceberg",
+    properties=_properties("merge-on-read"),
     holds=_holds,
     widens=_widens,
+    wide=lambda columns: _properties(REWRITES),
 )
 
 
