@@ -26,7 +26,7 @@ AT = Position("0000")
 BIGINT = ColumnType("bigint", pa.int64())
 ORDERS = Table(TableId("public", "orders"), 1, (Column("id", 1, BIGINT),), ("id",))
 ITEMS = Table(TableId("public", "items"), 2, (Column("id", 1, BIGINT),), ("id",))
-DONE = Progress({ORDERS.id: TableProgress("done", 1, Offset(1), incarnation=1)})
+DONE = Progress({ORDERS.id: TableProgress("done", 1, Offset(1), incarnation=1, rows=1)})
 
 
 def committed(number: int) -> Committed:
