@@ -358,14 +358,14 @@ class FileTable(ABC, Generic[_File]):
         where = f"{statement.is_ended('', ended)} AND {OFFSET} < {before} AND {FILE} IS NOT NULL"
         return frozenset(n for (n,) in self.session.rows(f"SELECT DISTINCT {FILE} FROM {name} WHERE {where}"))  # noqa: S608  ours
 
-    def rows_that_miss(self, ended: str | None = None) -> int:
+    def rows_that_miss(self, ended: str | None = None, left: Collection[str] = ()) -> int:
         if self.snapshot() is None:
             return 0
         columns = [MISSING, *([ended] if ended is not None else [])]
         found = [self._read(file, columns) for file in self._files() if self._may_miss(file)]
         if ended is not None:
             found = [rows.filter(_lives(rows.column(ended))) for rows in found]
-        return sum(len(rows) - rows.column(MISSING).null_count for rows in found)
+        return sum(_missing_others(rows.column(MISSING), left) for rows in found)
 
     def _may_miss(self, file: _File) -> bool:
         with self._opened(file) as rows:
@@ -588,6 +588,12 @@ def _lives(ended: pa.ChunkedArray) -> pa.ChunkedArray:
     """Of which rows a column does not say that they are no more: by a mark, or by what it is set to then."""
     is_mark = pa.types.is_boolean(ended.type)
     return pc.invert(pc.fill_null(ended, False)) if is_mark else pc.is_null(ended)
+
+
+def _missing_others(missing: pa.ChunkedArray, left: Collection[str]) -> int:
+    """How many rows miss a column other than these."""
+    others = pc.invert(pc.is_in(pc.list_flatten(missing), pa.array(left, pa.string())))
+    return len(pc.unique(pc.list_parent_indices(missing).filter(others)))
 
 
 def _placed(rows: pa.Table, schema: pa.Schema, number: int, found: Numbers) -> pa.Table:

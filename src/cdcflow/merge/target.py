@@ -57,6 +57,11 @@ class Target:
     version: int = TARGET_VERSION
     dropped: tuple[int, ...] = ()
 
+    @property
+    def left_names(self) -> tuple[str, ...]:
+        """The names of the columns that the source has no more."""
+        return tuple(c.name for c in self.columns if c.number <= 0 or c.number in self.dropped)
+
     def to_json(self) -> str:
         return json.dumps(
             {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from cdcflow.merge.format import Format
 from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.reduce import TRANSACTIONS_READ, Layout, read_schema
 from cdcflow.merge.target import Target
-from cdcflow.merge.types import DECIMAL_TEXT, name_sql
+from cdcflow.merge.types import DECIMAL_TEXT, name_sql, text_sql
 from cdcflow.model.table import MISSING, Table
 from cdcflow.warehouse.port import Kept, Snapshot
 from cdcflow.warehouse.segments import InputFile
@@ -167,8 +167,10 @@ class StatementTable(ABC):
     ) -> None:
         self.commit(statement.sweep(self.sql, before, ended, assigned), metadata, app, version)
 
-    def rows_that_miss(self, ended: str | None = None) -> int:
+    def rows_that_miss(self, ended: str | None = None, left: Collection[str] = ()) -> int:
         rows = self._spark.table(self.sql).where(f"{MISSING} IS NOT NULL")
+        if left:
+            rows = rows.where(f"size(array_except({MISSING}, array({', '.join(map(text_sql, left))}))) > 0")
         if ended is None:
             return rows.count()
         is_mark = rows.schema[ended].dataType.simpleString() == "boolean"

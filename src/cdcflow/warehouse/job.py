@@ -37,6 +37,7 @@ from cdcflow.merge import statement
 from cdcflow.merge.modes import ModeRules, decided
 from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.merge.refusals import CannotFollow
+from cdcflow.merge.target import Target
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import TableId
 from cdcflow.warehouse import views
@@ -477,7 +478,15 @@ class _Run:
             since = None
         if since is not None and not any(f.file.partial for f in self._log.files(table, since)):
             return 0
-        return self._asked(table, lambda there: there.rows_that_miss(mode.ended))
+        return self._asked(table, functools.partial(_rows_that_miss, ended=mode.ended))
+
+
+def _rows_that_miss(there: CurrentTable, ended: str | None) -> int:
+    """How many rows miss a column that the source has: what a dropped one held in them nobody will ever say."""
+    found = there.snapshot()
+    described = None if found is None else found.properties.get(statement.TARGET_PROPERTY)
+    left = () if described is None else Target.from_json(described).left_names
+    return there.rows_that_miss(ended, left)
 
 
 def _pin(there: CurrentTable, version: int, cut: int) -> None:

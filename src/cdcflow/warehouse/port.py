@@ -9,7 +9,7 @@ The SQL is Spark's, as `cdcflow.merge` writes it. An engine that speaks another 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,8 +165,8 @@ class CurrentTable(Protocol):
     ) -> None:
         """Remove the rows older than an offset; or end them, where a column says of a row that it is no more."""
 
-    def rows_that_miss(self, ended: str | None = None) -> int:
-        """How many rows miss columns, those that are no more aside."""
+    def rows_that_miss(self, ended: str | None = None, left: Collection[str] = ()) -> int:
+        """How many rows miss columns other than `left`, those that are no more aside."""
 
     def compact(self) -> str:
         """Make small files one, and write those again of which much is dead: rows, position and cuts stay. Returns what

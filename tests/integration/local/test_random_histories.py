@@ -118,6 +118,13 @@ def test_histories_of_tables_give_what_the_fold_gives(first: int, tmp_path: Path
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
+def test_a_row_may_miss_a_column_that_was_dropped(table_format: str, tmp_path: Path) -> None:
+    """In this history a row misses a column, then the source drops it and sends all that is left of the row. The merge
+    of every table ended with InvariantViolated."""
+    run(72_779_962, 1, tmp_path, table_format=table_format)
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
 def test_histories_of_tables_with_policies_give_what_the_fold_gives(table_format: str, tmp_path: Path) -> None:
     """Tables that follow some changes of their source only, and such as keep a column beside the one of its new type,
     by merges that die. What is refused comes once the policy is `evolve`, as its message says."""
