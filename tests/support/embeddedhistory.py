@@ -64,7 +64,7 @@ class EmbeddedHistory:
         view = self._table("changes", [self._row(c) for c in rows], _CHANGES)
         masks = self._masks(view)
         if masks and any(c.before for c in rows):
-            view = self._completed(view, masks)
+            view = self._completed(view, masks, [o for _, o in truncates])
         range_ = history.Range(
             view,
             transactions,
@@ -110,11 +110,11 @@ class EmbeddedHistory:
             found.append(((values[0],), Version(row, left, End(f, fx), None if o is None else End(o, ox), offset)))
         return sorted(found, key=lambda kv: (str(kv[0]), kv[1].start.offset))
 
-    def _completed(self, view: str, masks: frozenset[reduction.Mask]) -> str:
+    def _completed(self, view: str, masks: frozenset[reduction.Mask], truncates: list[int]) -> str:
         columns = sorted(frozenset[int]().union(*masks))
         moved = self._view("moves", moves.moves(LAYOUT, view))
-        ended = self._view("ended", moves.ended(LAYOUT, view, moved))
-        lives = self._view("lives", moves.lives(LAYOUT, columns, view, moved))
+        ended = self._view("ended", moves.ended(LAYOUT, view, moved, truncates))
+        lives = self._view("lives", moves.lives(LAYOUT, columns, view, moved, truncates))
         table = f"(SELECT * FROM t WHERE {self._names.end} IS NULL)"
         known = self._view("known", moves.first_round(LAYOUT, columns, ended, lives, table))
         while self.run(f"SELECT 1 FROM {known} WHERE parent IS NOT NULL LIMIT 1"):

@@ -266,8 +266,9 @@ class _Follows:
             key = tuple(change.values.get(c) for c in key_columns)
             if change.op in "cud":
                 self._last[key, change.segment] = change.offset
-            if change.op in "cu":
-                self._last |= {(key, change.segment, column): change.offset for column in change.values}
+            if change.op in "cu":  # an insert brings the whole row, also what a key change left unchanged
+                brought = [*change.values, *(change.unchanged if change.op == "c" else ())]
+                self._last |= {(key, change.segment, column): change.offset for column in brought}
 
     def change(self, key: Key, read: Change) -> bool:
         """Whether a change of the row follows."""

@@ -27,6 +27,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cdcflow.merge.ends import Names
+from cdcflow.merge.moves import emptied_or
 from cdcflow.merge.reduce import Family, Layout
 from cdcflow.merge.types import name_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET
@@ -124,7 +125,8 @@ def _settled(layout: Layout, found: Sequence[Family], range_: Range, events: str
         seen.append(f"first(CASE WHEN op IN ('c', 'u', 'd') THEN g END, true) {later} AS ng")
     partial = [(j, family) for j, family in enumerate(found) if not family.always]
     if partial:
-        seen.append(f"max(CASE WHEN op IN ('c', 'r', 'd', 'b') THEN o END) {so_far} AS b")
+        own = f"max(CASE WHEN op IN ('c', 'r', 'd', 'b') THEN o END) {so_far}"
+        seen.append(f"{emptied_or(own, [o for o, _ in range_.clearing])} AS b")
     for j, family in partial:
         packed = ", ".join(["o", "op", "g", *(f"c{i}" for i in family.columns)])
         sent = family.sent_sql()
@@ -134,7 +136,7 @@ def _settled(layout: Layout, found: Sequence[Family], range_: Range, events: str
         if family.masked and family.early:
             seen.append(f"max(CASE WHEN {family.older_sql()} THEN o END) {so_far} AS l{j}")
         if range_.has_reads:
-            seen.append(f"first(CASE WHEN op IN ('c', 'u') AND {sent} THEN g END, true) {later} AS k{j}")
+            seen.append(f"first(CASE WHEN op = 'c' OR (op = 'u' AND {sent}) THEN g END, true) {later} AS k{j}")
     offsets, numbers = [o for o, _ in range_.clearing], [n for _, n in range_.clearing]
     behind = f"CAST({_first_from(offsets, offsets, 'o + 1')} AS bigint) AS tr"
     of_it = f"CAST({_first_from(offsets, numbers, 'o + 1')} AS bigint) AS tn"

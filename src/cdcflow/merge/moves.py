@@ -10,17 +10,17 @@ its row by such a change, so the value is found by following parents:
             13 d k=2
             14 c k=3 before 2 unchanged a, doc      parent: the move at 12
 
-A *life* of a key is the stretch between two of its barriers (c, r, d). Each move points at the life that its own `d`
-ended; a life that began before the range is the table's row, one that began with a move has that move as parent,
-any other began with nothing. Parents are followed by doubling (each round every move takes over what its parent
-knows and its parent's parent), so a chain of n moves takes log2(n) rounds. A key used over and over (a swap through a
-temporary key) has one life each time.
+A *life* of a key is the stretch between two of its barriers (c, r, d, and a truncate of the table). Each move points at
+the life that its own `d` ended; a life that began before the range is the table's row, one that began with a move has
+that move as parent, any other began with nothing. Parents are followed by doubling (each round every move takes over
+what its parent knows and its parent's parent), so a chain of n moves takes log2(n) rounds. A key used over and over (a
+swap through a temporary key) has one life each time.
 """
 
 # ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from cdcflow.merge.reduce import Layout, update_in_sql
 from cdcflow.merge.types import name_sql, text_sql
@@ -34,13 +34,14 @@ def moves(layout: Layout, changes: str) -> str:
     return f"SELECT o, m, {before} FROM {changes} WHERE op = 'c' AND {moved} AND m IS NOT NULL"
 
 
-def lives(layout: Layout, columns: Collection[int], changes: str, moved: str) -> str:
+def lives(layout: Layout, columns: Collection[int], changes: str, moved: str, truncates: Sequence[int] = ()) -> str:
     """Per life of a moved key: the key `c<i>`, the offset `life` where it began (NULL: before the range), and per
     column `h<i>` (sent during this life), `x<i>` (its newest value) and `d<i>` (updated while there was no such
-    column)."""
+    column). `truncates`: offsets of those in the range, ascending, whose rows the view does not have."""
     key = [f"c{i}" for i in layout.key]
     same = " AND ".join(f"c.c{i} <=> m.b{i}" for i in layout.key)
-    started = f"SELECT *, {_began('CURRENT ROW', key)} AS life FROM {changes} c LEFT SEMI JOIN {moved} m ON {same}"
+    began = _began("CURRENT ROW", key, truncates)
+    started = f"SELECT *, {began} AS life FROM {changes} c LEFT SEMI JOIN {moved} m ON {same}"
     parts = []
     for i in columns:
         # A c or r in a shape without the column gives it the default, as the projection wrote it.
@@ -53,12 +54,13 @@ def lives(layout: Layout, columns: Collection[int], changes: str, moved: str) ->
     return f"SELECT {grouped}, {', '.join(parts)} FROM ({started}) WHERE op <> 'd' GROUP BY {grouped}"
 
 
-def ended(layout: Layout, changes: str, moved: str) -> str:
-    """Per move: `o`, `m`, the old key, and the offset `life` at which the life that it ended had begun."""
+def ended(layout: Layout, changes: str, moved: str, truncates: Sequence[int] = ()) -> str:
+    """Per move: `o`, `m`, the old key, and the offset `life` at which the life that it ended had begun. `truncates`:
+    as of `lives`."""
     key = [f"c{i}" for i in layout.key]
     same = " AND ".join(f"c.c{i} <=> m.b{i}" for i in layout.key)
     rows = (
-        f"SELECT o, op, {', '.join(key)}, {_began('1 PRECEDING', key)} AS life FROM {changes} c"
+        f"SELECT o, op, {', '.join(key)}, {_began('1 PRECEDING', key, truncates)} AS life FROM {changes} c"
         f" LEFT SEMI JOIN {moved} m ON {same}"
     )
     picked = ", ".join(f"d.{k}" for k in key)
@@ -115,7 +117,16 @@ def completed(layout: Layout, columns: Collection[int], changes: str, known: str
     return f"SELECT {', '.join(parts)} FROM {changes} c LEFT JOIN {known} r ON c.o = r.o"
 
 
-def _began(last: str, key: Collection[str]) -> str:
-    """The newest barrier of the same key up to `last`."""
+def _began(last: str, key: Collection[str], truncates: Sequence[int]) -> str:
+    """The newest barrier of the same key up to `last`, or of all keys."""
     frame = f"ROWS BETWEEN UNBOUNDED PRECEDING AND {last}"
-    return f"max(CASE WHEN op IN ('c', 'r', 'd') THEN o END) OVER (PARTITION BY {', '.join(key)} ORDER BY o {frame})"
+    own = f"max(CASE WHEN op IN ('c', 'r', 'd') THEN o END) OVER (PARTITION BY {', '.join(key)} ORDER BY o {frame})"
+    return emptied_or(own, truncates)
+
+
+def emptied_or(barrier: str, truncates: Sequence[int]) -> str:
+    """The newest of a barrier of a key (NULL: there is none) and of the truncates before `o`."""
+    if not truncates:
+        return barrier
+    emptied = " ".join(f"WHEN o > {offset} THEN {offset}" for offset in sorted(truncates, reverse=True))
+    return f"nullif(greatest(coalesce({barrier}, 0), CASE {emptied} ELSE 0 END), 0)"

@@ -88,12 +88,14 @@ def view(
     files: Sequence[InputFile],
     after: int,
     standing: Callable[[str], str] | None,
+    truncates: Sequence[int] = (),
 ) -> Iterator[View]:
     """Changes behind offset `after`, key changes completed. `standing` gives the name of the rows that the table has
-    (see `CurrentTable.standing`); None: it holds nothing from before."""
+    (see `CurrentTable.standing`); None: it holds nothing from before. `truncates`: offsets behind `after` at which all
+    rows went."""
     views = _Views(session)
     try:
-        yield _completed_view(session, views, layout, files, after, standing)
+        yield _completed_view(session, views, layout, files, after, standing, truncates=truncates)
     finally:
         session.drop(views.names)
 
@@ -144,6 +146,7 @@ def _completed_view(
     after: int,
     standing: Callable[[str], str] | None,
     truncated: Mapping[int, int] | None = None,
+    truncates: Sequence[int] = (),
 ) -> View:
     moved = any(f.file.moved and f.file.partial for f in files)
     parts = []
@@ -170,19 +173,25 @@ def _completed_view(
     if moved and masks:
         session.hold(name)  # it is read for each step of following them
         table = None if standing is None else standing(name)
-        name = _completed(session, views, layout, masks, name, table)
+        name = _completed(session, views, layout, masks, name, table, truncates)
         masks = _masks(session, name)
     return View(name, masks)
 
 
 def _completed(
-    session: SqlSession, views: _Views, layout: Layout, masks: frozenset[Mask], changes: str, table: str | None
+    session: SqlSession,
+    views: _Views,
+    layout: Layout,
+    masks: frozenset[Mask],
+    changes: str,
+    table: str | None,
+    truncates: Sequence[int],
 ) -> str:
     """Follow key changes to where the columns that they left unchanged have their values (see `merge.moves`)."""
     columns = sorted(frozenset[int]().union(*masks))
     moved = views.keep("moves", moves.moves(layout, changes))
-    ended = views.view("ended", moves.ended(layout, changes, moved))
-    lives = views.view("lives", moves.lives(layout, columns, changes, moved))
+    ended = views.view("ended", moves.ended(layout, changes, moved, truncates))
+    lives = views.view("lives", moves.lives(layout, columns, changes, moved, truncates))
     known = views.keep("known", moves.first_round(layout, columns, ended, lives, table))
     # No LIMIT: Spark would look for it in one partition after the other.
     while session.rows(f"SELECT 1 FROM {known} HAVING count(parent) > 0"):  # noqa: S608  a name of ours

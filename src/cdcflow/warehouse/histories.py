@@ -49,7 +49,7 @@ def folding(
         return f"(SELECT * FROM {stands(name)} WHERE {range_.mode.open_only})"  # noqa: S608  quoted
 
     completed_from = None if range_.is_first or evolution.fresh else lives
-    with changes.view(session, layout, living, 0, completed_from) as found:
+    with changes.view(session, layout, living, 0, completed_from, [o for o, _ in truncates]) as found:
         try:
             transactions = _transactions(session, range_.transactions, views)
             asked = {o for o, _ in truncates} | {o for o in (made_again, range_.since, range_.sweep) if o}

@@ -109,7 +109,7 @@ def test_a_bundle_holds_no_secret_and_no_value_of_a_row(settings: Path, shop: Da
     assert files["events.txt"].startswith(b"1 other lines are left out\n2026-01-31T12:00:00.123Z range chunk read")
     again = CliRunner().invoke(app, ["bundle", "--output", "b.tar.gz"])
     assert again.exit_code == 78
-    assert "is there already" in again.output
+    assert "exists already" in again.output
 
 
 def test_a_bundle_is_made_while_the_server_is_away(settings: Path, tmp_path: Path) -> None:

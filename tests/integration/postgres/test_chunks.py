@@ -114,7 +114,7 @@ def test_table_made_anew_under_its_name_is_not_read_by_the_old_plan(database: Da
     database.execute("DROP TABLE t")
     make_table(database, 10)
     assert capture.read(planned).rewritten
-    with pytest.raises(SourceUnavailable, match="another one now"):
+    with pytest.raises(SourceUnavailable, match="was replaced by another"):
         capture.plan("public.t")
     capture.prepare(capture.checkpoint)
     assert len(capture.rows("public.t")) == 10

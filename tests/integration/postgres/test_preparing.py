@@ -284,8 +284,8 @@ def test_stored_position_ahead_of_the_slot_is_fine(items: Database, make_capture
         ({"system_id": "1"}, ConfigurationError, "belongs to database"),
         ({"database": "elsewhere"}, ConfigurationError, "belongs to database"),
         ({"timeline": "7"}, HistoryLost, "restored or promoted"),
-        ({"slot": "another"}, ConfigurationError, "begun with source.slot = another"),
-        ({"publication": "another"}, ConfigurationError, "begun with source.publication = another"),
+        ({"slot": "another"}, ConfigurationError, "began with source.slot = another"),
+        ({"publication": "another"}, ConfigurationError, "began with source.publication = another"),
     ],
 )
 def test_log_of_another_server_is_refused(

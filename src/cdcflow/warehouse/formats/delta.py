@@ -19,7 +19,10 @@ from cdcflow.warehouse.paths import table_at
 from cdcflow.warehouse.port import COMMITTED
 
 COLUMN_ID = "delta.columnMapping.id"
-HARMLESS = {"OPTIMIZE", "VACUUM START", "VACUUM END", "COMPUTE STATS", "REORG", "CLUSTER BY"}
+HARMLESS = {
+    *("OPTIMIZE", "VACUUM START", "VACUUM END", "COMPUTE STATS", "REORG", "CLUSTER BY"),
+    *("SET TBLPROPERTIES", "UNSET TBLPROPERTIES"),
+}
 """Operations that change no row."""
 
 TYPES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
