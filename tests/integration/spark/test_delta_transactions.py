@@ -67,7 +67,7 @@ def test_few_jobs_change_a_table(orders: Orders) -> None:
 
     def jobs() -> int:
         # Spark forgets old ones, so they are counted by the newest one's number.
-        return max(orders.spark.sparkContext.statusTracker().getJobIdsForGroup(None))
+        return int(max(orders.spark.sparkContext.statusTracker().getJobIdsForGroup(None)))
 
     orders.log.segment([(orders.table, "u", {"id": n, "a": -n, "doc": "new"}) for n in range(50, 90)])
     before = jobs()
