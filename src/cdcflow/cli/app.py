@@ -20,6 +20,7 @@ COMMANDS = {
     "apply": ("cdcflow.cli.plan:apply", "Make the running daemon use changed settings."),
     "backfill": ("cdcflow.cli.backfill:backfill", "Read tables again while the capture goes on."),
     "merge": ("cdcflow.cli.merge:merge", "Merge the log into Delta or Iceberg tables."),
+    "verify": ("cdcflow.cli.verify:verify", "Compare the source with the log and the tables."),
     "cuts": ("cdcflow.cli.cuts:cuts", "List published cuts, or print SQL that reads one."),
     "upkeep": ("cdcflow.cli.upkeep:upkeep", "Expire old cuts, and keep the tables' files in order."),
     "publish": ("cdcflow.cli.publish:publish", "Publish changes to Kafka, one topic per table."),

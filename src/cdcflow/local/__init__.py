@@ -13,6 +13,7 @@
     delta       tables of Delta Lake; deltalog reads and writes their log, vectors are their marks
     engine      what it takes on, and what it declines
     live        tables with the log's tail folded over them, read and not merged
+    comparing   the same, to be compared with their source
 
 Importing this package imports neither DuckDB nor what a format needs; what needs them says so when it is called.
 """
@@ -20,8 +21,8 @@ Importing this package imports neither DuckDB nor what a format needs; what need
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection
-from contextlib import closing
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,13 +34,15 @@ if TYPE_CHECKING:
 
     from cdcflow.changelog.layout import Layout
     from cdcflow.local.engine import LocalEngine
+    from cdcflow.verify.port import Comparer, Copy
     from cdcflow.warehouse.cut import Cut
     from cdcflow.warehouse.job import OnEdit
     from cdcflow.warehouse.live import Live
     from cdcflow.warehouse.moments import AsOf
+    from cdcflow.warehouse.paths import Warehouse
     from cdcflow.warehouse.reports import MergeReport
 
-__all__ = ["is_installed", "local_engine", "merge", "published_cut", "read_cut", "read_live"]
+__all__ = ["comparer", "copy_of", "is_installed", "local_engine", "merge", "published_cut", "read_cut", "read_live"]
 
 _NEEDS = {"delta": ("duckdb", "deltalake"), "iceberg": ("duckdb", "pyiceberg.catalog.sql")}
 """What the tables of each format need."""
@@ -70,6 +73,27 @@ def local_engine(warehouse: Path, table_format: str, *, bounded: bool = False) -
 
     limits = (CHANGES_MAX, BYTES_MAX) if bounded else ()
     return LocalEngine(warehouse, table_format, *limits)
+
+
+@contextmanager
+def comparer(table_format: str) -> Iterator[Comparer]:
+    """What compares rows, for as long as the block.
+
+    Raises:
+        ConfigurationError: what it needs is not installed.
+    """
+    _check_installed("comparing rows", table_format)
+    from cdcflow.local.comparing import DuckComparer
+
+    with closing(DuckComparer()) as made:
+        yield made
+
+
+def copy_of(layout: Layout, warehouse: Warehouse, engine: LocalEngine, *, of_log: bool, policies: Policies) -> Copy:
+    """The copy that a source is compared with: the log's fold, or the tables."""
+    from cdcflow.local.comparing import LocalCopy
+
+    return LocalCopy(layout, warehouse, engine, of_log=of_log, policies=policies)
 
 
 def _check_installed(attempted: str, table_format: str) -> None:

@@ -21,6 +21,7 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r"\barray\(", "list_value("),
     (r"\btimestamp_micros\(", "make_timestamptz("),
     (r"\bunix_micros\(", "epoch_us("),
+    (r"\boctet_length\(", "strlen("),
     (r"\bLEFT SEMI JOIN\b", "SEMI JOIN"),
     (r"\bLEFT ANTI JOIN\b", "ANTI JOIN"),
     (r"<=>", "IS NOT DISTINCT FROM"),
@@ -41,6 +42,9 @@ MACROS = (
     "CREATE MACRO size(a) AS coalesce(len(a), -1)",
     "CREATE MACRO array_except(a, b) AS CASE WHEN a IS NOT NULL AND b IS NOT NULL"
     " THEN list_distinct(list_filter(a, lambda x: NOT list_contains(b, x))) END",
+    # Of the hexadecimal digits of a number below 2^63.
+    "CREATE MACRO conv(digits, old_base, new_base) AS CAST('0x' || digits AS BIGINT)",
+    "CREATE MACRO unix_date(d) AS d - DATE '1970-01-01'",
     # Of a NULL Spark prints "null", where printf has no result.
     "CREATE MACRO format_string(f, a, b, c, d) AS CASE WHEN a IS NULL THEN 'null' ELSE printf(f, a, b, c, d) END",
 )

@@ -6,6 +6,7 @@ implements is imported from here; the modules inside each have one of the partie
 """
 
 from cdcflow.ports.chunks import ChunkSource
+from cdcflow.ports.comparing import Comparable, Comparison
 from cdcflow.ports.control import ControlRow, ControlTable
 from cdcflow.ports.findings import Dropped, Finding
 from cdcflow.ports.log import Log, Numbered
@@ -32,6 +33,8 @@ __all__ = [
     "OpenSpool",
     "Stream",
     "ChunkSource",
+    "Comparable",
+    "Comparison",
     "SourceStatus",
     "TablePreview",
     "Preview",

@@ -38,7 +38,7 @@ from cdcflow.model.table import TableId
 from cdcflow.warehouse.cut import Cut, CutTable
 from cdcflow.warehouse.foldings import folding
 from cdcflow.warehouse.paths import Warehouse, table_at, table_path
-from cdcflow.warehouse.port import Cuts, HandOver, Snapshot, SqlSession
+from cdcflow.warehouse.port import HandOver, Snapshot, SqlSession
 from cdcflow.warehouse.positions import Positions
 from cdcflow.warehouse.ranges import TableRange
 from cdcflow.warehouse.segments import InputFile, OlderNeeded, Range, SegmentGone, sealed, shapes_of
@@ -89,6 +89,13 @@ class PastTable(Protocol[RowsMade]):
     def close(self) -> None: ...
 
 
+class NewestCut(Protocol):
+    """What is asked of the published cuts here."""
+
+    def newest(self) -> Cut | None:
+        """See `cdcflow.warehouse.port.Cuts.newest`."""
+
+
 class Reader(Protocol[RowsMade]):
     """An engine, as far as it reads the tables of one warehouse."""
 
@@ -99,7 +106,7 @@ class Reader(Protocol[RowsMade]):
     def rules(self) -> Format:
         """The tables' format."""
 
-    def cuts(self) -> Cuts: ...
+    def cuts(self) -> NewestCut: ...
 
     def table(self, path: Sequence[str]) -> PastTable[RowsMade]:
         """The table at a path (schema, name), which need not be there."""

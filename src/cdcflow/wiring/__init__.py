@@ -28,6 +28,7 @@ from cdcflow.wiring.logs import (
     topics,
 )
 from cdcflow.wiring.planning import log_growth, planned
+from cdcflow.wiring.verifying import verified
 from cdcflow.wiring.warehouses import engines, merge_layout, policies, reading_engine, tier, upkeep_policy, warehouse
 
 __all__ = [
@@ -64,5 +65,6 @@ __all__ = [
     "reading_engine",
     "tier",
     "upkeep_policy",
+    "verified",
     "warehouse",
 ]

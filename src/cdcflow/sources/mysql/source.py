@@ -26,6 +26,7 @@ from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import (
     ChunkSource,
+    Comparison,
     Dropped,
     Finding,
     OpenSpool,
@@ -46,6 +47,7 @@ from cdcflow.sources.mysql import binlog_status, doctor, estimates, overlap, sam
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.catalog import CapturedTables, Catalog, CatalogTable, Selected, Wanted
 from cdcflow.sources.mysql.chunks import MySQLChunks
+from cdcflow.sources.mysql.comparing import MySQLComparison
 from cdcflow.sources.mysql.connection import Connection, Connector, Secret
 from cdcflow.sources.mysql.decoders import split
 from cdcflow.sources.mysql.dump import Dump, ServerIdConflicts
@@ -219,6 +221,15 @@ class MySQLSource:
         )
         backfill = self._settings.backfill
         return Chunks(dialect, pool, parts_at_once=backfill.ranges_at_once, whole_bytes_max=backfill.whole_bytes_max)
+
+    def comparison(self, checkpoint: Checkpoint) -> Comparison:
+        selected = self._catalog.selected()
+        self._checkpoint = checkpoint
+        self._has_gtids = self._catalog.ask(
+            f"asking {self._connector.address} for its GTIDs", lambda c: binlog_status.has_gtids(c, self._flavor)
+        )
+        tables = sorted((self._catalog.described(t).table for t in selected.good), key=lambda t: t.id)
+        return MySQLComparison(self._flavor, self._catalog, tables, self.chunks(), self.close)
 
     def doctor(self) -> Sequence[Finding]:
         return doctor.findings(self._connector, self._settings, self._catalog)

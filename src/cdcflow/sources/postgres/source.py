@@ -21,6 +21,7 @@ from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import (
     ChunkSource,
+    Comparison,
     Dropped,
     Finding,
     OpenSpool,
@@ -40,6 +41,7 @@ from cdcflow.sources.postgres import estimates, publication, sampling, slot
 from cdcflow.sources.postgres.catalog import Catalog, Selected, select
 from cdcflow.sources.postgres.catch_up import Windows
 from cdcflow.sources.postgres.chunks import CHUNK_BYTES_MAX, PostgresChunks, mark_prefix
+from cdcflow.sources.postgres.comparing import PostgresComparison
 from cdcflow.sources.postgres.connection import Connection, Connector, Secret, mapping_errors
 from cdcflow.sources.postgres.identity import check_database, check_server, identify
 from cdcflow.sources.postgres.known_tables import names_by_oid, state_of_selected
@@ -278,6 +280,13 @@ class PostgresSource:
             whole_bytes_max=self._settings.backfill.whole_bytes_max,
             keys_bytes_max=self._chunk_bytes_max,
         )
+
+    def comparison(self, checkpoint: Checkpoint) -> Comparison:
+        selected = self._catalog.selected()
+        self._table_names.capture(selected)
+        self._checkpoint = checkpoint
+        tables = [described.table for described in self._catalog.tables(selected)]
+        return PostgresComparison(self._catalog, tables, self.chunks(), self.close)
 
     def doctor(self) -> Sequence[Finding]:
         from cdcflow.sources.postgres import doctor  # a daemon never asks, and it takes its time to start

@@ -1,0 +1,71 @@
+"""Implements `cdcflow.ports.Comparison`: what a snapshot sees is a set of GTIDs or a position in the binary log.
+
+A set says of a position whether everything up to it is seen: the log keeps the set of GTIDs with each transaction.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import numpy as np
+import pyarrow as pa
+
+from cdcflow.interleave.messages import Visibility
+from cdcflow.model.change import Uint64s
+from cdcflow.model.position import Position
+from cdcflow.model.table import Table
+from cdcflow.ports import ChunkSource
+from cdcflow.sources.mysql import binlog_status
+from cdcflow.sources.mysql.catalog import Catalog
+from cdcflow.sources.mysql.fences import GtidVisibility
+from cdcflow.sources.mysql.gtids import Flavor, MysqlGtids
+from cdcflow.sources.mysql.position import BinlogPosition
+
+
+class MySQLComparison:
+    """Implements `cdcflow.ports.Comparison`. `close` is the source's."""
+
+    def __init__(
+        self,
+        flavor: Flavor,
+        catalog: Catalog,
+        tables: Sequence[Table],
+        chunks: ChunkSource,
+        close: Callable[[], None],
+    ) -> None:
+        self._flavor: Flavor = flavor
+        self._catalog = catalog
+        self._tables = tuple(tables)
+        self.chunks = chunks
+        self._close = close
+
+    def tables(self) -> Sequence[Table]:
+        return self._tables
+
+    def end(self) -> Position:
+        end = self._catalog.ask("asking for the end of the binary log", lambda c: binlog_status.end(c, self._flavor))
+        return BinlogPosition(end.file, end.pos).text
+
+    def covers(self, position: Position, end: Position) -> bool:
+        return BinlogPosition.parse(position).coordinate >= BinlogPosition.parse(end).coordinate
+
+    def first_unseen(self, visibility: Visibility, transactions: pa.Table) -> int:
+        if isinstance(visibility, GtidVisibility):
+            executed = visibility.executed
+            positions = transactions.column("position")
+
+            def is_unseen(number: int) -> bool:
+                gtids = BinlogPosition.parse(positions[number].as_py()).gtids
+                return not executed.covers(MysqlGtids.parse(gtids))
+
+            # What was executed before grows along the log: behind one that is not all seen none is.
+            return bisect_left(range(len(positions)), True, key=is_unseen)
+        xids = cast("Uint64s", transactions.column("xid").to_numpy())
+        unseen = np.flatnonzero(np.isin(xids, visibility.hidden(xids)))
+        return int(unseen[0]) if len(unseen) else len(xids)
+
+    def close(self) -> None:
+        self.chunks.close()
+        self._close()

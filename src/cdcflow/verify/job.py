@@ -1,0 +1,305 @@
+"""A comparison of source and copy, table by table, while both go on.
+
+    pass     read every row of the source; digest the copy's; what differs is in doubt
+    rounds   read what is in doubt again, by key: what still differs, and no change touched meanwhile, is different
+
+What is in doubt is fixed by the pass: later writes add nothing to it. A round is needed only for keys that change all
+the time, and for those of which the log's tail is not sealed yet. A table without a key is read whole in each round.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import structlog
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.merge.target import Target
+from cdcflow.model.table import Table
+from cdcflow.ports import Comparison, LogReader
+from cdcflow.verify.history import Key, histories
+from cdcflow.verify.port import COUNTED, At, Columns, Comparer, Copy, NotComparable
+from cdcflow.verify.reading import SourceRows
+from cdcflow.verify.report import Against, Change, Difference, Report, Row, TableReport, Verdict, What
+from cdcflow.verify.settled import Changed, Fences, Reached, changed, joined, reached
+
+ROUNDS_MAX = 12
+"""So often what is in doubt is looked at again."""
+KEYS_AT_ONCE = 20_000
+"""So many keys in doubt are read again; of more, the first of them tell enough."""
+DIFFERENCES_MAX = 20
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """`rows_per_second`: of the source's rows, at most; None: as fast as it goes. `log_wait_s`: the log may take so
+    long to come to where the source was read. `seal_wait_s`: between two rounds, so that the log's tail is sealed."""
+
+    rows_per_second: int | None = None
+    log_wait_s: float = 60.0
+    seal_wait_s: float = 2.0
+
+
+PACE = Pace()
+
+
+def verify(
+    comparison: Comparison,
+    log: LogReader,
+    copies: Mapping[Against, Copy],
+    comparer: Comparer,
+    tables: Collection[str] = (),
+    *,
+    differences_max: int = DIFFERENCES_MAX,
+    pace: Pace = PACE,
+    sleep: Callable[[float], None] = time.sleep,
+    watch: Callable[[TableReport], None] | None = None,
+) -> Report:
+    """Compare tables (none: all that are captured) of the source with each of the copies.
+
+    `differences_max`: so many rows that differ are reported of a table; all of them are counted. `watch` is told of
+    each table as soon as it is compared.
+
+    Raises:
+        ConfigurationError: a name is no table's; or the log does not follow the source.
+        SourceUnavailable: the source does not answer.
+    """
+    began = time.monotonic()
+    found = []
+    for shape in _selected(comparison.tables(), tables):
+        for against, copy in copies.items():
+            one = _Verification(comparison, log, copy, comparer, shape, against, differences_max, pace, sleep).run()
+            _log.info("table compared", table=one.table, against=against, verdict=one.verdict, rows=one.rows)
+            found.append(one)
+            if watch is not None:
+                watch(one)
+    return Report(tuple(found), time.monotonic() - began)
+
+
+def _selected(known: Sequence[Table], names: Collection[str]) -> list[Table]:
+    if unknown := sorted(set(names) - {str(t.id) for t in known}):
+        raise ConfigurationError(
+            f"comparing {', '.join(unknown)}: the source has no captured table of that name",
+            remedy=f"name one of: {', '.join(str(t.id) for t in known)}",
+            runbook="table-not-found",
+        )
+    return [t for t in known if not names or str(t.id) in names]
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What one look at source and copy showed. `doubts`: the keys that differ, with `COUNTED`; `open`: which of them
+    changed meanwhile. `source`: rows that were read, `rows` of them in all."""
+
+    at: At
+    reached: Reached
+    doubts: pa.Table
+    open: pa.Table
+    rows: int
+    source: pa.Table | None = None
+
+    @property
+    def settled(self) -> int:
+        return int(self.doubts.num_rows - self.open.num_rows)
+
+
+class _Verification:
+    """Of one table with one copy."""
+
+    def __init__(
+        self,
+        comparison: Comparison,
+        log: LogReader,
+        copy: Copy,
+        comparer: Comparer,
+        shape: Table,
+        against: Against,
+        differences_max: int,
+        pace: Pace,
+        sleep: Callable[[float], None],
+    ) -> None:
+        self._log = log
+        self._comparison = comparison
+        self._copy = copy
+        self._comparer = comparer
+        self._shape = shape
+        self._against: Against = against
+        self._differences_max = differences_max
+        self._pace = pace
+        self._sleep = sleep
+        self._source = SourceRows(comparison, shape.id, rows_per_second=pace.rows_per_second, sleep=sleep)
+
+    def run(self) -> TableReport:
+        began = time.monotonic()
+        report = TableReport(str(self._shape.id), self._against, "not compared")
+        try:
+            found = self._compared(report)
+        except NotComparable as why:
+            found = replace(report, reason=str(why))
+        return replace(found, seconds=time.monotonic() - began)
+
+    def _compared(self, report: TableReport) -> TableReport:
+        columns, left_out = columns_of(self._shape, self._copy.describe(self._shape.id))
+        report = replace(report, left_out=left_out)
+        first = look = self._whole(columns)
+        rounds = 1
+        while look.open.num_rows or (look.doubts.num_rows and rounds == 1 and columns.has_key):
+            if rounds >= ROUNDS_MAX:
+                break
+            if rounds > 1 or not columns.has_key:
+                self._sleep(self._pace.seal_wait_s)
+            rounds += 1
+            # What differed for certain stays in: its rows are shown as the last look found them.
+            look = self._again(columns, look.doubts) if columns.has_key else self._whole(columns)
+        sure = self._comparer.outside(look.doubts, look.open) if look.open.num_rows else look.doubts
+        verdict: Verdict = "different" if sure.num_rows else "unsettled" if look.open.num_rows else "equal"
+        beyond = max(0, first.doubts.num_rows - KEYS_AT_ONCE) if columns.has_key else 0
+        return replace(
+            report,
+            verdict=verdict,
+            rows=first.rows,
+            position=first.reached.position,
+            offset=first.reached.first - 1,
+            cut=look.at.cut,
+            different=sure.num_rows + (beyond if sure.num_rows else 0),
+            unsettled=look.open.num_rows,
+            differences=self._differences(columns, sure.slice(0, self._differences_max), look),
+            rounds=rounds,
+        )
+
+    # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _whole(self, columns: Columns) -> _Look:
+        """Every row of the source, beside every row of the copy."""
+        fences = self._begun()
+        digests, rows = [], []
+        for piece in self._source.all(fences):
+            converted = self._comparer.converted(columns, piece.shape, piece.rows)
+            digests.append(self._comparer.digested(columns, converted))
+            if not columns.has_key:
+                rows.append(converted)
+        found = self._ended(fences)
+        at, copy = self._copy.digests(columns)
+        source = joined(digests) if digests else copy.slice(0, 0)
+        doubts = self._comparer.differing(source, copy)
+        return self._look(columns, at, found, doubts, source.num_rows, joined(rows) if rows else None)
+
+    def _again(self, columns: Columns, doubts: pa.Table) -> _Look:
+        """The rows of some keys."""
+        keys = doubts.drop_columns(list(COUNTED)).slice(0, KEYS_AT_ONCE)
+        fences = self._begun()
+        pieces = [
+            self._comparer.converted(columns, piece.shape, piece.rows)
+            for piece in self._source.with_keys(fences, self._shape, self._as_source(keys))
+        ]
+        found = self._ended(fences)
+        at, copied = self._copy.rows(columns, keys)
+        # By another spelling of a key, which is equal at the server, another row may have been found.
+        source = self._comparer.matching(columns, joined(pieces), keys) if pieces else copied.slice(0, 0)
+        differing = self._comparer.differing(
+            self._comparer.digested(columns, source), self._comparer.digested(columns, copied)
+        )
+        return self._look(columns, at, found, differing, source.num_rows, source)
+
+    def _begun(self) -> Fences:
+        fences = Fences(self._log.newest_checkpoint().next_offset)
+        self._source.begin(fences)
+        return fences
+
+    def _ended(self, fences: Fences) -> Reached:
+        self._source.end(fences)
+        return reached(self._log, self._comparison, fences, self._pace.log_wait_s, self._sleep)
+
+    def _look(
+        self, columns: Columns, at: At, found: Reached, doubts: pa.Table, rows: int, source: pa.Table | None
+    ) -> _Look:
+        if not doubts.num_rows:
+            return _Look(at, found, doubts, doubts, rows, source)
+        first, last = min(found.first, at.offset + 1), max(found.newest, at.offset)
+        touched = changed(self._log, self._comparer, columns, self._shape, first, last)
+        return _Look(at, found, doubts, self._open(columns, doubts, touched), rows, source)
+
+    def _open(self, columns: Columns, doubts: pa.Table, touched: Changed) -> pa.Table:
+        """Those in doubt of which nothing can be said yet."""
+        if touched.is_empty:
+            return doubts.slice(0, 0)
+        if touched.keys is None or not columns.has_key:
+            return doubts
+        return self._comparer.among(doubts, touched.keys)
+
+    def _as_source(self, keys: pa.Table) -> pa.Table:
+        """Keys in the types that the source's rows have."""
+        types = {c.name: c.type.arrow for c in self._shape.columns}
+        try:
+            return keys.cast(pa.schema([(f"k{i}", types[name]) for i, name in enumerate(self._shape.key)]))
+        except pa.ArrowException:
+            raise NotComparable(
+                "rows differ, and they cannot be named by their key, whose type the copy holds as another one"
+            ) from None
+
+    # ── what is told ────────────────────────────────────────────────────────────────────────────────────────
+
+    def _differences(self, columns: Columns, sure: pa.Table, look: _Look) -> tuple[Difference, ...]:
+        if not sure.num_rows:
+            return ()
+        keys = sure.drop_columns(list(COUNTED))
+        _, copied = self._copy.rows(columns, keys)
+        source = copied.slice(0, 0) if look.source is None else self._comparer.matching(columns, look.source, keys)
+        there, here = _by_key(columns, source), _by_key(columns, copied)
+        last = self._log.newest_checkpoint().next_offset - 1
+        known = histories(self._log, self._comparer, columns, keys, last) if columns.has_key else {}
+        return tuple(
+            _difference(columns, key, there.get(key, []), here.get(key, []), known.get(key, ()))
+            for key in dict.fromkeys([*there, *here])
+        )
+
+
+def _difference(
+    columns: Columns, key: Key, source: Sequence[Row], copy: Sequence[Row], history: tuple[Change, ...]
+) -> Difference:
+    off: tuple[str, ...] = ()
+    what: What = "extra" if not source else "missing" if not copy else "doubled"
+    if source and copy:
+        # As texts, so that two zeros and what is not a number are told apart.
+        off = tuple(name for name, _ in columns.columns if repr(source[0][name]) != repr(copy[0][name]))
+        what = "different" if off else "doubled"
+    named = dict(zip(columns.key, key, strict=True)) if columns.has_key else {}
+    return Difference(
+        named, what, off, source[0] if source else None, copy[0] if copy else None, (len(source), len(copy)), history
+    )
+
+
+def columns_of(shape: Table, target: Target) -> tuple[Columns, dict[str, str]]:
+    """What of a table is compared, and which columns are not, with the reason.
+
+    Raises:
+        NotComparable: its key is another one in the copy.
+    """
+    there = {c.name: c for c in target.columns}
+    here = {c.name for c in shape.columns}
+    left_out = {c.name: "the copy does not have it yet" for c in shape.columns if c.name not in there}
+    left_out |= {name: "the source does not have it any more" for name in there if name not in here}
+    if tuple(target.key) != tuple(shape.key) or set(shape.key) & left_out.keys():
+        raise NotComparable("its key is another one in the copy; run `cdcflow merge`, and verify again")
+    named = tuple((c.name, there[c.name].type) for c in shape.columns if c.name in there)
+    key = tuple(shape.key) or tuple(name for name, _ in named)
+    return Columns(shape.id, named, key, bool(shape.key)), left_out
+
+
+def _by_key(columns: Columns, rows: pa.Table) -> dict[Key, list[Row]]:
+    found: dict[Key, list[Row]] = {}
+    for row in rows.to_pylist():
+        found.setdefault(tuple(_plain(row[name]) for name in columns.key), []).append(row)
+    return found
+
+
+def _plain(value: object) -> object:
+    return tuple(map(_plain, value)) if isinstance(value, list) else value
+
+
+__all__ = ["Pace", "columns_of", "verify"]

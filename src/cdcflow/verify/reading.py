@@ -1,0 +1,124 @@
+"""The source's rows: all of a table, in chunks as a backfill reads them, or those with some keys. Nothing is locked.
+
+Each chunk has a snapshot of its own. A row that moved from one chunk to another between two snapshots is read twice or
+not at all; it changed, so nothing is concluded from it (`settled`).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdcflow.errors import SourceUnavailable
+from cdcflow.interleave.messages import Chunk, ChunkRead
+from cdcflow.model.change import READ, KeySet, Run
+from cdcflow.model.position import Token
+from cdcflow.model.table import OP, Table, TableId
+from cdcflow.ports import Comparison
+from cdcflow.verify.port import NotComparable
+from cdcflow.verify.settled import Fences
+
+CHUNK_S = 0.2
+"""A chunk is to take about so long."""
+GROWTH = 4.0
+REPLANNED_MAX = 5
+"""So many times a table may be rewritten while it is read."""
+
+TOKEN = Token("verify")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows of one chunk, in the columns of `shape`."""
+
+    shape: Table
+    rows: pa.Table
+
+
+class SourceRows:
+    """Reads one table. `rows_per_second`: at most, on the average; None: as fast as it goes."""
+
+    def __init__(
+        self,
+        comparison: Comparison,
+        table: TableId,
+        *,
+        rows_per_second: int | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._comparison = comparison
+        self._chunks = comparison.chunks
+        self._table = table
+        self._rows_per_second = rows_per_second
+        self._sleep = sleep
+
+    def begin(self, fences: Fences) -> None:
+        """Before anything is read: whatever is seen by now is seen by all that is read later."""
+        fences.seen.append(self._chunks.snapshot())
+
+    def end(self, fences: Fences) -> None:
+        """After all that was read: how far the log has to come. A mark behind it lets the log move on where nothing
+        else does."""
+        fences.end = self._comparison.end()
+        self._chunks.write_mark(Token(f"{TOKEN} {uuid.uuid4()}"))
+
+    def all(self, fences: Fences) -> Iterator[Piece]:
+        """Every row, chunk by chunk.
+
+        Raises:
+            NotComparable: the table is rewritten again and again, so that it must be begun anew each time.
+        """
+        for _ in range(REPLANNED_MAX):
+            planned = self._chunks.plan(self._table, 0)
+            fences.seen.extend(planned.visibilities)
+            kind: Literal["range", "whole"] = "whole" if planned.whole else "range"
+            chunk = Chunk(self._table, 0, 1, planned.plan, None, planned.size, TOKEN, kind)
+            while not (read := self._chunks.read_chunk(chunk)).rewritten:
+                yield from self._taken(read, fences)
+                if read.exhausted or planned.whole:
+                    return
+                size = _next_size(chunk.size, read.seconds)
+                chunk = replace(chunk, number=chunk.number + 1, after=read.reached, size=size)
+            if chunk.number > 1:
+                raise NotComparable("the table was rewritten while it was read; verify it again")
+        raise NotComparable("the table was rewritten again and again while it was read; verify it again")
+
+    def with_keys(self, fences: Fences, shape: Table, keys: pa.Table) -> Iterator[Piece]:
+        """The rows that have these keys, in the types of the source's key columns. A key without a row gives none."""
+        planned = self._chunks.plan(self._table, 0)
+        left: KeySet | None = KeySet(keys.rename_columns(list(shape.key)))
+        number = 0
+        while left is not None and len(left):
+            number += 1
+            read = self._chunks.read_chunk(
+                Chunk(self._table, 0, number, planned.plan, None, 0, TOKEN, kind="keys", keys=left)
+            )
+            if read.rewritten:
+                raise SourceUnavailable(f"reading {self._table}: it was rewritten just now")
+            yield from self._taken(read, fences)
+            left = read.keys_left
+
+    def _taken(self, read: ChunkRead, fences: Fences) -> Iterator[Piece]:
+        fences.seen.extend(read.visibilities)
+        piece = _rows(read)
+        if piece is not None:
+            if self._rows_per_second:
+                self._sleep(max(0.0, piece.rows.num_rows / self._rows_per_second - read.seconds))
+            yield piece
+
+
+def _rows(read: ChunkRead) -> Piece | None:
+    if not isinstance(read.run, Run) or not read.run.batches:
+        return None
+    batches = [b.rows.filter(pc.equal(b.rows.column(OP), READ)) for b in read.run.batches]
+    return Piece(read.run.batches[0].table, pa.Table.from_batches(batches))
+
+
+def _next_size(size: int, seconds: float) -> int:
+    return max(1, int(size * min(GROWTH, max(1 / GROWTH, CHUNK_S / max(seconds, 1e-3)))))

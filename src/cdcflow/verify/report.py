@@ -1,0 +1,81 @@
+"""What a comparison found. Row values are only here, where they were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Against = Literal["log", "tables"]
+
+Verdict = Literal["equal", "different", "unsettled", "not compared"]
+"""`unsettled`: nothing differs, but some rows changed whenever they were looked at. `not compared`: see the reason."""
+
+What = Literal["missing", "extra", "different", "doubled"]
+"""`missing`: the source has a row that the copy has not; `extra`: the copy has one that the source has not;
+`doubled`: the copy has it more than once (or, in a table without a key, another number of times)."""
+
+Row = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a row in the log."""
+
+    offset: int
+    op: str
+    transaction: int
+    position: str
+    commit_ts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A row that differs. `columns`: in which of them, where both sides have it. `source` and `copy`: the row there;
+    `times`: how often each side has it. `history`: the log's newest changes of the key, oldest first."""
+
+    key: Row
+    what: What
+    columns: tuple[str, ...]
+    source: Row | None
+    copy: Row | None
+    times: tuple[int, int]
+    history: tuple[Change, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TableReport:
+    """What was found of a table. `rows`: as many were read at the source. `position`: up to here in the source's log
+    everything is in the comparison, and `offset` is that place in ours. `cut`: of the copy.
+
+    `different`: how many keys differ, of which `differences` are listed. `unsettled`: how many keys changed whenever
+    they were looked at. `left_out`: columns that were not compared, and why.
+    """
+
+    table: str
+    against: Against
+    verdict: Verdict
+    reason: str = ""
+    rows: int = 0
+    position: str = ""
+    offset: int = 0
+    cut: int = 0
+    different: int = 0
+    unsettled: int = 0
+    differences: tuple[Difference, ...] = ()
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    rounds: int = 1
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What was found of all tables."""
+
+    tables: tuple[TableReport, ...]
+    seconds: float
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether every table was compared and is equal."""
+        return all(table.verdict == "equal" for table in self.tables)

@@ -1,0 +1,148 @@
+"""Which keys changed since a snapshot, so that a difference in them says nothing.
+
+    log     …──t──t──t──x──t──────c───────t──▶          x: the first transaction that the snapshot may not see
+    source         snapshot                             c: the cut that the copy is at
+                        └──── changed ────┘
+
+A key that no change of the log touches from x on is the same in the snapshot, in the copy, and now. So what differs in
+such a key is different. Everything else has to be looked at again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.interleave.messages import Visibility
+from cdcflow.model.change import TRUNCATE, Kind
+from cdcflow.model.position import Position
+from cdcflow.model.table import OP, Table
+from cdcflow.ports import Comparison, LogReader
+from cdcflow.verify.port import Columns, Comparer
+
+BACK = 100_000
+"""So many rows before a snapshot are looked at first: a transaction can be in the log before it can be seen."""
+
+LOOK_AGAIN_S = 0.05
+
+
+@dataclass(slots=True)
+class Fences:
+    """What snapshots saw. `begun`: the log's next offset before the first of them; `end`: of the source's log, behind
+    the last of them."""
+
+    begun: int
+    seen: list[Visibility] = field(default_factory=list)
+    end: Position | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """The log has everything that the snapshots saw. `first`: the offset from which on they may not have seen it;
+    `position` is the one before it in the source's log; `newest`: the log's last offset by now."""
+
+    first: int
+    position: str
+    newest: int
+
+
+def reached(
+    log: LogReader, comparison: Comparison, fences: Fences, wait_s: float, sleep: Callable[[float], None] = time.sleep
+) -> Reached:
+    """Wait until the log has all that was seen.
+
+    Raises:
+        ConfigurationError: it does not come so far in time.
+    """
+    end = fences.end
+    if end is None:
+        raise ValueError("the fences have no end yet")
+    deadline = time.monotonic() + wait_s
+    while True:
+        newest = log.newest_checkpoint()
+        if newest.position is not None and comparison.covers(newest.position, end):
+            break
+        if time.monotonic() > deadline:
+            raise ConfigurationError(
+                f"comparing with {log.name}: it has not come to {end}, where the source was read, in {wait_s:.0f} s",
+                remedy="start the daemon (`cdcflow run`), wait until `cdcflow status` shows no lag, and verify again",
+                runbook="verify",
+            )
+        sleep(LOOK_AGAIN_S)
+    found = _first_unseen(log, comparison, fences, newest.next_offset - 1)
+    if found is None:
+        return Reached(newest.next_offset, newest.position or "", newest.next_offset - 1)
+    first, position = found
+    return Reached(first, position or newest.position or "", newest.next_offset - 1)
+
+
+def _first_unseen(log: LogReader, comparison: Comparison, fences: Fences, last: int) -> tuple[int, str] | None:
+    """The first offset that one of the snapshots may not have seen, and the position before it; None: they saw all."""
+    back = BACK
+    while True:
+        begin = max(1, fences.begun - back)
+        headers, begin = _headers(log, begin, fences.begun, last)
+        if headers is None:
+            return None
+        at = headers.num_rows
+        for seen in fences.seen:
+            at = min(at, comparison.first_unseen(seen, headers.slice(0, at)))
+        if at == 0 and begin > 1 and back < fences.begun:
+            back *= 10  # one that waits for a standby may be older than anything that was looked at
+            continue
+        if at == headers.num_rows:
+            return None
+        before = headers.column("position")[at - 1].as_py() if at else ""
+        return int(headers.column("first_offset")[at].as_py()), before
+
+
+def _headers(log: LogReader, begin: int, begun: int, last: int) -> tuple[pa.Table | None, int]:
+    if last < begin:
+        return None, begin
+    try:
+        found = list(log.read_transactions(begin, last))
+    except HistoryLost:
+        begin = begun  # it has expired up to some place since
+        found = list(log.read_transactions(begin, last)) if last >= begin else []
+    if not found:
+        return None, begin
+    headers = pa.concat_tables(found)
+    headers = headers.filter(pc.equal(headers.column("kind"), Kind.SOURCE.value))
+    return (headers if headers.num_rows else None), begin
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """The keys of a table that changed. None: all of its rows may have."""
+
+    keys: pa.Table | None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.keys is not None and not self.keys.num_rows
+
+
+def changed(log: LogReader, comparer: Comparer, columns: Columns, shape: Table, first: int, last: int) -> Changed:
+    """The keys of a table's rows in the log from one offset to another, both inclusive.
+
+    All of them may have changed by a truncate, or if the table looked otherwise than `shape` in between.
+    """
+    found: list[pa.Table] = []
+    if first <= last:
+        for then, _, rows in log.read_rows(first, last, {columns.table}):
+            if then != shape or pc.any(pc.equal(rows.column(OP), TRUNCATE)).as_py():
+                return Changed(None)
+            found.append(comparer.keys(columns, then, rows))
+    if not found:
+        return Changed(pa.table({f"k{i}": pa.nulls(0) for i in range(len(columns.key))}))
+    return Changed(pa.concat_tables(found))
+
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Tables of the same columns, one behind the other."""
+    return pa.concat_tables(tables, promote_options="permissive")

@@ -1,0 +1,159 @@
+"""A database with a running daemon, its tables merged in this process, and the command that compares them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import yaml
+from deltalake import DeltaTable, write_deltalake
+from tests.servers.mysql import MySQLDatabase
+from tests.servers.postgres import Database
+from typer.testing import CliRunner
+
+from cdcflow import local
+from cdcflow.cli.app import app
+from cdcflow.errors import ConfigurationError
+from cdcflow.service.control import ask
+
+WAIT_S = 60.0
+_runner = CliRunner()
+
+
+class ComparedShop:
+    """A folder with a settings file, whose daemon may run. `name` of a table: without its schema."""
+
+    def __init__(self, folder: Path, source: dict[str, Any], schema: str, execute: Callable[..., object]) -> None:
+        self.folder = folder
+        self.schema = schema
+        self.execute = execute
+        self.file = folder / "cdcflow.yaml"
+        self.output = folder / "daemon.log"
+        self.daemon: subprocess.Popen[bytes] | None = None
+        settings = {
+            "source": source,
+            "log": {"path": "log", "seal": {"age_max": "300ms"}},
+            "merge": {"warehouse": "warehouse", "engine": "local"},
+        }
+        self.file.write_text(yaml.safe_dump(settings))
+
+    @classmethod
+    @contextmanager
+    def on_postgres(cls, database: Database, folder: Path) -> Iterator[ComparedShop]:
+        source = {"kind": "postgres", "url": database.url, "tables": ["public.*"], "heartbeat": "1s"}
+
+        def execute(*statements: str) -> None:
+            with database.session() as connection:
+                for statement in statements:
+                    connection.execute(statement.encode())
+
+        with cls(folder, source, "public", execute)._closing() as shop:
+            yield shop
+
+    @classmethod
+    @contextmanager
+    def on_mysql(cls, database: MySQLDatabase, folder: Path) -> Iterator[ComparedShop]:
+        kind = str(database.server.flavor)
+        source = {
+            "kind": kind,
+            "url": database.url,
+            "tables": [f"{database.name}.*"],
+            "heartbeat": "1s",
+            "tls": {"mode": "off"},
+        }
+        with cls(folder, source, database.name, database.execute)._closing() as shop:
+            yield shop
+
+    @contextmanager
+    def _closing(self) -> Iterator[ComparedShop]:
+        try:
+            yield self
+        finally:
+            if self.daemon is not None:
+                self.daemon.kill()
+                self.daemon.wait()
+
+    # ── the daemon ──────────────────────────────────────────────────────────────────────────────────────────
+
+    def start(self, *tables: str) -> None:
+        """Begin to capture, until these tables are read."""
+        command = [sys.executable, "-m", "cdcflow.cli", "run", "--json"]
+        with self.output.open("ab") as file:
+            self.daemon = subprocess.Popen(command, cwd=self.folder, stdout=file, stderr=subprocess.STDOUT)
+        for table in tables:
+            self.wait_until(lambda s, t=table: s["tables"][f"{self.schema}.{t}"]["state"] == "done", table)
+
+    def stop(self) -> None:
+        assert self.daemon is not None
+        self.daemon.send_signal(signal.SIGTERM)
+        assert self.daemon.wait(WAIT_S) == 0, self.output.read_text()
+        self.daemon = None
+
+    def kill(self) -> None:
+        assert self.daemon is not None
+        self.daemon.kill()
+        self.daemon.wait()
+        self.daemon = None
+
+    def wait_until(self, wished: Callable[[dict[str, Any]], bool], what: str) -> None:
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            assert self.daemon is not None
+            assert self.daemon.poll() is None, self.output.read_text()
+            status = ask(self.folder / "log", {"op": "status"})
+            try:
+                if status is not None and wished(dict(status)):
+                    return
+            except KeyError:
+                pass
+            time.sleep(0.05)
+        raise AssertionError(f"waited for {what}; the daemon said:\n{self.output.read_text()}")
+
+    # ── the copy ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def merge(self) -> None:
+        local.merge(self.folder / "log", self.folder / "warehouse")
+
+    def merge_until(self, table: str, wished: Callable[[pa.Table], bool]) -> pa.Table:
+        """Merge until a table is as wished."""
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            self.merge()
+            with contextlib.suppress(ConfigurationError):  # no segment is sealed yet
+                found = local.read_cut(self.folder / "warehouse").get(f"{self.schema}.{table}")
+                if found is not None and wished(found):
+                    return found
+            time.sleep(0.1)
+        raise AssertionError(f"table {table} did not become what was waited for")
+
+    def delta(self, table: str) -> DeltaTable:
+        """A merged table, for somebody who changes it behind our back."""
+        return DeltaTable(str(self.folder / "warehouse" / self.schema / table))
+
+    def edit(self, table: str, changed: Callable[[pa.Table], pa.Table]) -> None:
+        """Make a merged table's rows others, as a faulty merge would."""
+        there = self.delta(table)
+        rows = changed(pa.table(there.to_pyarrow_table()))
+        write_deltalake(there, rows, mode="overwrite")
+
+    # ── the commands ────────────────────────────────────────────────────────────────────────────────────────
+
+    def verify(self, *arguments: str, code: int | None = None) -> dict[str, Any]:
+        """The report of `cdcflow verify`: each table's, by name and what it was compared with."""
+        said = self.said("verify", "--json", *arguments, code=code)
+        report = json.loads(said.splitlines()[-1])
+        return {f"{t['table'].partition('.')[2]}/{t['against']}": t for t in report["tables"]}
+
+    def said(self, *arguments: str, code: int | None = 0) -> str:
+        result = _runner.invoke(app, [*arguments, "--config", str(self.file)])
+        assert code is None or result.exit_code == code, result.output
+        return result.stdout
