@@ -113,8 +113,7 @@ def _difference(table: str, one: Difference) -> list[str]:
         there = "-" if one.source is None else repr(one.source[name])
         here = "-" if one.copy is None else repr(one.copy[name])
         lines.append(f"    {name}: source {there}, copy {here}")
-    for change in one.history:
-        lines.append(
-            f"    log: offset {change.offset}, {change.op}, transaction {change.transaction}, {change.position}"
-        )
-    return lines
+    return lines + [
+        f"    log: offset {change.offset}, {change.op}, transaction {change.transaction}, {change.position}"
+        for change in one.history
+    ]
