@@ -234,8 +234,8 @@ class FileLog:
     # ── sealing ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def seal_due(self, now_s: float) -> bool:
-        """Whether the journal should be rolled now, by its bytes or by the age of its first rows; or one that an earlier
-        run left waits to be sealed.
+        """Whether the journal should be rolled now, by its bytes or by the age of its first rows, or one that an
+        earlier run left waits to be sealed.
 
         `now_s` is a monotonic clock's seconds. False while something is appended that no cut has covered.
         """
