@@ -51,12 +51,7 @@ def verify(
     if every is not None and json:
         raise ConfigurationError("--every and --json: a report comes after each round", remedy="use one of the two")
     send_structlog_to(sys.stderr)  # stdout is for the report
-    of_each: dict[Against, list[Kind]] = {
-        Against.both: ["log", "tables"],
-        Against.log: ["log"],
-        Against.tables: ["tables"],
-    }
-    chosen = _Chosen(settings, tuple(tables or ()), of_each[against], keys, rows_per_second)
+    chosen = _Chosen(settings, tuple(tables or ()), kinds_of(against), keys, rows_per_second)
     if every is not None:
         leave_interrupts_out()
         _again_and_again(chosen, seconds(every))
@@ -82,24 +77,36 @@ class _Chosen:
 
     def report(self) -> Report:
         from cdcflow import wiring
+        from cdcflow.verify.job import Pace
 
         return wiring.verified(
             self.settings,
             self.tables,
             against=self.kinds,
             differences_max=self.keys,
-            rows_per_second=self.rows_per_second,
-            watch=self._leave_word,
+            pace=Pace(rows_per_second=self.rows_per_second),
+            watch=lambda table: leave_word(self.settings, table),
         )
 
-    def _leave_word(self, table: TableReport) -> None:
-        """In the log's folder, where `cdcflow status` and the daemon's metrics find it."""
-        folder = self.settings.log.folder
-        if table.verdict == "equal":
-            found = {"position": table.position, "offset": table.offset, "rows": table.rows, "range": "all"}
-            last_words.write_verified(folder, table.table, table.against, equal=found)
-        elif table.verdict == "different":
-            last_words.write_verified(folder, table.table, table.against, equal=None, different=table.different)
+
+def kinds_of(against: Against) -> list[Kind]:
+    """What is compared with the source."""
+    of_each: dict[Against, list[Kind]] = {
+        Against.both: ["log", "tables"],
+        Against.log: ["log"],
+        Against.tables: ["tables"],
+    }
+    return of_each[against]
+
+
+def leave_word(settings: Config, table: TableReport) -> None:
+    """In the log's folder, where `cdcflow status` and the daemon's metrics find it."""
+    folder = settings.log.folder
+    if table.verdict == "equal":
+        found = {"position": table.position, "offset": table.offset, "rows": table.rows, "range": "all"}
+        last_words.write_verified(folder, table.table, table.against, equal=found)
+    elif table.verdict == "different":
+        last_words.write_verified(folder, table.table, table.against, equal=None, different=table.different)
 
 
 def _again_and_again(chosen: _Chosen, pause_s: float) -> None:

@@ -80,6 +80,8 @@ class LocalCopy:
         found: Live[Any] = live.read(reader, self._layout, self._warehouse, [name], policies=self._policies)
         if name in found.left_out:
             raise NotComparable(found.left_out[name])
+        if not found.cut:
+            raise NotComparable("the log has no sealed segment yet; verify again a little later")
         if name not in found:
             state = found.incomplete.get(name, "not read")
             raise NotComparable(f"its existing rows are not all in the log (state: {state})")

@@ -51,6 +51,28 @@ def values(texts: Sequence[str], of: pa.DataType) -> pa.Array:
         raise ValueError(f"a text is no {of}") from None
 
 
+def texts_of(keys: KeySet) -> list[list[str]]:
+    """Each key as texts that `keys_of` reads.
+
+    Raises:
+        ValueError: a column's type has no such text (a list).
+    """
+    columns = [_texts(keys.keys.column(name)) for name in keys.keys.column_names]
+    return [list(key) for key in zip(*columns, strict=True)]
+
+
+def _texts(column: pa.ChunkedArray) -> list[str]:
+    of = column.type
+    if pa.types.is_dictionary(of):
+        return _texts(column.cast(of.value_type))
+    if pa.types.is_binary(of) or pa.types.is_large_binary(of) or pa.types.is_fixed_size_binary(of):
+        return [f"\\x{value.hex()}" for value in column.to_pylist()]
+    try:
+        return [str(text) for text in column.cast(pa.string()).to_pylist()]
+    except pa.ArrowException:
+        raise ValueError(f"a value of type {of} has no text that names a row") from None
+
+
 def _column(attempted: str, texts: Sequence[str], of: pa.DataType) -> pa.Array:
     try:
         return values(texts, of)

@@ -18,6 +18,8 @@ import structlog
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge.target import Target
+from cdcflow.model.change import KeySet
+from cdcflow.model.keytexts import texts_of
 from cdcflow.model.table import Table
 from cdcflow.ports import Comparison, LogReader
 from cdcflow.verify.history import Key, histories
@@ -56,13 +58,15 @@ def verify(
     tables: Collection[str] = (),
     *,
     differences_max: int = DIFFERENCES_MAX,
+    keys_max: int = 0,
     pace: Pace = PACE,
     sleep: Callable[[float], None] = time.sleep,
     watch: Callable[[TableReport], None] | None = None,
 ) -> Report:
     """Compare tables (none: all that are captured) of the source with each of the copies.
 
-    `differences_max`: so many rows that differ are reported of a table; all of them are counted. `watch` is told of
+    `differences_max`: so many rows that differ are reported of a table; all of them are counted. `keys_max`: so many of
+    them are named, as `keytexts` writes keys. `watch` is told of
     each table as soon as it is compared.
 
     Raises:
@@ -73,7 +77,9 @@ def verify(
     found = []
     for shape in _selected(comparison.tables(), tables):
         for against, copy in copies.items():
-            one = _Verification(comparison, log, copy, comparer, shape, against, differences_max, pace, sleep).run()
+            one = _Verification(
+                comparison, log, copy, comparer, shape, against, differences_max, keys_max, pace, sleep
+            ).run()
             _log.info("table compared", table=one.table, against=against, verdict=one.verdict, rows=one.rows)
             found.append(one)
             if watch is not None:
@@ -120,6 +126,7 @@ class _Verification:
         shape: Table,
         against: Against,
         differences_max: int,
+        keys_max: int,
         pace: Pace,
         sleep: Callable[[float], None],
     ) -> None:
@@ -130,6 +137,7 @@ class _Verification:
         self._shape = shape
         self._against: Against = against
         self._differences_max = differences_max
+        self._keys_max = keys_max
         self._pace = pace
         self._sleep = sleep
         self._source = SourceRows(comparison, shape.id, rows_per_second=pace.rows_per_second, sleep=sleep)
@@ -169,6 +177,7 @@ class _Verification:
             different=sure.num_rows + (beyond if sure.num_rows else 0),
             unsettled=look.open.num_rows,
             differences=self._differences(columns, sure.slice(0, self._differences_max), look),
+            keys=self._named(columns, sure.slice(0, self._keys_max)),
             rounds=rounds,
         )
 
@@ -241,6 +250,11 @@ class _Verification:
             raise NotComparable(
                 "rows differ, and they cannot be named by their key, whose type the copy holds as another one"
             ) from None
+
+    def _named(self, columns: Columns, sure: pa.Table) -> tuple[tuple[str, ...], ...]:
+        if not columns.has_key or not sure.num_rows:
+            return ()
+        return tuple(map(tuple, texts_of(KeySet(self._as_source(sure.drop_columns(list(COUNTED)))))))
 
     # ── what is told ────────────────────────────────────────────────────────────────────────────────────────
 

@@ -7,7 +7,6 @@ not at all; it changed, so nothing is concluded from it (`settled`).
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -63,10 +62,8 @@ class SourceRows:
         fences.seen.append(self._chunks.snapshot())
 
     def end(self, fences: Fences) -> None:
-        """After all that was read: how far the log has to come. A mark behind it lets the log move on where nothing
-        else does."""
+        """After all that was read: how far the log has to come."""
         fences.end = self._comparison.end()
-        self._chunks.write_mark(Token(f"{TOKEN} {uuid.uuid4()}"))
 
     def all(self, fences: Fences) -> Iterator[Piece]:
         """Every row, chunk by chunk.

@@ -48,8 +48,9 @@ class TableReport:
     """What was found of a table. `rows`: as many were read at the source. `position`: up to here in the source's log
     everything is in the comparison, and `offset` is that place in ours. `cut`: of the copy.
 
-    `different`: how many keys differ, of which `differences` are listed. `unsettled`: how many keys changed whenever
-    they were looked at. `left_out`: columns that were not compared, and why.
+    `different`: how many keys differ, of which `differences` are listed, and `keys` names as many as were asked for, as
+    texts. `unsettled`: how many keys changed whenever they were looked at. `left_out`: columns that were not compared,
+    and why.
     """
 
     table: str
@@ -63,6 +64,7 @@ class TableReport:
     different: int = 0
     unsettled: int = 0
     differences: tuple[Difference, ...] = ()
+    keys: tuple[tuple[str, ...], ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     rounds: int = 1
     seconds: float = 0.0

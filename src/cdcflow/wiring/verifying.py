@@ -15,6 +15,7 @@ from cdcflow.wiring.warehouses import policies, warehouse
 
 if TYPE_CHECKING:
     from cdcflow.verify import Report, TableReport
+    from cdcflow.verify.job import Pace
     from cdcflow.verify.port import Copy
     from cdcflow.verify.report import Against
 
@@ -25,7 +26,8 @@ def verified(
     *,
     against: Collection[Against],
     differences_max: int,
-    rows_per_second: int | None = None,
+    keys_max: int = 0,
+    pace: Pace | None = None,
     watch: Callable[[TableReport], None] | None = None,
 ) -> Report:
     """Compare the configured source with its log, with its tables in the warehouse, or with both.
@@ -34,7 +36,7 @@ def verified(
         ConfigurationError: there is no log; a package is missing; a name is no table's.
     """
     from cdcflow import local
-    from cdcflow.verify.job import Pace, verify
+    from cdcflow.verify.job import PACE, verify
     from cdcflow.warehouse.formats import format_for
 
     reader = log_reader(config)
@@ -68,6 +70,7 @@ def verified(
             comparer,
             tables,
             differences_max=differences_max,
-            pace=Pace(rows_per_second=rows_per_second),
+            keys_max=keys_max,
+            pace=pace or PACE,
             watch=watch,
         )

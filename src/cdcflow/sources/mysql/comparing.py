@@ -19,6 +19,7 @@ from cdcflow.model.table import Table
 from cdcflow.ports import ChunkSource
 from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.catalog import Catalog
+from cdcflow.sources.mysql.connection import Connection
 from cdcflow.sources.mysql.fences import GtidVisibility
 from cdcflow.sources.mysql.gtids import Flavor, MysqlGtids
 from cdcflow.sources.mysql.position import BinlogPosition
@@ -45,8 +46,15 @@ class MySQLComparison:
         return self._tables
 
     def end(self) -> Position:
-        end = self._catalog.ask("asking for the end of the binary log", lambda c: binlog_status.end(c, self._flavor))
+        end = self._catalog.ask("asking for the end of the binary log", self._end)
         return BinlogPosition(end.file, end.pos).text
+
+    def _end(self, connection: Connection) -> binlog_status.End:
+        if self._flavor == "mysql":
+            return binlog_status.end(connection, self._flavor)
+        # While a commit waits for a replica MariaDB does not tell the log's end, but where a snapshot is.
+        with binlog_status.snapshot(connection):
+            return binlog_status.snapshot_end(connection)
 
     def covers(self, position: Position, end: Position) -> bool:
         return BinlogPosition.parse(position).coordinate >= BinlogPosition.parse(end).coordinate
