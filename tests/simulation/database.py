@@ -234,6 +234,25 @@ class Database:
         self.commit(txn)
         self.counts["keys moved at a bad moment"] += 1
 
+    def insert_one_of(self, table_id: TableId, keys: Sequence[int]) -> None:
+        """A whole transaction at a bad moment: a row with one of these keys, where there is none."""
+        table = self.tables[table_id]
+        if table.locked_by is not None:
+            return
+        txn = Open(self._next_xid, self._rng.choice(self._modes))
+        there = {v.values["id"] for v in self._mine(table, txn)}
+        locked = {key for other in self.open.values() for t, key in other.keys if t == table_id}
+        free = [k for k in keys if k in self._keys and k not in there and k not in locked]
+        if not free:
+            return
+        self.open[self._take_xid()] = txn
+        key = self._rng.choice(free)
+        values = self._full(table, key)
+        self._add(txn, table, values, None)
+        self._log(txn, Row(table.id, table.shape, "c", values, full=values), key)
+        self.commit(txn)
+        self.counts["rows inserted while they are repaired"] += 1
+
     def _move_key(self, txn: Open, table: ModelTable, old: Version, new_key: object) -> None:
         old_key = old.values["id"]
         whole = self._rng.random() < 0.3

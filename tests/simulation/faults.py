@@ -28,6 +28,7 @@ class Faults:
     fills_unsaid: bool = False
     deletes_behind_rows: bool = False
     deletes_keys_left: bool = False
+    deletes_nothing: bool = False
 
     @contextmanager
     def planted(self) -> Iterator[None]:

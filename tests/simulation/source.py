@@ -80,6 +80,7 @@ class ModelSource:
         self._readings: dict[object, Reading] = {}
         self.is_lost = False
         self.reader: ModelStream | None = None
+        self.repairing: Chunk | None = None
 
     @property
     def wanted(self) -> list[Chunk]:
@@ -198,6 +199,7 @@ class ModelSource:
 
     def read_chunk(self, chunk: Chunk) -> ChunkRead:
         database = self._database
+        self.repairing = chunk if chunk.repairs else None
         with self._under_way((chunk.low, chunk.table), lambda: self._begin(chunk)) as reading:
             self._try("a chunk was cut off")
             if not self._may_read() or not database.readable(chunk.table):
@@ -339,13 +341,15 @@ class ModelSource:
     def _repaired(self, chunk: Chunk, reading: Reading) -> ChunkRead:
         """A chunk of keys, with a delete of each that is not there; some keys may be left for the next one."""
         asked = plain_keys(chunk.keys or Keys(()))
-        looked_for = self._rng.randint(1, len(asked)) if self._rng.random() < 0.3 else len(asked)
+        looked_for = self._rng.randint(1, len(asked)) if self._rng.random() < 0.6 else len(asked)
         left = asked[looked_for:]
         rows = [row for row in reading.rows if row.values["id"] not in left]
         there = {row.values["id"] for row in rows}
         if self._faults.deletes_behind_rows:
             there.clear()
         gone = [key for key in asked if key not in there and (key not in left or self._faults.deletes_keys_left)]
+        if self._faults.deletes_nothing:
+            gone.clear()
         deletes = self._database.gone(chunk, gone)
         found = (*rows, *deletes) if self._faults.deletes_behind_rows else (*deletes, *rows)
         self._counts["repair chunks with deletes"] += bool(deletes)

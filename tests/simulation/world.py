@@ -189,7 +189,7 @@ class World:
                 self.counts["stopped"] += 1
                 return True
             action()
-            if self._repairs is not None and self._repairs.random() < 0.03:
+            if self._repairs is not None:
                 self._order_repair(self._repairs)
         return self._settle()
 
@@ -377,10 +377,20 @@ class World:
         self._requests.put(order)
 
     def _order_repair(self, chance: Random) -> None:
-        """Of keys with rows and without, in the source and in the log: what is wrong is among them sooner or later."""
+        """Of keys with rows and without, in the source and in the log: what is wrong is among them sooner or later. And
+        while some are read, somebody may insert one that is not there, or give a row another key."""
         table = chance.choice([t for t in self.database.tables.values() if t.keyed]).id
-        self.counts["ordered repair"] += 1
-        self._requests.put(Repair(table, Keys(chance.sample(range(12), chance.choice([1, 3, 12])))))
+        known = self._process.progress.tables.get(table) if self._process is not None else None
+        is_done = known is not None and known.state == "done"
+        if chance.random() < (0.2 if is_done else 0.005):
+            self.counts["ordered repair"] += 1
+            self._requests.put(Repair(table, Keys(chance.sample(range(12), chance.choice([1, 3, 12])))))
+        if (chunk := self._source.repairing) is not None and chance.random() < 0.2:
+            keys = plain_keys(chunk.keys) if chunk.keys is not None else ()
+            self.database.insert_one_of(chunk.table, keys)
+            self.database.move_a_key(chunk.table, keys, again=False)
+            self.database.flush()
+            self.database.show_all()
 
     def _capture_others(self) -> None:
         """Take a table out of what is captured, or in again, and start anew with that (O05)."""

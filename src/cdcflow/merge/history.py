@@ -40,10 +40,10 @@ class Range:
 
     `changes`: the view that `merge.reduce` describes, without truncates, key changes completed, with `n`, the number of
     the transaction. `transactions`: a view of number `n`, position `p`, time `t` and whether it is a backfill's, `k`.
-    `standing`: the table's rows, or None where it has none; `whole`: all of them are wanted, not only those of keys in the range. `segments`: the last
-    offset of each segment as it was sealed. `has_reads`: whether a backfill's rows, or deletes, may be
-    among the changes. `truncates`:
-    offset and transaction of the last one in each transaction that has any. `moments`: a view of offset `o`, position
+    `standing`: the table's rows, or None where it has none; `whole`: all of them are wanted, not only those of keys in
+    the range. `segments`: the last offset of each segment as it was sealed. `has_reads`: whether a backfill's rows, or
+    deletes, may be among the changes. `truncates`: offset and transaction of the last one in each transaction that has
+    any. `moments`: a view of offset `o`, position
     `p` and time `t` of the truncates, of `since` and of `swept`; None: there is none of them. `since`: where the newest
     backfill began (0: there is none). `swept`: what nothing touched since is to go (0: nothing is). `made_again`: the
     range's first offset, where the table was dropped and made again before it. `added`: for columns that the table

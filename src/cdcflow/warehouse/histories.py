@@ -123,7 +123,8 @@ def _moments(session: SqlSession, transactions: str, offsets: Collection[int], v
 
 def _ends_of_segments(files: Sequence[InputFile]) -> list[int]:
     """The last offsets of the segments with rows that were read, or deleted, as they were sealed. An offset is in the
-    first that is not before it. One of a segment without such rows is taken for one of a later segment, and nothing comes of that."""
+    first that is not before it. One of a segment without such rows is taken for one of a later segment, and nothing
+    comes of that."""
     segments = {f.segment.first_offset: f.segment for f in files if f.ops.get(READ) or f.ops.get(DELETE)}
     return sorted(end for s in segments.values() for end in (*(o for _, o in s.seams), s.last_offset))
 
