@@ -223,7 +223,8 @@ def history(
         touched: dict[Key, Change] = {}
         for change in together:
             key = tuple(change.values.get(c) for c in key_columns)
-            keys = {*rows, *touched} if change.op == "t" else {key}
+            # A repair's delete may have hidden a row whose version is open.
+            keys = {*rows, *found.open, *touched} if change.op == "t" else {key}
             touched |= dict.fromkeys(keys, change)
             for k in keys:
                 _note_read(read.setdefault(k, {}), change)
