@@ -149,8 +149,8 @@ def test_repair_deletes_the_key_as_it_was_asked_for_and_reads_the_row_as_it_is(
     assert isinstance(read.run, Run)
     found = [(row["_op"], row["k"], row["n"]) for row in rows_of(read.run)]
     gone = [("A", 1), ("Ä", 1), ("a", 2), ("b ", 1), ("c", 1)]
-    assert sorted(found[:5]) == [("d", k, n) for k, n in gone]
-    assert sorted(found[5:]) == [("r", "a", 1), ("r", "b", 1)]
+    assert sorted(found[:5]) == sorted(("d", k, n) for k, n in gone)
+    assert set(found[5:]) == {("r", "a", 1), ("r", "b", 1)}
 
 
 def fill(database: MySQLDatabase, values: list[Any]) -> None:

@@ -219,7 +219,14 @@ def test_keys_that_no_row_has_are_told_value_for_value(
     assert [(row["k"], row["t"]) for row in absent(keys, rows).to_pylist()] == gone
 
 
-def test_nested_keys_are_all_taken_for_absent() -> None:
+def test_keys_of_several_parts_are_compared_part_by_part() -> None:
+    """An interval is such a value."""
+    keys = pa.table({"k": [{"days": 1, "us": 2}, {"days": 1, "us": 3}]})
+    rows = [pa.RecordBatch.from_pylist([{"k": {"days": 1, "us": 2}}]), pa.RecordBatch.from_pylist([], keys.schema)]
+    assert absent(keys, rows).to_pylist() == [{"k": {"days": 1, "us": 3}}]
+
+
+def test_keys_with_lists_are_all_taken_for_absent() -> None:
     """Arrow cannot compare them; a delete before the row does no harm."""
     keys = pa.table({"k": [[1], [2]]})
     assert absent(keys, [pa.RecordBatch.from_pydict({"k": [[1]]})]) is keys

@@ -69,25 +69,25 @@ def after_deletes(run: Run, table: Table, keys: pa.Table) -> Run:
 def absent(asked: pa.Table, found: Sequence[pa.RecordBatch]) -> pa.Table:
     """The keys of `asked` that none of these rows has, value for value: 'A' is not 'a', whatever the server compares.
 
-    Arrow cannot compare nested values, so of such keys all are given. A delete in front of the row itself does no harm.
+    Arrow cannot compare lists, so of such keys all are given. A delete in front of the row itself does no harm.
     """
-    if any(pa.types.is_nested(t) for t in asked.schema.types):
+    there = [pa.Table.from_batches([rows]).select(asked.column_names).cast(asked.schema) for rows in found]
+    keys = _comparable(pa.concat_tables([asked, *there]))
+    if any(pa.types.is_nested(t) for t in keys.schema.types):
         return asked
-    names, plain = asked.column_names, _decoded(asked.schema)
-    there = [pa.Table.from_batches([rows]).select(names).cast(plain) for rows in found]
-    asked = asked.cast(plain)
-    marked = [
-        keys.append_column("", pa.array(np.full(keys.num_rows, is_there)))
-        for keys, is_there in ((asked, 0), (pa.concat_tables([asked.slice(0, 0), *there]), 1))
-    ]
-    seen = pa.concat_tables(marked).group_by(names, use_threads=False).aggregate([("", "max")])
-    return seen.filter(pc.equal(seen.column("_max"), 0)).select(names)
+    at = pa.array(np.arange(keys.num_rows))
+    numbered = pa.table([*keys.columns, at], names=[*map(str, range(keys.num_columns)), "at"])
+    groups = numbered.group_by(numbered.column_names[:-1], use_threads=False)
+    seen = groups.aggregate([("at", "min"), ("at", "max")])
+    return asked.take(seen.filter(pc.less(seen.column("at_max"), asked.num_rows)).column("at_min"))
 
 
-def _decoded(schema: pa.Schema) -> pa.Schema:
-    """Arrow does not compare values of different dictionaries."""
-    types = [f.type.value_type if pa.types.is_dictionary(f.type) else f.type for f in schema]
-    return pa.schema(list(zip(schema.names, types, strict=True)))
+def _comparable(keys: pa.Table) -> pa.Table:
+    """The same with structures as columns of their own, and without dictionaries."""
+    while any(pa.types.is_struct(t) for t in keys.schema.types):
+        keys = keys.flatten()
+    types = [f.type.value_type if pa.types.is_dictionary(f.type) else f.type for f in keys.schema]
+    return pa.table([column.cast(t) for column, t in zip(keys.columns, types, strict=True)], keys.column_names)
 
 
 def ops(letters: Int64s | npt.NDArray[np.uint8]) -> pa.Array:
