@@ -112,6 +112,7 @@ class History:
         self.merged = Merged(random.Random(f"mode {seed}").choice(able or ["current"]))
         self.covered: Counter[str] = Counter()
         self.is_moved_away = False
+        self.has_repairs = False
         self.policy: TablePolicy | None = None
         self.queue: list[Callable[[int], list[Step]]] = []
         for _ in range(self.chance.choice([0, 3, 9])):  # older than the log
@@ -146,7 +147,7 @@ class History:
                 self._truncate: 1,
                 self._begin_backfill: 2,
                 self._read: 4,
-                self._repair: 1.5,
+                **({self._repair: 4} if self.has_repairs else {}),
                 self._end_backfill: 3,
                 self._cancel: 0.5,
                 self._unheard: 1,
@@ -445,6 +446,7 @@ class Histories:
     log: HandLog
     modes: Sequence[Mode] = ("current",)
     with_policies: bool = False
+    with_repairs: bool = False
     refused: int = 0
     versions: int = 0
     listed: list[History] = field(default_factory=list)
@@ -452,6 +454,8 @@ class Histories:
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seeds[0])
         self.listed = [History(seed, self.modes) for seed in self.seeds]
+        for history in self.listed:
+            history.has_repairs = self.with_repairs
         for history in self.listed if self.with_policies else ():
             chance = random.Random(f"policy {history.seed}")
             history.merged.policy = history.policy = TablePolicy(
