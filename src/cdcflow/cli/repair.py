@@ -112,9 +112,15 @@ def _wait(settings: Config, table: str) -> None:
                 remedy="start `cdcflow run` again, then run `cdcflow verify`",
                 runbook="no-daemon",
             )
-        fields = status.get("tables", {}).get(table, {})
-        if not fields.get("keys_waiting"):
+        state = status.get("tables", {}).get(table, {}).get("state")
+        if state == "done":
             return
+        if state not in ("waiting", "reading"):
+            raise ConfigurationError(
+                f"repairing {table}: its rows could not be read again (state: {state})",
+                remedy=f"look at `cdcflow status`, then run `cdcflow backfill {table}`",
+                runbook="order-refused",
+            )
         time.sleep(LOOK_EVERY_S)
 
 

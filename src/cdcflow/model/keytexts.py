@@ -11,13 +11,13 @@ from cdcflow.model.change import KeySet
 from cdcflow.model.table import Table
 
 
-def keys_of(table: Table, texts: Sequence[Sequence[str]]) -> KeySet:
+def keys_of(table: Table, texts: Sequence[Sequence[str]], attempted: str) -> KeySet:
     """These keys, each a text for each column of the table's key, in its order. Bytes are written in hex: `\\x0af3`.
+    `attempted` begins the error.
 
     Raises:
         ConfigurationError: the table has no key, or a text is no value of its column; the message has no values.
     """
-    attempted = f"reading rows of {table.id} again"
     if not table.key:
         raise ConfigurationError(
             f"{attempted}: it has no key to read them by", remedy=f"run `cdcflow table backfill {table.id}`"

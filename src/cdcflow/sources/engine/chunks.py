@@ -26,16 +26,16 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.interleave.messages import Chunk, ChunkRead, Planned, Visibility
-from cdcflow.model.change import KeySet, reads
+from cdcflow.model.change import KeySet, Run, reads
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.sources.engine.changes import after_truncate
+from cdcflow.sources.engine.changes import absent, after_deletes, after_truncate
 from cdcflow.sources.engine.connections import Pool
 
 C = TypeVar("C")
@@ -107,7 +107,7 @@ class OpenTable(Protocol[P, R_co]):
 
     def rows_with(self, keys: KeySet, bytes_max: int) -> tuple[Sequence[pa.RecordBatch], KeySet | None]:
         """The rows that have these keys; a key without a row gives none. Also the keys that were not looked for,
-        because their rows would make more than about `bytes_max`; one is always looked for."""
+        because their rows would make more than about `bytes_max`: the last of `keys`. One is always looked for."""
         ...
 
     def all_rows(self, bytes_max: int) -> Sequence[pa.RecordBatch]:
@@ -263,8 +263,16 @@ class Chunks(Generic[C, P, R]):
         assert chunk.keys is not None  # noqa: S101  what kind "keys" means
         with self._dialect.opened(connection, chunk, None) as table:
             began = time.monotonic()
-            rows, left = table.rows_with(chunk.keys.distinct(), self._keys_bytes_max)
-            return replace(self._answer(chunk, table, rows, began), keys_left=left)
+            keys = chunk.keys.distinct()
+            asked = _as_in(table.shape, keys) if chunk.repairs else None
+            rows, left = table.rows_with(keys, self._keys_bytes_max)
+            read = replace(self._answer(chunk, table, rows, began), keys_left=left)
+            if asked is None:
+                return read
+            assert read.run is not None  # noqa: S101  it was just made
+            gone = absent(asked.slice(0, len(keys) - (0 if left is None else len(left))), rows)
+            run = after_deletes(cast(Run, read.run), table.shape, gone)
+            return replace(read, run=run, deleted=gone.num_rows)
 
     def _whole(self, connection: C, chunk: Chunk) -> ChunkRead:
         """Rows without a key cannot be replayed over each other, so they replace what was there."""
@@ -337,6 +345,20 @@ def _joined(table: TableId, found: Sequence[R]) -> list[R]:
     if any(part.shape != kept[0].shape for part in kept):
         raise SourceUnavailable(f"reading {table}: its columns changed between two parts of a chunk")
     return kept
+
+
+def _as_in(shape: Table, keys: KeySet) -> pa.Table:
+    """Keys as the table's columns have them.
+
+    Raises:
+        Rewritten: they are none of its keys any more.
+    """
+    if set(keys.keys.column_names) != set(shape.key):
+        raise Rewritten
+    try:
+        return keys.keys.select(list(shape.key)).cast(pa.schema([shape.row_schema.field(name) for name in shape.key]))
+    except pa.ArrowException:
+        raise Rewritten from None
 
 
 def settle(futures: Sequence[Future[Any]]) -> None:
