@@ -19,6 +19,7 @@ from cdcflow.local.live import LocalPastTable, LocalReader
 from cdcflow.local.session import DuckSession, read_type
 from cdcflow.merge import digest
 from cdcflow.merge.policy import DEFAULTS, Policies
+from cdcflow.merge.standing import IN_DOUBT
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import name_sql, stored
 from cdcflow.model.table import Table, TableId
@@ -77,13 +78,15 @@ class LocalCopy:
     def _asked(self, table: TableId, ask: Ask) -> tuple[At, Any]:
         reader = _AskingReader(LocalReader(self._engine), ask, of_log=self._of_log)
         name = str(table)
-        found: Live[Any] = live.read(reader, self._layout, self._warehouse, [name], policies=self._policies)
+        found: Live[Any] = live.read(
+            reader, self._layout, self._warehouse, [name], incomplete=True, policies=self._policies
+        )
         if name in found.left_out:
             raise NotComparable(found.left_out[name])
         if not found.cut:
             raise NotComparable("the log has no sealed segment yet; verify again a little later")
-        if name not in found:
-            state = found.incomplete.get(name, "not read")
+        state = found.incomplete.get(name, "" if name in found else "not read")
+        if state not in ("", IN_DOUBT):
             raise NotComparable(f"its existing rows are not all in the log (state: {state})")
         return At(found.cut, found.offset), found[name]
 

@@ -45,9 +45,10 @@ class Range:
     deletes, may be among the changes. `truncates`: offset and transaction of the last one in each transaction that has
     any. `moments`: a view of offset `o`, position
     `p` and time `t` of the truncates, of `since` and of `swept`; None: there is none of them. `since`: where the newest
-    backfill began (0: there is none). `swept`: what nothing touched since is to go (0: nothing is). `made_again`: the
-    range's first offset, where the table was dropped and made again before it. `added`: for columns that the table
-    did not have before the range, by position, the offset from which on its source had it.
+    backfill began (0: there is none). `swept`: what nothing touched since is to go (0: nothing is). `gap`: changes were
+    lost before the first of these offsets, and the rows are known to be right from the second one on (0: not yet).
+    `made_again`: the range's first offset, where the table was dropped and made again before it. `added`: for columns
+    that the table did not have before the range, by position, the offset from which on its source had it.
     """
 
     changes: str
@@ -59,6 +60,7 @@ class Range:
     truncates: Sequence[tuple[int, int]] = ()
     since: int = 0
     swept: int = 0
+    gap: tuple[int, int] | None = None
     made_again: int = 0
     added: Mapping[int, int] = field(default_factory=dict)
 
@@ -222,7 +224,8 @@ def _rows(layout: Layout, range_: Range, bounds: str) -> str:
     of_end = ("zp", "zt") if range_.moments is None else (f"CASE WHEN bt OR bs THEN q.{x}2 ELSE z{x} END" for x in "pt")
     position, time = of_end
     made_again = f" AND NOT (bt AND eo = {range_.made_again})" if range_.made_again else ""
-    is_exact = f"NOT bs AND (bt OR zop NOT IN ('r', 'x')) AND NOT coalesce(nh < eo, false){made_again}"
+    unsure = "" if range_.gap is None else f" AND NOT ({_across(before, *range_.gap)})"
+    is_exact = f"NOT bs AND (bt OR zop NOT IN ('r', 'x')) AND NOT coalesce(nh < eo, false){made_again}{unsure}"
     columns = [
         "CASE WHEN eo IS NULL THEN lo ELSE eo END AS o",
         "'c' AS op",
@@ -237,6 +240,12 @@ def _rows(layout: Layout, range_: Range, bounds: str) -> str:
     if range_.moments is not None:
         joined += f" LEFT JOIN (SELECT o AS o2, p AS p2, t AS t2 FROM {range_.moments}) q ON (bt OR bs) AND q.o2 = eo"
     return f"SELECT {', '.join(columns)} FROM {joined} WHERE e AND (op <> 'b' OR eo IS NOT NULL OR lo > r.o)"
+
+
+def _across(before: str, gap: int, until: int) -> str:
+    """Whether a version was last seen before changes were lost, and ends before its row was known to be right again."""
+    known = f" AND eo < {until}" if until else ""
+    return f"CASE WHEN bt THEN o ELSE {before} END < {gap} AND eo >= {gap}{known}"
 
 
 def _offset(number: int) -> str:

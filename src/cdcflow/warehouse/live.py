@@ -330,12 +330,12 @@ class _View(Generic[Rows]):
         files = self._log.files(table, start, since)
         # Where the range begins behind something, nothing of before it is known to live.
         sweep = max(self._positions.sweep_due(table), since if before is not None else 0)
-        complete = known.is_whole(begun)
+        complete, state = known.is_whole(begun), known.state_of(begun)
         if entry is not None and not files and not sweep:
-            complete = entry.complete and known.floor is not None
+            complete, state = known.stays_whole(complete=entry.complete, state=entry.state)
         range_ = TableRange(table, before, files, start, sweep, policy=self._policies.of(str(table)))
         empty = self._empty(table) if before is None and not files else None
-        return _Part(range_, entry, complete, known.state, empty)
+        return _Part(range_, entry, complete, state, empty)
 
     def _empty(self, table: TableId) -> Target:
         """What a table looks like that has no row yet.

@@ -49,6 +49,9 @@ class TableMerge:
         backfill = positions.backfill(table)
         if range_.mode.ends is not None and (sweep or not backfill.is_done):
             self._range = replace(self._range, since=backfill.since)
+        elif range_.mode.ends is not None and backfill.gap is not None:
+            self._range = replace(self._range, since=backfill.gap[0])  # what was inserted since was gone before
+        self._range = replace(self._range, gap=backfill.gap)
         self._app = positions.app(table)
 
     @property
