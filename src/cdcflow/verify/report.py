@@ -52,8 +52,8 @@ class TableReport:
     everything is in the comparison, and `offset` is that place in ours. `cut`: of the copy.
 
     `epoch`: of the log's newest cut before the source was looked at. `different`: how many keys differ, of which
-    `differences` are listed, and `keys` names as many as were asked for, as texts. `unsettled`: how many keys changed whenever they were looked at.
-    `left_out`: columns that were not compared, and why.
+    `differences` are listed, and `keys` names as many as were asked for, as texts. `unsettled`: how many keys changed
+    whenever they were looked at. `left_out`: columns that were not compared, and why.
     """
 
     table: str
