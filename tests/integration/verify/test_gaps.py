@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 import pytest
+import yaml
 from comparedshop import ComparedShop
 from tests.servers.mysql import MySQLServer
 
@@ -113,6 +114,9 @@ def test_rows_behind_a_dropped_slot_in_postgres_are_compared_not_read_anew(postg
 @pytest.fixture
 def purged_shop(own_mysql: MySQLServer, tmp_path: Path) -> Iterator[ComparedShop]:
     with ComparedShop.on_mysql(own_mysql.create_database("shop"), tmp_path) as shop:
+        settings = yaml.safe_load(shop.file.read_text())
+        settings["source"]["tables_without_key"] = "whole"
+        shop.file.write_text(yaml.safe_dump(settings))
         yield shop
 
 
