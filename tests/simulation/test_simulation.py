@@ -101,7 +101,7 @@ REPAIR_SEEDS = SEEDS // 10
 """Of each of two servers, with deletes that the log never gets."""
 
 
-GAP_SEEDS = SEEDS // 6
+GAP_SEEDS = SEEDS // 10
 
 
 @pytest.fixture(scope="module")

@@ -188,7 +188,7 @@ def _values(layout: Layout, found: Sequence[Family], range_: Range) -> tuple[lis
 
 def _bounds(layout: Layout, range_: Range, settled: str) -> str:
     """Events that begin or end a version. `lo`: offset of the key's last event; `po`: of the event before; `nh`: of the
-    next read that makes no version."""
+    next read that makes no version; `lt`: of the last event before the truncate behind it."""
     key = ", ".join(f"c{i}" for i in layout.key)
     by_offset = f"PARTITION BY {key} ORDER BY o"
     if not range_.has_reads:
@@ -197,6 +197,8 @@ def _bounds(layout: Layout, range_: Range, settled: str) -> str:
     hiding = f"SELECT *, first(CASE WHEN h THEN o END, true) {later} AS nh FROM ({settled})"
     before = ["o", "e", "tr", "miss", *(f"c{i}" for i in layout.others)]
     stood = f"lag(struct({', '.join(before)})) OVER ({by_offset}) AS s"
+    if range_.gap is not None:
+        stood += f", max(o) OVER (PARTITION BY {key}, tr) AS lt"
     known = f"SELECT *, max(o) OVER (PARTITION BY {key}) AS lo, {stood} FROM ({hiding}) WHERE NOT h"
     same = " AND ".join(["s.e", "coalesce(s.tr > o, true)", "s.miss IS NULL", "miss IS NULL"])
     alike = " AND ".join([same, *(f"s.c{i} <=> c{i}" for i in layout.others)])
@@ -224,7 +226,9 @@ def _rows(layout: Layout, range_: Range, bounds: str) -> str:
     of_end = ("zp", "zt") if range_.moments is None else (f"CASE WHEN bt OR bs THEN q.{x}2 ELSE z{x} END" for x in "pt")
     position, time = of_end
     made_again = f" AND NOT (bt AND eo = {range_.made_again})" if range_.made_again else ""
-    unsure = "" if range_.gap is None else f" AND NOT ({_across(before, *range_.gap)})"
+    unsure = (
+        "" if range_.gap is None else f" AND NOT ({_across(before, 'lt' if range_.has_reads else 'o', *range_.gap)})"
+    )
     is_exact = f"NOT bs AND (bt OR zop NOT IN ('r', 'x')) AND NOT coalesce(nh < eo, false){made_again}{unsure}"
     columns = [
         "CASE WHEN eo IS NULL THEN lo ELSE eo END AS o",
@@ -242,10 +246,10 @@ def _rows(layout: Layout, range_: Range, bounds: str) -> str:
     return f"SELECT {', '.join(columns)} FROM {joined} WHERE e AND (op <> 'b' OR eo IS NOT NULL OR lo > r.o)"
 
 
-def _across(before: str, gap: int, until: int) -> str:
+def _across(before: str, last: str, gap: int, until: int) -> str:
     """Whether a version was last seen before changes were lost, and ends before its row was known to be right again."""
     known = f" AND eo < {until}" if until else ""
-    return f"CASE WHEN bt THEN o ELSE {before} END < {gap} AND eo >= {gap}{known}"
+    return f"CASE WHEN bt THEN {last} ELSE {before} END < {gap} AND eo >= {gap}{known}"
 
 
 def _offset(number: int) -> str:
