@@ -150,3 +150,17 @@ def test_a_planted_bug_is_seen(bug: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
     with pytest.raises(AssertionError, match="CDCFLOW_VERSION_SEED"):
         check_all()
+
+
+def test_a_gap_that_is_not_looked_at_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Among logs with these seeds."""
+    monkeypatch.setattr(sql, "_across", lambda *_: "false")
+    made = [(seed, make(seed)) for seed in range(40)]
+
+    def check_all() -> None:
+        for seed, log in made:
+            if log.pieces:
+                check_gap(seed, log)
+
+    with pytest.raises(AssertionError, match="CDCFLOW_VERSION_SEED"):
+        check_all()
