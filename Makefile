@@ -156,8 +156,8 @@ mutants: $(INSTALLED) ## plant MUTANTS=200 small faults (SEED=1, ROOM=merge), on
 
 .PHONY: fuzz fuzz-asan
 fuzz: $(INSTALLED) ## compiled and plain decoders against each other, over MESSAGES=200000 random and garbled messages
-	@$(BIN)/python tests/fuzz/run.py --messages $(MESSAGES)
-	$(BIN)/python tests/fuzz/run_mysql.py --messages $(MESSAGES)
+	@PYTHONPATH=. $(BIN)/python tests/fuzz/run.py --messages $(MESSAGES)
+	PYTHONPATH=. $(BIN)/python tests/fuzz/run_mysql.py --messages $(MESSAGES)
 
 fuzz-asan: $(INSTALLED) ## the same with decoders built so that a read beyond a buffer ends the run (AddressSanitizer)
 	@tests/fuzz/asan.sh $(BIN)/python --messages $(MESSAGES)
