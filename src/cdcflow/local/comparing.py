@@ -56,10 +56,19 @@ class LocalCopy:
         found: Target = self._asked(table, lambda _session, _query, target: target)[1]
         return found
 
-    def digests(self, columns: Columns) -> tuple[At, pa.Table]:
+    def digests(self, columns: Columns, buckets: digest.Buckets | None = None) -> tuple[At, pa.Table]:
+        key = columns.key if columns.has_key else ()
+
         def ask(session: DuckSession, query: str, target: Target) -> pa.Table:
             _check(columns, target)
-            return session.arrow(digest.digests(f"({query})", columns.key if columns.has_key else (), columns.columns))
+            return session.arrow(digest.digests(f"({query})", key, columns.columns, buckets))
+
+        return self._asked(columns.table, ask)
+
+    def buckets(self, columns: Columns, buckets: digest.Buckets) -> tuple[At, pa.Table]:
+        def ask(session: DuckSession, query: str, target: Target) -> pa.Table:
+            _check(columns, target)
+            return session.arrow(digest.sums(f"({query})", buckets))
 
         return self._asked(columns.table, ask)
 
