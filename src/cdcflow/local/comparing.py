@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.local.engine import LocalEngine
@@ -194,7 +195,7 @@ class DuckComparer:
     ) -> pa.Table:
         given = pa.table({name: _read(rows.column(name)) for name, _, _ in named})
         listed = [
-            f"CAST({stored(types[name]).sql(name_sql(name))} AS {type_}) AS {name_sql(called)}"
+            f"CAST({_kept(types[name], name_sql(name))} AS {type_}) AS {name_sql(called)}"
             for name, type_, called in named
         ]
         return self._session.over(given, f"SELECT {', '.join(listed)} FROM {{}}")
@@ -246,4 +247,28 @@ class DuckComparer:
 
 
 def _read(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column as DuckDB reads it. A decimal that is too wide for it becomes its text."""
+    if pa.types.is_decimal256(column.type):
+        return pa.chunked_array([_decimal_text(chunk) for chunk in column.chunks], pa.string())
+    if "decimal256" in str(column.type):
+        raise NotComparable(f"a column is a {column.type}, which cannot be compared yet: its elements are too wide")
     return column.cast(read_type(column.type))
+
+
+def _kept(arrow: pa.DataType, value: str) -> str:
+    """SQL of a value that `_read` gave, as a table keeps it."""
+    return value if pa.types.is_decimal256(arrow) else stored(arrow).sql(value)
+
+
+def _decimal_text(array: pa.Array) -> pa.Array:
+    """All digits of each number, as many behind the point as its type says. Arrow's own text has exponents."""
+    scale = array.type.scale
+    whole = pa.Array.from_buffers(
+        pa.decimal256(array.type.precision, 0), len(array), array.buffers(), array.null_count, array.offset
+    ).cast(pa.string())
+    if not scale:
+        return whole
+    digits = pc.utf8_lpad(pc.utf8_ltrim(whole, "-"), scale + 1, "0")
+    sign = pc.if_else(pc.starts_with(whole, "-"), "-", "")
+    before, behind = pc.utf8_slice_codeunits(digits, 0, -scale), pc.utf8_slice_codeunits(digits, -scale)
+    return pc.binary_join_element_wise(pc.binary_join_element_wise(sign, before, ""), behind, ".")

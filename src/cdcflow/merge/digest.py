@@ -15,9 +15,9 @@
 No two rows have the same text: only a text can have a bar in it, and it says how long it is. Digests are added up, as
 whole numbers and without overflow: a row that is there twice counts twice, where an exclusive or would cancel it.
 
-Rows are dealt out to buckets by their keys, so that a row stays in its bucket whatever else of it changes. Of a key that
-is one whole number the bucket is made of its bits, of any other key of the digest of its text. Of each bucket a side
-tells how many rows it has, and the sum of their digests; only those in which the sides differ are looked into.
+Rows are dealt out to buckets by their keys, so that a row stays in its bucket whatever else of it changes. Of a key
+that is one whole number the bucket is made of its bits, else of the digest of its text. Of each bucket a side
+tells how many rows it has, and the sum of their digests; only those in which sides differ are looked into.
 
 A server may have no MD5 (MySQL from 9.6 on); then all sides take SHA-256 (`Hash`).
 

@@ -98,7 +98,8 @@ def _row_text(described: DescribedTable, names: Sequence[str], buckets: Buckets)
     }
     if wrong:
         raise NoText(wrong)
-    return f"CONCAT({', '.join(piece for name in names for piece in (*_pieces(*known[name]), "'|'"))})"
+    pieces = [piece for name in names for piece in (*_pieces(*known[name]), "'|'")]
+    return f"CONCAT({', '.join(pieces)})"
 
 
 def _no_text(column: ServerColumn, codec: Codec, copied: str) -> str:
