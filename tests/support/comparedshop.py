@@ -9,13 +9,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import structlog
 import yaml
-from deltalake import DeltaTable, write_deltalake
 from tests.servers.mysql import MySQLDatabase
 from tests.servers.postgres import Database
 from typer.testing import CliRunner
@@ -90,7 +90,12 @@ class ComparedShop:
         with self.output.open("ab") as file:
             self.daemon = subprocess.Popen(command, cwd=self.folder, stdout=file, stderr=subprocess.STDOUT)
         for table in tables:
-            self.wait_until(lambda s, t=table: s["tables"][f"{self.schema}.{t}"]["state"] == "done", table)
+            self.wait_until_done(table)
+
+    def wait_until_done(self, table: str) -> None:
+        """Until all of its rows are read."""
+        name = f"{self.schema}.{table}"
+        self.wait_until(lambda status: bool(status["tables"][name]["state"] == "done"), name)
 
     def stop(self) -> None:
         assert self.daemon is not None
@@ -135,15 +140,12 @@ class ComparedShop:
             time.sleep(0.1)
         raise AssertionError(f"table {table} did not become what was waited for")
 
-    def delta(self, table: str) -> DeltaTable:
-        """A merged table, for somebody who changes it behind our back."""
-        return DeltaTable(str(self.folder / "warehouse" / self.schema / table))
-
     def edit(self, table: str, changed: Callable[[pa.Table], pa.Table]) -> None:
-        """Make a merged table's rows others, as a faulty merge would."""
-        there = self.delta(table)
-        rows = changed(pa.table(there.to_pyarrow_table()))
-        write_deltalake(there, rows, mode="overwrite")
+        """Make a merged table's rows others, as a faulty merge would; the next merge publishes them."""
+        with closing(local.local_engine(self.folder / "warehouse", "delta")) as engine:
+            there = engine.table((self.schema, table))
+            there.snapshot()
+            there.rewrite(changed(there.rows()), {"edited": table}, 100)
 
     # ── the commands ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -155,5 +157,6 @@ class ComparedShop:
 
     def said(self, *arguments: str, code: int | None = 0) -> str:
         result = _runner.invoke(app, [*arguments, "--config", str(self.file)])
+        structlog.reset_defaults()  # a command sends its lines to a stream that ends with it
         assert code is None or result.exit_code == code, result.output
         return result.stdout

@@ -54,6 +54,25 @@ def obeying_signals(
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def stopping() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set, for a command that does one thing again and again and writes nothing that
+    could be left half done. A second one ends the process at once."""
+    stop = threading.Event()
+
+    def obey(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        stop.set()
+
+    before = {number: signal.signal(number, obey) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _after(seconds: float, act: Callable[..., None], *given: object) -> None:
     timer = threading.Timer(seconds, act, given)
     timer.daemon = True

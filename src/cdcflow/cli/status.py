@@ -11,6 +11,7 @@ import typer
 from cdcflow import wiring
 from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
+from cdcflow.cli.watch import verified_of
 from cdcflow.config import Config, load
 from cdcflow.errors import CdcflowError
 from cdcflow.model.position import Checkpoint
@@ -64,6 +65,7 @@ def _from_log(settings: Config) -> dict[str, Any]:
         "durable_offset": durable,
         "tables": _unproven(progress.to_status(settings.source.backfill.rows_per_second_max or 0)),
         **({} if merged is None else {"merge": merge_status(merged, durable)}),
+        "verified": last_words.of_verified(settings.log.folder),
         **wrong,
         **source_status(settings, checkpoint.position, known_log_id(settings)),
         "problems": problems(settings),
@@ -104,12 +106,22 @@ def _print(found: Mapping[str, Any]) -> None:
                 output.number(f.get("rows")),
                 _throttle(f),
                 _fresh(f),
+                _verified(found, name),
                 f.get("reason") or "",
             )
             for name, f in sorted(tables.items())
         ]
-        heads = ("table", "backfill", "read", "rows read", "throttle", "fresh", "")
+        heads = ("table", "backfill", "read", "rows read", "throttle", "fresh", "verified", "")
         output.stdout().print(output.table(None, heads, rows))
+
+
+def _verified(found: Mapping[str, Any], table: str) -> str:
+    """When the table was last compared with its source, and found equal."""
+    known = verified_of(found, table)
+    if known["different"]:
+        return f"{output.number(known['different'])} rows differ (`cdcflow verify {table}`)"
+    at = known["verified_at"]
+    return "" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
 def _fresh(fields: Mapping[str, Any]) -> str:

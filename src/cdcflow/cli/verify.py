@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import enum
 import sys
+import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cdcflow.cli import failure, output
+from cdcflow.cli import failure, output, signals
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
-from cdcflow.config import load
+from cdcflow.config import Config, load, seconds
+from cdcflow.errors import ConfigurationError, SinkUnavailable, SourceUnavailable
+from cdcflow.service import last_words
 
 if TYPE_CHECKING:
     from cdcflow.verify.report import Against as Kind
@@ -34,6 +37,7 @@ def verify(
     ),
     keys: Annotated[int, typer.Option(min=0, help="Of each table show so many rows that differ.")] = 20,
     rows_per_second: Annotated[int | None, typer.Option(min=1, help="Read the source no faster.")] = None,
+    every: Annotated[str | None, typer.Option(help="Compare again and again, this often (6h), until stopped.")] = None,
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
@@ -41,27 +45,73 @@ def verify(
 
     The daemon must run. Exits with 1 when a table differs or could not be compared.
     """
-    from cdcflow import wiring
-    from cdcflow.cli.events import send_structlog_to
+    from cdcflow.cli.events import leave_interrupts_out, send_structlog_to
 
     settings = load(config)
+    if every is not None and json:
+        raise ConfigurationError("--every and --json: a report comes after each round", remedy="use one of the two")
     send_structlog_to(sys.stderr)  # stdout is for the report
-    kinds: list[Kind] = (
-        ["log", "tables"] if against is Against.both else ["log" if against is Against.log else "tables"]
-    )
-    report = wiring.verified(
-        settings,
-        tables or (),
-        against=kinds,
-        differences_max=keys,
-        rows_per_second=rows_per_second,
-    )
+    of_each: dict[Against, list[Kind]] = {
+        Against.both: ["log", "tables"],
+        Against.log: ["log"],
+        Against.tables: ["tables"],
+    }
+    chosen = _Chosen(settings, tuple(tables or ()), of_each[against], keys, rows_per_second)
+    if every is not None:
+        leave_interrupts_out()
+        _again_and_again(chosen, seconds(every))
+        return
+    report = chosen.report()
     if json:
         output.print_json({**asdict(report), "is_clean": report.is_clean})
     else:
         tell(report)
     if not report.is_clean:
         raise typer.Exit(failure.FINDINGS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    """What is to be compared, and how."""
+
+    settings: Config
+    tables: tuple[str, ...]
+    kinds: Sequence[Kind]
+    keys: int
+    rows_per_second: int | None
+
+    def report(self) -> Report:
+        from cdcflow import wiring
+
+        return wiring.verified(
+            self.settings,
+            self.tables,
+            against=self.kinds,
+            differences_max=self.keys,
+            rows_per_second=self.rows_per_second,
+            watch=self._leave_word,
+        )
+
+    def _leave_word(self, table: TableReport) -> None:
+        """In the log's folder, where `cdcflow status` and the daemon's metrics find it."""
+        folder = self.settings.log.folder
+        if table.verdict == "equal":
+            found = {"position": table.position, "offset": table.offset, "rows": table.rows, "range": "all"}
+            last_words.write_verified(folder, table.table, table.against, equal=found)
+        elif table.verdict == "different":
+            last_words.write_verified(folder, table.table, table.against, equal=None, different=table.different)
+
+
+def _again_and_again(chosen: _Chosen, pause_s: float) -> None:
+    """Compare every `pause_s` seconds, begin to begin, until SIGTERM or SIGINT; a comparison under way is finished."""
+    with signals.stopping() as stop:
+        while not stop.is_set():
+            began = time.monotonic()
+            try:
+                tell(chosen.report())
+            except (SourceUnavailable, SinkUnavailable) as error:
+                typer.echo(f"verifying put off: {str(error).splitlines()[0]}", err=True)
+            stop.wait(max(0.0, pause_s - (time.monotonic() - began)))
 
 
 def tell(report: Report) -> None:
@@ -122,8 +172,7 @@ def _difference(table: str, one: Difference) -> list[str]:
         there = "-" if one.source is None else repr(one.source[name])
         here = "-" if one.copy is None else repr(one.copy[name])
         lines.append(f"    {name}: source {there}, copy {here}")
-    for change in one.history:
-        lines.append(
-            f"    log: offset {change.offset}, {change.op}, transaction {change.transaction}, {change.position}"
-        )
-    return lines
+    return lines + [
+        f"    log: offset {change.offset}, {change.op}, transaction {change.transaction}, {change.position}"
+        for change in one.history
+    ]

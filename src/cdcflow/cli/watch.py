@@ -132,6 +132,7 @@ class Watch:
             found["disk"] = {"free_bytes": disk.free, "size_bytes": disk.total}
         if (merged := last_words.of_merge(folder)) is not None:
             found["merge"] = merge_status(merged, durable_offset)
+        found["verified"] = last_words.of_verified(folder)
         return found
 
 
@@ -141,6 +142,17 @@ def merge_status(merged: Mapping[str, Any], durable_offset: object) -> dict[str,
     if isinstance(offset, int) and isinstance(durable_offset, int):
         return {**merged, "behind_rows": max(0, durable_offset - offset)}
     return dict(merged)
+
+
+def verified_of(status: Mapping[str, Any], table: str) -> dict[str, Any]:
+    """What comparisons of a table have shown: `verified_at`, the oldest of those with log and tables that there were
+    (None: never found equal), and `different`, how many of its keys are known to differ."""
+    known = (status.get("verified") or {}).get(table, {}).values()
+    times = [one["at"] for one in known if "at" in one]
+    return {
+        "verified_at": min(times) if times else None,
+        "different": max((one.get("different", 0) for one in known), default=0),
+    }
 
 
 def in_log(checkpoint: Any) -> dict[str, object]:

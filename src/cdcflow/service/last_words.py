@@ -1,6 +1,7 @@
 """What a process leaves in the log's folder for others to find: how the last merge went, and why a daemon was halted.
 
     merge.json    written by `cdcflow merge` after each merge, read by the daemon for its metrics
+    verified.json written by `cdcflow verify`: what each table was compared with, when, and through which position
     late.json     traces of commands and ends that the log could not take, until a daemon has given them to it
     halted.json   written by a daemon that ends for good, removed by the next one that starts; read by `cdcflow status`
 
@@ -22,6 +23,7 @@ from cdcflow.errors import CdcflowError
 MERGE_NAME = "merge.json"
 HALTED_NAME = "halted.json"
 LATE_NAME = "late.json"
+VERIFIED_NAME = "verified.json"
 _LATE = {"op", "asked_by", "at_us", "details", "outcome", "reason"}
 
 
@@ -39,6 +41,29 @@ def write_merge(folder: Path, *, cut: int, offset: int, seconds: float, rows: in
 def write_merge_failure(folder: Path, error: BaseException) -> None:
     """A merge failed, or was put off. What the one before it left stays. Only the kind of error is kept."""
     _write(folder / MERGE_NAME, {**(of_merge(folder) or {}), "failed": True, "error": type(error).__name__})
+
+
+def of_verified(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    """By table, and by what it was compared with ("log", "tables"): when it was last found equal (`at`, `position`,
+    `offset`, `rows`), and since when it is known to differ (`different_at`, `different`: how many keys)."""
+    found = (_read(folder / VERIFIED_NAME) or {}).get("tables")
+    return found if isinstance(found, dict) else {}
+
+
+def write_verified(
+    folder: Path, table: str, against: str, *, equal: Mapping[str, object] | None, different: int = 0
+) -> None:
+    """A table was compared. `equal`: what is kept of a comparison that found no difference, None: it found some, and
+    when the table was last equal stays as it was."""
+    tables = of_verified(folder)
+    known = dict(tables.get(table, {}).get(against, {}))
+    now = round(time.time(), 3)
+    if equal is not None:
+        known = {**equal, "at": now}
+    else:
+        known |= {"different_at": now, "different": different}
+    tables[table] = {**tables.get(table, {}), against: known}
+    _write(folder / VERIFIED_NAME, {"tables": tables})
 
 
 def of_halt(folder: Path) -> dict[str, Any] | None:

@@ -121,6 +121,34 @@ def _over_tables(field: str, of: Callable[[list[float]], float]) -> Found:
     return found
 
 
+def _verified(status: Mapping[str, Any], field: str) -> dict[str, list[float]]:
+    """A number that comparisons left, of each table that was ever compared."""
+    known = status.get("verified") or {}
+    return {table: [one[field] for one in kinds.values() if field in one] for table, kinds in known.items()}
+
+
+def _oldest_verified(status: Mapping[str, Any]) -> Iterator[Sample]:
+    if times := [min(at) for at in _verified(status, "at").values() if at]:
+        yield (), min(times)
+
+
+def _tables_verified(status: Mapping[str, Any]) -> Iterator[Sample]:
+    if "verified" in status:
+        yield (), float(sum(bool(at) for at in _verified(status, "at").values()))
+
+
+def _tables_different(status: Mapping[str, Any]) -> Iterator[Sample]:
+    if "verified" in status:
+        yield (), float(sum(any(keys) for keys in _verified(status, "different").values()))
+
+
+def _table_verified(status: Mapping[str, Any]) -> Iterator[Sample]:
+    times = _verified(status, "at")
+    for table, _ in _each_table(status):
+        if times.get(table):
+            yield (table,), min(times[table])
+
+
 def _least_progress(status: Mapping[str, Any]) -> Iterator[Sample]:
     reading = [t for t in _tables(status).values() if t.get("state") in ("waiting", "reading", "paused")]
     if _tables(status):
@@ -393,6 +421,32 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
     (
         Metric("merge_failed", "gauge", "1 when the last merge failed or was put off, else 0."),
         _at("merge", "failed"),
+    ),
+    # Comparisons, as `cdcflow verify` leaves word of them there.
+    (
+        Metric("tables_verified", "gauge", "Tables that were compared with their source and found equal."),
+        _tables_verified,
+    ),
+    (
+        Metric("tables_different", "gauge", "Tables of which the last comparison found rows that differ."),
+        _tables_different,
+    ),
+    (
+        Metric(
+            "oldest_verified_timestamp_seconds",
+            "gauge",
+            "Of the tables that were ever found equal to their source, the oldest such moment; in seconds since 1970.",
+        ),
+        _oldest_verified,
+    ),
+    (
+        Metric(
+            "table_verified_timestamp_seconds",
+            "gauge",
+            "When the table was last found equal to its source, in seconds since 1970.",
+            ("table",),
+        ),
+        _table_verified,
     ),
 )
 

@@ -63,6 +63,10 @@ def whole_status(tables: int = 3) -> dict[str, Any]:
             "left_out": 0,
             "failed": False,
         },
+        "verified": {
+            "public.t0": {"log": {"at": 1_700_000_900.0}, "tables": {"at": 1_700_000_800.0}},
+            "public.t1": {"tables": {"different_at": 1_700_000_900.0, "different": 3}},
+        },
         "counts": {
             "rows_captured": 1000,
             "rows_read": 234,
@@ -137,6 +141,10 @@ def test_values_are_those_of_the_status() -> None:
     assert found["cdcflow_backfill_progress_ratio"] == 0.1
     assert found["cdcflow_merge_behind_rows"] == 34
     assert found["cdcflow_table_freshness{freshness=quiet,table=public.t1}"] == 1
+    assert (found["cdcflow_tables_verified"], found["cdcflow_tables_different"]) == (1, 1)
+    assert found["cdcflow_oldest_verified_timestamp_seconds"] == 1_700_000_800
+    assert found["cdcflow_table_verified_timestamp_seconds{table=public.t0}"] == 1_700_000_800
+    assert "cdcflow_table_verified_timestamp_seconds{table=public.t1}" not in found, "it never was"
 
 
 @pytest.mark.parametrize(
