@@ -35,7 +35,7 @@ KEYS_AT_ONCE = 20_000
 """So many keys in doubt are read again; of more, the first of them tell enough."""
 DIFFERENCES_MAX = 20
 
-NONE = pa.table({})
+NONE = pa.table({name: pa.array([], pa.int64()) for name in COUNTED})
 
 _log = structlog.get_logger()
 

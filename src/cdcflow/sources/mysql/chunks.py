@@ -182,7 +182,7 @@ class MySQLChunks:
         try:
             query(connection, "SELECT MD5('')")
         except pymysql.Error as error:
-            if error.args and error.args[0] == NO_SUCH_FUNCTION:
+            if error.args and error.args[0] in NO_SUCH_FUNCTION:
                 return "sha256"
             raise
         return "md5"
