@@ -20,6 +20,7 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r"\bmax_by\(", "arg_max_null("),  # Spark's takes the row of the greatest order, DuckDB's passes NULL over
     (r"\barray\(", "list_value("),
     (r"\btimestamp_micros\(", "make_timestamptz("),
+    (r"\bunix_micros\(CAST\((\S+) AS timestamp\)\)", r"epoch_us(\1)"),  # without a zone, and without one of ours
     (r"\bunix_micros\(", "epoch_us("),
     (r"\boctet_length\(", "strlen("),
     (r"\bLEFT SEMI JOIN\b", "SEMI JOIN"),

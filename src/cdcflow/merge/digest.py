@@ -101,8 +101,10 @@ def text_of(value: str, table_type: str) -> str:
         precision, scale = table_type[len("decimal(") : -1].split(",")
         if precision == scale:  # DuckDB prints no zero before the point of a type that has no digit there
             return f"CAST(CAST({value} AS decimal({int(precision) + 1},{scale})) AS string)"
-    if table_type in ("timestamp", "timestamp_ntz"):
+    if table_type == "timestamp":
         return f"CAST(unix_micros({value}) AS string)"
+    if table_type == "timestamp_ntz":  # a session of Spark's whose time zone is UTC
+        return f"CAST(unix_micros(CAST({value} AS timestamp)) AS string)"
     if table_type.startswith(("array<", "struct<", "map<")):
         return f"CAST(to_json({value}) AS string)"
     return f"CAST({value} AS string)"

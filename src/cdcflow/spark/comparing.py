@@ -66,7 +66,7 @@ class SparkCopy:
         if not columns.has_key and not _is_portable(columns):
             at, rows = self._arrow(columns, lambda query: _all(columns, query))
         else:
-            with self._given(keys) as wanted:
+            with self._given(columns, keys) as wanted:
                 at, rows = self._arrow(columns, lambda query: matching(columns, f"({query})", wanted))
         # Values as the source's rows have them, and not as Spark sends them.
         return at, self._comparer.matching(columns, rows, keys)
@@ -79,9 +79,12 @@ class SparkCopy:
         return asked(self._reader, self._place, columns.table, ask)
 
     @contextmanager
-    def _given(self, keys: pa.Table) -> Iterator[str]:
+    def _given(self, columns: Columns, keys: pa.Table) -> Iterator[str]:
         """A view of these keys."""
-        name = named(self._spark.createDataFrame(keys), "wanted")
+        types = {f"k{i}": columns.type_of(name) for i, name in enumerate(columns.key)}
+        # A moment without a zone would come as one with the session's.
+        listed = [f"CAST({name} AS {types.get(name, 'bigint')}) AS {name}" for name in keys.column_names]
+        name = named(self._spark.createDataFrame(keys).selectExpr(*listed), "wanted")
         try:
             yield name
         finally:
