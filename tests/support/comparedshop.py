@@ -160,3 +160,10 @@ class ComparedShop:
         structlog.reset_defaults()  # a command sends its lines to a stream that ends with it
         assert code is None or result.exit_code == code, result.output
         return result.stdout
+
+    def said_error(self, *arguments: str) -> str:
+        """What a command says that fails."""
+        result = _runner.invoke(app, [*arguments, "--config", str(self.file)])
+        structlog.reset_defaults()
+        assert result.exit_code not in (0, 70), result.output
+        return result.stderr

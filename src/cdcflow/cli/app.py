@@ -22,6 +22,10 @@ COMMANDS = {
     "merge": ("cdcflow.cli.merge:merge", "Merge the log into Delta or Iceberg tables."),
     "verify": ("cdcflow.cli.verify:verify", "Compare the source with the log and the tables."),
     "cuts": ("cdcflow.cli.cuts:cuts", "List published cuts, or print SQL that reads one."),
+    "explain": (
+        "cdcflow.cli.explain:explain",
+        "Say what a version of a table holds, and where a row's values came from.",
+    ),
     "upkeep": ("cdcflow.cli.upkeep:upkeep", "Expire old cuts, and keep the tables' files in order."),
     "publish": ("cdcflow.cli.publish:publish", "Publish changes to Kafka, one topic per table."),
     "status": ("cdcflow.cli.status:status", "Show tables, backfill, lag, and the log that the source keeps."),

@@ -72,7 +72,8 @@ class Log(Protocol):
         ...
 
     def seal_due(self, now_s: float) -> bool:
-        """The hot end is large or old enough to be sealed (`now_s`: a monotonic clock). Cheap; asked often."""
+        """The hot end is large or old enough to be sealed (`now_s`: a monotonic clock), or what an earlier run left was
+        not. Cheap; asked often."""
         ...
 
     def roll(self) -> bool:

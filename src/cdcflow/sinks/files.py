@@ -95,6 +95,7 @@ class FileLog:
         self._segments = Sealing(layout, opened, lease, layer)
         self._is_clean = False
         self._closed = deque(opened.closed)
+        self._recovered_waits = bool(opened.closed)
         self.log_id = opened.file.log_id
         self.epoch: Epoch = lease.epoch
         self.recovered = opened.recovered
@@ -233,10 +234,13 @@ class FileLog:
     # ── sealing ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def seal_due(self, now_s: float) -> bool:
-        """Whether the journal should be rolled now, by its bytes or by the age of its first rows.
+        """Whether the journal should be rolled now, by its bytes or by the age of its first rows, or one that an
+        earlier run left waits to be sealed.
 
         `now_s` is a monotonic clock's seconds. False while something is appended that no cut has covered.
         """
+        if self._recovered_waits:
+            return True  # rows of a run that was killed: on a quiet source nothing else would have them sealed
         if not self._rolls():
             return False
         if self._rows_since is None:
@@ -251,6 +255,7 @@ class FileLog:
         written here: the next `sync` makes the closed journal durable, then names the new one.
         """
         self._living()
+        self._recovered_waits = False
         if not self._rolls():
             return False
         cut, old = self._cut, self._journal

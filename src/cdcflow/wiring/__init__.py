@@ -25,6 +25,7 @@ from cdcflow.wiring.logs import (
     log_reader,
     open_log,
     retention,
+    sealed_bounds,
     topics,
 )
 from cdcflow.wiring.planning import log_growth, planned
@@ -55,6 +56,7 @@ __all__ = [
     "log_reader",
     "open_log",
     "retention",
+    "sealed_bounds",
     "expiring",
     "topics",
     "log_growth",

@@ -86,6 +86,12 @@ def history_layout(log: KafkaLog) -> Layout:
     return Layout(log.history, BucketStore(bucket, log.history, HISTORY_CACHE_BYTES_MAX))
 
 
+def sealed_bounds(config: Config) -> list[tuple[int, int]]:
+    """The first and last offsets of the configured log's sealed segments, oldest first."""
+    layout = history_layout(config.log) if isinstance(config.log, KafkaLog) else log_layout(config.log)
+    return list(layout.segment_offsets())
+
+
 def history_bucket(log: KafkaLog) -> Bucket:
     with client_library("log.kafka.history"):
         from cdcflow.sinks.objects.bucket import Bucket

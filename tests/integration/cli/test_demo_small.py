@@ -26,6 +26,9 @@ def test_small_demo_proves_every_table_but_the_one_with_a_planted_fault(tmp_path
     a proof that did not see that would prove nothing."""
     code, text, outcome = played(tmp_path / "demo", "--planted-fault")
     assert outcome["failures"] == [], text
+    assert outcome["verified"] == dict.fromkeys(
+        ["public.airlines", "public.airports", "public.flights", "public.planes", "public.weather"], "equal"
+    )
     verdicts = outcome["verdicts"]
     assert isinstance(verdicts, list)
     found = {v["table"]: (v["source"] == v["target"], v["source"]["rows"] == v["target"]["rows"]) for v in verdicts}

@@ -400,6 +400,21 @@ def test_seal_is_due_by_bytes_or_by_age_and_only_at_a_cut(tmp_path: Path) -> Non
     assert [s.last_offset for s in list_segments(tmp_path / "log")] == [1, 401]
 
 
+def test_rows_of_a_killed_run_are_sealed_though_nothing_new_comes(tmp_path: Path) -> None:
+    """On a source that is quiet from then on no merge would ever see them."""
+    writer = opened(tmp_path / "log")
+    writer.put(orders(1))
+    killed(writer)
+    again = opened(tmp_path / "log")
+    log = log_of(again)
+    assert log.seal_due(0.0)
+    assert not log.roll(), "nothing new came"
+    log.seal_pending()
+    assert [s.last_offset for s in list_segments(tmp_path / "log")] == [1]
+    assert not log.seal_due(1000.0)
+    log.close()
+
+
 def test_loop_never_waits_for_the_disk(tmp_path: Path) -> None:
     """Appending, cutting and rolling are the live capture's: a slow disk must not be felt there."""
     asleep = [False]

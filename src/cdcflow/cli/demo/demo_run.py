@@ -1,7 +1,9 @@
 """What happens in the demo, in order. Every act uses what a user would use: the commands, the settings file, the API.
 
 server ─▶ load ─▶ writer + `cdcflow run` ─▶ SIGKILL in mid-backfill ─▶ `cdcflow run` again ─▶ merge while all goes on
-       ─▶ writer stops: the fence ─▶ the log passes it ─▶ SIGTERM ─▶ merge ─▶ proof
+       ─▶ writer stops: the fence ─▶ the log passes it ─▶ merge ─▶ `cdcflow verify` ─▶ SIGTERM ─▶ proof
+
+The proof shares no code with `cdcflow verify`: each is checked by the other.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from cdcflow.cli.demo.databases import Kind, Source
 from cdcflow.cli.demo.opening import demo_source
 from cdcflow.cli.demo.screen import Screen
 from cdcflow.cli.events import send_structlog_to
+from cdcflow.config import load
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SourceUnavailable
 from cdcflow.service.control import ask
 
@@ -59,6 +62,7 @@ class Outcome:
     merges: list[dict[str, Any]] = field(default_factory=list)
     orphans_in_first_cut: dict[str, int] | None = None
     fence: str = ""
+    verified: dict[str, str] = field(default_factory=dict)
     verdicts: list[proof.Verdict] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
     seconds: float = 0.0
@@ -124,6 +128,8 @@ class DemoRun:
                     self._merge_meanwhile(spark)
                     self._stop_at_the_fence(source)
                     self._merge(spark, "second merge, with everything up to the fence")
+                    self._verify()
+                    self._stop_daemon()
                     self._prove(source, spark)
             finally:
                 with contextlib.suppress(Exception):
@@ -173,6 +179,25 @@ class DemoRun:
         fence = self.outcome.fence = source.end()
         status = self._wait(lambda s: source.passed(s.get("position"), fence), f"the log to pass the fence {fence}")
         self._screen.done(f"the log is at {status['position']}, past the fence {fence}")
+        self._screen.step("waiting for the end of the log to be sealed")
+        self._wait(lambda s: self._log.sealed_offset() >= s.get("durable_offset", 0), "the log to be sealed")
+
+    def _verify(self) -> None:
+        """What `cdcflow verify` does, beside the daemon."""
+        from cdcflow import wiring
+
+        self._screen.step("`cdcflow verify` compares the source with the tables, while the daemon runs")
+        report = wiring.verified(load(self._config_path), against=["tables"], differences_max=5)
+        self.outcome.verified = {table.table: table.verdict for table in report.tables}
+        if not report.is_clean:
+            wrong = ", ".join(f"{t.table}: {t.verdict}" for t in report.tables if t.verdict != "equal")
+            self.outcome.failures.append(f"cdcflow verify: {wrong}")
+        rows = sum(table.rows for table in report.tables)
+        self._screen.done(
+            f"verify: {len(report.tables)} tables, {rows:,} rows compared with the source in {report.seconds:.0f} s"
+        )
+
+    def _stop_daemon(self) -> None:
         self.outcome.stop_seconds = self._children.stop_daemon()
         self._screen.done(f"SIGTERM: the daemon stopped at a cut in {self.outcome.stop_seconds:.1f} s")
 

@@ -37,6 +37,10 @@ class Log(Protocol):
         """The backfill progress that a merge would see now."""
         ...
 
+    def sealed_offset(self) -> int:
+        """Up to which offset a merge would see the log."""
+        ...
+
     def merge(self, spark: SparkSession) -> MergeReport: ...
 
 
@@ -63,6 +67,10 @@ class Folder:
         segments = list_segments(self.folder)
         found: Any = segments[-1].checkpoint["progress"] if segments else {}  # Any: JSON
         return dict(found)
+
+    def sealed_offset(self) -> int:
+        segments = list_segments(self.folder)
+        return segments[-1].last_offset if segments else 0
 
     def merge(self, spark: SparkSession) -> MergeReport:
         from cdcflow import wiring
@@ -106,6 +114,11 @@ class Topic:
         from cdcflow import wiring
 
         return wiring.log_reader(load(self._directory / "cdcflow.yaml")).newest_checkpoint().progress
+
+    def sealed_offset(self) -> int:
+        from cdcflow import wiring
+
+        return wiring.log_reader(load(self._directory / "cdcflow.yaml")).newest_checkpoint().next_offset - 1
 
     def merge(self, spark: SparkSession) -> MergeReport:
         from cdcflow import wiring
