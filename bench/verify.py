@@ -98,7 +98,8 @@ def _merged_until(room: Path, rows: int) -> None:
     while time.monotonic() < deadline:
         time.sleep(1)
         report = local.merge(room / "log", room / "warehouse")
-        if report.cut and local.read_cut(room / "warehouse")[f"public.{NARROW.name}"].num_rows == rows:
+        found = local.read_cut(room / "warehouse") if report.cut else {}
+        if (table := found.get(f"public.{NARROW.name}")) is not None and table.num_rows == rows:
             return
     raise Failed(f"the copy did not come to {rows} rows: {(room / 'daemon.log').read_text()[-1000:]}")
 
