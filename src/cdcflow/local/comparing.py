@@ -40,10 +40,11 @@ class LocalCopy:
     ) -> None:
         """`of_log`: see `verify.asking.Place`."""
         self._reader = LocalReader(engine)
+        self._shapes = LocalReader(engine, without_rows=True)
         self._place = Place(layout, warehouse, of_log, policies)
 
     def describe(self, table: TableId) -> Target:
-        return asked(self._reader, self._place, table, lambda _table, _query, target: target)[1]
+        return asked(self._shapes, self._place, table, lambda _table, _query, target: target)[1]
 
     def digests(self, columns: Columns, buckets: digest.Buckets | None = None) -> tuple[At, pa.Table]:
         key = columns.key if columns.has_key else ()

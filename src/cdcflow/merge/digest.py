@@ -92,7 +92,7 @@ def text_of(value: str, table_type: str) -> str:
     if table_type == "boolean":
         return f"CASE WHEN {value} THEN '1' WHEN NOT {value} THEN '0' END"
     if table_type == "string":
-        return f"concat(CAST(octet_length({value}) AS string), ':', {value})"
+        return f"CAST(octet_length({value}) AS string) || ':' || {value}"
     if table_type == "binary":
         return f"hex({value})"
     if table_type == "date":
@@ -112,16 +112,9 @@ def text_of(value: str, table_type: str) -> str:
 
 def row_text(columns: Sequence[tuple[str, str]]) -> str:
     """SQL of a row's text. `columns`: each column's value as SQL, and its type."""
-    pieces = [
-        piece
-        for value, type_ in columns
-        for piece in (
-            # What is NULL has no text at all, and no value has an empty one.
-            f"CASE WHEN {value} IS NOT NULL THEN {text_of(value, type_)} ELSE '' END",
-            "'|'",
-        )
-    ]
-    return f"concat({', '.join(pieces)})"
+    # A NULL is left out: it has no text at all, and no value has an empty one.
+    pieces = [piece for value, type_ in columns for piece in (text_of(value, type_), "'|'")]
+    return f"concat_ws('', {', '.join(pieces)})"
 
 
 def digest(text: str, hash_: Hash = "md5") -> str:
