@@ -16,6 +16,7 @@ second pass would be reading the table, and more; then all of it is read.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -69,23 +70,22 @@ class Pass:
         self._buckets = buckets
 
     def beside(self, copied: Callable[[], T], fences: Fences) -> tuple[T, pa.Table]:
-        """What the copy's side gives, and the source's sums: both are worked out at the same time.
+        """What the copy's side gives, and the source's sums by bucket (`ports.ChunkSums`), worked out at the same time.
 
         Raises:
             NoText: the server has none for some columns.
         """
+        chunks = self._summed(fences)
+        first = list(itertools.islice(chunks, 1))  # or there are no texts, and nothing is asked of the copy
         with ThreadPoolExecutor(1, thread_name_prefix="cdcflow-copy-sums") as other:
             copy = other.submit(copied)
-            source = self.sums(fences)
+            source = added(pa.concat_tables([*first, *chunks]))
             return copy.result(), source
 
-    def sums(self, fences: Fences) -> pa.Table:
-        """Of each bucket that has rows its number `b`, how many they are, `n`, and the sum of their digests, `t`."""
-        found = []
+    def _summed(self, fences: Fences) -> Iterator[pa.Table]:
         for chunk in self._source.walk(fences, lambda c: self._digests.sum_chunk(c, self._buckets)):
+            yield chunk.sums
             self._source.wait(int(pc.sum(chunk.sums.column("n")).as_py() or 0), chunk.seconds)
-            found.append(chunk.sums)
-        return added(pa.concat_tables(found))
 
     def rows(self, fences: Fences) -> Iterator[Piece]:
         """The rows of the buckets that are asked for."""

@@ -35,7 +35,8 @@ def test_server_digests_every_type_as_duckdb_does(lab: Lab) -> None:
     kinds = {n: k for n, k in KINDS.items() if lab.version >= k.since and k.extension in {"", *extensions}}
     if not _has_xml(lab):
         del kinds["xml"]
-    wrong, none = [], set()
+    wrong: list[str] = []
+    none: set[str] = set()
     for name, kind in kinds.items():
         if kind.extension:
             lab.execute(f"CREATE EXTENSION {kind.extension} SCHEMA public")
