@@ -11,6 +11,8 @@ Against = Literal["log", "tables"]
 Verdict = Literal["equal", "different", "unsettled", "not compared"]
 """`unsettled`: nothing differs, but some rows changed whenever they were looked at. `not compared`: see the reason."""
 
+By = Literal["digests", "rows"]
+
 What = Literal["missing", "extra", "different", "doubled"]
 """`missing`: the source has a row that the copy has not; `extra`: the copy has one that the source has not;
 `doubled`: the copy has it more than once (or, in a table without a key, another number of times)."""
@@ -50,7 +52,8 @@ class TableReport:
 
     `different`: how many keys differ, of which `differences` are listed, and `keys` names as many as were asked for, as
     texts. `unsettled`: how many keys changed whenever they were looked at. `left_out`: columns that were not compared,
-    and why.
+    and why. `by`: the server worked out digests, and only rows of which these differed were read; or all rows were
+    read, and `read_why` says why.
     """
 
     table: str
@@ -68,6 +71,8 @@ class TableReport:
     left_out: Mapping[str, str] = field(default_factory=dict)
     rounds: int = 1
     seconds: float = 0.0
+    by: By = "rows"
+    read_why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
