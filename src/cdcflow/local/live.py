@@ -59,7 +59,10 @@ class LocalPastTable:
         return self._table.session
 
     def as_of(self, version: int) -> Snapshot:
-        return self._table.as_of(version)
+        found = self._table.as_of(version)
+        if found is None:
+            raise VersionGone("what it was like then is not known any more")
+        return found
 
     def base(self) -> str:
         try:

@@ -149,6 +149,28 @@ def test_tables_that_are_read_as_they_are_show_orders_without_products(
     check_moment(local.read_cut(warehouse), "the cut")
 
 
+def test_a_cut_is_read_when_the_table_has_forgotten_its_metadata_of_then(
+    merge: Merge, hand_log: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Iceberg keeps a hundred of them: in a table that is merged every minute a cut of this morning has none, and its
+    snapshot is there all the same. Also after columns came and were renamed, and of a cut without a row."""
+    log, first = hand_log, make_table("orders", id="int64", product="int64")
+    log.state(first)
+    log.progress["public.orders"] |= {"schema": "public", "name": "orders", "shape": first.to_text()}
+    log.segment([(PRODUCTS, "c", {"id": 1, "name": "p"})])
+    merge(log.root, warehouse)
+    log.segment([(first, "c", {"id": 1, "product": 5})])
+    merge(log.root, warehouse)
+    log.segment([(make_table("orders", id="int64", article="int64", n="int32"), "c", {"id": 2, "article": 6, "n": 7})])
+    merge(log.root, warehouse)
+    monkeypatch.setattr("cdcflow.local.iceberg._metadata_back", lambda table: iter([table.metadata]))
+    found = [local.read_cut(warehouse, cut)["public.orders"] for cut in (1, 2, 3)]
+    assert [rows.num_rows for rows in found] == [0, 1, 2]
+    assert found[1].column_names == ["id", "product", "_offset", "_missing"]
+    assert found[1].column("product").to_pylist() == [5]
+    assert "article" in found[2].column_names
+
+
 @pytest.fixture
 def sold(merge: Merge, hand_log: HandLog, warehouse: Path) -> Shop:
     """Three cuts, with offsets for positions and commit clocks."""
