@@ -174,7 +174,7 @@ class Appended(Folded):
     def add(self, changes: Iterable[Written]) -> None:
         listed = list(changes)
         self.changes = append(self.changes, [change for _, change in listed])
-        self.shapes += [shape for shape, _ in listed]
+        self.shapes = [*self.shapes, *(shape for shape, _ in listed)]
         self.shape = self.shapes[-1] if self.shapes else None
 
     def sweep(self, since: int) -> None:

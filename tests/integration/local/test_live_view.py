@@ -24,13 +24,16 @@ from cdcflow import local
 from cdcflow.changelog.layout import Layout
 from cdcflow.local.live import LocalPastTable
 from cdcflow.merge import live, marking
+from cdcflow.merge.policy import Mode
 from cdcflow.model.table import MISSING
 from cdcflow.warehouse.formats import FORMATS
 
 SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 ALONE = int(os.environ.get("CDCFLOW_HISTORIES", "0"))
-HISTORIES, MANY = 20, 2000
-"""Of each format: here, and in `make test-long`."""
+HISTORIES, IN_MODES, MANY = 20, 10, 2000
+"""Of each format: here, here in each mode, and in `make test-long`."""
+
+MODES: tuple[Mode, ...] = ("soft_delete", "append")
 
 KNOWN = 9200
 """Histories with changes of shape that policies are about."""
@@ -43,6 +46,13 @@ ONLY = os.environ.get("CDCFLOW_HISTORY_FORMAT", "")
 def test_live_view_of_histories_is_the_fold_of_all_that_is_sealed(table_format: str, tmp_path: Path) -> None:
     """Whoever reads live reads what a merge would leave, before it, while it runs, and after it."""
     livehistories.run(Here(table_format), SEED, ALONE or HISTORIES, tmp_path, ROUNDS)
+
+
+@pytest.mark.parametrize("table_format", [ONLY] if ONLY else FORMATS)
+@pytest.mark.parametrize("mode", MODES)
+def test_live_view_in_each_mode_is_the_fold(mode: Mode, table_format: str, tmp_path: Path) -> None:
+    """What a table keeps beside the rows of now is there when it is read live: deleted rows, and changes."""
+    livehistories.run(Here(table_format), SEED, ALONE or IN_MODES, tmp_path, ROUNDS, [mode])
 
 
 @pytest.mark.parametrize("table_format", [ONLY] if ONLY else FORMATS)

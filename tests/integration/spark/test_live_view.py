@@ -41,7 +41,7 @@ class BySpark(Here):
         self._spark = spark
 
     def read_live(self, log: Path, warehouse: Path) -> Live[Any]:
-        return read_live(self._spark, log, warehouse, incomplete=True)
+        return read_live(self._spark, log, warehouse, incomplete=True, policies=self.policies)
 
     def rows(self, shown: Any) -> Iterable[Mapping[str, Any]]:
         return shown.to_pylist() if hasattr(shown, "to_pylist") else [row.asDict() for row in shown.collect()]
