@@ -238,6 +238,8 @@ class Versioned(Folded):
         self.found = History()
         self.incarnations: dict[tuple[tuple[object, ...], int], int] = {}
         self.transactions: dict[int, int] = {}
+        self.given: dict[str, int] = {}
+        """By column, the offset of the first row that had it, from when on its default was in the others."""
 
     def add(self, changes: Iterable[Written]) -> None:
         listed = list(changes)
@@ -263,13 +265,14 @@ class Versioned(Folded):
         if before is not None and before.incarnation != shape.incarnation:
             for key in list(found.open):
                 found.close(key, End(offset, exact=False))
-            self.known, found.rows = set(), {}
+            self.known, self.given, found.rows = set(), {}, {}
             self.incarnations |= {(k, v.start.offset): shape.incarnation for k, v in found.ended}
         self.shape = shape
         for column in shape.columns:
             number = str(column.number)
             if before is not None and before.incarnation == shape.incarnation and number not in self.known:
                 default = {number: _default(column)}
+                self.given[number] = offset
                 for key, row in found.rows.items():
                     if number not in row.missing:
                         found.rows[key] = replace(row, values={**default, **row.values})
@@ -295,7 +298,9 @@ class Versioned(Folded):
             at, missing = (*key, version.start.offset), frozenset[str]()
             if (key, version.start.offset) not in self.incarnations:
                 missing = frozenset(names[n] for n in version.missing if n in names)
-                ends |= {name: version.values.get(n) for n, name in names.items() if name not in missing}
+                later = {n for n, offset in self.given.items() if end is not None and end.offset < offset}
+                values = {n: None if n in later else v for n, v in version.values.items()}
+                ends |= {name: values.get(n) for n, name in names.items() if name not in missing}
             found[at] = ends, missing, version.offset, 1
         return found
 

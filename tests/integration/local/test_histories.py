@@ -75,6 +75,26 @@ def test_a_sweep_ends_what_a_backfill_did_not_find(
     assert [t.complete for t in report.tables] == [True]
 
 
+@pytest.mark.parametrize("in_one_go", [False, True])
+def test_what_an_empty_backfill_ends_has_a_position_and_a_time(
+    hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str, *, in_one_go: bool
+) -> None:
+    """It began behind the log's last row, and found nothing: the rows were gone when the newest transaction came. A
+    version whose end has no time is in no answer as of a moment."""
+    orders = make_table("orders", id="int64", a="int32")
+    hand_log.segment([(orders, "c", {"id": 1, "a": 1}), (orders, "c", {"id": 2, "a": 1})])
+    if not in_one_go:
+        merge(hand_log.root, warehouse, policies=HISTORIES)
+    hand_log.state(orders, "done", 2, 4)
+    hand_log.segment([(make_table("beside", id="int64"), "c", {"id": 1})])
+    shown = local.read_live(hand_log.root, warehouse, policies=HISTORIES)["public.orders"].to_pylist()
+    merge(hand_log.root, warehouse, policies=HISTORIES)
+    found = rows(warehouse, format_name, orders.id)
+    assert ends(found, "id") == [(1, True, 4, False, 1), (2, True, 4, False, 2)]
+    assert {(r["_valid_to_position"], r["_valid_to_time"]) for r in found} == {(position_of(3), time_of(3))}
+    assert sorted(shown, key=lambda r: r["id"]) == sorted(found, key=lambda r: r["id"])
+
+
 def test_a_column_that_comes_gives_its_default_to_what_is_open(
     hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
 ) -> None:
@@ -132,6 +152,20 @@ def test_versions_of_a_table_that_was_made_again_stay(
         (3, True, 4, True, 2, 1),
         (5, True, None, None, 1, 3),
     ]
+
+
+def test_the_first_row_of_a_table_that_was_made_again_has_nothing_of_the_old_one(
+    hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
+) -> None:
+    """An update that leaves a column out, of a row that nobody has read yet: it was taken for one of the old row
+    with that key, whose value its version then had."""
+    old = make_table("orders", id="int64", a="int32", doc="string")
+    hand_log.segment([(old, "c", {"id": 1, "a": 1, "doc": "old"})])
+    merge(hand_log.root, warehouse, policies=HISTORIES)
+    hand_log.segment([(replace(old, incarnation=2), "u", {"id": 1, "a": 2, "_unchanged": ["doc"]})])
+    merge(hand_log.root, warehouse, policies=HISTORIES)
+    found = rows(warehouse, format_name, old.id)
+    assert ends(found, "doc", "_missing") == [(1, True, 2, False, "old", None), (2, True, None, None, None, ["doc"])]
 
 
 def test_a_table_without_a_key_is_refused_by_name(hand_log: HandLog, warehouse: Path) -> None:
