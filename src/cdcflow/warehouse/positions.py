@@ -137,6 +137,8 @@ class Positions:
         return Backfill.of(self._backfills.get(str(table), {}))
 
     def swept(self, table: TableId) -> int:
+        if table in self._there and self._there[table] is None:
+            return 0  # it is made anew; what the cut tells of is gone
         entry = self.entry(table)
         return 0 if entry is None else entry.generation
 

@@ -168,6 +168,24 @@ def test_the_first_row_of_a_table_that_was_made_again_has_nothing_of_the_old_one
     assert ends(found, "doc", "_missing") == [(1, True, 2, False, "old", None), (2, True, None, None, None, ["doc"])]
 
 
+def test_a_history_that_is_made_anew_is_swept_again(
+    hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
+) -> None:
+    """Its folder was moved away, and it begins where the log does: before a backfill that the old one was swept by. What
+    that did not find stayed open for ever."""
+    orders, beside = make_table("orders", id="int64", a="int32"), make_table("beside", id="int64")
+    hand_log.segment([(orders, "c", {"id": 1, "a": 1}), (orders, "c", {"id": 2, "a": 1})])
+    hand_log.state(orders, "done", 2, 3)
+    hand_log.segment([(orders, "r", {"id": 1, "a": 1}), (beside, "c", {"id": 1})])
+    merge(hand_log.root, warehouse, policies=HISTORIES)
+    before = rows(warehouse, format_name, orders.id)
+    warehouse.joinpath("public", "orders").rename(warehouse / "moved away")
+    hand_log.segment([(beside, "c", {"id": 2})])
+    merge(hand_log.root, warehouse, policies=HISTORIES)
+    assert ends(before, "id") == [(1, True, None, None, 1), (2, True, 3, False, 2)]
+    assert ends(rows(warehouse, format_name, orders.id), "id") == ends(before, "id")
+
+
 def test_a_table_without_a_key_is_refused_by_name(hand_log: HandLog, warehouse: Path) -> None:
     """Nobody could say which row a change is about. The remedy is to keep its changes."""
     events = make_table("events", key=(), a="int32")

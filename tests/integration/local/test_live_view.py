@@ -9,8 +9,9 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,12 @@ from cdcflow import local
 from cdcflow.changelog.layout import Layout
 from cdcflow.local.live import LocalPastTable
 from cdcflow.merge import live, marking
+from cdcflow.merge.acts import Act, Fill
+from cdcflow.merge.modes import ModeRules
 from cdcflow.merge.policy import Mode
 from cdcflow.merge.statement import Folding
+from cdcflow.merge.target import Target
+from cdcflow.warehouse import live as warehouse_live
 from cdcflow.warehouse.formats import FORMATS
 
 SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
@@ -33,7 +38,7 @@ ALONE = int(os.environ.get("CDCFLOW_HISTORIES", "0"))
 HISTORIES, IN_MODES, MANY = 20, 10, 2000
 """Of each format: here, here in each mode, and in `make test-long`."""
 
-MODES: tuple[Mode, ...] = ("soft_delete", "append")
+MODES: tuple[Mode, ...] = ("soft_delete", "append", "history")
 
 KNOWN = 9200
 """Histories with changes of shape that policies are about."""
@@ -51,7 +56,7 @@ def test_live_view_of_histories_is_the_fold_of_all_that_is_sealed(table_format: 
 @pytest.mark.parametrize("table_format", [ONLY] if ONLY else FORMATS)
 @pytest.mark.parametrize("mode", MODES)
 def test_live_view_in_each_mode_is_the_fold(mode: Mode, table_format: str, tmp_path: Path) -> None:
-    """What a table keeps beside the rows of now is there when it is read live: deleted rows, and changes."""
+    """What a table keeps beside the rows of now is there when it is read live: deleted rows, changes, and versions."""
     livehistories.run(Here(table_format), SEED, ALONE or IN_MODES, tmp_path, ROUNDS, [mode])
 
 
@@ -154,8 +159,22 @@ BUGS: dict[str, tuple[Callable[[], Any], int]] = {
 """Each with the seed of a history that shows it. Other histories want other seeds: plant it and run hundreds."""
 
 
+def with_all_filled(right: Callable[..., str]) -> Callable[..., str]:
+    def followed(target: Target, acts: Iterable[Act], rows: str, mode: ModeRules) -> str:
+        return right(target, [replace(a, only="") if isinstance(a, Fill) else a for a in acts], rows, mode)
+
+    return followed
+
+
+def last_turn_only() -> Any:
+    return patched(warehouse_live, "_turns", lambda right: lambda range_: list(right(range_))[-1:])
+
+
 BUGS_OF_MODES: dict[str, tuple[Mode, Callable[[], Any], int]] = {
     "truncates mark nothing": ("soft_delete", lambda: patched(live, "_staying", lambda _: all_columns), 102),
+    "defaults in versions that had ended": ("history", lambda: patched(live, "followed", with_all_filled), 133),
+    "open versions stay open": ("history", lambda: words("LEFT ANTI JOIN", "LEFT JOIN"), 101),
+    "versions of a dropped table lost": ("history", lambda: last_turn_only(), 155),
     "changes that stood forgotten": ("append", lambda: patched(live, "folded", of_nothing), 100),
     "unchanged columns not renamed": ("append", lambda: patched(live, "_missing", lambda _: lambda _, own: own), 107),
 }
