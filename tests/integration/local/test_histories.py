@@ -171,8 +171,8 @@ def test_the_first_row_of_a_table_that_was_made_again_has_nothing_of_the_old_one
 def test_a_history_that_is_made_anew_is_swept_again(
     hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
 ) -> None:
-    """Its folder was moved away, and it begins where the log does: before a backfill that the old one was swept by. What
-    that did not find stayed open for ever."""
+    """Its folder was moved away, and it begins where the log does: before a backfill that the old one was swept by.
+    What that did not find stayed open for ever."""
     orders, beside = make_table("orders", id="int64", a="int32"), make_table("beside", id="int64")
     hand_log.segment([(orders, "c", {"id": 1, "a": 1}), (orders, "c", {"id": 2, "a": 1})])
     hand_log.state(orders, "done", 2, 3)
