@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +48,72 @@ def test_versions_in_a_table_are_those_of_the_oracle(
         report = merge(hand_log.root, warehouse, policies=HISTORIES)
         assert [t.left_out for t in report.tables] == [None]
         assert versions(rows(warehouse, format_name), transactions) == told(merges[:number])
+
+
+# ── merges that are killed ──────────────────────────────────────────────────────────────────────────────────────
+
+KILLED = """
+import os, signal, sys
+from cdcflow import local
+from cdcflow.local.deltalog import DeltaLog
+from cdcflow.local.engine import LocalCuts
+from cdcflow.local.iceberg import IcebergTable
+from cdcflow.merge.policy import Policies, TablePolicy
+
+log, warehouse, format_name, left = *sys.argv[1:4], int(sys.argv[4])
+
+def counted(right):
+    def commit(*given, **more):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return right(*given, **more)
+    return commit
+
+for of, method in [(IcebergTable, "create"), (IcebergTable, "_changing"), (DeltaLog, "commit"), (LocalCuts, "publish")]:
+    setattr(of, method, counted(getattr(of, method)))
+local.merge(log, warehouse, table_format=format_name, policies=Policies(TablePolicy("history")))
+"""
+
+
+def killed(log: HandLog, warehouse: Path, format_name: str, before: int) -> bool:
+    """Whether a merge was killed before a commit of that number, or before it published. Else it came to its end."""
+    told = [sys.executable, "-c", KILLED, str(log.root), str(warehouse), format_name, str(before)]
+    ended = subprocess.run(told, capture_output=True, text=True, check=False)
+    assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
+    return ended.returncode != 0
+
+
+def test_a_merge_that_is_killed_before_any_commit_is_finished_by_the_next(
+    hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
+) -> None:
+    """G10: SIGKILL, so that nothing is let go of. In one range a column comes with a default, versions end and begin,
+    and the table is dropped and made again, which is a commit of its own: no version comes twice, none has the default
+    that ended before, and none of the old rows is open."""
+    old = make_table("orders", id="int64", a="int32")
+    b = Column("b", 3, ColumnType("int32", pa.int32()), missing="7")
+    new = replace(old, columns=(*old.columns, b))
+    again = replace(new, incarnation=2)
+    hand_log.segment([(old, "c", {"id": 1, "a": 1}), (old, "c", {"id": 2, "a": 1}), (old, "u", {"id": 1, "a": 2})])
+    merge(hand_log.root, warehouse, policies=HISTORIES)
+    hand_log.segment([(new, "u", {"id": 2, "a": 3, "b": 8}), (new, "d", {"id": 1}), (again, "c", {"id": 2, "a": 4})])
+    deaths = 0
+    while killed(hand_log, warehouse, format_name, deaths):
+        deaths += 1
+    assert deaths > 4, "it had fewer commits than its range has parts"
+    merge(hand_log.root, whole := warehouse.with_name("in one go"), policies=HISTORIES)
+    found, expected = ([dict(r) for r in rows(place, format_name, old.id)] for place in (warehouse, whole))
+    by_start = itemgetter("_valid_from")
+    assert sorted(found, key=by_start) == sorted(expected, key=by_start)
+    assert ends(found, "id", "a", "b") == [
+        (1, True, 3, True, 1, 1, None),
+        (2, True, 4, True, 2, 1, 7),
+        (3, True, 5, True, 1, 2, 7),
+        (4, True, 6, False, 2, 3, 8),
+        (6, True, None, None, 2, 4, None),
+    ]
+    assert local.read_cut(warehouse, incomplete=True)["public.orders"].num_rows == 5
 
 
 # ── what is no change of a row ────────────────────────────────────────────────────────────────────────────────

@@ -47,6 +47,9 @@ POLICIES = int(os.environ.get("CDCFLOW_HISTORIES_WITH_POLICIES", "40"))
 KNOWN = 9001
 """A seed of histories with every kind of policy, and columns that are retyped."""
 
+VERSIONED = 4
+"""Histories of tables in mode history whose merges die before each commit."""
+
 TOGETHER = 25
 """Histories in one log."""
 
@@ -138,6 +141,16 @@ def test_histories_of_tables_with_policies_give_what_the_fold_gives(table_format
         assert made.versions, "no column was kept beside one of its new type"
 
 
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_histories_of_tables_that_keep_versions_survive_a_death_before_each_commit(
+    table_format: str, tmp_path: Path
+) -> None:
+    """G10: whatever was committed by then, each version is there once, and ends where the fold says."""
+    merge = DyingEachTime()
+    run(SEED, VERSIONED, tmp_path, merge, ROUNDS, table_format, ["history"])
+    assert merge.deaths > VERSIONED
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(10))
 def test_many_histories_of_tables_give_what_the_fold_gives(part: int, tmp_path: Path) -> None:
@@ -158,13 +171,19 @@ class Dying:
         self.left = 0
 
     def __call__(self, log: Path, warehouse: Path, **more: Any) -> MergeReport:
-        self.left = self._chance.randrange(60)
+        self.dies(self._chance.randrange(60), log, warehouse, **more)
+        return local.merge(log, warehouse, **more)
+
+    def dies(self, before: int, log: Path, warehouse: Path, **more: Any) -> bool:
+        """Whether a merge died before a commit of that number; else it came to its end."""
+        self.left = before
         with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
             patch.setattr(job, "TABLES_AT_ONCE", 1)
             for of, method in COMMITS:
                 patch.setattr(of, method, self._counted(getattr(of, method)))
             local.merge(log, warehouse, **more)
-        return local.merge(log, warehouse, **more)
+            return False
+        return True
 
     def _counted(self, right: Callable[..., Any]) -> Callable[..., Any]:
         def commits(*given: Any, **more: Any) -> Any:
@@ -174,6 +193,21 @@ class Dying:
             return right(*given, **more)
 
         return commits
+
+
+class DyingEachTime(Dying):
+    """Merges that die before their first commit, then before their second, and so on, until one has no more."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.deaths = 0
+
+    def __call__(self, log: Path, warehouse: Path, **more: Any) -> MergeReport:
+        before = 0
+        while self.dies(before, log, warehouse, **more):
+            self.deaths += 1
+            before += 1
+        return local.merge(log, warehouse, **more)
 
 
 # ── a comparison that cannot fail proves nothing ──────────────────────────────────────────────────────────────
