@@ -28,13 +28,13 @@ from cdcflow.local.deltalog import DeltaLog
 from cdcflow.local.engine import LocalEngine
 from cdcflow.local.iceberg import IcebergTable
 from cdcflow.local.tables import FileTable
-from cdcflow.merge import appending, ending, evolution, reduce, statement
+from cdcflow.merge import appending, ending, evolution, history, reduce, statement
 from cdcflow.merge.evolution import Evolution
 from cdcflow.merge.policy import Mode
 from cdcflow.merge.reduce import Layout
 from cdcflow.merge.target import Target
 from cdcflow.model.table import Table
-from cdcflow.warehouse import changes, foldings, job, table_merge
+from cdcflow.warehouse import changes, foldings, histories, job, table_merge
 from cdcflow.warehouse.formats import FORMATS
 from cdcflow.warehouse.paths import table_path
 from cdcflow.warehouse.positions import Positions
@@ -373,6 +373,10 @@ def with_defaults(right: Callable[..., Layout], target: Target, then: Target, sh
     return replace(made, defaults=evolution._defaults(made.shapes))
 
 
+def unswept(right: Callable[..., Any], *given: Any, **more: Any) -> Any:
+    return right(*given, **{**more, "swept": 0})
+
+
 MODE_BUGS: dict[str, tuple[Mode, Callable[[], Any], int]] = {
     "deleted rows live": (
         "soft_delete",
@@ -430,6 +434,18 @@ MODE_BUGS: dict[str, tuple[Mode, Callable[[], Any], int]] = {
         lambda: said_otherwise(evolution, "_of_changes", lambda _, shape: replace(shape, key=())),
         9,
     ),
+    "defaults in versions that had ended": ("history", lambda: said_otherwise(histories, "_added", lambda *_: {}), 121),
+    "rows of a dropped table go on": (
+        "history",
+        lambda: said_otherwise(histories, "offsets_of", lambda *_: (0, 0)),
+        155,
+    ),
+    "reads make versions at once": (
+        "history",
+        lambda: said_otherwise(histories, "_ends_of_segments", lambda *_: []),
+        0,
+    ),
+    "sweeps end no version": ("history", lambda: said_otherwise(history, "Range", unswept), 102),
 }
 """Each with the mode and the seed of a history that shows it."""
 
