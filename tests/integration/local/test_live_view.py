@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -103,7 +103,7 @@ def test_live_view_of_many_histories_is_the_fold(part: int, tmp_path: Path) -> N
     """The same, thousands of them."""
     for first in range(part * MANY // 10, (part + 1) * MANY // 10, 25):
         table_format = FORMATS[first // 25 % len(FORMATS)]
-        modes = tablehistories.MODES if first // 50 % 2 else ["current"]
+        modes: Sequence[Mode] = tablehistories.MODES if first // 50 % 2 else ["current"]
         livehistories.run(Here(table_format), SEED + 2_000_000 + first, 25, tmp_path / str(first), ROUNDS, modes)
 
 
