@@ -122,7 +122,7 @@ def no_act_of(kind: str) -> Any:
     return patched(
         live,
         "followed",
-        lambda right: lambda target, acts, rows: right(target, (a for a in acts if type(a).__name__ != kind), rows),
+        lambda right: lambda target, acts, *more: right(target, (a for a in acts if type(a).__name__ != kind), *more),
     )
 
 
