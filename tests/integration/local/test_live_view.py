@@ -28,7 +28,7 @@ from cdcflow.local.live import LocalPastTable
 from cdcflow.merge import live, marking
 from cdcflow.merge.acts import Act, Fill
 from cdcflow.merge.modes import ModeRules
-from cdcflow.merge.policy import Mode
+from cdcflow.merge.policy import Mode, Policies, TablePolicy
 from cdcflow.merge.statement import Folding
 from cdcflow.merge.target import Target
 from cdcflow.warehouse import live as warehouse_live
@@ -45,6 +45,12 @@ KNOWN = 9200
 """Histories with changes of shape that policies are about."""
 
 ROUNDS = 3
+
+
+def all_in(mode: Mode) -> Policies:
+    return Policies(TablePolicy(mode))
+
+
 ONLY = os.environ.get("CDCFLOW_HISTORY_FORMAT", "")
 
 
@@ -95,6 +101,30 @@ def test_live_view_shows_a_table_without_a_row_as_the_next_merge_will(tmp_path: 
         shutil.rmtree(Layout(log.root).segment(*segment))  # as retention does
     shown = local.read_live(log.root, warehouse)
     assert "cdcflow backfill public.orders" in shown.left_out["public.orders"]
+
+
+@pytest.mark.parametrize("mode", ["current", *MODES])
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_live_view_shows_what_a_backfill_did_not_find_as_the_next_merge_will(
+    mode: Mode, table_format: str, tmp_path: Path
+) -> None:
+    """Nothing of the table is in the tail, but a backfill is done: its rows go, are marked, end, or stay."""
+    log, warehouse, policies = HandLog(tmp_path / "log", has_transactions=True), tmp_path / "warehouse", all_in(mode)
+    orders, beside = make_table("orders", id="int64", v="string"), make_table("beside", id="int64")
+    log.state(orders)
+    log.segment([(orders, "c", {"id": 1, "v": "a"}), (orders, "c", {"id": 2, "v": "b"})])
+    local.merge(log.root, warehouse, table_format=table_format, policies=policies)
+    log.state(orders, "done", 2, 2)
+    log.segment([(beside, "c", {"id": 1})])
+    shown = local.read_live(log.root, warehouse, policies=policies)["public.orders"]
+    local.merge(log.root, warehouse, policies=policies)
+    merged = local.read_cut(warehouse)["public.orders"]
+    assert shown.sort_by("id").to_pylist() == merged.sort_by("id").to_pylist()
+    assert shown.column_names == merged.column_names
+    first = {"current": None, "append": {"_op": "c"}, "soft_delete": {"_is_deleted": True}, "history": {"_valid_to": 2}}
+    of_one = [row for row in shown.to_pylist() if row["id"] == 1]
+    wanted = first[mode]
+    assert [row.items() >= wanted.items() for row in of_one] == [True] if wanted else not of_one
 
 
 @pytest.mark.long
