@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar
 from cdcflow.changelog.layout import Layout
 from cdcflow.merge import digest
 from cdcflow.merge.format import Format
+from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.policy import Policies
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import name_sql
@@ -102,8 +103,8 @@ class _AskingReader(Generic[Answer]):
     def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         return self._reader.located(layout, files, room)
 
-    def declines(self, files: Sequence[InputFile]) -> str | None:
-        return self._reader.declines(files)
+    def declines(self, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
+        return self._reader.declines(files, mode)
 
     def is_gone(self, error: BaseException) -> bool:
         return self._reader.is_gone(error)
@@ -126,7 +127,9 @@ class _AskedTable(Generic[Answer]):
     def base(self) -> str:
         return self.table.base()
 
-    def result(self, query: str, target: Target) -> Answer:
+    def result(self, query: str, target: Target, mode: ModeRules = CURRENT) -> Answer:
+        if mode is not CURRENT:
+            raise NotComparable(f"it has mode {mode.name}, and its rows are not those that the source has now")
         return self.ask(self.table, query, target)
 
     def close(self) -> None:
