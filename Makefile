@@ -156,8 +156,8 @@ mutants: $(INSTALLED) ## plant MUTANTS=200 small faults (SEED=1, ROOM=merge), on
 
 .PHONY: fuzz fuzz-asan
 fuzz: $(INSTALLED) ## compiled and plain decoders against each other, over MESSAGES=200000 random and garbled messages
-	@$(BIN)/python tests/fuzz/run.py --messages $(MESSAGES)
-	$(BIN)/python tests/fuzz/run_mysql.py --messages $(MESSAGES)
+	@PYTHONPATH=. $(BIN)/python tests/fuzz/run.py --messages $(MESSAGES)
+	PYTHONPATH=. $(BIN)/python tests/fuzz/run_mysql.py --messages $(MESSAGES)
 
 fuzz-asan: $(INSTALLED) ## the same with decoders built so that a read beyond a buffer ends the run (AddressSanitizer)
 	@tests/fuzz/asan.sh $(BIN)/python --messages $(MESSAGES)
@@ -170,7 +170,7 @@ fuzz-ddl: $(INSTALLED) ## random DDL beside a daemon, log against source: SEEDS=
 # ── measure it ───────────────────────────────────────────────────────────────────────────────────────────────
 
 BENCHED := $(VENV)/.benched
-BENCHES := drain catchup backfill load latency transaction growth restart writer kafka publish tokafka kafkalatency merge tables mysql.drain mysql.backfill mysql.memory
+BENCHES := drain catchup backfill load latency transaction growth restart writer kafka publish tokafka kafkalatency merge tables verify mysql.drain mysql.backfill mysql.memory
 
 $(BENCHED): $(INSTALLED)
 	@echo "installing what the benchmarks' Python peers and plots need (once) …"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,10 +16,10 @@ from cdcflow.config import Config, load
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.service import last_words
 from cdcflow.service.control import ask
-from cdcflow.verify.report import NOT_THERE_YET
+from cdcflow.verify.report import NOT_THERE_YET, Report
 
 if TYPE_CHECKING:
-    from cdcflow.verify.report import Report, TableReport
+    from cdcflow.verify.report import TableReport
 
 KEYS_MAX = 20_000
 ROUNDS_MAX = 5
@@ -57,7 +56,9 @@ def repair(
     send_structlog_to(sys.stderr)
     doubtful = _in_doubt(status, tables or ())
     others = _others(status, tables or (), doubtful)
-    clean = [_repaired(settings, others, against or Against.tables, {})] if others else []
+    # All of them, as the source has them: the daemon may not know yet of a table that came or went.
+    named = others if tables or doubtful else ()
+    clean = [_repaired(settings, named, against or Against.tables, {})] if others else []
     if doubtful:
         clean.append(_repaired_in_doubt(settings, doubtful, against))
     if not all(clean):
@@ -98,25 +99,25 @@ def _repaired(
     doubtful: Mapping[str, str],
     first: Report | None = None,
 ) -> bool:
-    """Whether nothing differs any more. `first`: what a comparison found already."""
-    found = first if first is not None else _compared(settings, names, against)
-    unnamed: list[str] = []
+    """Whether nothing differs any more. No `names`: all tables. `first`: what a comparison found already."""
+    report = first or _compared(settings, names, against)
+    found = {(table.table, table.against): table for table in report.tables if not names or table.table in names}
+    unnamed: set[str] = set()
     for _ in range(ROUNDS_MAX):
-        wrong = [table for table in found.tables if table.verdict == "different"]
-        if not wrong:
-            break
-        mended = {t.table for t in wrong if _mended(settings, t, doubtful.get(t.table))}
-        unnamed += [t.table for t in wrong if t.table not in mended]
+        wrong = [table for table in found.values() if table.verdict == "different" and table.table not in unnamed]
+        mended = {table.table for table in wrong if _mended(settings, table, doubtful.get(table.table))}
+        unnamed |= {table.table for table in wrong} - mended
         if not mended:
             break
-        # All of them once more: a table is as it is at the end, not as it was before others were mended.
-        found = _compared(settings, [name for name in names if name not in unnamed], against)
-    found = replace(found, tables=tuple(table for table in found.tables if table.table in names))
-    tell(found)
+        again = _compared(settings, sorted(mended), against)
+        found |= {(table.table, table.against): table for table in again.tables}
+    tell(Report(tuple(found.values()), report.seconds))
     proven = [
-        _proven(settings, name, [t for t in found.tables if t.table == name]) for name in doubtful if name in names
+        _proven(settings, name, [table for table in found.values() if table.table == name])
+        for name in doubtful
+        if name in names
     ]
-    return found.is_clean and not unnamed and all(proven)
+    return all(table.verdict == "equal" for table in found.values()) and all(proven)
 
 
 def _compared(settings: Config, tables: Sequence[str], against: Against) -> Report:

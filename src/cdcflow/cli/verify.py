@@ -124,7 +124,7 @@ def _again_and_again(chosen: _Chosen, pause_s: float) -> None:
 def tell(report: Report) -> None:
     """In words, what was compared and what differs."""
     if report.tables:
-        columns = ("table", "against", "verdict", "rows", "differ", "took")
+        columns = ("table", "against", "verdict", "rows", "differ", "by", "took")
         output.stdout().print(output.table(None, columns, [_row(table) for table in report.tables], numbers=3))
     for table in report.tables:
         for line in _lines(table):
@@ -136,15 +136,24 @@ def tell(report: Report) -> None:
 
 def _row(table: TableReport) -> tuple[object, ...]:
     differ = output.number(table.different) if table.verdict != "not compared" else "-"
-    return table.table, table.against, table.verdict, output.number(table.rows), differ, f"{table.seconds:.1f} s"
+    return (
+        table.table,
+        table.against,
+        table.verdict,
+        output.number(table.rows),
+        differ,
+        table.by,
+        f"{table.seconds:.1f} s",
+    )
 
 
 def _lines(table: TableReport) -> list[str]:
     found = []
     if table.reason:
         found.append(f"{table.table} was not compared: {table.reason}")
-    for column, why in table.left_out.items():
-        found.append(f"{table.table}: column {column} was not compared: {why}")
+    found += [f"{table.table}: column {column} was not compared: {why}" for column, why in table.left_out.items()]
+    if table.by == "rows" and table.read_why and table.verdict != "not compared":
+        found.append(f"{table.table}: all rows were read: {table.read_why}")
     if table.unsettled:
         found.append(f"{table.table}: {table.unsettled} rows changed whenever they were looked at; verify again later")
     for one in table.differences:

@@ -16,33 +16,35 @@ from cdcflow.local.engine import LocalCuts, LocalEngine
 from cdcflow.local.session import DuckSession
 from cdcflow.local.tables import FileTable, type_of
 from cdcflow.merge.format import Format
+from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.target import Target
-from cdcflow.model.table import MISSING, OFFSET
 from cdcflow.warehouse.live import VersionGone
 from cdcflow.warehouse.port import Snapshot
 from cdcflow.warehouse.segments import InputFile
 
 
 class LocalReader:
-    """Implements `cdcflow.warehouse.live.Reader`."""
+    """Implements `cdcflow.warehouse.live.Reader`. `without_rows`: what tables look like is asked, and no row of theirs
+    is read."""
 
     remedy = "only Spark reads this table: use cdcflow.spark.read_live"
 
-    def __init__(self, engine: LocalEngine) -> None:
+    def __init__(self, engine: LocalEngine, *, without_rows: bool = False) -> None:
         self._engine = engine
+        self._without_rows = without_rows
         self.rules: Format = engine.rules
 
     def cuts(self) -> LocalCuts:
         return self._engine.cuts()
 
     def table(self, path: Sequence[str]) -> LocalPastTable:
-        return LocalPastTable(self._engine.table(path))
+        return LocalPastTable(self._engine.table(path), without_rows=self._without_rows)
 
     def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         return self._engine.located(layout, files, room)
 
-    def declines(self, files: Sequence[InputFile]) -> str | None:
-        return self._engine.declines(None, files)
+    def declines(self, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
+        return self._engine.declines(None, files, mode)
 
     def is_gone(self, error: BaseException) -> bool:
         return isinstance(error, FileNotFoundError)
@@ -51,26 +53,32 @@ class LocalReader:
 class LocalPastTable:
     """Implements `cdcflow.warehouse.live.PastTable`."""
 
-    def __init__(self, table: FileTable[Any]) -> None:
+    def __init__(self, table: FileTable[Any], *, without_rows: bool = False) -> None:
         self._table = table
+        self._without_rows = without_rows
 
     @property
     def session(self) -> DuckSession:
         return self._table.session
 
     def as_of(self, version: int) -> Snapshot:
-        return self._table.as_of(version)
+        found = self._table.as_of(version)
+        if found is None:
+            raise VersionGone("what it was like then is not known any more")
+        return found
 
     def base(self) -> str:
+        if self._without_rows:
+            return self.session.given("base", self._table.schema.empty_table())
         try:
             return self.session.given("base", self._table.rows())
         except FileNotFoundError as error:
             raise VersionGone("files of that version were removed") from error
 
-    def result(self, query: str, target: Target) -> pa.Table:
+    def result(self, query: str, target: Target, mode: ModeRules = CURRENT) -> pa.Table:
         columns = [(c.name, type_of(c.type)) for c in target.columns]
-        schema = pa.schema([*columns, (OFFSET, pa.int64()), (MISSING, pa.list_(pa.string()))])
-        return self.session.arrow(query).cast(schema)
+        columns += [(name, type_of(type_)) for name, type_ in mode.columns]
+        return self.session.arrow(query).cast(pa.schema(columns))
 
     def close(self) -> None:
         self._table.close()

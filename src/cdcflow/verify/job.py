@@ -1,6 +1,7 @@
 """A comparison of source and copy, table by table, while both go on.
 
-    pass     read every row of the source; digest the copy's; what differs is in doubt
+    pass     digest the source's rows and the copy's; what differs is in doubt. The server digests where it can, and
+             adds up, and only rows of buckets that differ are read (`buckets`); else all are read, and digested here
     rounds   read what is in doubt again, by key: what still differs, and no change touched meanwhile, is different
 
 What is in doubt is fixed by the pass: later writes add nothing to it. A round is needed only for keys that change all
@@ -14,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 
 from cdcflow.errors import ConfigurationError
@@ -21,7 +23,8 @@ from cdcflow.merge.target import Target
 from cdcflow.model.change import KeySet
 from cdcflow.model.keytexts import texts_of
 from cdcflow.model.table import Table
-from cdcflow.ports import Comparison, LogReader
+from cdcflow.ports import Comparison, LogReader, NoText
+from cdcflow.verify.buckets import MOST, MOST_DIFFER, Pass, differing_buckets, no_buckets, plan
 from cdcflow.verify.history import Key, histories
 from cdcflow.verify.port import COUNTED, At, Columns, Comparer, Copy, NotComparable
 from cdcflow.verify.reading import SourceRows
@@ -33,6 +36,8 @@ ROUNDS_MAX = 12
 KEYS_AT_ONCE = 20_000
 """So many keys in doubt are read again; of more, the first of them tell enough."""
 DIFFERENCES_MAX = 20
+
+NONE = pa.table({name: pa.array([], pa.int64()) for name in COUNTED})
 
 _log = structlog.get_logger()
 
@@ -155,7 +160,8 @@ class _Verification:
     def _compared(self, report: TableReport) -> TableReport:
         columns, left_out = columns_of(self._shape, self._copy.describe(self._shape.id))
         report = replace(report, left_out=left_out)
-        first = look = self._whole(columns)
+        first, report = self._first(columns, report)
+        look = first
         rounds = 1
         while look.open.num_rows or (look.doubts.num_rows and rounds == 1 and columns.has_key):
             if rounds >= ROUNDS_MAX:
@@ -182,6 +188,18 @@ class _Verification:
             rounds=rounds,
         )
 
+    def _first(self, columns: Columns, report: TableReport) -> tuple[_Look, TableReport]:
+        """A look at all rows, by digests of the server's where that can be."""
+        if why := no_buckets(self._comparison, columns):
+            return self._whole(columns), replace(report, read_why=why)
+        try:
+            look = self._by_buckets(columns)
+        except NoText as none:
+            return self._whole(columns), replace(report, read_why=str(none))
+        if look is None:
+            return self._whole(columns), replace(report, read_why=MOST_DIFFER)
+        return look, replace(report, by="digests")
+
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _whole(self, columns: Columns) -> _Look:
@@ -198,6 +216,35 @@ class _Verification:
         source = joined(digests) if digests else copy.slice(0, 0)
         doubts = self._comparer.differing(source, copy)
         return self._look(columns, at, found, doubts, source.num_rows, joined(rows) if rows else None)
+
+    def _by_buckets(self, columns: Columns) -> _Look | None:
+        """As `_whole`, of rows in buckets that differ; None: most of them do.
+
+        Raises:
+            NoText: the server has none for some columns.
+        """
+        buckets = plan(self._comparison, columns)
+        summed = Pass(self._source, self._comparison, buckets)
+        fences = self._begun()
+        (at, copied), source = summed.beside(lambda: self._copy.buckets(columns, buckets), fences)
+        found = self._ended(fences)
+        rows = int(pc.sum(source.column("n")).as_py() or 0)
+        numbers = differing_buckets(source, copied)
+        if not numbers:
+            return _Look(at, found, NONE, NONE, rows)
+        if len(numbers) > buckets.count * MOST:
+            return None
+        buckets = buckets.among(numbers)
+        fences = self._begun()
+        digests = [
+            self._comparer.digested(columns, self._comparer.converted(columns, piece.shape, piece.rows))
+            for piece in Pass(self._source, self._comparison, buckets).rows(fences)
+        ]
+        again = self._ended(fences)
+        at, copy = self._copy.digests(columns, buckets)
+        doubts = self._comparer.differing(joined(digests) if digests else copy.slice(0, 0), copy)
+        # Buckets that did not differ were compared by the first pass.
+        return replace(self._look(columns, at, again, doubts, rows, None), reached=found)
 
     def _again(self, columns: Columns, doubts: pa.Table) -> _Look:
         """The rows of some keys."""

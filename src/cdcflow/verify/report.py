@@ -11,6 +11,8 @@ Against = Literal["log", "tables"]
 Verdict = Literal["equal", "different", "unsettled", "not compared"]
 """`unsettled`: nothing differs, but some rows changed whenever they were looked at. `not compared`: see the reason."""
 
+By = Literal["digests", "rows"]
+
 What = Literal["missing", "extra", "different", "doubled"]
 """`missing`: the source has a row that the copy has not; `extra`: the copy has one that the source has not;
 `doubled`: the copy has it more than once (or, in a table without a key, another number of times)."""
@@ -53,7 +55,8 @@ class TableReport:
 
     `epoch`: of the log's newest cut before the source was looked at. `different`: how many keys differ, of which
     `differences` are listed, and `keys` names as many as were asked for, as texts. `unsettled`: how many keys changed
-    whenever they were looked at. `left_out`: columns that were not compared, and why.
+    whenever they were looked at. `left_out`: columns that were not compared, and why. `by`: the server worked out
+    digests, and only rows of which these differed were read; or all rows were read, and `read_why` says why.
     """
 
     table: str
@@ -72,6 +75,8 @@ class TableReport:
     left_out: Mapping[str, str] = field(default_factory=dict)
     rounds: int = 1
     seconds: float = 0.0
+    by: By = "rows"
+    read_why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

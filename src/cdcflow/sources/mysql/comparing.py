@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +16,7 @@ from cdcflow.interleave.messages import Visibility
 from cdcflow.model.change import Uint64s
 from cdcflow.model.position import Position
 from cdcflow.model.table import Table
-from cdcflow.ports import ChunkSource
+from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.catalog import Catalog
 from cdcflow.sources.mysql.connection import Connection
@@ -33,13 +33,14 @@ class MySQLComparison:
         flavor: Flavor,
         catalog: Catalog,
         tables: Sequence[Table],
-        chunks: ChunkSource,
+        chunks: Chunks[Connection, Any, Any],
         close: Callable[[], None],
     ) -> None:
         self._flavor: Flavor = flavor
         self._catalog = catalog
         self._tables = tuple(tables)
         self.chunks = chunks
+        self.digests = chunks
         self._close = close
 
     def tables(self) -> Sequence[Table]:
