@@ -26,6 +26,7 @@ from cdcflow.cli.daemon import answering
 from cdcflow.cli.events import ERRORS, WARNINGS, event_lines, leave_interrupts_out, send_structlog_to
 from cdcflow.cli.watch import lag_seconds
 from cdcflow.config import load
+from cdcflow.model.position import SourceIdentity
 from cdcflow.ports import Finding
 from cdcflow.service.control import ControlServer
 from cdcflow.service.operations import checked
@@ -174,6 +175,25 @@ def test_unforeseen_error_does_not_show_its_text(folder: Path, monkeypatch: pyte
 def test_wrong_option_is_a_usage_error() -> None:
     """Scripts tell a typing mistake (2) from a failure."""
     assert runner.invoke(app, ["run", "--nope"]).exit_code == 2
+
+
+def test_rows_are_kept_only_where_a_loss_is_accepted(folder: Path) -> None:
+    """By itself it would say nothing, and somebody would think that it had."""
+    result = runner.invoke(app, ["run", "--keep-rows"])
+    assert result.exit_code == 78
+    assert "--accept-history-loss" in result.stderr
+
+
+@pytest.mark.parametrize(("keep_rows", "accepted"), [(False, True), (True, False)])
+def test_rows_that_the_log_itself_has_lost_are_never_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, keep_rows: bool, accepted: bool
+) -> None:
+    """A comparison with a log that lacks rows of its own would compare nothing."""
+    asked: list[dict[str, object]] = []
+    monkeypatch.setattr(wiring.capturing, "open_log", lambda *_, **named: asked.append(named))
+    settings = wiring.capturing.capture_settings(load(folder / "cdcflow.yaml"), keep_rows=keep_rows)
+    settings.open_log(SourceIdentity("postgres", "1", "shop"), True)
+    assert (asked[0]["accept_history_loss"], asked[0]["accept_rows_lost"]) == (True, accepted)
 
 
 @pytest.mark.parametrize("command", [["run"], ["doctor"], ["status"], ["backfill"], ["merge"], ["log", "ls"]])
