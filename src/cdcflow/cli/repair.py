@@ -51,21 +51,21 @@ def repair(
         tell(found)
         raise typer.Exit(0 if found.is_clean else failure.FINDINGS)
     mended = [table for table in wrong if _mended(settings, table)]
-    again = _compared(settings, sorted({table.table for table in mended}), against) if mended else None
+    again = _compared(settings, sorted({table.table for table in mended}), against, shown=5) if mended else None
     if again is not None:
         tell(again)
     if again is None or not again.is_clean or len(mended) < len(wrong):
         raise typer.Exit(failure.FINDINGS)
 
 
-def _compared(settings: Config, tables: Sequence[str], against: Against) -> Report:
+def _compared(settings: Config, tables: Sequence[str], against: Against, shown: int = 0) -> Report:
     from cdcflow import wiring
 
     return wiring.verified(
         settings,
         tables,
         against=kinds_of(against),
-        differences_max=0,
+        differences_max=shown,
         keys_max=KEYS_MAX,
         watch=lambda table: leave_word(settings, table),
     )
