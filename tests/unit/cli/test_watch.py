@@ -38,6 +38,9 @@ class Capture:
     def freshness(self) -> dict[str, dict[str, Any]]:
         return {}
 
+    def shadow(self) -> dict[str, dict[str, Any]]:
+        return {"public.orders": {"shadow_difference": "a row differs"}}
+
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:

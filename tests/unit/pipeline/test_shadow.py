@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from wrongdecoder import Decode, wrong_in
 
 from cdcflow.interleave.messages import Committed, Input, RowsCompared, RowsFilled, RowVersion
 from cdcflow.interleave.progress import Progress, TableProgress
@@ -32,7 +33,6 @@ from cdcflow.sources.memory.database import INTEGER, TEXT
 
 ITEMS, OTHERS = TableId("public", "items"), TableId("public", "others")
 COLUMNS = {"id": INTEGER, "name": TEXT, "price": ColumnType("double precision", pa.float64())}
-Decode = Callable[[StreamEvent], StreamEvent]
 
 
 class Tasks:
@@ -144,23 +144,6 @@ def staged(**settings: Any) -> Iterator[Stage]:
         yield made
     finally:
         made.close()
-
-
-def wrong_in(column: str, change: Callable[[pa.Array], pa.Array]) -> Decode:
-    """A decoder that errs in one column."""
-
-    def batch_of(batch: ChangeBatch) -> ChangeBatch:
-        at = batch.rows.schema.get_field_index(column)
-        columns = batch.rows.columns
-        columns[at] = change(columns[at])
-        return replace(batch, rows=pa.RecordBatch.from_arrays(columns, schema=batch.rows.schema))
-
-    def decode(event: StreamEvent) -> StreamEvent:
-        if isinstance(event, Committed) and isinstance(event.run, Run):
-            return Committed(replace(event.run, batches=tuple(batch_of(b) for b in event.run.batches)))
-        return event
-
-    return decode
 
 
 def last_bit(values: pa.Array) -> pa.Array:
