@@ -94,7 +94,7 @@ def test_nothing_is_blamed_while_writers_go_on(flavor: Flavor, mysql_database: M
         ("START TRANSACTION", "UPDATE t SET v = 'no'", "ROLLBACK"),
         ("UPDATE u SET v = v + 1",),
         ("ALTER TABLE u ADD COLUMN w int DEFAULT 7",),
-        ("UPDATE t SET v = md5(v) WHERE id = 1",),
+        ("UPDATE t SET v = concat(left(v, 30), 'x') WHERE id = 1",),
         ("ALTER TABLE u DROP COLUMN w",),
         ("TRUNCATE TABLE u",),
     )
