@@ -16,7 +16,11 @@ truncate, another shape, a statement that changes rows), the sample has moved on
 side of it the snapshot was on.
 
 A commit is in the log before it can be seen (hard case W03). A snapshot that does not see c says so (`hidden`), and the
-row is read again a little later. A statement that no log tells (PostgreSQL's rewrites) is asked for after the read.
+row is read again a little later.
+
+A statement that no log tells (PostgreSQL's rewrites) shows in the rows' version, which is asked for behind the read and
+compared with that of the table's backfill. The catalog may be ahead of the stream; but a backfill is done only when the
+stream has passed its last mark, so a row that comes afterwards was not decoded from before its version.
 
 The table that was read longest ago has its turn next. Its row is kept ahead of time where others change more often.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.servers.postgres import Database
 from watched import Watched
 from wrongdecoder import make_wrong, wrong_in
 
+from cdcflow.pipeline import shadow as shadows
 from cdcflow.sources.postgres.stream import PostgresStream
 
 pytestmark = pytest.mark.postgres
@@ -70,6 +72,29 @@ def test_nothing_is_blamed_while_writers_go_on(database: Database, tmp_path: Pat
         for act in acts * 15:
             database.execute(act)
         on.until(lambda s: database.execute("UPDATE t SET f = f WHERE id = 2") or checks(s) > 20, "checks")
+    assert on.error is None
+    assert differences(on) == []
+
+
+def test_a_commit_that_nobody_can_see_yet_is_never_blamed(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W03: it waits for a replica, and the stream has it. The row is read again until it can be seen."""
+    monkeypatch.setattr(shadows, "AGAIN_S", 0.01)
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); INSERT INTO t VALUES (1, 'before')")
+    with watched(tmp_path, database, "public.t") as on:
+        on.until(lambda s: s["tables"].get("public.t", {}).get("state") == "done", "the backfill")
+
+        def is_hidden(_: object) -> bool:
+            shadow = on.capture._shadow
+            return shadow is not None and shadow._sample is not None and shadow._sample.reads > 2
+
+        with ThreadPoolExecutor(1) as committing, database.server.holding_commits():
+            held = committing.submit(database.execute, "UPDATE t SET v = 'after'")
+            on.until(is_hidden, "the row to be read in vain")
+            assert on.capture.counts()["shadow_checks"] == 0
+            assert not held.done()
+        on.until(checks, "the check")
     assert on.error is None
     assert differences(on) == []
 

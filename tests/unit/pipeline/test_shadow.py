@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -16,20 +17,35 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from wrongdecoder import Decode, wrong_in
+from memorysource import OrdersSource
+from wrongdecoder import Decode, make_wrong, wrong_in
 
-from cdcflow.interleave.messages import Committed, Input, RowsCompared, RowsFilled, RowVersion
+from cdcflow.interleave.limits import Limits
+from cdcflow.interleave.messages import (
+    Chunk,
+    ChunkRead,
+    Committed,
+    Input,
+    MarkSeen,
+    RowsCompared,
+    RowsFilled,
+    RowVersion,
+)
 from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.change import ChangeBatch, Run, SpooledTransaction
-from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
+from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
+from cdcflow.pipeline import attempt as attempts
 from cdcflow.pipeline import shadow as shadows
+from cdcflow.pipeline.attempt import Orders, Pace
+from cdcflow.pipeline.capture import Capture
 from cdcflow.pipeline.shadow import Shadow, same_values
 from cdcflow.ports import StreamEvent
-from cdcflow.sinks.memory import MemorySpool
+from cdcflow.sinks.memory import Memory, MemoryLog, MemorySpool
 from cdcflow.sources.memory import MemoryDatabase, MemorySource
 from cdcflow.sources.memory.database import INTEGER, TEXT
+from cdcflow.sources.memory.stream import MemoryStream
 
 ITEMS, OTHERS = TableId("public", "items"), TableId("public", "others")
 COLUMNS = {"id": INTEGER, "name": TEXT, "price": ColumnType("double precision", pa.float64())}
@@ -245,7 +261,12 @@ def test_a_row_that_changes_after_it_was_taken_is_never_blamed(on: Stage, what: 
         change_of(what, on.database)
     else:
         write = on.chunks.write_mark
-        on.chunks.write_mark = lambda token: (change_of(what, on.database), write(token))[1]  # type: ignore[method-assign]
+
+        def behind(token: Token) -> None:
+            change_of(what, on.database)
+            write(token)
+
+        on.chunks.write_mark = behind  # type: ignore[method-assign]
     on.tasks.run()
     on.comes()
     assert on.counts == (0, 0, 1)
@@ -394,6 +415,69 @@ def test_a_table_whose_rows_are_not_all_read_is_no_sample(on: Stage) -> None:
     assert on.counts == (0, 0, 0)
 
 
+@pytest.mark.parametrize("known_by", ["log", "catalog"])
+@pytest.mark.parametrize("seed", range(60))
+def test_in_whatever_order_things_happen_nothing_is_blamed(seed: int, known_by: Any) -> None:
+    """Changes, held commits, statements, truncates, spooled transactions, reads and marks, as they fall together."""
+    random = Random(seed)
+    with staged(rewrites_known_by=known_by, every_s=1.0) as on:
+        held: list[Callable[[], None]] = []
+
+        def fill() -> None:
+            with on.database.changed:
+                table = on.database.tables[ITEMS]
+                table.rows = {n: {**row, "price": random.random()} for n, row in table.rows.items()}
+                on.database._fill(table)
+
+        def read_anew() -> None:
+            """What a backfill is to the check: it takes the rows' version, and ends with a mark that came back."""
+            known, version = on.done[ITEMS], on.database.tables[ITEMS].version
+            if known.state == "done":
+                row_version = str(version) if known_by == "catalog" else None
+                generation = known.generation + 1
+                on.done[ITEMS] = replace(known, state="reading", row_version=row_version, generation=generation)
+                on.chunks.write_mark(Token("backfill"))
+
+        def ended(event: StreamEvent) -> StreamEvent:
+            if isinstance(event, MarkSeen) and event.token == Token("backfill"):
+                on.done[ITEMS] = replace(on.done[ITEMS], state="done")
+            return event
+
+        on.decode = ended
+
+        def change() -> None:
+            if not held:  # what is held back is shown as it was when it was committed, and must not undo later rows
+                on.change((random.randint(1, 3), f"n{random.random()}", random.random()))
+
+        def hold() -> None:
+            if not held:
+                held.append(on.change((random.randint(1, 3), "held", random.random()), hold=True))
+
+        def release() -> None:
+            while held:
+                held.pop()()
+
+        def other() -> None:
+            if not held:
+                change_of(random.choice(["update", "delete", "key", "truncate", "spooled"]), on.database)
+                change_of("delete", on.database)
+
+        acts = (*(change,) * 8, hold, release, release, other, fill, read_anew, *(on.comes,) * 8, *(on.tasks.run,) * 6)
+        for _ in range(400):
+            random.choice(acts)()
+            on.look(random.choice((0.0, 0.5, 1.0)))
+        assert on.told == []
+        release()
+        on.comes()
+        read_anew()
+        on.check()
+        for id_ in range(1, 9):
+            on.change((id_, "last", 1.0))
+            on.check()
+        assert on.counts[0] > 8
+        assert on.told == []
+
+
 # ── whose turn it is ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -435,7 +519,12 @@ def test_a_table_that_seldom_changes_has_its_turn(on: Stage) -> None:
     on.comes()
     asked: list[TableId] = []
     read = on.chunks.read_chunk
-    on.chunks.read_chunk = lambda chunk: (asked.append(chunk.table), read(chunk))[1]  # type: ignore[method-assign]
+
+    def noted(chunk: Chunk) -> ChunkRead:
+        asked.append(chunk.table)
+        return read(chunk)
+
+    on.chunks.read_chunk = noted  # type: ignore[method-assign]
     on.look(10.0)
     on.tasks.run()
     on.comes()
@@ -448,7 +537,8 @@ def test_rows_anywhere_in_a_transaction_are_samples(on: Stage) -> None:
     seen: set[Any] = set()
     read = on.chunks.read_chunk
 
-    def noted(chunk: Any) -> Any:
+    def noted(chunk: Chunk) -> ChunkRead:
+        assert chunk.keys is not None
         seen.update(chunk.keys.keys.column("id").to_pylist())
         return read(chunk)
 
@@ -599,3 +689,44 @@ def test_what_concerns_the_whole_table_forgets_the_sample(event: StreamEvent) ->
     assert sample is not None
     shadow.came(event)
     assert shadow._sample is not sample
+
+
+# ── in a capture ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_a_capture_checks_what_its_stream_decodes(is_wrong: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the loop through a task and the mark to what the status says; a backfill of the table goes before it."""
+    monkeypatch.setattr(attempts, "IDLE_WAIT_S", 0.001)
+    if is_wrong:
+        make_wrong(monkeypatch, MemoryStream, wrong_in("note", lambda v: pa.array(["wrong"] * len(v), v.type)))
+    source = OrdersSource(1, 2, 3)
+    told: list[str] = []
+    shadow = Shadow(0.001, lambda event, fields: told.append(event))
+    memory = Memory()
+    open_log: Any = lambda _identity, _accepted: MemoryLog(memory)  # noqa: E731
+    ids = iter(range(4, 1000))
+    polls = MemoryStream.poll
+
+    def polled(stream: MemoryStream) -> Sequence[StreamEvent]:
+        done = capture.counts()["shadow_checks"]
+        if isinstance(done, int) and done >= 3:
+            capture.stop()
+        source.insert(next(ids))
+        return polls(stream)
+
+    monkeypatch.setattr(MemoryStream, "poll", polled)
+    capture = Capture(
+        open_source=lambda: source,
+        open_log=open_log,
+        limits=Limits(),
+        orders=Orders(None),
+        pace=Pace(heartbeat_s=1e9, tables_look_s=1e9),
+        on_event=lambda *_: None,
+        shadow=shadow,
+    )
+    capture.run()
+    counts = capture.counts()
+    assert counts["shadow_differences"] == (counts["shadow_checks"] if is_wrong else 0)
+    assert set(capture.shadow()) == ({str(source.table.id)} if is_wrong else set())
+    assert set(told) == ({"shadow check found a difference"} if is_wrong else set())
