@@ -381,6 +381,69 @@ def test_samples_of_an_earlier_attempt_are_not_compared(on: Stage) -> None:
     assert on.counts == (0, 0, 1)
 
 
+def test_a_row_is_taken_only_while_it_is_known_that_its_table_is_done(on: Stage) -> None:
+    """What the attempt before knew is no word of this one: its first order may be to read the table anew."""
+    on.begin(2)
+    on.change((1, "a", 1.0))
+    on.comes()
+    assert on.shadow._sample is None
+
+
+def test_a_table_that_is_read_anew_meanwhile_is_not_compared(on: Stage) -> None:
+    """Why it is may be that its rows changed unlogged."""
+    on.change((1, "a", 1.0))
+    on.taken()
+    on.done[ITEMS] = replace(on.done[ITEMS], generation=2)
+    on.look()
+    on.tasks.run()
+    assert on.counts == (0, 0, 1)
+
+
+def test_a_table_that_was_rewritten_just_now_is_read_again(on: Stage) -> None:
+    """VACUUM FULL between plan and read: the same rows elsewhere."""
+    read, given = on.chunks.read_chunk, []
+
+    def rewritten(chunk: Chunk) -> ChunkRead:
+        given.append(chunk)
+        return ChunkRead(chunk, None, None, (), rewritten=True) if len(given) == 1 else read(chunk)
+
+    on.chunks.read_chunk = rewritten  # type: ignore[method-assign]
+    on.change((1, "a", 1.0))
+    on.check()
+    on.look(1.0)
+    on.tasks.run()
+    on.comes()
+    assert on.counts == (1, 0, 0)
+
+
+def test_a_row_that_the_source_shows_twice_is_a_difference(on: Stage) -> None:
+    """Its key is none."""
+    read = on.chunks.read_chunk
+
+    def doubled(chunk: Chunk) -> ChunkRead:
+        found = read(chunk)
+        assert isinstance(found.run, Run)
+        return replace(found, run=replace(found.run, batches=found.run.batches * 2))
+
+    on.chunks.read_chunk = doubled  # type: ignore[method-assign]
+    on.change((1, "a", 1.0))
+    on.check()
+    assert on.counts == (1, 1, 0)
+    assert on.told[0][1]["row"] == "is doubled"
+
+
+def test_a_run_in_which_a_table_has_two_shapes_gives_no_sample_of_it(on: Stage) -> None:
+    """Which of its rows is the last of a key is not told by one batch."""
+    on.decode = lambda event: (
+        Committed(replace(event.run, batches=event.run.batches * 2))
+        if isinstance(event, Committed) and isinstance(event.run, Run)
+        else event
+    )
+    on.change((1, "a", 1.0))
+    on.comes()
+    assert on.shadow._sample is None
+
+
 def test_rows_with_unchanged_columns_and_deleted_ones_are_no_samples(on: Stage) -> None:
     """What was not sent cannot be compared. The last change of a key counts."""
     on.decode = wrong_in("_unchanged", lambda v: pa.array([["name"]] * len(v), v.type))
