@@ -99,12 +99,15 @@ test-ops: $(INSTALLED) ## the first month of an operator: wheel, doctor, plan, o
 	$(BIN)/python -m tests.servers.objects
 	$(BIN)/python -m pytest -m long $(PYTEST) tests/ops
 
-.PHONY: test-long test-kafka-faults test-stack test-servers test-cluster
+.PHONY: test-long test-kafka-faults verify-soak test-stack test-servers test-cluster
 test-long: setup servers ## the tests that `make test` leaves out: whole stack, three brokers, more kill points, streaming merge
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope -m long --ignore tests/ops $(PYTEST)
 
 test-kafka-faults: setup servers ## a log in Kafka under every fault: brokers killed, moved, cut off, slow; a daemon killed at each step
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope tests/integration/kafka $(PYTEST)
+
+verify-soak: setup servers ## compare source and copy for MINUTES=10 on each server, beside writers, merges and kills of the daemon
+	@MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest -m long tests/integration/verify $(PYTEST)
 
 test-stack: setup servers ## the dev stack of docker/, started as processes, from seed data to merged tables
 	@$(BIN)/python -m pytest tests/integration/docker $(PYTEST)
@@ -153,8 +156,8 @@ mutants: $(INSTALLED) ## plant MUTANTS=200 small faults (SEED=1, ROOM=merge), on
 
 .PHONY: fuzz fuzz-asan
 fuzz: $(INSTALLED) ## compiled and plain decoders against each other, over MESSAGES=200000 random and garbled messages
-	@$(BIN)/python tests/fuzz/run.py --messages $(MESSAGES)
-	$(BIN)/python tests/fuzz/run_mysql.py --messages $(MESSAGES)
+	@PYTHONPATH=. $(BIN)/python tests/fuzz/run.py --messages $(MESSAGES)
+	PYTHONPATH=. $(BIN)/python tests/fuzz/run_mysql.py --messages $(MESSAGES)
 
 fuzz-asan: $(INSTALLED) ## the same with decoders built so that a read beyond a buffer ends the run (AddressSanitizer)
 	@tests/fuzz/asan.sh $(BIN)/python --messages $(MESSAGES)
@@ -167,7 +170,7 @@ fuzz-ddl: $(INSTALLED) ## random DDL beside a daemon, log against source: SEEDS=
 # ── measure it ───────────────────────────────────────────────────────────────────────────────────────────────
 
 BENCHED := $(VENV)/.benched
-BENCHES := drain catchup backfill load latency transaction growth restart writer kafka publish tokafka kafkalatency merge tables mysql.drain mysql.backfill mysql.memory
+BENCHES := drain catchup backfill load latency transaction growth restart writer kafka publish tokafka kafkalatency merge tables verify mysql.drain mysql.backfill mysql.memory
 
 $(BENCHED): $(INSTALLED)
 	@echo "installing what the benchmarks' Python peers and plots need (once) …"

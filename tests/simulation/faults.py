@@ -26,6 +26,9 @@ class Faults:
     chunks_before_visible: bool = False
     plans_without_fence: bool = False
     fills_unsaid: bool = False
+    deletes_behind_rows: bool = False
+    deletes_keys_left: bool = False
+    deletes_nothing: bool = False
 
     @contextmanager
     def planted(self) -> Iterator[None]:

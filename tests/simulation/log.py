@@ -39,7 +39,7 @@ class AtCut:
 
     `incomplete` are the tables whose backfill was never done. `stale` are those that were not captured for a while, or
     whose rows a statement changed, and that were not read anew since; `versions` counts the statements that no log
-    tells of. `generations`: the last one that was swept.
+    tells of, `wrong` are keys whose delete the log never got. `generations`: the last one that was swept.
     """
 
     checkpoint: Checkpoint
@@ -51,6 +51,7 @@ class AtCut:
     incomplete: frozenset[TableId]
     stale: frozenset[TableId] = frozenset()
     versions: Mapping[TableId, int] = field(default_factory=dict)
+    wrong: Mapping[TableId, frozenset[Key]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +222,14 @@ class ModelLog:
         truth = dict(before.truth)
         folded, generations, incomplete = dict(before.folded), dict(before.generations), set(before.incomplete)
         touched, stale, versions = set(changes), set(before.stale), dict(before.versions)
+        wrong = dict(before.wrong)
         has_binlog = self._database.server.has_binlog
         for record in self._database.wal[before.lsn : lsn]:
             if isinstance(record, Transaction):
                 for row in record.rows:
                     truth[row.table] = self._advanced(truth[row.table], row)
+                    if row.lost:
+                        wrong[row.table] = wrong.get(row.table, frozenset()) | {(row.values["id"],)}
             elif isinstance(record, Statement):
                 truth[record.table] = self._changed(truth[record.table], record)
                 versions[record.table] = versions.get(record.table, 0) + 1
@@ -259,10 +263,14 @@ class ModelLog:
             now = progress.get(table)
             if now is not None and now.state == "done" and now.generation == before.generations.get(table):
                 raise Violation(f"I5: {table} counts as done, and nobody reads what a statement filled")
+        for table, keys in wrong.items():
+            wrong[table] = frozenset(keys & folded[table].keys() - truth[table].keys())
         for table in touched - stale:
-            self._judge_table(table, folded[table], truth[table], complete=table not in incomplete)
+            known_wrong = wrong.get(table, frozenset())
+            right = {key: row for key, row in folded[table].items() if key not in known_wrong}
+            self._judge_table(table, right, truth[table], complete=table not in incomplete)
         left = frozenset(incomplete), frozenset(stale)
-        return AtCut(checkpoint, len(self.entries), lsn, folded, truth, generations, *left, versions)
+        return AtCut(checkpoint, len(self.entries), lsn, folded, truth, generations, *left, versions, wrong)
 
     def _changed(self, truth: Truth, statement: Statement) -> Truth:
         keyed = self._database.tables[statement.table].keyed

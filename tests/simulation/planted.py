@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from tests.simulation.faults import Faults
 from tests.simulation.log import ModelLog
 from tests.simulation.servers import SERVERS, Server
+from tests.simulation.transactions import Plain
 
 from cdcflow.interleave.backlog import Backlog
 from cdcflow.interleave.delivered import Delivered
@@ -169,6 +171,29 @@ PLANTED: dict[str, Faults] = {
     "resume that repeats one": Faults(skips_after_restart=-1),
 }
 """The eleven that must be found."""
+
+
+class DeletesAtHigh(Windowing):
+    """Puts the deletes of a repair behind what was held, where they delete what came meanwhile."""
+
+    def _release_window(self, window: Window) -> None:
+        for table, read in window.reads.items():
+            if read.chunk.repairs and isinstance(read.run, Plain):
+                (chunk,) = read.run.items
+                rows = tuple(row for row in chunk.rows if row.op != "d")
+                deletes = tuple(row for row in chunk.rows if row.op == "d")
+                window.reads[table] = replace(read, run=Plain((chunk._replace(rows=rows),), read=True))
+                window.held.append(Plain((chunk._replace(rows=deletes),), read=True))
+        super()._release_window(window)
+
+
+IN_REPAIRS: dict[str, Faults] = {
+    "deletes of a repair at high": Faults(windowing=DeletesAtHigh),
+    "deletes behind the rows that were read": Faults(deletes_behind_rows=True),
+    "deletes of keys that were not looked for": Faults(deletes_keys_left=True),
+    "repair without deletes": Faults(deletes_nothing=True),
+}
+"""What a repair can get wrong."""
 
 EARLY: dict[str, Faults] = {
     "ack before fsync": PLANTED["ack before fsync"],

@@ -15,9 +15,9 @@ from tests.simulation.servers import SERVERS
 from tests.simulation.world import Outcome, run
 
 
-def replay(seed: int, server: str = "postgres") -> str:
+def replay(seed: int, server: str = "postgres", *, repairs: bool = False) -> str:
     """The command that plays one schedule again."""
-    return f"python tests/simulation/run.py --server {server} --seed {seed}"
+    return f"python tests/simulation/run.py --server {server} --seed {seed}" + (" --repairs" if repairs else "")
 
 
 def main() -> int:
@@ -26,6 +26,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="play only this one")
     parser.add_argument("--server", choices=list(SERVERS), default="postgres", help="what kind of source (postgres)")
+    parser.add_argument("--repairs", action="store_true", help="deletes get lost, and rows are repaired")
     parser.add_argument("--counts", action="store_true", help="say what the schedules exercised")
     args = parser.parse_args()
     seeds = range(args.first, args.first + args.seeds) if args.seed is None else [args.seed]
@@ -33,11 +34,11 @@ def main() -> int:
     counts: Counter[str] = Counter()
     outcomes: list[Outcome] = []
     for number, seed in enumerate(seeds, 1):
-        outcome = run(seed, server=SERVERS[args.server])
+        outcome = run(seed, server=SERVERS[args.server], repairs=args.repairs)
         outcomes.append(outcome)
         counts += outcome.counts
         if outcome.violation is not None:
-            print(f"seed {seed}: {outcome.violation}\n  again with: {replay(seed, args.server)}")
+            print(f"seed {seed}: {outcome.violation}\n  again with: {replay(seed, args.server, repairs=args.repairs)}")
         if number % 1000 == 0:
             print(f"{number} schedules, {time.monotonic() - began:.0f} s", flush=True)
     if args.counts:

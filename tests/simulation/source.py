@@ -18,7 +18,7 @@ from tests.simulation.faults import Faults
 from tests.simulation.log import Violation
 from tests.simulation.servers import Places
 from tests.simulation.steps import Later
-from tests.simulation.transactions import Plain, Row, Transaction, position_of
+from tests.simulation.transactions import Keys, Plain, Row, Transaction, plain_keys, position_of
 
 from cdcflow.errors import HistoryLost, SourceUnavailable
 from cdcflow.interleave.messages import (
@@ -80,6 +80,7 @@ class ModelSource:
         self._readings: dict[object, Reading] = {}
         self.is_lost = False
         self.reader: ModelStream | None = None
+        self.repairing: Chunk | None = None
 
     @property
     def wanted(self) -> list[Chunk]:
@@ -198,6 +199,7 @@ class ModelSource:
 
     def read_chunk(self, chunk: Chunk) -> ChunkRead:
         database = self._database
+        self.repairing = chunk if chunk.repairs else None
         with self._under_way((chunk.low, chunk.table), lambda: self._begin(chunk)) as reading:
             self._try("a chunk was cut off")
             if not self._may_read() or not database.readable(chunk.table):
@@ -325,6 +327,8 @@ class ModelSource:
                 reading.rows += self._database.rows_of(chunk)
 
     def _answer(self, chunk: Chunk, reading: Reading) -> ChunkRead:
+        if chunk.repairs:
+            return self._repaired(chunk, reading)
         run = Plain((Transaction(0, 0, tuple(reading.rows)),), read=True)
         seconds = self._rng.choice([0.001, 0.1, 0.3, 2.0])
         shape = self._database.tables[chunk.table].shape
@@ -333,6 +337,32 @@ class ModelSource:
             return ChunkRead(chunk, run, shape, looks, seconds=seconds)
         _, last, bound = _units(chunk)
         return ChunkRead(chunk, run, shape, looks, str(last), last, last >= bound, seconds)
+
+    def _repaired(self, chunk: Chunk, reading: Reading) -> ChunkRead:
+        """A chunk of keys, with a delete of each that is not there; some keys may be left for the next one."""
+        asked = plain_keys(chunk.keys or Keys(()))
+        looked_for = self._rng.randint(1, len(asked)) if self._rng.random() < 0.6 else len(asked)
+        left = asked[looked_for:]
+        rows = [row for row in reading.rows if row.values["id"] not in left]
+        there = {row.values["id"] for row in rows}
+        if self._faults.deletes_behind_rows:
+            there.clear()
+        gone = [key for key in asked if key not in there and (key not in left or self._faults.deletes_keys_left)]
+        if self._faults.deletes_nothing:
+            gone.clear()
+        deletes = self._database.gone(chunk, gone)
+        found = (*rows, *deletes) if self._faults.deletes_behind_rows else (*deletes, *rows)
+        self._counts["repair chunks with deletes"] += bool(deletes)
+        self._counts["repair chunks with keys left"] += bool(left)
+        return ChunkRead(
+            chunk,
+            Plain((Transaction(0, 0, found),), read=True),
+            self._database.tables[chunk.table].shape,
+            tuple(reading.snapshots),
+            seconds=0.1,
+            keys_left=Keys(left) if left else None,
+            deleted=len(deletes),
+        )
 
 
 def _units(chunk: Chunk) -> tuple[int, int, int]:

@@ -64,7 +64,7 @@ def plain_keys(keys: KeySet) -> tuple[int, ...]:
 
 class Row(NamedTuple):
     """One row of a transaction. `values` are those that are sent, if it is `published`; `full` is the whole new row,
-    for the truth."""
+    for the truth. `lost`: the log never gets it, although the table is captured."""
 
     table: TableId
     shape: Shape
@@ -74,6 +74,7 @@ class Row(NamedTuple):
     before: dict[str, object] | None = None
     full: dict[str, object] | None = None
     published: bool = True
+    lost: bool = False
 
 
 class Transaction(NamedTuple):

@@ -22,7 +22,7 @@ from tests.simulation.transactions import Keys, plain_keys
 
 from cdcflow.errors import CdcflowError, SourceUnavailable
 from cdcflow.interleave.limits import Limits
-from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Input, Pause, Reread, Resume
+from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Input, Pause, Repair, Reread, Resume
 from cdcflow.model.table import TableId
 from cdcflow.pipeline.attempt import Pace
 from cdcflow.pipeline.source_looks import TablesChanged
@@ -52,12 +52,15 @@ class Restart(Exception):
     """The process ends as on an error: what was cut stays."""
 
 
-def run(seed: int, faults: Faults = NO_FAULTS, server: Server = SERVERS["postgres"]) -> Outcome:
-    """Play one schedule to its end, where everything must have come to rest and be equal."""
+def run(
+    seed: int, faults: Faults = NO_FAULTS, server: Server = SERVERS["postgres"], *, repairs: bool = False
+) -> Outcome:
+    """Play one schedule to its end, where everything must have come to rest and be equal. `repairs`: deletes get lost
+    on their way into the log, and people order to repair rows, those and others."""
     violation = None
     with ExitStack() as held:
         root = None if seed % ON_DISK_EVERY else Path(held.enter_context(TemporaryDirectory(dir=_in_memory())))
-        world = World(seed, faults, server, root)
+        world = World(seed, faults, server, root, repairs=repairs)
         try:
             held.enter_context(faults.planted())
             world.play()
@@ -76,7 +79,7 @@ class World:
     """Everything of a schedule. `play` starts one process after another; each takes its turns between what happens at
     the source, and what happens is drawn from the seed."""
 
-    def __init__(self, seed: int, faults: Faults, server: Server, root: Path | None) -> None:
+    def __init__(self, seed: int, faults: Faults, server: Server, root: Path | None, *, repairs: bool) -> None:
         self.rng = rng = Random(seed)
         self.counts: Counter[str] = Counter()
         modes: list[list[Mode]] = [["sync"], ["async"], ["standby"], ["sync", "async", "standby"]]
@@ -105,6 +108,9 @@ class World:
         self._process: Process | None = None
         self._source = ModelSource(self.database, rng, self._weather, faults, self.counts)
         self._others = Random(f"others {seed}")  # so that what else happens is what it was without these
+        self._repairs = Random(f"repairs {seed}") if repairs else None
+        if repairs:
+            self.database.losing = Random(f"losing {seed}")
         self._rounds = 0
         self._hurries = 0
         self._is_over = False
@@ -183,6 +189,8 @@ class World:
                 self.counts["stopped"] += 1
                 return True
             action()
+            if self._repairs is not None:
+                self._order_repair(self._repairs)
         return self._settle()
 
     def _hurry(self) -> bool:
@@ -247,13 +255,15 @@ class World:
                 self._requests.put(Backfill((table,)))
             elif known.state == "paused":
                 self._requests.put(Resume(table))
+            elif known.state == "done" and (wrong := self.log.cuts[-1].wrong.get(table)):
+                self._requests.put(Repair(table, Keys(int(str(key[0])) for key in wrong)))
 
     def _at_rest(self, process: Process) -> bool:
         last = self.log.cuts[-1]
         done = all(p.state == "done" for p in process.progress.tables.values())
         return (
             done
-            and not (last.incomplete or last.stale)
+            and not (last.incomplete or last.stale or any(last.wrong.values()))
             and last.lsn >= len(self.database.wal)
             and self.database.confirmed == last.lsn
         )
@@ -365,6 +375,22 @@ class World:
             order = Reread(table, Keys(self._others.sample(range(30), 3)))
         self.counts[f"ordered {type(order).__name__.lower()}"] += 1
         self._requests.put(order)
+
+    def _order_repair(self, chance: Random) -> None:
+        """Of keys with rows and without, in the source and in the log: what is wrong is among them sooner or later. And
+        while some are read, somebody may insert one that is not there, or give a row another key."""
+        table = chance.choice([t for t in self.database.tables.values() if t.keyed]).id
+        known = self._process.progress.tables.get(table) if self._process is not None else None
+        is_done = known is not None and known.state == "done"
+        if chance.random() < (0.2 if is_done else 0.005):
+            self.counts["ordered repair"] += 1
+            self._requests.put(Repair(table, Keys(chance.sample(range(12), chance.choice([1, 3, 12])))))
+        if (chunk := self._source.repairing) is not None and chance.random() < 0.2:
+            keys = plain_keys(chunk.keys) if chunk.keys is not None else ()
+            self.database.insert_one_of(chunk.table, keys)
+            self.database.move_a_key(chunk.table, keys, again=False)
+            self.database.flush()
+            self.database.show_all()
 
     def _capture_others(self) -> None:
         """Take a table out of what is captured, or in again, and start anew with that (O05)."""

@@ -54,8 +54,11 @@ class EmbeddedHistory:
         rows = [c for c in changes if c.op != "t"]
         since = pieces[-1].since
         numbers = sorted({c.transaction for c in changes})
+        read = {c.transaction for c in changes if c.read}
         transactions = self._table(
-            "txns", [{"n": n, "p": position_of(n), "t": time_of(n)} for n in numbers], _TRANSACTIONS
+            "txns",
+            [{"n": n, "p": position_of(n), "t": time_of(n), "k": n in read} for n in numbers],
+            _TRANSACTIONS,
         )
         asked = {o: n for o, n in self._of if o == since or (n, o) in truncates}
         moments = self._table(
@@ -71,7 +74,7 @@ class EmbeddedHistory:
             moments,
             "t",
             [piece.last_offset for piece in _sealed(changes)],
-            has_reads=any(c.op == "r" for c in rows),
+            has_reads=bool(read),
             truncates=[(o, n) for n, o in truncates],
             since=since,
             swept=since if pieces[-1].is_done else 0,
@@ -151,7 +154,7 @@ class EmbeddedHistory:
         return name
 
 
-_TRANSACTIONS = pa.schema([("n", pa.int64()), ("p", pa.string()), ("t", pa.timestamp("us", "UTC"))])
+_TRANSACTIONS = pa.schema([("n", pa.int64()), ("p", pa.string()), ("t", pa.timestamp("us", "UTC")), ("k", pa.bool_())])
 _MOMENTS = pa.schema([("o", pa.int64()), ("p", pa.string()), ("t", pa.timestamp("us", "UTC"))])
 _CHANGES = pa.schema(
     [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -37,6 +37,7 @@ class HandLog:
     progress: dict[str, dict[str, Any]] = field(default_factory=dict)
     written: list[tuple[Table, Change]] = field(default_factory=list)
     has_transactions: bool = False
+    reads: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         mergelog.begin(self.root, self.log_id)
@@ -50,7 +51,8 @@ class HandLog:
 
     def segment(self, rows: Sequence[tuple[Table, str, Mapping[str, Any]]], **more: Any) -> int:
         """Seal these changes and return the cut. A row is (table, op, values), values with `_unchanged` (names),
-        `_before` and `_txn` (the transaction's number; else each is one of its own) where they apply."""
+        `_before`, `_txn` (the transaction's number; else each is one of its own) and `_read` (the transaction is a
+        backfill's, as that of any r) where they apply."""
         first = self.next_offset
         by_shape: dict[Table, list[dict[str, Any]]] = {}
         numbers: list[tuple[int, int]] = []
@@ -61,6 +63,8 @@ class HandLog:
             offset = first + n
             transaction = values.pop("_txn", offset)
             numbers.append((offset, transaction))
+            if values.pop("_read", op == "r"):
+                self.reads.add(transaction)
             change = Change(offset, op, values, frozenset(unchanged or ()), before)
             self.written.append((table, change))
             row = {c.name: values.get(c.name) for c in table.columns}
@@ -73,7 +77,7 @@ class HandLog:
         room.mkdir(parents=True)
         files = tuple(self._file(room, table, listed) for table, listed in by_shape.items())
         if self.has_transactions:
-            files = (_transactions(room, numbers), *files)
+            files = (_transactions(room, numbers, self.reads), *files)
         mergelog.seal(self.root, self.log_id, (first, self.next_offset - 1), self.cut, files, self.progress)
         return self.cut
 
@@ -107,7 +111,7 @@ class HandLog:
         room.mkdir()
         files = tuple(self._file(room, table, rows) for table, rows in by_shape.items())
         if self.has_transactions:
-            files = (_transactions(room, sorted(numbers)), *files)
+            files = (_transactions(room, sorted(numbers), self.reads), *files)
         made = replace(
             old[-1],
             first_offset=first,
@@ -135,7 +139,7 @@ def time_of(transaction: int) -> datetime:
     return datetime(2024, 1, 1, tzinfo=UTC) + timedelta(seconds=transaction)
 
 
-def _transactions(room: Path, numbers: Sequence[tuple[int, int]]) -> SegmentFile:
+def _transactions(room: Path, numbers: Sequence[tuple[int, int]], reads: Collection[int]) -> SegmentFile:
     """The file of the transactions of changes, by offset."""
     listed: dict[int, dict[str, Any]] = {}
     for offset, number in numbers:
@@ -144,7 +148,7 @@ def _transactions(room: Path, numbers: Sequence[tuple[int, int]]) -> SegmentFile
             "first_offset": offset,
             "position": position_of(number),
             "xid": number,
-            "kind": "source",
+            "kind": "read" if number in reads else "source",
         }
         there |= {"commit_ts": time_of(number), "commit_clock": time_of(number), "origin": None}
         listed[number] = listed.get(number, there) | {"last_offset": offset}

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar
+from unittest import mock
 
 from cdcflow.model.table import TableId
 from cdcflow.sources.memory import MemoryDatabase, MemorySource, Transaction
@@ -45,6 +46,10 @@ class MemoryKit:
                 return
             self._run(transaction, statement)
         transaction.commit()
+
+    def execute_unlogged(self, *statements: str) -> None:
+        with mock.patch.object(self.database, "append"):
+            self.execute(*statements)
 
     def rows(self, name: str) -> Sequence[Mapping[str, Any]]:
         return [dict(row) for row in self.database.tables[self.named(name)].rows.values()]

@@ -112,6 +112,7 @@ class History:
         self.merged = Merged(random.Random(f"mode {seed}").choice(able or ["current"]))
         self.covered: Counter[str] = Counter()
         self.is_moved_away = False
+        self.has_repairs = False
         self.policy: TablePolicy | None = None
         self.queue: list[Callable[[int], list[Step]]] = []
         for _ in range(self.chance.choice([0, 3, 9])):  # older than the log
@@ -146,6 +147,7 @@ class History:
                 self._truncate: 1,
                 self._begin_backfill: 2,
                 self._read: 4,
+                **({self._repair: 4} if self.has_repairs else {}),
                 self._end_backfill: 3,
                 self._cancel: 0.5,
                 self._unheard: 1,
@@ -286,6 +288,19 @@ class History:
         self.entry["state"] = "reading"
         read = self.chance.sample(self.rows, self.chance.randint(0, len(self.rows)))
         return [self._step("r", row) for row in read]
+
+    def _repair(self, offset: int) -> list[Step]:
+        """Rows that are read by key, behind deletes of keys that no row has: of one the log never got the delete."""
+        if not self.key:
+            return []
+        gone = [self._key_of(self._row()) for _ in range(2)]
+        if self.rows and self.chance.random() < 0.5:
+            gone.append(self._key_of(self.rows.pop(self.chance.randrange(len(self.rows)))))
+        there = {self._key(row) for row in self.rows}
+        others = [f for f in self.fields if f.number not in self.key]
+        deletes = [self._step("d", key, others) for key in gone if self._key(key) not in there]
+        read = [self._step("r", row) for row in self.chance.sample(self.rows, self.chance.randint(0, len(self.rows)))]
+        return [(shape, op, values | {"_read": True}) for shape, op, values in (*deletes, *read)]
 
     def _end_backfill(self, offset: int) -> list[Step]:
         """What of the rows is not in the log since the backfill began. A table without a key is read as a whole."""
@@ -431,6 +446,7 @@ class Histories:
     log: HandLog
     modes: Sequence[Mode] = ("current",)
     with_policies: bool = False
+    with_repairs: bool = False
     refused: int = 0
     versions: int = 0
     listed: list[History] = field(default_factory=list)
@@ -438,6 +454,8 @@ class Histories:
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seeds[0])
         self.listed = [History(seed, self.modes) for seed in self.seeds]
+        for history in self.listed:
+            history.has_repairs = self.with_repairs
         for history in self.listed if self.with_policies else ():
             chance = random.Random(f"policy {history.seed}")
             history.merged.policy = history.policy = TablePolicy(
@@ -536,7 +554,7 @@ def _difference(
 
 
 def _change(offset: int, op: str, given: Mapping[str, Any]) -> Change:
-    values = {k: v for k, v in given.items() if k not in ("_unchanged", "_before")}
+    values = {k: v for k, v in given.items() if k not in ("_unchanged", "_before", "_read")}
     return Change(offset, op, values, frozenset(given.get("_unchanged") or ()), given.get("_before"))
 
 

@@ -2,7 +2,8 @@
 
 source    transactions, each of a few changes; some that nobody captures
 log       the changes as a capture writes them. A backfill's window is as the machine makes it: rows as of a
-          snapshot inside it come first, then all that was committed in it
+          snapshot inside it come first, then all that was committed in it. A repair's begins with deletes; it finds
+          rows whose delete the log never got
 truth     the rows after each transaction, by the offset of its last change
 """
 
@@ -65,6 +66,10 @@ class Log:
                 self._window(whole=done)
                 if done:
                     self._done, is_reading = True, False
+            elif wanted > 0.9:
+                self._lose()
+            elif wanted > 0.75:
+                self._window(whole=False, repairs=True)
             else:
                 self._committed()
             if chance.random() < 0.3:
@@ -116,26 +121,31 @@ class Log:
                 pass
         self.gaps.append(self._offset)
 
+    def _lose(self) -> None:
+        """A delete that the log never gets."""
+        if self._rows:
+            del self._rows[self.chance.choice(sorted(self._rows))]
+            self.gaps.append(self._offset)
+
     # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def _committed(self) -> None:
         steps = list(self._steps())
         self._append([steps])
 
-    def _append(self, transactions: Sequence[Sequence[Any]]) -> None:
+    def _append(self, transactions: Sequence[Sequence[Any]], *, read: bool = False) -> None:
         for steps in transactions:
             if steps:
                 self._transaction += 1
             for op, values, unchanged, before in steps:
                 self._offset += 1
-                change = Change(
-                    self._offset, op, values, frozenset(unchanged), before, self._transaction, len(self.pieces) + 1
-                )
+                about = self._transaction, len(self.pieces) + 1, read
+                change = Change(self._offset, op, values, frozenset(unchanged), before, *about)
                 self._changes.append(change)
-            if steps and steps[0][0] != "r":
+            if steps and not read:
                 self.truth.append((self._offset, {k: dict(v) for k, v in self._rows.items()}))
 
-    def _window(self, *, whole: bool) -> None:
+    def _window(self, *, whole: bool, repairs: bool = False) -> None:
         """Transactions, of which the first few are what the chunk's snapshot sees."""
         count = self.chance.choice([0, 0, 1, 2, 4])
         sees = self.chance.randint(0, count)
@@ -148,13 +158,18 @@ class Log:
         first = moved[-1] + 1 if moved else 0
         shown = states[sees]
         keys = sorted(shown) if whole else self.chance.sample(sorted(shown), self.chance.randint(0, len(shown)))
-        read = [("r", {"id": k} | shown[k], (), None) for k in keys]
+        if repairs:
+            asked = self.chance.sample(range(6), self.chance.randint(1, 6))
+            keys = [k for k in asked if k in shown]
+        rest = COLUMNS[1:]
+        gone = [("d", {"id": k}, rest, None) for k in asked if k not in shown] if repairs else []
+        read = [*gone, *(("r", {"id": k} | shown[k], (), None) for k in keys)]
         now = self._rows
         for n, steps in enumerate(held[:first]):
             self._rows = states[n + 1]
             self._append([steps])
         self._rows = now
-        self._append([read])
+        self._append([read], read=True)
         for n, steps in enumerate(held[first:], first):
             self._rows = states[n + 1]
             self._append([steps])
@@ -213,6 +228,7 @@ def compacted(chance: random.Random, pieces: Sequence[Piece]) -> list[Piece]:
 def as_text(changes: Sequence[Change]) -> str:
     def one(c: Change) -> str:
         left = f" unchanged {sorted(c.unchanged)}" if c.unchanged else ""
+        left += " read" if c.read else ""
         return f"  {c.segment}/{c.transaction}/{c.offset} {c.op} {dict(c.values)}{left} {c.before or ''}"
 
     return "\n".join(map(one, changes))

@@ -23,6 +23,8 @@ def steps(changes: Iterable[Change], shape: Table = SHAPE) -> list[Step]:
         values = dict(change.values) | {"_txn": change.transaction}
         if change.unchanged:
             values["_unchanged"] = sorted(change.unchanged)
+        if change.read:
+            values["_read"] = True
         if change.before is not None:
             values["_before"] = dict(change.before)
         found.append((shape, change.op, values))

@@ -22,6 +22,7 @@ COMMANDS = {
     "merge": ("cdcflow.cli.merge:merge", "Merge the log into Delta or Iceberg tables."),
     "verify": ("cdcflow.cli.verify:verify", "Compare the source with the log and the tables."),
     "cuts": ("cdcflow.cli.cuts:cuts", "List published cuts, or print SQL that reads one."),
+    "repair": ("cdcflow.cli.repair:repair", "Mend the rows that differ, through the log."),
     "explain": (
         "cdcflow.cli.explain:explain",
         "Say what a version of a table holds, and where a row's values came from.",

@@ -114,6 +114,40 @@ def list_commands(
     output.stdout().print(output.table(None, columns, rows))
 
 
+@app.command("repairs")
+def list_repairs(
+    limit: Annotated[int, typer.Option(min=1, help="How many of the newest.")] = 50,
+    config: ConfigPath = DEFAULT_CONFIG,
+    json: Json = False,
+) -> None:
+    """List the repairs of rows.
+
+    Where they are in the log, and between which positions it may be wrong about these rows.
+    """
+    from cdcflow import wiring
+
+    _log(config)
+    found = wiring.repairs_in_log(load(config), limit)
+    if json:
+        output.print_json([{"number": one.number, **one.to_json()} for one in found])
+        return
+    rows = [
+        (
+            one.number,
+            str(one.table),
+            f"{one.first_offset}-{one.last_offset}",
+            one.keys,
+            one.deleted,
+            one.left,
+            one.known_until or "unknown",
+            one.position,
+        )
+        for one in found
+    ]
+    columns = ("number", "table", "offsets", "keys", "deleted", "left", "known until", "repaired at")
+    output.stdout().print(output.table(None, columns, rows))
+
+
 def _told(one: CommandRecord) -> tuple[str, str]:
     details = " ".join(f"{name}={value}" for name, value in one.details.items())
     return details, "; ".join(f"{table}: {outcome}" for table, outcome in one.outcomes.items())

@@ -77,6 +77,30 @@ def reread(
     order({"op": "reread", "tables": [table], **rows}, config, json, timeout_s=REREAD_WAIT_S)
 
 
+@app.command()
+def repair(
+    table: Annotated[str, typer.Argument(help="As schema.table.")],
+    key: Annotated[
+        list[str],
+        typer.Option(help="A row's key; several columns with commas, or as a JSON list. May be given again."),
+    ],
+    known_until: Annotated[
+        str | None,
+        typer.Option(help="The position in the source's log up to which the rows were last known to be right."),
+    ] = None,
+    config: ConfigPath = DEFAULT_CONFIG,
+    json: Json = False,
+) -> None:
+    """Make some rows what the source has.
+
+    They are read as they are now. A key without a row there is deleted in the log, and so in the tables.
+    """
+    request: dict[str, object] = {"op": "repair", "tables": [table], "keys": [key_of(text) for text in key]}
+    if known_until is not None:
+        request["known_until"] = known_until
+    order(request, config, json, timeout_s=REREAD_WAIT_S)
+
+
 def key_of(text: str) -> list[str]:
     """A key as people type it: `17`, `eu,17`, or `["a,b", "17"]` where a value has a comma."""
     import json

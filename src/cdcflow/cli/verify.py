@@ -51,12 +51,7 @@ def verify(
     if every is not None and json:
         raise ConfigurationError("--every and --json: a report comes after each round", remedy="use one of the two")
     send_structlog_to(sys.stderr)  # stdout is for the report
-    of_each: dict[Against, list[Kind]] = {
-        Against.both: ["log", "tables"],
-        Against.log: ["log"],
-        Against.tables: ["tables"],
-    }
-    chosen = _Chosen(settings, tuple(tables or ()), of_each[against], keys, rows_per_second)
+    chosen = _Chosen(settings, tuple(tables or ()), kinds_of(against), keys, rows_per_second)
     if every is not None:
         leave_interrupts_out()
         _again_and_again(chosen, seconds(every))
@@ -82,24 +77,36 @@ class _Chosen:
 
     def report(self) -> Report:
         from cdcflow import wiring
+        from cdcflow.verify.job import Pace
 
         return wiring.verified(
             self.settings,
             self.tables,
             against=self.kinds,
             differences_max=self.keys,
-            rows_per_second=self.rows_per_second,
-            watch=self._leave_word,
+            pace=Pace(rows_per_second=self.rows_per_second),
+            watch=lambda table: leave_word(self.settings, table),
         )
 
-    def _leave_word(self, table: TableReport) -> None:
-        """In the log's folder, where `cdcflow status` and the daemon's metrics find it."""
-        folder = self.settings.log.folder
-        if table.verdict == "equal":
-            found = {"position": table.position, "offset": table.offset, "rows": table.rows, "range": "all"}
-            last_words.write_verified(folder, table.table, table.against, equal=found)
-        elif table.verdict == "different":
-            last_words.write_verified(folder, table.table, table.against, equal=None, different=table.different)
+
+def kinds_of(against: Against) -> list[Kind]:
+    """What is compared with the source."""
+    of_each: dict[Against, list[Kind]] = {
+        Against.both: ["log", "tables"],
+        Against.log: ["log"],
+        Against.tables: ["tables"],
+    }
+    return of_each[against]
+
+
+def leave_word(settings: Config, table: TableReport) -> None:
+    """In the log's folder, where `cdcflow status` and the daemon's metrics find it."""
+    folder = settings.log.folder
+    if table.verdict == "equal":
+        found = {"position": table.position, "offset": table.offset, "rows": table.rows, "range": "all"}
+        last_words.write_verified(folder, table.table, table.against, equal=found)
+    elif table.verdict == "different":
+        last_words.write_verified(folder, table.table, table.against, equal=None, different=table.different)
 
 
 def _again_and_again(chosen: _Chosen, pause_s: float) -> None:
@@ -117,7 +124,7 @@ def _again_and_again(chosen: _Chosen, pause_s: float) -> None:
 def tell(report: Report) -> None:
     """In words, what was compared and what differs."""
     if report.tables:
-        columns = ("table", "against", "verdict", "rows", "differ", "took")
+        columns = ("table", "against", "verdict", "rows", "differ", "by", "took")
         output.stdout().print(output.table(None, columns, [_row(table) for table in report.tables], numbers=3))
     for table in report.tables:
         for line in _lines(table):
@@ -129,15 +136,24 @@ def tell(report: Report) -> None:
 
 def _row(table: TableReport) -> tuple[object, ...]:
     differ = output.number(table.different) if table.verdict != "not compared" else "-"
-    return table.table, table.against, table.verdict, output.number(table.rows), differ, f"{table.seconds:.1f} s"
+    return (
+        table.table,
+        table.against,
+        table.verdict,
+        output.number(table.rows),
+        differ,
+        table.by,
+        f"{table.seconds:.1f} s",
+    )
 
 
 def _lines(table: TableReport) -> list[str]:
     found = []
     if table.reason:
         found.append(f"{table.table} was not compared: {table.reason}")
-    for column, why in table.left_out.items():
-        found.append(f"{table.table}: column {column} was not compared: {why}")
+    found += [f"{table.table}: column {column} was not compared: {why}" for column, why in table.left_out.items()]
+    if table.by == "rows" and table.read_why and table.verdict != "not compared":
+        found.append(f"{table.table}: all rows were read: {table.read_why}")
     if table.unsettled:
         found.append(f"{table.table}: {table.unsettled} rows changed whenever they were looked at; verify again later")
     for one in table.differences:

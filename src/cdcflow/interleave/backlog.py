@@ -27,7 +27,7 @@ from cdcflow.errors import InvariantViolated
 from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.limits import Limits
 from cdcflow.interleave.messages import Adjust, Chunk, ChunkRead, Planned, PlanTable, RowVersion, Shape, Transactions
-from cdcflow.interleave.progress import CommandRecord, Progress, State, TableProgress
+from cdcflow.interleave.progress import CommandRecord, Progress, RepairOrder, RepairRecord, State, TableProgress
 from cdcflow.interleave.taking_up import taken_up, with_shape
 from cdcflow.interleave.work import QUIET_WINDOWS_MIN, Work, no_ids
 from cdcflow.model.change import KeySet, Uint64s
@@ -128,7 +128,8 @@ class Backlog:
 
     def is_read(self, table: TableId) -> bool:
         """Nothing is left to read of it."""
-        return self.progress.tables[table].exhausted and not self._work[table].keys
+        known = self.progress.tables[table]
+        return known.exhausted and not known.to_repair and not self._work[table].keys
 
     def plan(self, table: TableId, next_offset: Offset, delivered: Delivered) -> PlanTable | None:
         """What to ask to have the table planned; None when it has a plan, or one is under way."""
@@ -191,6 +192,7 @@ class Backlog:
             incarnation=incarnation,
             whole=planned.whole,
             keys_ordered=None if planned.whole else known.keys_ordered,
+            to_repair=() if planned.whole else known.to_repair,
             row_version=version,
             whole_since=known.whole_since if incarnation == known.incarnation else None,
         )
@@ -203,6 +205,10 @@ class Backlog:
         if known.plan is None:
             return None
         about, work = (table, known.generation, known.chunks + 1, known.plan, known.cursor), self._work[table]
+        if known.exhausted and known.to_repair:
+            # They stay in the progress until they are in the log, so that nothing has to be put back.
+            keys, _ = KeySet.from_text(known.to_repair[0].keys).take(work.keys_max)
+            return Chunk(*about, size=0, low=low, kind="keys", keys=keys, repairs=True)
         if known.exhausted or work.keys_count > self._limits.keys_waiting_max:
             return Chunk(*about, size=0, low=low, kind="keys", keys=work.take_keys())
         kind: Literal["whole", "range"] = "whole" if known.whole else "range"
@@ -221,13 +227,18 @@ class Backlog:
 
     def read_keys(self, table: TableId, keys: KeySet, next_offset: Offset) -> None:
         """Rows with these keys come incomplete: have them read, if all rows were read already or are being read."""
+        work = self._work[table]
+        self._begin_keys(table, next_offset)
+        if work.collecting and self.progress.tables[table].state != "paused":
+            work.remember(keys)
+
+    def _begin_keys(self, table: TableId, next_offset: Offset) -> None:
+        """Only keys are to be read of a table of which everything was read."""
         known, work = self.progress.tables[table], self._work[table]
         if known.state == "done":
             work.forget_keys()
             work.collecting = True
             self._set(table, replace(known, state="waiting", keys_since=next_offset))
-        if work.collecting and self.progress.tables[table].state != "paused":
-            work.remember(keys)
 
     def too_many_keys(self) -> list[TableId]:
         """The tables of which more keys wait than may be kept."""
@@ -235,7 +246,7 @@ class Backlog:
 
     def put_back(self, chunk: Chunk) -> None:
         """A chunk will not be in the log: its keys are still to be read."""
-        if self._work[chunk.table].collecting:
+        if self._work[chunk.table].collecting and not chunk.repairs:
             self._work[chunk.table].remember(chunk.keys)
 
     def wait(self, table: TableId, now_us: int, *, failed: bool = False) -> None:
@@ -300,7 +311,7 @@ class Backlog:
         chunk = read.chunk
         known, work = self.progress.tables[chunk.table], self._work[chunk.table]
         assert read.run is not None  # noqa: S101 - looked at when it came
-        rows = read.run.rows - (chunk.kind == "whole")  # the truncate that a whole chunk begins with is no row
+        rows = read.run.rows - read.deleted - (chunk.kind == "whole")  # a whole chunk begins with a truncate
         if rate := known.rate(self._limits.rows_per_second_max):
             work.not_before_us = max(work.not_before_us, now_us) + rows * 1_000_000 // rate
         work.overflows = work.failures = 0
@@ -316,11 +327,38 @@ class Backlog:
             now = replace(now, cursor=read.reached, units_done=units_done, exhausted=at_end)
         elif chunk.keys is not None and read.keys_left is not None:
             work.keys_max = max(1, len(chunk.keys) - len(read.keys_left))
-            work.remember(read.keys_left)
+            if not chunk.repairs:
+                work.remember(read.keys_left)
         elif chunk.keys is not None and len(chunk.keys) >= work.keys_max:
             # All of them fitted. By a quarter: rows that were too large once may be again.
             work.keys_max = min(self._limits.keys_per_chunk, work.keys_max + work.keys_max // 4 + 1)
         self._set(chunk.table, now)
+
+    def repaired(self, read: ChunkRead, first: Offset) -> None:
+        """A chunk that repairs rows is in the log, from offset `first` on: keep its trace, and what is left of it."""
+        table, known = read.chunk.table, self.progress.tables[read.chunk.table]
+        assert read.chunk.keys is not None  # noqa: S101 - what such a chunk is
+        assert read.run is not None  # noqa: S101 - looked at when it came
+        order, *others = known.to_repair
+        _, left = KeySet.from_text(order.keys).take(len(read.chunk.keys))
+        if read.keys_left is not None:
+            left = read.keys_left.union(left)
+        if len(left):
+            others.insert(0, replace(order, keys=left.to_text()))
+        self._set(table, replace(known, to_repair=tuple(others)))
+        keys = len(read.chunk.keys) - (0 if read.keys_left is None else len(read.keys_left))
+        record = RepairRecord(
+            order.number,
+            table,
+            first,
+            Offset(first + read.run.rows - 1),
+            keys,
+            read.deleted,
+            len(left),
+            order.known_until,
+            read.run.last_position,
+        )
+        self._people(self.progress.with_repair(record))
 
     def _rows_max(self, known: TableProgress) -> int:
         """How many rows a chunk may have: no more than a second's, where a rate is set."""
@@ -354,7 +392,7 @@ class Backlog:
         work.collecting = work.planning = False
         work.forget_keys()
         ended = replace(self.progress.tables[table], state=state, reason=reason, plan=None, cursor=None)
-        ended = replace(ended, priority=0, rows_per_second_max=None, keys_ordered=None)
+        ended = replace(ended, priority=0, rows_per_second_max=None, keys_ordered=None, to_repair=())
         whole_since = ended.since if state == "done" else ended.whole_since
         self._set(table, replace(ended, keys_since=None, whole_since=whole_since))
 
@@ -390,6 +428,15 @@ class Backlog:
             kept = keys if known.keys_ordered is None else keys.union(KeySet.from_text(known.keys_ordered))
             self._set(table, replace(known, keys_ordered=kept.distinct().to_text()))
             self.changed = True
+
+    def order_repair(self, table: TableId, keys: KeySet, known_until: str | None, next_offset: Offset) -> None:
+        """Have the rows with these keys repaired, also where all of the table will be read: what the log has of a row
+        since that began, the end of it would leave."""
+        self._begin_keys(table, next_offset)
+        known = self.progress.tables[table]
+        order = RepairOrder(self.progress.next_repair, keys.distinct().to_text(), known_until)
+        self._set(table, replace(known, to_repair=(*known.to_repair, order)))
+        self.changed = True
 
     def adjust(self, adjust: Adjust) -> None:
         known, rate = self.progress.tables[adjust.table], adjust.rows_per_second_max

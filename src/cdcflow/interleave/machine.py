@@ -43,6 +43,7 @@ from cdcflow.interleave.messages import (
     Pause,
     PauseCapture,
     Planned,
+    Repair,
     Reread,
     Resume,
     ResumeCapture,
@@ -174,7 +175,9 @@ class Interleave:
                 self._command(given)
             case Forget(table):
                 self._forget(table)
-            case Backfill() | Pause() | Resume() | Cancel() | Adjust() | Reread() | PauseCapture() | ResumeCapture():
+            case Backfill() | Pause() | Resume() | Cancel() | Adjust() | Reread() | Repair():
+                self._order(given)
+            case PauseCapture() | ResumeCapture():
                 self._order(given)
 
     # ── the source ──────────────────────────────────────────────────────────────────────────────────────────
@@ -270,6 +273,8 @@ class Interleave:
                 self._backlog.adjust(order)
             case Reread():
                 self._backlog.order_keys(table, order.keys, self._tail.next_offset)
+            case Repair():
+                self._backlog.order_repair(table, order.keys, order.known_until, self._tail.next_offset)
         return found
 
     def _forget(self, table: TableId) -> None:

@@ -87,6 +87,8 @@ class Chunk:
     kind "whole": the whole table in one snapshot (a table without a key: its rows cannot be replayed over each other,
     so they must stand exactly between the transactions that the snapshot sees and those that it does not); the run
     that answers it begins with a truncate.
+    `repairs`, of kind "keys": the run that answers it begins with a delete of each key that was looked for and that the
+    source does not have.
     `number` counts the chunks of one generation of the table from 1; `low` is the token written before it.
     `single_connection`: other transactions are on their way; it is read through one connection, however large it is.
     """
@@ -101,6 +103,7 @@ class Chunk:
     kind: Literal["range", "keys", "whole"] = "range"
     keys: KeySet | None = None
     single_connection: bool = False
+    repairs: bool = False
 
 
 # ── inputs ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -219,7 +222,8 @@ class ChunkRead:
     "whole" has one, and it may speak of the chunk's own table only (MySQL locks that one to take it). `rewritten`: the
     table is no longer what the plan pinned (VACUUM FULL, TRUNCATE, …); nothing was read, and the table must be planned
     and read from the start. `keys_left`: of a chunk of kind "keys", those that were not looked
-    for, because the rows of the others are so large already.
+    for, because the rows of the others are so large already. `deleted`: so many deletes are at the run's beginning (see
+    `Chunk.repairs`).
     """
 
     chunk: Chunk
@@ -232,6 +236,7 @@ class ChunkRead:
     seconds: float = 0.0
     rewritten: bool = False
     keys_left: KeySet | None = None
+    deleted: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +312,17 @@ class Reread:
 
 
 @dataclass(frozen=True, slots=True)
+class Repair:
+    """Make the rows with these keys what the source has: read them, and delete those that it does not have.
+    `known_until`: the position in the source's log up to which the log was last known to be right about them; None:
+    nobody knows."""
+
+    table: TableId
+    keys: KeySet
+    known_until: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class PauseCapture:
     """Read nothing more of the source, also after a restart, until `ResumeCapture`. A cut follows at once."""
 
@@ -323,7 +339,7 @@ class Late:
     outcome: Outcome
 
 
-Order = Backfill | Pause | Resume | Cancel | Adjust | Reread | PauseCapture | ResumeCapture | Late
+Order = Backfill | Pause | Resume | Cancel | Adjust | Reread | Repair | PauseCapture | ResumeCapture | Late
 
 
 @dataclass(frozen=True, slots=True)

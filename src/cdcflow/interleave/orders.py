@@ -10,6 +10,7 @@ from cdcflow.interleave.messages import (
     OutcomeKind,
     Pause,
     PauseCapture,
+    Repair,
     Reread,
     Resume,
     ResumeCapture,
@@ -20,7 +21,7 @@ from cdcflow.model.table import TableId
 REREAD_BYTES_MAX = 1 << 20
 """Keys that are ordered and not yet read are in every checkpoint: no more than this of one table."""
 
-TableOrder = Backfill | Pause | Resume | Cancel | Adjust | Reread
+TableOrder = Backfill | Pause | Resume | Cancel | Adjust | Reread | Repair
 
 _VERBS = {
     Backfill: "read",
@@ -29,6 +30,7 @@ _VERBS = {
     Cancel: "cancel",
     Adjust: "adjust",
     Reread: "read again",
+    Repair: "repair",
 }
 
 
@@ -47,7 +49,7 @@ def outcome_of(order: TableOrder, table: TableId, known: TableProgress | None) -
         return Outcome(table, "refused", f"{table} is not captured")
     if (fits := _fitting(order, known)) is not None:
         return Outcome(table, fits)
-    if isinstance(order, Reread):
+    if isinstance(order, Reread | Repair):
         return Outcome(table, "refused", _why_not_read_again(table, known))
     verb = _VERBS[type(order)]
     if isinstance(order, Adjust) and known.active:
@@ -70,7 +72,7 @@ def _fitting(order: TableOrder, known: TableProgress) -> OutcomeKind | None:
             return "cancelled"
         case Adjust() if known.active and _changes(order, known):
             return "adjusted"
-        case Reread() if _can_be_read_again(known):
+        case Reread() | Repair() if _can_be_read_again(known):
             return "ordered"
         case _:
             return None
@@ -83,7 +85,7 @@ def _changes(order: Adjust, known: TableProgress) -> bool:
 
 def _can_be_read_again(known: TableProgress) -> bool:
     is_read = known.state in ("done", "waiting", "reading")
-    return is_read and not known.whole and len(known.keys_ordered or "") <= REREAD_BYTES_MAX
+    return is_read and not known.whole and known.keys_bytes <= REREAD_BYTES_MAX
 
 
 def _why_not_read_again(table: TableId, known: TableProgress) -> str:

@@ -1,11 +1,12 @@
 """How far the backfill of each table is: the part of a checkpoint that the machine owns.
 
 Frozen and versioned, because it is stored with every cut and read by the merge (`state`, `generation`, `since`) and by
-`status`. It holds no row values but the keys that people ordered to be read again, while they wait. Those that must be
-read again because rows came incomplete are in the log itself: they are those of the rows from `since` on that came
-with unchanged columns.
+`status`. It holds no row values but the keys that people ordered to be read again, or repaired, while they wait. Those
+that must be read again because rows came incomplete are in the log itself: they are those of the rows from `since` on
+that came with unchanged columns.
 
-The newest commands of people are in it too, and whether the capture is paused: both outlive a restart, and a seal.
+The newest commands of people are in it too, the newest repairs, and whether the capture is paused: all of it outlives
+a restart, and a seal.
 """
 
 from __future__ import annotations
@@ -20,8 +21,23 @@ from cdcflow.model.table import TableId
 PROGRESS_VERSION = 1
 COMMANDS_KEPT = 50
 """Older ones are in the checkpoints of older segments."""
+REPAIRS_KEPT = 50
+"""The same."""
 
 State = Literal["waiting", "reading", "done", "paused", "cancelled", "failed", "forgotten"]
+
+
+@dataclass(frozen=True, slots=True)
+class RepairOrder:
+    """Keys of a table whose rows are still to be repaired. `number` is that of the repair in the log's record, `keys`
+    are as `KeySet.to_text`; `known_until` see `Repair`."""
+
+    number: int
+    keys: str
+    known_until: str | None = None
+
+    def to_json(self) -> dict[str, object]:
+        return {"number": self.number, "keys": self.keys, "known_until": self.known_until}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +66,7 @@ class TableProgress:
     `shape`       of a table of which this generation has read no row: its shape at the start of the capture
                   (`Table.to_text`), because nothing else in the log may tell what its columns are. None: rows do
     `keys_ordered`  the keys that people ordered to be read again and that are not all read yet, as `KeySet.to_text`
+    `to_repair`   the orders to repair rows that are not done yet, oldest first, each with the keys that are left of it
 
     The rest says where to go on and is for the machine and the source only: `plan` and `cursor` as the source wrote
     them, `size` of the next chunk in units, `chunks` read, `exhausted` when only keys are left to read, `whole` for
@@ -77,6 +94,12 @@ class TableProgress:
     whole_since: Offset | None = None
     keys_ordered: str | None = None
     shape: str | None = None
+    to_repair: tuple[RepairOrder, ...] = ()
+
+    @property
+    def keys_bytes(self) -> int:
+        """How large the keys are that people ordered and that wait."""
+        return len(self.keys_ordered or "") + sum(len(order.keys) for order in self.to_repair)
 
     @property
     def active(self) -> bool:
@@ -106,6 +129,7 @@ class TableProgress:
     def to_json(self, table: TableId) -> dict[str, object]:
         """A table's entry in the JSON of all."""
         entry = {"schema": table.schema, "name": table.name, **{name: getattr(self, name) for name in _FIELDS}}
+        entry["to_repair"] = [order.to_json() for order in self.to_repair] or None
         return {name: value for name, value in entry.items() if value is not None or name not in _LATER_FIELDS}
 
     def to_status(self, table: TableId, rate_of_settings: int) -> dict[str, object]:
@@ -122,7 +146,7 @@ class TableProgress:
 
 
 _FIELDS = tuple(f.name for f in fields(TableProgress))
-_LATER_FIELDS = ("keys_ordered", "shape")
+_LATER_FIELDS = ("keys_ordered", "shape", "to_repair")
 """Left out where they say nothing."""
 
 
@@ -154,18 +178,60 @@ class CommandRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class RepairRecord:
+    """The trace of a repair. What it wrote are the rows of its table in transactions of kind read, from `first_offset`
+    to `last_offset`: a delete there is a key that the source does not have.
+
+    Between `known_until` (None: nobody knows) and `position`, both in the source's log, what the log says of these rows
+    may be wrong; `position` is that of the snapshot that they were read in last. `keys` were looked for, `deleted` of
+    them were not there, and `left` are still to be read. No row values.
+    """
+
+    number: int
+    table: TableId
+    first_offset: Offset
+    last_offset: Offset
+    keys: int
+    deleted: int
+    left: int
+    known_until: str | None
+    position: str
+
+    def to_json(self) -> dict[str, object]:
+        return {
+            "schema": self.table.schema,
+            "name": self.table.name,
+            "first_offset": self.first_offset,
+            "last_offset": self.last_offset,
+            "keys": self.keys,
+            "deleted": self.deleted,
+            "left": self.left,
+            "known_until": self.known_until,
+            "position": self.position,
+        }
+
+    @classmethod
+    def from_json(cls, number: int, value: Mapping[str, Any]) -> RepairRecord:
+        names = ("first_offset", "last_offset", "keys", "deleted", "left", "known_until", "position")
+        return cls(number, TableId(value["schema"], value["name"]), *(value[name] for name in names))
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """The backfill progress of every table that was ever captured. Read-only.
 
-    `commands`: the newest that people gave, oldest first. `capture_paused`: nothing is read of the source.
+    `commands`: the newest that people gave, oldest first; `repairs`: the newest that wrote something, likewise.
+    `capture_paused`: nothing is read of the source.
 
     JSON: `{"version": 1, "tables": {"schema.name": {"schema": …, "name": …, and the fields of TableProgress}}}`, and
-    where there is something to say `"commands": {"17": {…}}` and `"capture": {"paused": true}`.
+    where there is something to say `"commands": {"17": {…}}`, `"repairs": {"3": {…}}` and
+    `"capture": {"paused": true}`.
     """
 
     tables: Mapping[TableId, TableProgress] = field(default_factory=dict)
     commands: tuple[CommandRecord, ...] = ()
     capture_paused: bool = False
+    repairs: tuple[RepairRecord, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         return {
@@ -175,10 +241,13 @@ class Progress:
         }
 
     def people_json(self) -> dict[str, object]:
-        """The part of the JSON that tells of people's commands."""
+        """The part of the JSON that tells of people's commands, and what came of them."""
         commands = {str(one.number): one.to_json() for one in self.commands}
-        paused = {"capture": {"paused": True}} if self.capture_paused else {}
-        return {**({"commands": commands} if commands else {}), **paused}
+        repairs = {str(one.number): one.to_json() for one in self.repairs}
+        found: dict[str, object] = {"commands": commands, "repairs": repairs}
+        if self.capture_paused:
+            found["capture"] = {"paused": True}
+        return {name: value for name, value in found.items() if value}
 
     def to_status(self, rate_of_settings: int) -> dict[str, object]:
         """Every table's entry in a status, by name."""
@@ -186,6 +255,21 @@ class Progress:
 
     def with_command(self, record: CommandRecord) -> Progress:
         return replace(self, commands=(*self.commands, record)[-COMMANDS_KEPT:])
+
+    def with_repair(self, record: RepairRecord) -> Progress:
+        """With the trace of another chunk of a repair."""
+        known = {one.number: one for one in self.repairs}
+        if (before := known.get(record.number)) is not None:
+            keys, deleted = before.keys + record.keys, before.deleted + record.deleted
+            record = replace(record, first_offset=before.first_offset, keys=keys, deleted=deleted)
+        known[record.number] = record
+        return replace(self, repairs=tuple(known[number] for number in sorted(known)[-REPAIRS_KEPT:]))
+
+    @property
+    def next_repair(self) -> int:
+        """The number of the next order to repair something."""
+        waiting = (order.number for known in self.tables.values() for order in known.to_repair)
+        return max((0, *waiting, *(one.number for one in self.repairs))) + 1
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Progress:
@@ -199,6 +283,7 @@ class Progress:
             {TableId(e["schema"], e["name"]): _table_progress(e) for e in value["tables"].values()},
             tuple(commands_of(value)),
             bool(value.get("capture", {}).get("paused")),
+            tuple(repairs_of(value)),
         )
 
 
@@ -208,7 +293,15 @@ def commands_of(value: Mapping[str, Any]) -> list[CommandRecord]:
     return [CommandRecord.from_json(int(number), found[number]) for number in sorted(found, key=int)]
 
 
+def repairs_of(value: Mapping[str, Any]) -> list[RepairRecord]:
+    """The repairs in a checkpoint's progress, oldest first."""
+    found = value.get("repairs", {})
+    return [RepairRecord.from_json(int(number), found[number]) for number in sorted(found, key=int)]
+
+
 def _table_progress(entry: Mapping[str, Any]) -> TableProgress:
-    known = TableProgress(**{name: entry[name] for name in _FIELDS if name in entry})
+    told = {name: entry[name] for name in _FIELDS if name in entry}
+    to_repair = tuple(RepairOrder(**order) for order in told.pop("to_repair", ()))
+    known = TableProgress(**told, to_repair=to_repair)
     # An older cdcflow did not say it.
     return replace(known, whole_since=known.since) if known.state == "done" and "whole_since" not in entry else known

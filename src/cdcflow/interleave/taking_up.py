@@ -33,7 +33,7 @@ def _known(
             now = with_shape(now, tables[table])
         else:
             now = replace(known, state="forgotten", plan=None, cursor=None, keys_since=None, keys_ordered=None)
-            now = replace(now, shape=None)
+            now = replace(now, shape=None, to_repair=())
         yield table, now
 
 

@@ -54,7 +54,7 @@ from cdcflow.interleave.messages import (
 from cdcflow.interleave.progress import State
 from cdcflow.interleave.tail import Tail
 from cdcflow.interleave.window import Window, split_runs, token, window_number
-from cdcflow.model.position import Epoch, Position, Token
+from cdcflow.model.position import Epoch, Offset, Position, Token
 from cdcflow.model.table import TableId
 
 
@@ -174,16 +174,23 @@ class Windowing:
     def _release_window(self, window: Window) -> None:
         counts = {table: window.held_before(table) or 0 for table in window.reads}
         rest, released = window.held, 0
+        begins: dict[TableId, Offset] = {}
         for table in sorted(counts, key=lambda t: (counts[t], t)):
             before, rest = split_runs(rest, counts[table] - released)
             released = counts[table]
             self._tail.append_all(before)
+            begins[table] = self._tail.next_offset
             self._tail.append_all(run for run in (window.reads[table].run,) if run is not None)
         self._tail.append_all(rest)
         self.tell("window closed", window=window.number, chunks=len(window.reads), held=len(window.held))
         self._close_window()
         for table, read in window.reads.items():
             self._backlog.count_in(read, self._now_us, held=bool(window.held), live=window.live)
+            if read.chunk.repairs:
+                self._backlog.repaired(read, begins[table])
+                self.tell(
+                    "rows repaired", table=str(table), rows=read.run.rows if read.run else 0, deleted=read.deleted
+                )
             if self._backlog.is_read(table):
                 self.stop(table, "done")
 
@@ -257,6 +264,9 @@ class Windowing:
         if table in window.reads or not window.low_written:
             raise InvariantViolated(f"chunk {chunk.number} of {table} was read twice, or before its low mark")
         if read.rewritten:
+            if chunk.repairs:  # its keys may be none of the table any more; whoever reads it anew repairs it too
+                self.again(table, "it was rewritten while rows of it were to be repaired")
+                return
             self._give_up(table, "the table was rewritten")
             self._backlog.rewritten(table)
             return

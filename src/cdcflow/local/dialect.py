@@ -20,6 +20,7 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r"\bmax_by\(", "arg_max_null("),  # Spark's takes the row of the greatest order, DuckDB's passes NULL over
     (r"\barray\(", "list_value("),
     (r"\btimestamp_micros\(", "make_timestamptz("),
+    (r"\bunix_micros\(CAST\((\S+) AS timestamp\)\)", r"epoch_us(\1)"),  # without a zone, and without one of ours
     (r"\bunix_micros\(", "epoch_us("),
     (r"\boctet_length\(", "strlen("),
     (r"\bLEFT SEMI JOIN\b", "SEMI JOIN"),
@@ -44,6 +45,8 @@ MACROS = (
     " THEN list_distinct(list_filter(a, lambda x: NOT list_contains(b, x))) END",
     # Of the hexadecimal digits of a number below 2^63.
     "CREATE MACRO conv(digits, old_base, new_base) AS CAST('0x' || digits AS BIGINT)",
+    "CREATE MACRO sha2(text, bits) AS sha256(text)",
+    "CREATE MACRO shiftright(number, bits) AS number >> bits",
     "CREATE MACRO unix_date(d) AS d - DATE '1970-01-01'",
     # Of a NULL Spark prints "null", where printf has no result.
     "CREATE MACRO format_string(f, a, b, c, d) AS CASE WHEN a IS NULL THEN 'null' ELSE printf(f, a, b, c, d) END",

@@ -24,19 +24,21 @@ from cdcflow.warehouse.segments import InputFile
 
 
 class LocalReader:
-    """Implements `cdcflow.warehouse.live.Reader`."""
+    """Implements `cdcflow.warehouse.live.Reader`. `without_rows`: what tables look like is asked, and no row of theirs
+    is read."""
 
     remedy = "only Spark reads this table: use cdcflow.spark.read_live"
 
-    def __init__(self, engine: LocalEngine) -> None:
+    def __init__(self, engine: LocalEngine, *, without_rows: bool = False) -> None:
         self._engine = engine
+        self._without_rows = without_rows
         self.rules: Format = engine.rules
 
     def cuts(self) -> LocalCuts:
         return self._engine.cuts()
 
     def table(self, path: Sequence[str]) -> LocalPastTable:
-        return LocalPastTable(self._engine.table(path))
+        return LocalPastTable(self._engine.table(path), without_rows=self._without_rows)
 
     def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         return self._engine.located(layout, files, room)
@@ -51,8 +53,9 @@ class LocalReader:
 class LocalPastTable:
     """Implements `cdcflow.warehouse.live.PastTable`."""
 
-    def __init__(self, table: FileTable[Any]) -> None:
+    def __init__(self, table: FileTable[Any], *, without_rows: bool = False) -> None:
         self._table = table
+        self._without_rows = without_rows
 
     @property
     def session(self) -> DuckSession:
@@ -62,6 +65,8 @@ class LocalPastTable:
         return self._table.as_of(version)
 
     def base(self) -> str:
+        if self._without_rows:
+            return self.session.given("base", self._table.schema.empty_table())
         try:
             return self.session.given("base", self._table.rows())
         except FileNotFoundError as error:

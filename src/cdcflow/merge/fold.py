@@ -23,7 +23,8 @@ class Change:
 
     `values` of a delete hold at least the key. `before` is the old row of a key change (its insert follows
     directly on the delete of the old key), at least its key columns. `transaction` is its number, `segment` that of the
-    segment that it was sealed in, before any compaction; only `history` asks for them.
+    segment that it was sealed in, before any compaction, `read` says that its transaction is a backfill's; only
+    `history` asks for them.
     """
 
     offset: int
@@ -33,6 +34,12 @@ class Change:
     before: Values | None = None
     transaction: int = 0
     segment: int = 0
+    read: bool = False
+
+    @property
+    def is_found(self) -> bool:
+        """Somebody looked, and found the row so, or (a repair) not there. When that came about nobody knows."""
+        return self.op == "r" or (self.op == "d" and self.read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +208,8 @@ def history(
     changed. The changes are all of their segments. `since`: the offset at which the newest backfill began (0: there is
     none); `swept`: that of the newest one that is done, so that what nothing touched since is gone.
 
-    A backfill's row lies in the log before the changes of its window, and may show them already. So where a change of
+    A backfill's row lies in the log before the changes of its window, and may show them already; so may the delete of a
+    row that a repair did not find. So where a change of
     the same row follows in the same segment (a window ends inside one), the row is known from that change on, but for
     the columns that a still later change of the segment sends: their values may be from then.
     """
@@ -215,20 +223,21 @@ def history(
         touched: dict[Key, Change] = {}
         for change in together:
             key = tuple(change.values.get(c) for c in key_columns)
-            keys = {*rows, *touched} if change.op == "t" else {key}
+            # A repair's delete may have hidden a row whose version is open.
+            keys = {*rows, *found.open, *touched} if change.op == "t" else {key}
             touched |= dict.fromkeys(keys, change)
             for k in keys:
                 _note_read(read.setdefault(k, {}), change)
         rows = fold(rows, together, key_columns)
         for key, last in touched.items():
             row, stood = rows.get(key), found.open.get(key)
-            if last.op == "r" and follows.change(key, last):
+            if last.is_found and follows.change(key, last):
                 hidden.add(key)
             elif last.op == "r" and row is not None and stood is not None and _alike(row, stood):
                 found.open[key] = replace(stood, offset=last.offset)
             else:
                 was_gone = last.op == "c" and stood is not None and stood.offset < since <= last.offset
-                exact = last.op != "r" and not was_gone and key not in hidden
+                exact = not last.is_found and not was_gone and key not in hidden
                 found.close(key, End(since if was_gone else last.offset, exact))
                 hidden.discard(key)
                 if row is not None:
@@ -264,7 +273,7 @@ class _Follows:
         self._last: dict[object, int] = {}
         for change in changes:
             key = tuple(change.values.get(c) for c in key_columns)
-            if change.op in "cud":
+            if change.op in "cud" and not change.is_found:
                 self._last[key, change.segment] = change.offset
             if change.op in "cu":  # an insert brings the whole row, also what a key change left unchanged
                 brought = [*change.values, *(change.unchanged if change.op == "c" else ())]

@@ -11,6 +11,7 @@ it, lie side by side, and windows over them find which of them begin a version, 
     t (every key)               60 txn 10      what is open ends
 
     events   the open rows and the changes, with the transaction's position and time
+             (`x`: the delete of a row that a repair did not find)
     settled  the last event of each transaction, with all its values
     bounds   without reads that a change of the same segment follows, and those that only confirm the open version
     rows     each with its successor: versions that begin, and open rows of the table that end or are confirmed
@@ -38,10 +39,11 @@ class Range:
     """What is to be known of a range besides its changes.
 
     `changes`: the view that `merge.reduce` describes, without truncates, key changes completed, with `n`, the number of
-    the transaction. `transactions`: a view of number `n`, position `p` and time `t`. `standing`: the table's rows, or
-    None where it has none; `whole`: all of them are wanted, not only those of keys in the range. `segments`: the last
-    offset of each segment as it was sealed. `has_reads`: whether a backfill's rows are among the changes. `truncates`:
-    offset and transaction of the last one in each transaction that has any. `moments`: a view of offset `o`, position
+    the transaction. `transactions`: a view of number `n`, position `p`, time `t` and whether it is a backfill's, `k`.
+    `standing`: the table's rows, or None where it has none; `whole`: all of them are wanted, not only those of keys in
+    the range. `segments`: the last offset of each segment as it was sealed. `has_reads`: whether a backfill's rows, or
+    deletes, may be among the changes. `truncates`: offset and transaction of the last one in each transaction that has
+    any. `moments`: a view of offset `o`, position
     `p` and time `t` of the truncates, of `since` and of `swept`; None: there is none of them. `since`: where the newest
     backfill began (0: there is none). `swept`: what nothing touched since is to go (0: nothing is). `made_again`: the
     range's first offset, where the table was dropped and made again before it. `added`: for columns that the table
@@ -93,8 +95,9 @@ def _events(layout: Layout, names: Names, range_: Range) -> str:
     """`f`, `p`, `t`, `x`: where a version that begins with the event began, and whether exactly there."""
     columns = [f"c{i}" for i in range(len(layout.target.columns))]
     segment = _first_from(range_.segments, range_.segments, "c.o") if range_.has_reads else "0"
+    op = "CASE WHEN c.op = 'd' AND x.k THEN 'x' ELSE c.op END" if range_.has_reads else "c.op"
     changes = (
-        f"SELECT c.o, c.op, c.v, c.m, c.n, c.o AS f, x.p, x.t, c.op <> 'r' AS x, CAST({segment} AS bigint) AS g,"
+        f"SELECT c.o, {op} AS op, c.v, c.m, c.n, c.o AS f, x.p, x.t, c.op <> 'r' AS x, CAST({segment} AS bigint) AS g,"
         f" {', '.join(f'c.{c}' for c in columns)} FROM {range_.changes} c"
         f" LEFT JOIN {range_.transactions} x ON c.n = x.n"
     )
@@ -125,14 +128,14 @@ def _settled(layout: Layout, found: Sequence[Family], range_: Range, events: str
         seen.append(f"first(CASE WHEN op IN ('c', 'u', 'd') THEN g END, true) {later} AS ng")
     partial = [(j, family) for j, family in enumerate(found) if not family.always]
     if partial:
-        own = f"max(CASE WHEN op IN ('c', 'r', 'd', 'b') THEN o END) {so_far}"
+        own = f"max(CASE WHEN op IN ('c', 'r', 'd', 'x', 'b') THEN o END) {so_far}"
         seen.append(f"{emptied_or(own, [o for o, _ in range_.clearing])} AS b")
     for j, family in partial:
         packed = ", ".join(["o", "op", "g", *(f"c{i}" for i in family.columns)])
         sent = family.sent_sql()
         seen.append(f"last(CASE WHEN {sent} THEN struct({packed}) END, true) {so_far} AS z{j}")
         if family.masked:
-            seen.append(f"max(CASE WHEN op <> 'd' AND {family.unchanged_sql()} THEN o END) {so_far} AS u{j}")
+            seen.append(f"max(CASE WHEN op NOT IN ('d', 'x') AND {family.unchanged_sql()} THEN o END) {so_far} AS u{j}")
         if family.masked and family.early:
             seen.append(f"max(CASE WHEN {family.older_sql()} THEN o END) {so_far} AS l{j}")
         if range_.has_reads:
@@ -142,10 +145,10 @@ def _settled(layout: Layout, found: Sequence[Family], range_: Range, events: str
     of_it = f"CAST({_first_from(offsets, numbers, 'o + 1')} AS bigint) AS tn"
     ended = "tn IS NOT NULL AND tn = n"
     values, missing = _values(layout, found, range_)
-    is_hidden = "op = 'r' AND coalesce(ng = g, false)" if range_.has_reads else "false"
+    is_hidden = "op IN ('r', 'x') AND coalesce(ng = g, false)" if range_.has_reads else "false"
     return (
         f"SELECT CASE WHEN {ended} THEN tr ELSE o END AS o, CASE WHEN {ended} THEN 't' ELSE op END AS op,"
-        f" n, f, p, t, x, op <> 'd' AND NOT ({ended}) AS e, tr, tn, {is_hidden} AS h,"
+        f" n, f, p, t, x, op NOT IN ('d', 'x') AND NOT ({ended}) AS e, tr, tn, {is_hidden} AS h,"
         f" {missing} AS miss, {', '.join(values)}"
         f" FROM (SELECT *, {behind}, {of_it} FROM (SELECT {', '.join(seen)} FROM ({events})))"
         f" WHERE nn IS NULL OR nn <> n"
@@ -219,7 +222,7 @@ def _rows(layout: Layout, range_: Range, bounds: str) -> str:
     of_end = ("zp", "zt") if range_.moments is None else (f"CASE WHEN bt OR bs THEN q.{x}2 ELSE z{x} END" for x in "pt")
     position, time = of_end
     made_again = f" AND NOT (bt AND eo = {range_.made_again})" if range_.made_again else ""
-    is_exact = f"NOT bs AND (bt OR zop <> 'r') AND NOT coalesce(nh < eo, false){made_again}"
+    is_exact = f"NOT bs AND (bt OR zop NOT IN ('r', 'x')) AND NOT coalesce(nh < eo, false){made_again}"
     columns = [
         "CASE WHEN eo IS NULL THEN lo ELSE eo END AS o",
         "'c' AS op",

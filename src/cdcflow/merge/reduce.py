@@ -37,7 +37,9 @@ from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCH
 
 Mask = frozenset[int]
 
-TRANSACTIONS_READ = "number bigint, first_offset bigint, last_offset bigint, position string, commit_clock timestamp"
+TRANSACTIONS_READ = (
+    "number bigint, first_offset bigint, last_offset bigint, position string, commit_clock timestamp, kind string"
+)
 """The schema to read a segment's transactions with (DDL): what a merge needs of them."""
 
 OURS = 0

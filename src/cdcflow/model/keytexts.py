@@ -11,13 +11,13 @@ from cdcflow.model.change import KeySet
 from cdcflow.model.table import Table
 
 
-def keys_of(table: Table, texts: Sequence[Sequence[str]]) -> KeySet:
+def keys_of(table: Table, texts: Sequence[Sequence[str]], attempted: str) -> KeySet:
     """These keys, each a text for each column of the table's key, in its order. Bytes are written in hex: `\\x0af3`.
+    `attempted` begins the error.
 
     Raises:
         ConfigurationError: the table has no key, or a text is no value of its column; the message has no values.
     """
-    attempted = f"reading rows of {table.id} again"
     if not table.key:
         raise ConfigurationError(
             f"{attempted}: it has no key to read them by", remedy=f"run `cdcflow table backfill {table.id}`"
@@ -49,6 +49,28 @@ def values(texts: Sequence[str], of: pa.DataType) -> pa.Array:
         return pa.array(texts, pa.string()).cast(of)
     except (ValueError, pa.ArrowException):  # told anew: Arrow's own words hold the value
         raise ValueError(f"a text is no {of}") from None
+
+
+def texts_of(keys: KeySet) -> list[list[str]]:
+    """Each key as texts that `keys_of` reads.
+
+    Raises:
+        ValueError: a column's type has no such text (a list).
+    """
+    columns = [_texts(keys.keys.column(name)) for name in keys.keys.column_names]
+    return [list(key) for key in zip(*columns, strict=True)]
+
+
+def _texts(column: pa.ChunkedArray) -> list[str]:
+    of = column.type
+    if pa.types.is_dictionary(of):
+        return _texts(column.cast(of.value_type))
+    if pa.types.is_binary(of) or pa.types.is_large_binary(of) or pa.types.is_fixed_size_binary(of):
+        return [f"\\x{value.hex()}" for value in column.to_pylist()]
+    try:
+        return [str(text) for text in column.cast(pa.string()).to_pylist()]
+    except pa.ArrowException:
+        raise ValueError(f"a value of type {of} has no text that names a row") from None
 
 
 def _column(attempted: str, texts: Sequence[str], of: pa.DataType) -> pa.Array:

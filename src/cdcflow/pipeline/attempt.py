@@ -271,7 +271,8 @@ class Attempt:
         if not isinstance(answer, ChunkRead):
             return
         chunk, rows = answer.chunk, answer.run.rows if answer.run else 0
-        event = "table rewritten" if answer.rewritten else f"{chunk.kind} chunk read"
+        kind = "repair" if chunk.repairs else chunk.kind
+        event = "table rewritten" if answer.rewritten else f"{kind} chunk read"
         self._events[event] += 1
         seconds = round(answer.seconds, 3)
         self._on_event(event, {"table": str(chunk.table), "number": chunk.number, "rows": rows, "seconds": seconds})

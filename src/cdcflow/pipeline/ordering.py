@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Order, Outcome, Pause, Reread, Resume
+from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Order, Outcome, Pause, Repair, Reread, Resume
+from cdcflow.model.change import KeySet
 from cdcflow.model.keytexts import keys_of
-from cdcflow.model.table import TableId
+from cdcflow.model.table import Table, TableId
 from cdcflow.pipeline.attempt import Attempt, table_ids
 
 REREAD_KEYS_MAX = 10_000
@@ -20,6 +21,7 @@ class Arguments:
 
     keys: Sequence[Sequence[str]] | None = None
     where: str | None = None
+    known_until: str | None = None
     priority: int | None = None
     rows_per_second_max: int | None = None
     reset: bool = False
@@ -30,8 +32,9 @@ class Arguments:
             "priority": self.priority,
             "rows_per_second_max": self.rows_per_second_max,
             "reset": self.reset or None,
-            "keys": next((len(order.keys) for order in orders if isinstance(order, Reread)), None),
+            "keys": next((len(order.keys) for order in orders if isinstance(order, Reread | Repair)), None),
             "by_predicate": True if self.where is not None else None,
+            "known_until": self.known_until,
         }
         return {name: value for name, value in found.items() if value is not None}
 
@@ -57,10 +60,12 @@ def orders_of(attempt: Attempt, op: str, names: Sequence[str], told: Arguments) 
             return _adjusted(ids, told)
         case "reread":
             return (_reread(attempt, names, ids, told),)
+        case "repair":
+            return (_repair(attempt, names, ids, told),)
         case _:
             raise ConfigurationError(
                 f"unknown request {op!r}",
-                remedy="use backfill, pause, resume, cancel, adjust or reread",
+                remedy="use backfill, pause, resume, cancel, adjust, reread or repair",
                 runbook="settings",
             )
 
@@ -82,22 +87,41 @@ def _reread(attempt: Attempt, names: Sequence[str], ids: Sequence[TableId], told
             remedy="to read all rows of tables again run `cdcflow backfill`",
             runbook="order-refused",
         )
-    table = next(t for t in attempt.tables if t.id == ids[0])
+    attempted = f"reading rows of {ids[0]} again"
     if told.where is not None:
         found = attempt.keys_where(ids[0], told.where, REREAD_KEYS_MAX)
     else:
-        found = keys_of(table, told.keys or ())
-    if not len(found):
+        found = keys_of(_table(attempt, ids[0]), told.keys or (), attempted)
+    _check_count(attempted, ids[0], found)
+    return Reread(ids[0], found)
+
+
+def _repair(attempt: Attempt, names: Sequence[str], ids: Sequence[TableId], told: Arguments) -> Repair:
+    if len(names) != 1 or told.keys is None:
         raise ConfigurationError(
-            f"reading rows of {ids[0]} again: no row has been asked for, or none is there", runbook="order-refused"
-        )
-    if len(found) > REREAD_KEYS_MAX:
-        raise ConfigurationError(
-            f"reading rows of {ids[0]} again: more than {REREAD_KEYS_MAX} keys at once",
-            remedy=f"ask for fewer, or read the table whole by `cdcflow table backfill {ids[0]}`",
+            "repairing rows: name one table, and keys",
+            remedy="to repair all rows of tables run `cdcflow backfill`",
             runbook="order-refused",
         )
-    return Reread(ids[0], found)
+    attempted = f"repairing rows of {ids[0]}"
+    found = keys_of(_table(attempt, ids[0]), told.keys, attempted)
+    _check_count(attempted, ids[0], found)
+    return Repair(ids[0], found, told.known_until)
+
+
+def _table(attempt: Attempt, wanted: TableId) -> Table:
+    return next(t for t in attempt.tables if t.id == wanted)
+
+
+def _check_count(attempted: str, table: TableId, found: KeySet) -> None:
+    if not len(found):
+        raise ConfigurationError(f"{attempted}: no row has been asked for, or none is there", runbook="order-refused")
+    if len(found) > REREAD_KEYS_MAX:
+        raise ConfigurationError(
+            f"{attempted}: more than {REREAD_KEYS_MAX} keys at once",
+            remedy=f"ask for fewer, or read the table whole by `cdcflow table backfill {table}`",
+            runbook="order-refused",
+        )
 
 
 def answer_json(

@@ -27,6 +27,8 @@ class PartialKeys:
         """The keys of a table's partial rows in the log; None when the log does not know them any more."""
         known = progress.tables[table]
         try:
+            for order in known.to_repair:
+                self._check_key(table, KeySet.from_text(order.keys), "repaired")
             found = self._log.partial_keys(table, known.collects_from or known.since) or NO_KEYS
             return self._with_ordered(table, found, known.keys_ordered)
         except KeysUnknown as unknown:
@@ -38,10 +40,13 @@ class PartialKeys:
         if text is None:
             return found
         ordered = KeySet.from_text(text)
-        key = next((t.key_columns for t in self._tables if t.id == table), ())
-        if set(ordered.keys.column_names) != set(key):
-            raise KeysUnknown(f"rows of {table} are to be read again by a key that it no longer has")
+        self._check_key(table, ordered, "read again")
         return found.union(ordered) if len(found) else ordered
+
+    def _check_key(self, table: TableId, keys: KeySet, wanted: str) -> None:
+        key = next((t.key_columns for t in self._tables if t.id == table), ())
+        if set(keys.keys.column_names) != set(key):
+            raise KeysUnknown(f"rows of {table} are to be {wanted} by a key that it no longer has")
 
     def looked_up(self, request: Input, progress: Progress) -> Input:
         """The request with what only the log knows: who resumes a table asks it for the keys of partial rows."""

@@ -6,7 +6,7 @@ implements is imported from here; the modules inside each have one of the partie
 """
 
 from cdcflow.ports.chunks import ChunkSource
-from cdcflow.ports.comparing import Comparable, Comparison
+from cdcflow.ports.comparing import ChunkSums, Comparable, Comparison, DigestSource, NoText
 from cdcflow.ports.control import ControlRow, ControlTable
 from cdcflow.ports.findings import Dropped, Finding
 from cdcflow.ports.log import Log, Numbered
@@ -35,6 +35,9 @@ __all__ = [
     "ChunkSource",
     "Comparable",
     "Comparison",
+    "ChunkSums",
+    "DigestSource",
+    "NoText",
     "SourceStatus",
     "TablePreview",
     "Preview",

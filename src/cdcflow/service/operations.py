@@ -67,6 +67,17 @@ OPERATIONS: Mapping[str, Operation] = {
             ),
         ),
         Operation(
+            "repair",
+            "Make some rows of a table what the source has: read them, and delete those that are not there.",
+            (
+                Argument("tables", "tables", "One table, as schema.table.", required=True),
+                Argument("keys", "keys", "The keys of the rows.", required=True),
+                Argument(
+                    "known_until", "text", "Until this position of the source the rows were last known to be right."
+                ),
+            ),
+        ),
+        Operation(
             "pause-capture",
             "Stop reading the source at a cut until the capture is resumed. A restart does not resume it.",
         ),

@@ -1,6 +1,7 @@
 """A comparison of source and copy, table by table, while both go on.
 
-    pass     read every row of the source; digest the copy's; what differs is in doubt
+    pass     digest the source's rows and the copy's; what differs is in doubt. The server digests where it can, and
+             adds up, and only rows of buckets that differ are read (`buckets`); else all are read, and digested here
     rounds   read what is in doubt again, by key: what still differs, and no change touched meanwhile, is different
 
 What is in doubt is fixed by the pass: later writes add nothing to it. A round is needed only for keys that change all
@@ -14,12 +15,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge.target import Target
+from cdcflow.model.change import KeySet
+from cdcflow.model.keytexts import texts_of
 from cdcflow.model.table import Table
-from cdcflow.ports import Comparison, LogReader
+from cdcflow.ports import Comparison, LogReader, NoText
+from cdcflow.verify.buckets import MOST, MOST_DIFFER, Pass, differing_buckets, no_buckets, plan
 from cdcflow.verify.history import Key, histories
 from cdcflow.verify.port import COUNTED, At, Columns, Comparer, Copy, NotComparable
 from cdcflow.verify.reading import SourceRows
@@ -31,6 +36,8 @@ ROUNDS_MAX = 12
 KEYS_AT_ONCE = 20_000
 """So many keys in doubt are read again; of more, the first of them tell enough."""
 DIFFERENCES_MAX = 20
+
+NONE = pa.table({name: pa.array([], pa.int64()) for name in COUNTED})
 
 _log = structlog.get_logger()
 
@@ -56,13 +63,15 @@ def verify(
     tables: Collection[str] = (),
     *,
     differences_max: int = DIFFERENCES_MAX,
+    keys_max: int = 0,
     pace: Pace = PACE,
     sleep: Callable[[float], None] = time.sleep,
     watch: Callable[[TableReport], None] | None = None,
 ) -> Report:
     """Compare tables (none: all that are captured) of the source with each of the copies.
 
-    `differences_max`: so many rows that differ are reported of a table; all of them are counted. `watch` is told of
+    `differences_max`: so many rows that differ are reported of a table; all of them are counted. `keys_max`: so many of
+    them are named, as `keytexts` writes keys. `watch` is told of
     each table as soon as it is compared.
 
     Raises:
@@ -73,7 +82,9 @@ def verify(
     found = []
     for shape in _selected(comparison.tables(), tables):
         for against, copy in copies.items():
-            one = _Verification(comparison, log, copy, comparer, shape, against, differences_max, pace, sleep).run()
+            one = _Verification(
+                comparison, log, copy, comparer, shape, against, differences_max, keys_max, pace, sleep
+            ).run()
             _log.info("table compared", table=one.table, against=against, verdict=one.verdict, rows=one.rows)
             found.append(one)
             if watch is not None:
@@ -120,6 +131,7 @@ class _Verification:
         shape: Table,
         against: Against,
         differences_max: int,
+        keys_max: int,
         pace: Pace,
         sleep: Callable[[float], None],
     ) -> None:
@@ -130,6 +142,7 @@ class _Verification:
         self._shape = shape
         self._against: Against = against
         self._differences_max = differences_max
+        self._keys_max = keys_max
         self._pace = pace
         self._sleep = sleep
         self._source = SourceRows(comparison, shape.id, rows_per_second=pace.rows_per_second, sleep=sleep)
@@ -146,7 +159,8 @@ class _Verification:
     def _compared(self, report: TableReport) -> TableReport:
         columns, left_out = columns_of(self._shape, self._copy.describe(self._shape.id))
         report = replace(report, left_out=left_out)
-        first = look = self._whole(columns)
+        first, report = self._first(columns, report)
+        look = first
         rounds = 1
         while look.open.num_rows or (look.doubts.num_rows and rounds == 1 and columns.has_key):
             if rounds >= ROUNDS_MAX:
@@ -169,8 +183,21 @@ class _Verification:
             different=sure.num_rows + (beyond if sure.num_rows else 0),
             unsettled=look.open.num_rows,
             differences=self._differences(columns, sure.slice(0, self._differences_max), look),
+            keys=self._named(columns, sure.slice(0, self._keys_max)),
             rounds=rounds,
         )
+
+    def _first(self, columns: Columns, report: TableReport) -> tuple[_Look, TableReport]:
+        """A look at all rows, by digests of the server's where that can be."""
+        if why := no_buckets(self._comparison, columns):
+            return self._whole(columns), replace(report, read_why=why)
+        try:
+            look = self._by_buckets(columns)
+        except NoText as none:
+            return self._whole(columns), replace(report, read_why=str(none))
+        if look is None:
+            return self._whole(columns), replace(report, read_why=MOST_DIFFER)
+        return look, replace(report, by="digests")
 
     # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -188,6 +215,35 @@ class _Verification:
         source = joined(digests) if digests else copy.slice(0, 0)
         doubts = self._comparer.differing(source, copy)
         return self._look(columns, at, found, doubts, source.num_rows, joined(rows) if rows else None)
+
+    def _by_buckets(self, columns: Columns) -> _Look | None:
+        """As `_whole`, of rows in buckets that differ; None: most of them do.
+
+        Raises:
+            NoText: the server has none for some columns.
+        """
+        buckets = plan(self._comparison, columns)
+        summed = Pass(self._source, self._comparison, buckets)
+        fences = self._begun()
+        (at, copied), source = summed.beside(lambda: self._copy.buckets(columns, buckets), fences)
+        found = self._ended(fences)
+        rows = int(pc.sum(source.column("n")).as_py() or 0)
+        numbers = differing_buckets(source, copied)
+        if not numbers:
+            return _Look(at, found, NONE, NONE, rows)
+        if len(numbers) > buckets.count * MOST:
+            return None
+        buckets = buckets.among(numbers)
+        fences = self._begun()
+        digests = [
+            self._comparer.digested(columns, self._comparer.converted(columns, piece.shape, piece.rows))
+            for piece in Pass(self._source, self._comparison, buckets).rows(fences)
+        ]
+        again = self._ended(fences)
+        at, copy = self._copy.digests(columns, buckets)
+        doubts = self._comparer.differing(joined(digests) if digests else copy.slice(0, 0), copy)
+        # Buckets that did not differ were compared by the first pass.
+        return replace(self._look(columns, at, again, doubts, rows, None), reached=found)
 
     def _again(self, columns: Columns, doubts: pa.Table) -> _Look:
         """The rows of some keys."""
@@ -241,6 +297,11 @@ class _Verification:
             raise NotComparable(
                 "rows differ, and they cannot be named by their key, whose type the copy holds as another one"
             ) from None
+
+    def _named(self, columns: Columns, sure: pa.Table) -> tuple[tuple[str, ...], ...]:
+        if not columns.has_key or not sure.num_rows:
+            return ()
+        return tuple(map(tuple, texts_of(KeySet(self._as_source(sure.drop_columns(list(COUNTED)))))))
 
     # ── what is told ────────────────────────────────────────────────────────────────────────────────────────
 

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from cdcflow.merge.digest import Buckets
 from cdcflow.merge.target import Target
 from cdcflow.model.table import Table, TableId
 
@@ -50,11 +51,18 @@ class Copy(Protocol):
             NotComparable: there is none, or it does not have all rows yet.
         """
 
-    def digests(self, columns: Columns) -> tuple[At, pa.Table]:
-        """The key and the digest of every row.
+    def digests(self, columns: Columns, buckets: Buckets | None = None) -> tuple[At, pa.Table]:
+        """The key and the digest of every row; or of those in some buckets.
 
         Raises:
             NotComparable: as `describe`; or it looks otherwise by now.
+        """
+
+    def buckets(self, columns: Columns, buckets: Buckets) -> tuple[At, pa.Table]:
+        """The rows added up by bucket (`merge.digest.sums`). Called beside another thread, which calls none of these.
+
+        Raises:
+            NotComparable: as `digests`.
         """
 
     def rows(self, columns: Columns, keys: pa.Table) -> tuple[At, pa.Table]:

@@ -7,16 +7,15 @@ not at all; it changed, so nothing is concluded from it (`settled`).
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.errors import SourceUnavailable
-from cdcflow.interleave.messages import Chunk, ChunkRead
+from cdcflow.interleave.messages import Chunk, ChunkRead, Visibility
 from cdcflow.model.change import READ, KeySet, Run
 from cdcflow.model.position import Token
 from cdcflow.model.table import OP, Table, TableId
@@ -31,6 +30,24 @@ REPLANNED_MAX = 5
 """So many times a table may be rewritten while it is read."""
 
 TOKEN = Token("verify")
+
+
+class Taken(Protocol):
+    """What became of a chunk."""
+
+    @property
+    def visibilities(self) -> tuple[Visibility, ...]: ...
+    @property
+    def reached(self) -> str | None: ...
+    @property
+    def exhausted(self) -> bool: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def rewritten(self) -> bool: ...
+
+
+T = TypeVar("T", bound=Taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +80,8 @@ class SourceRows:
         fences.seen.append(self._chunks.snapshot())
 
     def end(self, fences: Fences) -> None:
-        """After all that was read: how far the log has to come. A mark behind it lets the log move on where nothing
-        else does."""
+        """After all that was read: how far the log has to come."""
         fences.end = self._comparison.end()
-        self._chunks.write_mark(Token(f"{TOKEN} {uuid.uuid4()}"))
 
     def all(self, fences: Fences) -> Iterator[Piece]:
         """Every row, chunk by chunk.
@@ -74,13 +89,29 @@ class SourceRows:
         Raises:
             NotComparable: the table is rewritten again and again, so that it must be begun anew each time.
         """
+        return self.of(self.walk(fences, self._chunks.read_chunk))
+
+    def of(self, chunks: Iterator[ChunkRead]) -> Iterator[Piece]:
+        """The rows of these chunks."""
+        for read in chunks:
+            if (piece := _rows(read)) is not None:
+                self.wait(piece.rows.num_rows, read.seconds)
+                yield piece
+
+    def walk(self, fences: Fences, take: Callable[[Chunk], T]) -> Iterator[T]:
+        """Take the table chunk by chunk to its end.
+
+        Raises:
+            NotComparable: as `all`.
+        """
         for _ in range(REPLANNED_MAX):
             planned = self._chunks.plan(self._table, 0)
             fences.seen.extend(planned.visibilities)
             kind: Literal["range", "whole"] = "whole" if planned.whole else "range"
             chunk = Chunk(self._table, 0, 1, planned.plan, None, planned.size, TOKEN, kind)
-            while not (read := self._chunks.read_chunk(chunk)).rewritten:
-                yield from self._taken(read, fences)
+            while not (read := take(chunk)).rewritten:
+                fences.seen.extend(read.visibilities)
+                yield read
                 if read.exhausted or planned.whole:
                     return
                 size = _next_size(chunk.size, read.seconds)
@@ -88,6 +119,11 @@ class SourceRows:
             if chunk.number > 1:
                 raise NotComparable("the table was rewritten while it was read; verify it again")
         raise NotComparable("the table was rewritten again and again while it was read; verify it again")
+
+    def wait(self, rows: int, seconds: float) -> None:
+        """Keep to the pace, after so many rows took so long."""
+        if self._rows_per_second:
+            self._sleep(max(0.0, rows / self._rows_per_second - seconds))
 
     def with_keys(self, fences: Fences, shape: Table, keys: pa.Table) -> Iterator[Piece]:
         """The rows that have these keys, in the types of the source's key columns. A key without a row gives none."""
@@ -101,16 +137,9 @@ class SourceRows:
             )
             if read.rewritten:
                 raise SourceUnavailable(f"reading {self._table}: it was rewritten just now")
-            yield from self._taken(read, fences)
+            fences.seen.extend(read.visibilities)
+            yield from self.of(iter([read]))
             left = read.keys_left
-
-    def _taken(self, read: ChunkRead, fences: Fences) -> Iterator[Piece]:
-        fences.seen.extend(read.visibilities)
-        piece = _rows(read)
-        if piece is not None:
-            if self._rows_per_second:
-                self._sleep(max(0.0, piece.rows.num_rows / self._rows_per_second - read.seconds))
-            yield piece
 
 
 def _rows(read: ChunkRead) -> Piece | None:

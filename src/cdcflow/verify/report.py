@@ -11,6 +11,8 @@ Against = Literal["log", "tables"]
 Verdict = Literal["equal", "different", "unsettled", "not compared"]
 """`unsettled`: nothing differs, but some rows changed whenever they were looked at. `not compared`: see the reason."""
 
+By = Literal["digests", "rows"]
+
 What = Literal["missing", "extra", "different", "doubled"]
 """`missing`: the source has a row that the copy has not; `extra`: the copy has one that the source has not;
 `doubled`: the copy has it more than once (or, in a table without a key, another number of times)."""
@@ -48,8 +50,10 @@ class TableReport:
     """What was found of a table. `rows`: as many were read at the source. `position`: up to here in the source's log
     everything is in the comparison, and `offset` is that place in ours. `cut`: of the copy.
 
-    `different`: how many keys differ, of which `differences` are listed. `unsettled`: how many keys changed whenever
-    they were looked at. `left_out`: columns that were not compared, and why.
+    `different`: how many keys differ, of which `differences` are listed, and `keys` names as many as were asked for, as
+    texts. `unsettled`: how many keys changed whenever they were looked at. `left_out`: columns that were not compared,
+    and why. `by`: the server worked out digests, and only rows of which these differed were read; or all rows were
+    read, and `read_why` says why.
     """
 
     table: str
@@ -63,9 +67,12 @@ class TableReport:
     different: int = 0
     unsettled: int = 0
     differences: tuple[Difference, ...] = ()
+    keys: tuple[tuple[str, ...], ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     rounds: int = 1
     seconds: float = 0.0
+    by: By = "rows"
+    read_why: str = ""
 
 
 @dataclass(frozen=True, slots=True)

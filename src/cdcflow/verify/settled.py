@@ -10,17 +10,20 @@ such a key is different. Everything else has to be looked at again.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost
 from cdcflow.interleave.messages import Visibility
 from cdcflow.model.change import TRUNCATE, Kind
-from cdcflow.model.position import Position
+from cdcflow.model.position import Position, Token
 from cdcflow.model.table import OP, Table
 from cdcflow.ports import Comparison, LogReader
 from cdcflow.verify.port import Columns, Comparer
@@ -29,6 +32,7 @@ BACK = 100_000
 """So many rows before a snapshot are looked at first: a transaction can be in the log before it can be seen."""
 
 LOOK_AGAIN_S = 0.05
+NUDGE_AFTER_S = 0.3
 
 
 @dataclass(slots=True)
@@ -62,12 +66,18 @@ def reached(
     end = fences.end
     if end is None:
         raise ValueError("the fences have no end yet")
-    deadline = time.monotonic() + wait_s
+    began = time.monotonic()
+    is_nudged = False
     while True:
         newest = log.newest_checkpoint()
         if newest.position is not None and comparison.covers(newest.position, end):
             break
-        if time.monotonic() > deadline:
+        waited_s = time.monotonic() - began
+        if waited_s > NUDGE_AFTER_S and not is_nudged:
+            is_nudged = True
+            # Beside this: where commits wait for a replica, the mark waits with them.
+            threading.Thread(target=_nudge, args=(comparison,), name="nudge", daemon=True).start()
+        if waited_s > wait_s:
             raise ConfigurationError(
                 f"comparing with {log.name}: it has not come to {end}, where the source was read, in {wait_s:.0f} s",
                 remedy="start the daemon (`cdcflow run`), wait until `cdcflow status` shows no lag, and verify again",
@@ -79,6 +89,12 @@ def reached(
         return Reached(newest.next_offset, newest.position or "", newest.next_offset - 1)
     first, position = found
     return Reached(first, position or newest.position or "", newest.next_offset - 1)
+
+
+def _nudge(comparison: Comparison) -> None:
+    """A mark behind what was read lets the log move on where nothing else does."""
+    with contextlib.suppress(CdcflowError):
+        comparison.chunks.write_mark(Token(f"verify {uuid.uuid4()}"))
 
 
 def _first_unseen(log: LogReader, comparison: Comparison, fences: Fences, last: int) -> tuple[int, str] | None:

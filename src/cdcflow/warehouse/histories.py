@@ -12,7 +12,7 @@ from cdcflow.merge.evolution import Evolution
 from cdcflow.merge.reduce import Layout, Mask, families
 from cdcflow.merge.types import name_sql
 from cdcflow.merge.versions import Versions, layout_of
-from cdcflow.model.change import READ
+from cdcflow.model.change import DELETE, READ
 from cdcflow.model.table import MISSING
 from cdcflow.warehouse import changes
 from cdcflow.warehouse.port import SqlSession
@@ -25,6 +25,7 @@ TRANSACTION_COLUMNS = (
     "last_offset AS last",
     "position AS p",
     "commit_clock AS t",
+    "kind = 'read' AS k",
 )
 
 
@@ -59,7 +60,7 @@ def folding(
                 _moments(session, transactions, asked, views) if asked else None,
                 None if range_.is_first else stands(found.name),
                 _ends_of_segments(living),
-                has_reads=any(f.ops.get(READ) for f in living),
+                has_reads=_has_reads(session, living, transactions),
                 truncates=truncates,
                 since=range_.since,
                 swept=range_.sweep,
@@ -98,9 +99,18 @@ def _transactions(session: SqlSession, files: Sequence[InputFile], views: list[s
         views.append(session.transactions(files, TRANSACTION_COLUMNS))
     else:  # a log that has none
         nothing = "CAST(NULL AS bigint) AS n, CAST(NULL AS bigint) AS begin, CAST(NULL AS bigint) AS last"
-        nothing += ", CAST(NULL AS string) AS p, CAST(NULL AS timestamp) AS t"
+        nothing += ", CAST(NULL AS string) AS p, CAST(NULL AS timestamp) AS t, CAST(NULL AS boolean) AS k"
         views.append(session.view("transactions", f"SELECT * FROM (SELECT {nothing}) WHERE n IS NOT NULL"))  # noqa: S608
     return views[-1]
+
+
+def _has_reads(session: SqlSession, files: Sequence[InputFile], transactions: str) -> bool:
+    """Whether there may be rows of a backfill, or deletes of a repair. These are in transactions of the same kind."""
+    if any(f.ops.get(READ) for f in files):
+        return True
+    if not any(f.ops.get(DELETE) for f in files):
+        return False
+    return bool(session.rows(f"SELECT n FROM {transactions} WHERE k LIMIT 1"))  # noqa: S608  a name of ours
 
 
 def _moments(session: SqlSession, transactions: str, offsets: Collection[int], views: list[str]) -> str:
@@ -112,9 +122,10 @@ def _moments(session: SqlSession, transactions: str, offsets: Collection[int], v
 
 
 def _ends_of_segments(files: Sequence[InputFile]) -> list[int]:
-    """The last offsets of the segments with rows that were read, as they were sealed. An offset is in the first that is
-    not before it. One of a segment without such rows is taken for one of a later segment, and nothing comes of that."""
-    segments = {f.segment.first_offset: f.segment for f in files if f.ops.get(READ)}
+    """The last offsets of the segments with rows that were read, or deleted, as they were sealed. An offset is in the
+    first that is not before it. One of a segment without such rows is taken for one of a later segment, and nothing
+    comes of that."""
+    segments = {f.segment.first_offset: f.segment for f in files if f.ops.get(READ) or f.ops.get(DELETE)}
     return sorted(end for s in segments.values() for end in (*(o for _, o in s.seams), s.last_offset))
 
 

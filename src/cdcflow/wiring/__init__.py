@@ -13,7 +13,7 @@ from cdcflow.wiring.capturing import (
     publisher,
     tried,
 )
-from cdcflow.wiring.commands import commands_in_log
+from cdcflow.wiring.commands import commands_in_log, repairs_in_log
 from cdcflow.wiring.ending import drop, leftovers
 from cdcflow.wiring.findings import continues, doctor, log_problem, store_faults, upload_status
 from cdcflow.wiring.logs import (
@@ -42,6 +42,7 @@ __all__ = [
     "publisher",
     "tried",
     "commands_in_log",
+    "repairs_in_log",
     "continues",
     "drop",
     "leftovers",

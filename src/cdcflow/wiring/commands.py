@@ -1,4 +1,4 @@
-"""The traces of people's commands in a log."""
+"""The traces of people's commands, and of repairs, in a log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from cdcflow.changelog import reader
 from cdcflow.changelog.layout import Layout
 from cdcflow.config import Config, FileLog
-from cdcflow.interleave.progress import CommandRecord, commands_of
+from cdcflow.interleave.progress import CommandRecord, RepairRecord, commands_of, repairs_of
 from cdcflow.wiring.logs import history_layout, log_layout, log_reader
 
 
@@ -18,6 +18,16 @@ def commands_in_log(config: Config, limit: int) -> list[CommandRecord]:
     found: dict[int, CommandRecord] = {}
     for progress in _checkpoints(config):
         found |= {one.number: one for one in commands_of(progress) if one.number not in found}
+        if min(found, default=1) == 1 or len(found) >= limit:
+            break
+    return [found[number] for number in sorted(found)][-limit:]
+
+
+def repairs_in_log(config: Config, limit: int) -> list[RepairRecord]:
+    """The newest repairs that the configured log has a trace of, oldest first."""
+    found: dict[int, RepairRecord] = {}
+    for progress in _checkpoints(config):
+        found |= {one.number: one for one in repairs_of(progress) if one.number not in found}
         if min(found, default=1) == 1 or len(found) >= limit:
             break
     return [found[number] for number in sorted(found)][-limit:]

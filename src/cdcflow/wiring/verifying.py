@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from cdcflow.config import Config, KafkaLog
 from cdcflow.errors import ConfigurationError
@@ -14,9 +15,19 @@ from cdcflow.wiring.logs import history_layout, log_layout, log_reader
 from cdcflow.wiring.warehouses import policies, warehouse
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from cdcflow.changelog.layout import Layout
+    from cdcflow.merge.digest import Buckets
+    from cdcflow.merge.target import Target
+    from cdcflow.model.table import TableId
     from cdcflow.verify import Report, TableReport
-    from cdcflow.verify.port import Copy
+    from cdcflow.verify.job import Pace
+    from cdcflow.verify.port import At, Columns, Comparer, Copy
     from cdcflow.verify.report import Against
+
+
+T = TypeVar("T")
 
 
 def verified(
@@ -25,7 +36,8 @@ def verified(
     *,
     against: Collection[Against],
     differences_max: int,
-    rows_per_second: int | None = None,
+    keys_max: int = 0,
+    pace: Pace | None = None,
     watch: Callable[[TableReport], None] | None = None,
 ) -> Report:
     """Compare the configured source with its log, with its tables in the warehouse, or with both.
@@ -34,7 +46,7 @@ def verified(
         ConfigurationError: there is no log; a package is missing; a name is no table's.
     """
     from cdcflow import local
-    from cdcflow.verify.job import Pace, verify
+    from cdcflow.verify.job import PACE, verify
     from cdcflow.warehouse.formats import format_for
 
     reader = log_reader(config)
@@ -53,14 +65,10 @@ def verified(
     with ExitStack() as stack:
         # First what may not be installed.
         comparer = stack.enter_context(local.comparer(chosen))
-        engine = local.local_engine(place.folder, chosen)
-        stack.callback(engine.close)
         comparison = source.comparison(reader.newest_checkpoint())
         stack.callback(comparison.close)
-        copies: dict[Against, Copy] = {
-            kind: local.copy_of(layout, place, engine, of_log=kind == "log", policies=policies(config))
-            for kind in against
-        }
+        copy = _copies(config, layout, chosen, comparer, stack)
+        copies: dict[Against, Copy] = {kind: copy(kind) for kind in against}
         return verify(
             comparison,
             reader,
@@ -68,6 +76,73 @@ def verified(
             comparer,
             tables,
             differences_max=differences_max,
-            pace=Pace(rows_per_second=rows_per_second),
+            keys_max=keys_max,
+            pace=pace or PACE,
             watch=watch,
         )
+
+
+def _copies(
+    config: Config, layout: Layout, chosen: str, comparer: Comparer, stack: ExitStack
+) -> Callable[[Against], Copy]:
+    """What makes the copies, by the engine that merges: the local one, Spark, or both."""
+    from cdcflow import local
+
+    place, rules = warehouse(config), policies(config)
+
+    @cache
+    def spark() -> Any:  # a session: its class is Spark's room's alone
+        from cdcflow.spark.session import session_for
+
+        return session_for(config)
+
+    def by_spark(kind: Against) -> Copy:
+        from cdcflow.spark.comparing import SparkCopy
+
+        return SparkCopy(spark(), layout, place, chosen, comparer, of_log=kind == "log", policies=rules)
+
+    is_folder = place.is_local and config.merge.catalog is None
+    if config.merge.engine == "spark" or not is_folder:
+        return by_spark
+    engine = local.local_engine(place.folder, chosen, bounded=config.merge.engine == "auto")
+    stack.callback(engine.close)
+
+    def by_local(kind: Against) -> Copy:
+        copy = local.copy_of(layout, place, engine, of_log=kind == "log", policies=rules)
+        return copy if config.merge.engine == "local" else EitherCopy(copy, lambda: by_spark(kind))
+
+    return by_local
+
+
+class EitherCopy:
+    """The local engine's copy, or of tables that this declines another one's. Implements `verify.port.Copy`."""
+
+    def __init__(self, first: Copy, other: Callable[[], Copy]) -> None:
+        self._first = first
+        self._other = other
+        self._made: Copy | None = None
+        self._declined: set[TableId] = set()
+
+    def describe(self, table: TableId) -> Target:
+        return self._answer(table, lambda copy: copy.describe(table))
+
+    def digests(self, columns: Columns, buckets: Buckets | None = None) -> tuple[At, pa.Table]:
+        return self._answer(columns.table, lambda copy: copy.digests(columns, buckets))
+
+    def buckets(self, columns: Columns, buckets: Buckets) -> tuple[At, pa.Table]:
+        return self._answer(columns.table, lambda copy: copy.buckets(columns, buckets))
+
+    def rows(self, columns: Columns, keys: pa.Table) -> tuple[At, pa.Table]:
+        return self._answer(columns.table, lambda copy: copy.rows(columns, keys))
+
+    def _answer(self, table: TableId, ask: Callable[[Copy], T]) -> T:
+        from cdcflow.verify.asking import Declined
+
+        if table not in self._declined:
+            try:
+                return ask(self._first)
+            except Declined:
+                self._declined.add(table)
+        if self._made is None:
+            self._made = self._other()
+        return ask(self._made)

@@ -289,6 +289,14 @@ def test_daemon_is_steered_from_outside_and_keeps_what_it_was_told(
     daemon.wait_until(lambda s: s["state"] == "capturing" and s["rows_captured"] == 1, "the change of meanwhile")
     assert said("table", "reread", "public.orders", "--key", "7", "--key", "9999") == "public.orders: ordered\n"
     daemon.wait_until(lambda s: s.get("rows_read") == 1, "the row")
+    ordered = said("table", "repair", "public.orders", "--key", "7", "--key", "9999", "--known-until", "0/1")
+    assert ordered == "public.orders: ordered\n"
+    daemon.process.kill()  # the order was answered, so it is in the log
+    daemon.process.wait()
+    daemon = run()
+    daemon.wait_until(lambda s: bool(json.loads(said("log", "repairs", "--json"))), "the repair")
+    (repair,) = json.loads(said("log", "repairs", "--json"))
+    assert [repair[name] for name in ("name", "keys", "deleted", "known_until")] == ["orders", 2, 1, "0/1"]
     assert said("ctl", "stop") == "the capture: stopping\n"
     assert daemon.process.wait(WAIT_S) == 0
 
@@ -297,7 +305,15 @@ def test_daemon_is_steered_from_outside_and_keeps_what_it_was_told(
     ]
     told = json.loads(said("log", "commands", "--json"))
     was_refused = "backfill"  # while the capture was paused
-    assert [o["op"] for o in told] == ["pause", "pause-capture", was_refused, "resume-capture", "reread", "stop"]
+    assert [o["op"] for o in told] == [
+        "pause",
+        "pause-capture",
+        was_refused,
+        "resume-capture",
+        "reread",
+        "repair",
+        "stop",
+    ]
     me = user_name(os.getuid())
     assert [one["asked_by"] for one in told] == [
         f"command line, {me}" if one["op"] != "resume-capture" else "control table, postgres" for one in told

@@ -43,6 +43,9 @@ from cdcflow.warehouse.reports import MergeReport
 SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 HISTORIES = int(os.environ.get("CDCFLOW_HISTORIES", "200"))
 MANY = int(os.environ.get("CDCFLOW_HISTORIES_MANY", "4500"))
+REPAIRS = 20
+"""Histories with repairs."""
+
 POLICIES = int(os.environ.get("CDCFLOW_HISTORIES_WITH_POLICIES", "40"))
 KNOWN = 9001
 """A seed of histories with every kind of policy, and columns that are retyped."""
@@ -81,10 +84,11 @@ def run(
     modes: Sequence[Mode] = MODES,
     *,
     with_policies: bool = False,
+    with_repairs: bool = False,
 ) -> Histories:
     """Merge histories and compare after each merge."""
     warehouse = folder / "warehouse"
-    made = Histories(range(seed, seed + count), HandLog(folder / "log"), modes, with_policies)
+    made = Histories(range(seed, seed + count), HandLog(folder / "log"), modes, with_policies, with_repairs)
     for _ in range(rounds):
         made.write_round()
         made.move_away(lambda table: warehouse.joinpath(*table_path(table)))
@@ -136,6 +140,14 @@ def test_histories_of_tables_with_policies_give_what_the_fold_gives(table_format
     if is_known:  # others may have too few changes of shape
         assert made.refused, "no change of shape was refused"
         assert made.versions, "no column was kept beside one of its new type"
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_histories_of_tables_with_repairs_give_what_the_fold_gives(table_format: str, tmp_path: Path) -> None:
+    """Deletes of rows that a repair did not find: of one whose delete the log never got, and of keys that nobody
+    knows."""
+    made = run(SEED, REPAIRS, tmp_path, rounds=ROUNDS, table_format=table_format, with_repairs=True)
+    assert sum(history.covered["repair"] for history in made.listed) > REPAIRS // 2
 
 
 @pytest.mark.long

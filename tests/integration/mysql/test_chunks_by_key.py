@@ -110,6 +110,49 @@ def test_rows_are_found_again_by_the_keys_that_the_log_has(
     assert sorted(row["n"] for row in rows_of(read.run)) == list(range(len(values)))
 
 
+@pytest.mark.parametrize("kind", KEYS)
+def test_repair_deletes_the_keys_that_have_no_row_and_no_others(
+    mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, kind: str
+) -> None:
+    """The keys went through the log's types on the way, and are compared there, value for value."""
+    column, values = KEYS[kind]
+    mysql_database.execute(f"CREATE TABLE t ({column} NOT NULL PRIMARY KEY, n int NOT NULL)")
+    fill(mysql_database, values)
+    capture = make_capture(mysql_database, zero_dates="text" if kind in NO_DATES else "stop")
+    capture.prepare()
+    planned = capture.plan("t")
+    rows = capture.rows("t")
+    keys = pa.table({"k": [row["k"] for row in rows]}, pa.schema([capture.shape("t").row_schema.field("k")]))
+    mysql_database.execute("DELETE FROM t WHERE n % 2 = 1")
+    read = capture.read(planned, kind="keys", keys=KeySet(keys), repairs=True)
+    assert isinstance(read.run, Run)
+    found = rows_of(read.run)
+    count = len(values) // 2
+    assert [row["_op"] for row in found] == ["d"] * count + ["r"] * (len(values) - count)
+    assert sorted(str(row["k"]) for row in found[:count]) == sorted(str(row["k"]) for row in rows if row["n"] % 2)
+    assert sorted(row["n"] for row in found[count:]) == [n for n in range(len(values)) if n % 2 == 0]
+    assert read.deleted == count
+
+
+def test_repair_deletes_the_key_as_it_was_asked_for_and_reads_the_row_as_it_is(
+    mysql_database: MySQLDatabase, capture: MySQLCapture
+) -> None:
+    """For the server 'A' and 'Ä' are 'a', and 'b ' is 'b'; downstream they are two rows, and one of them must go."""
+    mysql_database.execute(
+        "CREATE TABLE t (k varchar(9) COLLATE utf8mb4_general_ci, n int, PRIMARY KEY (k, n))",
+        "INSERT INTO t VALUES ('a', 1), ('b', 1)",
+    )
+    capture.prepare()
+    asked = [("A", 1), ("b ", 1), ("b", 1), ("Ä", 1), ("c", 1), ("a", 2)]
+    keys = pa.table({"k": [k for k, _ in asked], "n": pa.array([n for _, n in asked], pa.int32())})
+    read = capture.read(capture.plan("t"), kind="keys", keys=KeySet(keys), repairs=True)
+    assert isinstance(read.run, Run)
+    found = [(row["_op"], row["k"], row["n"]) for row in rows_of(read.run)]
+    gone = [("A", 1), ("Ä", 1), ("a", 2), ("b ", 1), ("c", 1)]
+    assert sorted(found[:5]) == sorted(("d", k, n) for k, n in gone)
+    assert set(found[5:]) == {("r", "a", 1), ("r", "b", 1)}
+
+
 def fill(database: MySQLDatabase, values: list[Any]) -> None:
     with database.session() as connection, connection.cursor() as cursor:
         cursor.execute("SET sql_mode = 'ALLOW_INVALID_DATES'")
@@ -295,9 +338,11 @@ def test_chunk_of_large_rows_by_key_ends_early_and_leaves_the_rest(
     reads: list[ChunkRead] = []
     while left is not None:
         assert len(reads) < 50, "the keys do not end"
-        reads.append(capture.read(planned, kind="keys", keys=left))
+        reads.append(capture.read(planned, kind="keys", keys=left, repairs=True))
         left = reads[-1].keys_left
-    assert sorted(r["id"] for run in runs_of(reads) for r in rows_of(run)) == [*range(1, 41), 50]
+    found = [(r["_op"], r["id"]) for run in runs_of(reads) for r in rows_of(run)]
+    assert sorted(key for op, key in found if op == "r") == [*range(1, 41), 50]
+    assert [key for op, key in found if op == "d"] == [77], "a key that was left for another chunk is not gone"
     # One comes as it is; what is not known to fit is broken off.
     assert all(run.bytes < (2 << 20) or run.rows <= 1 for run in runs_of(reads))
 

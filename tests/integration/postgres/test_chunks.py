@@ -267,6 +267,13 @@ def test_rows_are_found_again_by_their_keys(database: Database, capture: Capture
         both = capture.read(planned, kind="keys", keys=KeySet(wanted))
         assert both.run is not None
         assert both.run.rows == 2
+        database.execute(f"DELETE FROM {table} WHERE v = {batch.rows['v'][1].as_py()}")
+        repaired = capture.read(planned, kind="keys", keys=KeySet(wanted), repairs=True)
+        assert isinstance(repaired.run, Run)
+        deletes, rows = repaired.run.batches
+        assert repaired.deleted == 1
+        assert pa.Table.from_batches([deletes.rows]).select(wanted.column_names) == wanted.slice(1, 1), table
+        assert rows.rows["v"].to_pylist() == [batch.rows["v"][0].as_py()], table
     planned = capture.plan("public.k_i")
     absent = capture.read(planned, kind="keys", keys=key_set(k=pa.array([77], pa.int64())))
     assert absent.run is not None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,6 +18,10 @@ ROWS = 3000
 HOT = 20
 """Rows that change all the time."""
 SECONDS = 8.0
+MINUTES = float(os.environ.get("MINUTES", "1"))
+"""How long each comparison of `make verify-soak` goes on."""
+KILL_SHARE = 0.3
+"""So many of the comparisons are followed by a kill of the daemon."""
 
 
 def make(shop: ComparedShop) -> None:
@@ -69,19 +75,24 @@ def writing(shop: ComparedShop, seed: int) -> Iterator[None]:
     assert not failed, failed
 
 
-def compare_while_writing(shop: ComparedShop) -> None:
+def compare_while_writing(shop: ComparedShop, seconds: float = SECONDS, *, kills: bool = False) -> None:
     seed = random.SystemRandom().randrange(10**6)
+    chosen = random.Random(seed)
     make(shop)
     shop.start("items")
     shop.merge_until("items", lambda rows: rows.num_rows == ROWS)
+    verdicts: Counter[str] = Counter()
     with writing(shop, seed):
-        until = time.monotonic() + SECONDS
-        verdicts = []
+        until = time.monotonic() + seconds
         while time.monotonic() < until:
             found = shop.verify("--against", "both")
-            verdicts += [table["verdict"] for table in found.values()]
+            verdicts.update(table["verdict"] for table in found.values())
             assert "different" not in verdicts, (seed, found)
-    assert verdicts
+            if kills and chosen.random() < KILL_SHARE:
+                shop.kill()
+                time.sleep(chosen.uniform(0, 2))
+                shop.start("items")
+    assert verdicts["equal"] + verdicts["unsettled"], verdicts
     shop.kill()
     shop.start("items")
     found = shop.verify("--against", "both", code=0)
@@ -97,3 +108,18 @@ def test_nothing_differs_in_postgres_while_it_is_written(postgres_shop: Compared
 def test_nothing_differs_in_mysql_and_mariadb_while_they_are_written(mysql_shop: ComparedShop) -> None:
     """The same, by another server's snapshots."""
     compare_while_writing(mysql_shop)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(0)
+def test_nothing_differs_in_postgres_for_minutes_of_kills(postgres_shop: ComparedShop) -> None:
+    """`make verify-soak`: writers, kills of the daemon, merges, and one comparison after another."""
+    compare_while_writing(postgres_shop, MINUTES * 60, kills=True)
+
+
+@pytest.mark.long
+@pytest.mark.mysql
+@pytest.mark.timeout(0)
+def test_nothing_differs_in_mysql_and_mariadb_for_minutes_of_kills(mysql_shop: ComparedShop) -> None:
+    """The same."""
+    compare_while_writing(mysql_shop, MINUTES * 60, kills=True)

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 from cdcflow import wiring
 from cdcflow.cli.app import app
 from cdcflow.config import load
-from cdcflow.interleave.progress import COMMANDS_KEPT, CommandRecord, Progress
-from cdcflow.model.position import SourceIdentity
+from cdcflow.interleave.progress import COMMANDS_KEPT, CommandRecord, Progress, RepairRecord
+from cdcflow.model.position import Offset, SourceIdentity
+from cdcflow.model.table import TableId
 from cdcflow.testing.sinks import Writer, orders
 
 runner = CliRunner()
@@ -22,7 +23,7 @@ SEGMENT = 30
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A log with two sealed segments and a journal, each with thirty commands more."""
+    """A log with two sealed segments and a journal, each with thirty commands and repairs more."""
     monkeypatch.chdir(tmp_path)
     assert runner.invoke(app, ["init"]).exit_code == 0
     config = load(tmp_path / "cdcflow.yaml")
@@ -32,7 +33,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         writer = Writer.of(log)
         for number in range(number + 1, number + SEGMENT + 1):  # noqa: B020  it goes on where it was
             record = CommandRecord(number, 1_700_000_000_000_000, "ann", "pause", {"a.b": "paused"}, {"priority": 3})
-            progress = progress.with_command(record)
+            repair = RepairRecord(number, TableId("a", "b"), Offset(7), Offset(9), 3, 1, 0, None, "0/9")
+            progress = progress.with_command(record).with_repair(repair)
         writer.append(orders(1))
         writer.checkpoint = replace(writer.checkpoint, progress=progress.to_json())
         writer.cut()
@@ -41,8 +43,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def numbers(*options: str) -> list[int]:
-    result = runner.invoke(app, ["log", "commands", "--json", *options])
+def numbers(*options: str, of: str = "commands") -> list[int]:
+    result = runner.invoke(app, ["log", of, "--json", *options])
     assert result.exit_code == 0, result.output
     return [one["number"] for one in json.loads(result.stdout)]
 
@@ -61,6 +63,21 @@ def test_commands_are_listed_with_who_when_and_what_came_of_it(folder: Path) -> 
     names, line = (text.split() for text in result.stdout.splitlines())
     assert names == ["number", "when", "who", "operation", "with", "outcome"]
     assert line == ["90", "2023-11-14T22:13:20Z", "ann", "pause", "priority=3", "a.b:", "paused"]
+
+
+def test_repairs_are_found_in_older_segments_too(folder: Path) -> None:
+    """Where the log may be wrong about rows must not be forgotten by a seal."""
+    assert numbers("--limit", "200", of="repairs") == list(range(1, 91))
+    assert numbers("--limit", "3", of="repairs") == [88, 89, 90]
+    result = runner.invoke(app, ["log", "repairs", "--limit", "1"])
+    names, line = (text.split() for text in result.stdout.splitlines())
+    assert names == ["number", "table", "offsets", "keys", "deleted", "left", "known", "until", "repaired", "at"]
+    assert line == ["90", "a.b", "7-9", "3", "1", "0", "unknown", "0/9"]
+    result = runner.invoke(app, ["log", "repairs", "--json", "--limit", "1"])
+    assert json.loads(result.stdout) == [
+        {"number": 90, "schema": "a", "name": "b", "first_offset": 7, "last_offset": 9}
+        | {"keys": 3, "deleted": 1, "left": 0, "known_until": None, "position": "0/9"}
+    ]
 
 
 def test_a_log_of_an_older_cdcflow_has_none(folder: Path) -> None:

@@ -14,6 +14,8 @@ from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.sources.buffers import Cells, padded
 from cdcflow.sources.engine.changes import (
+    absent,
+    after_deletes,
     after_truncate,
     merged,
     ops,
@@ -172,3 +174,59 @@ def test_each_row_is_compared_with_its_own() -> None:
     assert same_values(one, other).tolist() == [True, True, False, True, False, False]
     moved = Cells(BUFFER, np.array([0, 3], np.int64), np.array([4, 2], np.int64), np.array([True, False]))
     assert same_values(moved, cells((8, 4), None)).tolist() == [True, True], "NULL has no size"
+
+
+def test_deletes_come_before_the_rows_of_a_repair() -> None:
+    """Each has its key, and says of all other columns that nobody sent them."""
+    rows = pa.RecordBatch.from_pylist([{"id": 5, "a": "a5", "b": "b5"}], schema=ORDERS.row_schema)
+    read = reads(ORDERS, [rows], Position("9"), 7)
+    run = after_deletes(read, ORDERS, pa.table({"id": pa.array([3, 4], pa.int64())}))
+    assert (run.kind, run.transactions, run.rows, run.last_position) == (Kind.READ, 1, 3, "9")
+    deletes, found = run.batches
+    assert flat(deletes) == [(0, 3), (1, 4)]
+    assert flat(found) == [(2, 5)]
+    gone = {"id": 4, "a": None, "b": None, "_op": "d", "_unchanged": ["a", "b"], "_before": None}
+    assert deletes.rows.to_pylist()[1] == gone
+    assert after_deletes(read, ORDERS, pa.table({"id": pa.array([], pa.int64())})) is read
+
+
+def test_delete_of_a_row_that_is_all_key_leaves_nothing_out() -> None:
+    """No column is unchanged, which is NULL and not an empty list."""
+    bare = Table(TableId("public", "bare"), 1, (Column("id", 1, INT), Column("k", 2, TEXT)), ("k", "id"))
+    keys = pa.table({"k": ["x"], "id": pa.array([1], pa.int64())})
+    (deletes,) = after_deletes(reads(bare, [], Position("9"), 7), bare, keys).batches
+    gone = {"id": 1, "k": "x", "_op": "d", "_unchanged": None, "_before": None}
+    assert deletes.rows.to_pylist() == [gone]
+
+
+@pytest.mark.parametrize(
+    ("asked", "found", "gone"),
+    [
+        ([(1, "a"), (1, "b"), (2, "a")], [(1, "b"), (2, "b")], [(1, "a"), (2, "a")]),
+        ([(1, "A")], [(1, "a")], [(1, "A")]),
+        ([(1, "a"), (1, "a ")], [(1, "a ")], [(1, "a")]),
+        ([(1, "a")], [], [(1, "a")]),
+        ([(1, "a")], [(1, "a")], []),
+    ],
+)
+def test_keys_that_no_row_has_are_told_value_for_value(
+    asked: list[tuple[int, str]], found: list[tuple[int, str]], gone: list[tuple[int, str]]
+) -> None:
+    """What the server takes for the same key may be another row downstream, and the other way round."""
+    schema = pa.schema([("k", pa.int64()), ("t", pa.dictionary(pa.int32(), pa.string()))])
+    keys = pa.Table.from_pylist([{"k": k, "t": t} for k, t in asked], schema)
+    rows = [pa.RecordBatch.from_pylist([{"v": 0, "t": t, "k": k}]) for k, t in found]
+    assert [(row["k"], row["t"]) for row in absent(keys, rows).to_pylist()] == gone
+
+
+def test_keys_of_several_parts_are_compared_part_by_part() -> None:
+    """An interval is such a value."""
+    keys = pa.table({"k": [{"days": 1, "us": 2}, {"days": 1, "us": 3}]})
+    rows = [pa.RecordBatch.from_pylist([{"k": {"days": 1, "us": 2}}]), pa.RecordBatch.from_pylist([], keys.schema)]
+    assert absent(keys, rows).to_pylist() == [{"k": {"days": 1, "us": 3}}]
+
+
+def test_keys_with_lists_are_all_taken_for_absent() -> None:
+    """Arrow cannot compare them; a delete before the row does no harm."""
+    keys = pa.table({"k": [[1], [2]]})
+    assert absent(keys, [pa.RecordBatch.from_pydict({"k": [[1]]})]) is keys

@@ -108,7 +108,10 @@ BUGS: dict[str, Callable[..., str]] = {
     "a window goes over the end of a segment": _one_segment,
     "truncates end nothing": _instead("(tr IS NOT NULL AND", "(false AND"),
     "rows that are read again begin anew": _instead("NOT (op = 'r' AND s IS NOT NULL", "NOT (false AND s IS NOT NULL"),
-    "a read's end is exact": _instead("zop <> 'r'", "true"),
+    "a read's end is exact": _instead("zop NOT IN ('r', 'x')", "true"),
+    "a repair's end is exact": _instead("zop NOT IN ('r', 'x')", "zop <> 'r'"),
+    "a repair's delete is the source's": _instead("AND x.k THEN 'x'", "AND x.k THEN 'd'"),
+    "a repair hides no version": _instead("op IN ('r', 'x') AND coalesce(ng", "op = 'r' AND coalesce(ng"),
     "what a read hides is exact": _instead("coalesce(nh < eo, false)", "false"),
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,7 +18,7 @@ from smallsource import ORDERS, Small
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.interleave.limits import Limits
 from cdcflow.interleave.messages import Command, Input, PauseCapture, ResumeCapture
-from cdcflow.interleave.progress import Progress, TableProgress, commands_of
+from cdcflow.interleave.progress import Progress, RepairOrder, TableProgress, commands_of, repairs_of
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Checkpoint, Offset
 from cdcflow.pipeline import ordering
@@ -308,3 +309,59 @@ def test_ordered_keys_are_known_after_a_crash() -> None:
     assert taken_up(replace(waiting, keys_ordered=other.to_text()))[0] == 2, "all of it is read again"
     entry: Any = replace(waiting, keys_ordered=keys.to_text()).to_status(ORDERS.id, 0)
     assert "keys_ordered" not in entry
+
+
+# ── repairing rows ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_rows_are_repaired_by_their_keys(stage: Callable[..., Stage]) -> None:
+    """The keys do not stay in the trace of the command, nor in that of the repair."""
+    on = stage()
+    on.until_done()
+    before = on.memory.checkpoint.next_offset
+    found = on.capture.request("repair", ["public.orders"], keys=[["7"], ["7"]], known_until="0/9")
+    assert found["tables"] == {"public.orders": {"outcome": "ordered"}}
+    while on.memory.checkpoint.next_offset == before or on.states()["public.orders"] != "done":
+        on.told.get(timeout=30)
+    (command,) = commands_of(on.memory.checkpoint.progress)
+    assert (command.op, command.details) == ("repair", {"keys": 1, "known_until": "0/9"})
+    (record,) = repairs_of(on.memory.checkpoint.progress)
+    assert (record.number, record.table, record.keys, record.left) == (1, ORDERS.id, 1, 0)
+    assert (record.first_offset, record.known_until) == (before, "0/9")
+
+
+@pytest.mark.parametrize(
+    ("tables", "rows", "said"),
+    [
+        (["public.orders"], {}, "name one table, and keys"),
+        ([], {"keys": [["7"]]}, "name one table"),
+        (["public.orders"], {"keys": [["secret"]]}, "repairing rows of public.orders: column id is int64"),
+        (["public.orders"], {"keys": []}, "no row has been asked for"),
+        (["public.orders"], {"keys": [[str(n)] for n in range(ordering.REREAD_KEYS_MAX + 1)]}, "more than 10000 keys"),
+    ],
+)
+def test_rows_that_cannot_be_repaired_are_refused(
+    stage: Callable[..., Stage], tables: list[str], rows: dict[str, Any], said: str
+) -> None:
+    """And the refusal does not repeat the values (S03)."""
+    on = stage()
+    on.until_done()
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        on.capture.request("repair", tables, **rows)
+    assert "secret" not in str(caught.value)
+    assert on.commands() == []
+
+
+def test_orders_to_repair_are_known_after_a_crash() -> None:
+    """The checkpoint has them. If the key is another one now, all of the table is read again, which repairs it too."""
+    keys = KeySet(pa.table({"id": pa.array([3, 5], pa.int64())}))
+    order = RepairOrder(4, keys.to_text(), "0/9")
+    waiting = TableProgress("waiting", 1, Offset(1), 1, keys_since=Offset(1), exhausted=True, to_repair=(order,))
+    stored = Progress.from_json(json.loads(json.dumps(Progress({ORDERS.id: waiting}).to_json())))
+    assert stored.tables[ORDERS.id] == waiting
+    assert stored.next_repair == 5
+    assert taken_up(waiting)[0] == 1
+    other = replace(order, keys=KeySet(pa.table({"code": pa.array([3], pa.int64())})).to_text())
+    assert taken_up(replace(waiting, to_repair=(other,)))[0] == 2
+    entry: Any = waiting.to_status(ORDERS.id, 0)
+    assert "to_repair" not in entry

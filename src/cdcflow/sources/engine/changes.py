@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcflow.model.change import TRUNCATE, ChangeBatch, Int64s, Kind, Run
-from cdcflow.model.table import OP, Table
+from cdcflow.model.change import DELETE, TRUNCATE, ChangeBatch, Int64s, Kind, Run
+from cdcflow.model.table import OP, UNCHANGED, Table
 from cdcflow.sources.buffers import Bools, Cells
 
 
@@ -42,6 +42,52 @@ def after_truncate(run: Run, table: Table) -> Run:
     truncate = ChangeBatch(table, np.zeros(1, np.int64), truncation(table))
     shifted = tuple(ChangeBatch(b.table, b.index + 1, b.rows) for b in run.batches)
     return Run(run.xid, run.position, run.commit_ts, run.ends + 1, (truncate, *shifted), Kind.READ)
+
+
+def after_deletes(run: Run, table: Table, keys: pa.Table) -> Run:
+    """The same rows behind a delete of each of these keys."""
+    count = keys.num_rows
+    if not count:
+        return run
+    others = [c.name for c in table.columns if c.name not in table.key]
+    letters = pa.array(np.full(count, DELETE), pa.string())
+    columns = []
+    for field in table.change_schema:
+        if field.name in table.key:
+            columns.append(keys.column(field.name).combine_chunks().cast(field.type))
+        elif field.name == UNCHANGED and others:
+            ends = pa.array(np.arange(count + 1, dtype=np.int32) * len(others))
+            columns.append(pa.ListArray.from_arrays(ends, pa.array(others * count, pa.string()), type=field.type))
+        else:
+            columns.append(letters if field.name == OP else pa.nulls(count, field.type))
+    rows = pa.RecordBatch.from_arrays(columns, schema=table.change_schema)
+    deletes = ChangeBatch(table, np.arange(count, dtype=np.int64), rows)
+    shifted = tuple(ChangeBatch(b.table, b.index + count, b.rows) for b in run.batches)
+    return Run(run.xid, run.position, run.commit_ts, run.ends + count, (deletes, *shifted), Kind.READ)
+
+
+def absent(asked: pa.Table, found: Sequence[pa.RecordBatch]) -> pa.Table:
+    """The keys of `asked` that none of these rows has, value for value: 'A' is not 'a', whatever the server compares.
+
+    Arrow cannot compare lists, so of such keys all are given. A delete in front of the row itself does no harm.
+    """
+    there = [pa.Table.from_batches([rows]).select(asked.column_names).cast(asked.schema) for rows in found]
+    keys = _comparable(pa.concat_tables([asked, *there]))
+    if any(pa.types.is_nested(t) for t in keys.schema.types):
+        return asked
+    at = pa.array(np.arange(keys.num_rows))
+    numbered = pa.table([*keys.columns, at], names=[*map(str, range(keys.num_columns)), "at"])
+    groups = numbered.group_by(numbered.column_names[:-1], use_threads=False)
+    seen = groups.aggregate([("at", "min"), ("at", "max")])
+    return asked.take(seen.filter(pc.less(seen.column("at_max"), asked.num_rows)).column("at_min"))
+
+
+def _comparable(keys: pa.Table) -> pa.Table:
+    """The same with structures as columns of their own, and without dictionaries."""
+    while any(pa.types.is_struct(t) for t in keys.schema.types):
+        keys = keys.flatten()
+    types = [f.type.value_type if pa.types.is_dictionary(f.type) else f.type for f in keys.schema]
+    return pa.table([column.cast(t) for column, t in zip(keys.columns, types, strict=True)], keys.column_names)
 
 
 def ops(letters: Int64s | npt.NDArray[np.uint8]) -> pa.Array:

@@ -26,16 +26,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import pyarrow as pa
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.interleave.messages import Chunk, ChunkRead, Planned, Visibility
-from cdcflow.model.change import KeySet, reads
+from cdcflow.merge.digest import Buckets, Hash
+from cdcflow.model.change import KeySet, Run, reads
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.sources.engine.changes import after_truncate
+from cdcflow.ports.comparing import ChunkSums
+from cdcflow.sources.engine.changes import absent, after_deletes, after_truncate
 from cdcflow.sources.engine.connections import Pool
 
 C = TypeVar("C")
@@ -49,6 +51,11 @@ KEYS_BYTES_MAX = 64 << 20
 WHOLE_BYTES_MAX = 1 << 30
 KEYS_WHERE_WAIT_S = 60
 """How long the server may look for the rows that a predicate is true for."""
+SUM = pa.decimal128(38, 0)
+"""A sum of digests: below 2^60 each, so that there is room for all rows that a table can have."""
+
+
+NO_SUMS = pa.table({"b": pa.array([], pa.int64()), "n": pa.array([], pa.int64()), "t": pa.array([], SUM)})
 
 
 class Rewritten(Exception):
@@ -107,12 +114,34 @@ class OpenTable(Protocol[P, R_co]):
 
     def rows_with(self, keys: KeySet, bytes_max: int) -> tuple[Sequence[pa.RecordBatch], KeySet | None]:
         """The rows that have these keys; a key without a row gives none. Also the keys that were not looked for,
-        because their rows would make more than about `bytes_max`; one is always looked for."""
+        because their rows would make more than about `bytes_max`: the last of `keys`. One is always looked for."""
         ...
 
     def all_rows(self, bytes_max: int) -> Sequence[pa.RecordBatch]:
         """Raises TooLarge where they are more than this, before they are in memory."""
         ...
+
+
+class DigestingTable(OpenTable[P, R_co], Protocol[P, R_co]):
+    """An open table whose server digests rows. `buckets` say what of them; NoText where it cannot."""
+
+    def parts_to_end(self, chunk: Chunk, at_once: int) -> Sequence[P]:
+        """As `parts`; where each ends is known before it is read, whatever comes of it."""
+        ...
+
+    def sums(self, part: P, buckets: Buckets) -> R_co:
+        """A part's rows, added up by the server: its batches are sums (`ports.ChunkSums`), and it never ends early."""
+        ...
+
+    def read_among(self, part: P, buckets: Buckets) -> Callable[[], R_co]:
+        """As `read`, of the rows in some buckets only."""
+        ...
+
+
+class DigestingDialect(Protocol[C_contra]):
+    """A `ChunkDialect` whose tables are `DigestingTable`."""
+
+    def hash(self, connection: C_contra) -> Hash: ...
 
 
 class ChunkDialect(Protocol[C_contra, P, R]):
@@ -155,6 +184,26 @@ class ChunkDialect(Protocol[C_contra, P, R]):
         ...
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken(Generic[R]):
+    """A range chunk's parts. `snapshot`: the first part's."""
+
+    chunk: Chunk
+    snapshot: Snapshot
+    shape: Table
+    found: Sequence[R]
+    reached: ChunkProgress
+    seconds: float
+
+    @property
+    def batches(self) -> list[pa.RecordBatch]:
+        return [b for part in self.found for b in part.batches]
+
+    @property
+    def visibilities(self) -> tuple[Visibility, ...]:
+        return tuple(v for part in self.found for v in part.snapshot.visibilities) or self.snapshot.visibilities
 
 
 class Chunks(Generic[C, P, R]):
@@ -213,6 +262,44 @@ class Chunks(Generic[C, P, R]):
         except Rewritten:
             return ChunkRead(chunk, None, None, (), rewritten=True, seconds=time.monotonic() - began)
 
+    # ── cdcflow.ports.DigestSource, where the dialect's tables are `DigestingTable` ─────────────────────────────
+
+    def hash(self) -> Hash:
+        dialect = cast("DigestingDialect[C]", self._dialect)
+        return self._pool.run("asking what the server hashes with", dialect.hash)
+
+    def sum_chunk(self, chunk: Chunk, buckets: Buckets) -> ChunkSums:
+        began = time.monotonic()
+
+        def sums(table: OpenTable[P, R], part: P) -> Callable[[], R]:
+            found = _digesting(table).sums(part, buckets)
+            return lambda: found
+
+        try:
+            taken = self._taken(chunk, lambda table, at_once: _digesting(table).parts_to_end(chunk, at_once), sums)
+        except Rewritten:
+            return ChunkSums(NO_SUMS, (), rewritten=True, seconds=time.monotonic() - began)
+        return ChunkSums(
+            pa.Table.from_batches(taken.batches, NO_SUMS.schema),
+            taken.visibilities,
+            taken.reached.cursor,
+            taken.reached.exhausted,
+            taken.seconds,
+        )
+
+    def read_among(self, chunk: Chunk, buckets: Buckets) -> ChunkRead:
+        began = time.monotonic()
+        try:
+            return self._as_read(
+                self._taken(
+                    chunk,
+                    lambda table, at_once: _digesting(table).parts_to_end(chunk, at_once),
+                    lambda table, part: _digesting(table).read_among(part, buckets),
+                )
+            )
+        except Rewritten:
+            return ChunkRead(chunk, None, None, (), rewritten=True, seconds=time.monotonic() - began)
+
     def close(self) -> None:
         self._pool.close()
         self._readers.shutdown(wait=True, cancel_futures=True)
@@ -221,15 +308,24 @@ class Chunks(Generic[C, P, R]):
     # ── kinds ───────────────────────────────────────────────────────────────────────────────────────────────
 
     def _range(self, chunk: Chunk) -> ChunkRead:
+        return self._as_read(self._taken(chunk, lambda table, at_once: table.parts(chunk, at_once), _read))
+
+    def _taken(
+        self,
+        chunk: Chunk,
+        split: Callable[[OpenTable[P, R], int], Sequence[P]],
+        take: Callable[[OpenTable[P, R], P], Callable[[], R]],
+    ) -> _Taken[R]:
+        """A range chunk's parts, each taken in a snapshot of its own."""
         at_once = 1 if chunk.single_connection else self._parts_at_once
         later: list[Future[R]] = []
 
         def first(connection: C) -> tuple[Snapshot, Table, float, Callable[[], R] | None]:
             with self._dialect.opened(connection, chunk, None) as table:
                 began = time.monotonic()  # what comes before takes as long for one row as for many
-                parts = table.parts(chunk, at_once)
-                later.extend(self._readers.submit(self._part, chunk, part) for part in parts[1:])
-                return table.snapshot, table.shape, began, table.read(parts[0]) if parts else None
+                parts = split(table, at_once)
+                later.extend(self._readers.submit(self._part, chunk, part, take) for part in parts[1:])
+                return table.snapshot, table.shape, began, take(table, parts[0]) if parts else None
 
         try:
             snapshot, shape, began, decoded = self._run(chunk, first)
@@ -239,32 +335,43 @@ class Chunks(Generic[C, P, R]):
             settle(later)
         found = [decoded(), *(part.result() for part in later)] if decoded is not None else []
         found = _joined(chunk.table, found)
-        reached = self._dialect.reached(chunk, found)
+        return _Taken(chunk, snapshot, shape, found, self._dialect.reached(chunk, found), time.monotonic() - began)
+
+    def _as_read(self, taken: _Taken[R]) -> ChunkRead:
+        snapshot, reached = taken.snapshot, taken.reached
         return ChunkRead(
-            chunk=chunk,
+            chunk=taken.chunk,
             # The earliest snapshot's position and clock: no row of the run is claimed to be newer than it is.
-            run=reads(shape, [b for part in found for b in part.batches], snapshot.position, snapshot.clock_us),
-            shape=shape,
-            visibilities=tuple(v for part in found for v in part.snapshot.visibilities) or snapshot.visibilities,
+            run=reads(taken.shape, taken.batches, snapshot.position, snapshot.clock_us),
+            shape=taken.shape,
+            visibilities=taken.visibilities,
             reached=reached.cursor,
             units_done=reached.units_done,
             exhausted=reached.exhausted,
-            seconds=time.monotonic() - began,
+            seconds=taken.seconds,
         )
 
-    def _part(self, chunk: Chunk, part: P) -> R:
-        def read(connection: C) -> Callable[[], R]:
+    def _part(self, chunk: Chunk, part: P, take: Callable[[OpenTable[P, R], P], Callable[[], R]]) -> R:
+        def taken(connection: C) -> Callable[[], R]:
             with self._dialect.opened(connection, chunk, part) as table:
-                return table.read(part)
+                return take(table, part)
 
-        return self._run(chunk, read)()
+        return self._run(chunk, taken)()
 
     def _keys(self, connection: C, chunk: Chunk) -> ChunkRead:
         assert chunk.keys is not None  # noqa: S101  what kind "keys" means
         with self._dialect.opened(connection, chunk, None) as table:
             began = time.monotonic()
-            rows, left = table.rows_with(chunk.keys.distinct(), self._keys_bytes_max)
-            return replace(self._answer(chunk, table, rows, began), keys_left=left)
+            keys = chunk.keys.distinct()
+            asked = _as_in(table.shape, keys) if chunk.repairs else None
+            rows, left = table.rows_with(keys, self._keys_bytes_max)
+            read = replace(self._answer(chunk, table, rows, began), keys_left=left)
+            if asked is None:
+                return read
+            assert read.run is not None  # noqa: S101  it was just made
+            gone = absent(asked.slice(0, len(keys) - (0 if left is None else len(left))), rows)
+            run = after_deletes(cast(Run, read.run), table.shape, gone)
+            return replace(read, run=run, deleted=gone.num_rows)
 
     def _whole(self, connection: C, chunk: Chunk) -> ChunkRead:
         """Rows without a key cannot be replayed over each other, so they replace what was there."""
@@ -290,6 +397,14 @@ class Chunks(Generic[C, P, R]):
 
     def _run(self, chunk: Chunk, work: Callable[[C], T]) -> T:
         return self._pool.run(f"reading {chunk.table}", work)
+
+
+def _read(table: OpenTable[P, R], part: P) -> Callable[[], R]:
+    return table.read(part)
+
+
+def _digesting(table: OpenTable[P, R]) -> DigestingTable[P, R]:
+    return cast("DigestingTable[P, R]", table)
 
 
 def too_large(table: TableId, bytes_max: int) -> ConfigurationError:
@@ -337,6 +452,20 @@ def _joined(table: TableId, found: Sequence[R]) -> list[R]:
     if any(part.shape != kept[0].shape for part in kept):
         raise SourceUnavailable(f"reading {table}: its columns changed between two parts of a chunk")
     return kept
+
+
+def _as_in(shape: Table, keys: KeySet) -> pa.Table:
+    """Keys as the table's columns have them.
+
+    Raises:
+        Rewritten: they are none of its keys any more.
+    """
+    if set(keys.keys.column_names) != set(shape.key):
+        raise Rewritten
+    try:
+        return keys.keys.select(list(shape.key)).cast(pa.schema([shape.row_schema.field(name) for name in shape.key]))
+    except pa.ArrowException:
+        raise Rewritten from None
 
 
 def settle(futures: Sequence[Future[Any]]) -> None:

@@ -35,6 +35,7 @@ import pymysql
 
 from cdcflow.errors import SourceUnavailable
 from cdcflow.interleave.messages import Chunk, Planned, Visibility
+from cdcflow.merge.digest import Buckets, Hash
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId
@@ -52,7 +53,7 @@ from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.mysql.catalog import CatalogTable
 from cdcflow.sources.mysql.connection import Connection, query
 from cdcflow.sources.mysql.decoders import decode
-from cdcflow.sources.mysql.errors import NO_SUCH_COLUMN, NO_SUCH_INDEX, NO_SUCH_TABLE
+from cdcflow.sources.mysql.errors import NO_SUCH_COLUMN, NO_SUCH_FUNCTION, NO_SUCH_INDEX, NO_SUCH_TABLE
 from cdcflow.sources.mysql.fetch import fetch
 from cdcflow.sources.mysql.images import Extents
 from cdcflow.sources.mysql.keys import KEYS_AT_ONCE, Key, Literals
@@ -126,7 +127,7 @@ class Cursor:
 
 
 class MySQLChunks:
-    """Implements `engine.chunks.ChunkDialect`. Thread-safe.
+    """Implements `engine.chunks.ChunkDialect` and `DigestingDialect`. Thread-safe.
 
     `look_up` finds a captured table as it is now, and `describe` gives its shape. `pool` lends a second connection.
     `rows_max`: no chunk has more rows, however small it would be.
@@ -175,6 +176,16 @@ class MySQLChunks:
 
     def visibility(self, connection: Connection) -> Visibility:
         return self._snapshots.visibility(connection)
+
+    def hash(self, connection: Connection) -> Hash:
+        """MySQL has no MD5 any more from 9.6 on, unless a component is installed."""
+        try:
+            query(connection, "SELECT MD5('')")
+        except pymysql.Error as error:
+            if error.args and error.args[0] in NO_SUCH_FUNCTION:
+                return "sha256"
+            raise
+        return "md5"
 
     def keys_where(self, connection: Connection, table: TableId, predicate: str, keys_max: int) -> KeySet:
         ordered = self._ordered(table)
@@ -243,7 +254,7 @@ class MySQLChunks:
 
 @dataclass(frozen=True, slots=True)
 class OpenTable:
-    """Implements `engine.chunks.OpenTable`. `last`: what the table's last chunk was like."""
+    """Implements `engine.chunks.DigestingTable`. `last`: what the table's last chunk was like."""
 
     connection: Connection
     snapshot: Snapshot
@@ -268,6 +279,20 @@ class OpenTable:
         after = Cursor.from_json(chunk.after).row
         apart = None if last is None else last.stride
         return self.ordered.parts(self.connection, after, bound, wanted, CHUNK_BYTES_MAX, apart)
+
+    def parts_to_end(self, chunk: Chunk, at_once: int) -> list[Part]:
+        bound = Plan.from_json(chunk.plan).bound
+        if bound is None:
+            return []
+        wanted = sizes(max(chunk.size, self.rows_min), at_once if self.ordered.key.is_sought else 1, PART_ROWS_MIN)
+        after = Cursor.from_json(chunk.after).row
+        return self.ordered.parts_to_end(self.connection, after, bound, wanted, CHUNK_BYTES_MAX)
+
+    def sums(self, part: Part, buckets: Buckets) -> PartRead:
+        return self.ordered.sums(self.connection, part, self.snapshot, buckets)
+
+    def read_among(self, part: Part, buckets: Buckets) -> Callable[[], PartRead]:
+        return self.ordered.read_among(self.connection, part, self.snapshot, buckets)
 
     def read(self, part: Part) -> Callable[[], PartRead]:
         return self.ordered.read(self.connection, part, self.snapshot)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -16,9 +16,10 @@ from cdcflow.interleave.messages import Visibility
 from cdcflow.model.change import Uint64s
 from cdcflow.model.position import Position
 from cdcflow.model.table import Table
-from cdcflow.ports import ChunkSource
+from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.catalog import Catalog
+from cdcflow.sources.mysql.connection import Connection
 from cdcflow.sources.mysql.fences import GtidVisibility
 from cdcflow.sources.mysql.gtids import Flavor, MysqlGtids
 from cdcflow.sources.mysql.position import BinlogPosition
@@ -32,21 +33,29 @@ class MySQLComparison:
         flavor: Flavor,
         catalog: Catalog,
         tables: Sequence[Table],
-        chunks: ChunkSource,
+        chunks: Chunks[Connection, Any, Any],
         close: Callable[[], None],
     ) -> None:
         self._flavor: Flavor = flavor
         self._catalog = catalog
         self._tables = tuple(tables)
         self.chunks = chunks
+        self.digests = chunks
         self._close = close
 
     def tables(self) -> Sequence[Table]:
         return self._tables
 
     def end(self) -> Position:
-        end = self._catalog.ask("asking for the end of the binary log", lambda c: binlog_status.end(c, self._flavor))
+        end = self._catalog.ask("asking for the end of the binary log", self._end)
         return BinlogPosition(end.file, end.pos).text
+
+    def _end(self, connection: Connection) -> binlog_status.End:
+        if self._flavor == "mysql":
+            return binlog_status.end(connection, self._flavor)
+        # While a commit waits for a replica MariaDB does not tell the log's end, but where a snapshot is.
+        with binlog_status.snapshot(connection):
+            return binlog_status.snapshot_end(connection)
 
     def covers(self, position: Position, end: Position) -> bool:
         return BinlogPosition.parse(position).coordinate >= BinlogPosition.parse(end).coordinate

@@ -55,6 +55,8 @@ DENIED = frozenset((1044, 1142, 1143))
 """No right to a schema, to a table, or to a column."""
 LOCKED = frozenset((1205, 1213))
 NO_SUCH_INDEX = 1176
+NO_SUCH_FUNCTION = frozenset((1305, 1046))
+"""It would be one of a schema's own then, and none is chosen."""
 TABLE_CHANGED = 1412
 PURGED = 1236
 

@@ -15,9 +15,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError
+from cdcflow.merge.digest import Buckets
 from cdcflow.sources.engine import chunks
+from cdcflow.sources.mysql import digests
 from cdcflow.sources.mysql.catalog import CatalogTable
 from cdcflow.sources.mysql.connection import Connection
 from cdcflow.sources.mysql.decoders import decode
@@ -45,15 +48,19 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class PartRead(chunks.PartRead):
     """What a part's snapshot showed. `reached`: the last row's key; without rows, where the part began. `exhausted`: it
-    is the last part, and nothing is left up to the bound. `key` is the table's."""
+    is the last part, and nothing is left up to the bound. `key` is the table's. `rows_counted`: how many rows there
+    were, where the batches are not all of them; 0 where that is not known."""
 
     bytes: int = 0
     reached: Literals | None = None
     exhausted: bool = False
     key: Key | None = None
+    rows_counted: int | None = None
 
     @property
     def rows(self) -> int:
+        if self.rows_counted is not None:
+            return self.rows_counted
         return sum(batch.num_rows for batch in self.batches)
 
 
@@ -114,6 +121,55 @@ class Ordered:
             parts.append(Part(begin, end, rows_max, False, each))
         left = sum(sizes) - sum(sizes[: len(parts)])
         return [*parts, Part(parts[-1].upto if parts else after, bound, left, True, each)]
+
+    def parts_to_end(
+        self, connection: Connection, after: Literals | None, bound: Literals, sizes: Sequence[int], bytes_max: int
+    ) -> list[Part]:
+        """As `parts`, but no part ends by the number of its rows: the last one too ends at a key that is known."""
+        parts: list[Part] = []
+        each = bytes_max // len(sizes)
+        for size in sizes:
+            begin = parts[-1].upto if parts else after
+            where = _where(self.key, begin, bound)
+            end = self._key_at(connection, f"WHERE {where} ORDER BY {self.key.names} LIMIT 1 OFFSET {size - 1}")
+            if end is None:
+                return [*parts, Part(begin, bound, None, True, each)]
+            self._check_progress(begin, end)
+            parts.append(Part(begin, end, None, False, each))
+        return parts
+
+    def sums(self, connection: Connection, part: Part, snapshot: chunks.Snapshot, buckets: Buckets) -> PartRead:
+        where = _where(self.key, part.after, part.upto)
+        rows = f"{self.entry.sql} {self._index} WHERE {where}"
+        fetched = fetch(connection, digests.sums(self.described, buckets, rows))
+        batch = decode(digests.SUMS, fetched.data, Extents(fetched.start, fetched.end))
+        return PartRead(
+            snapshot=snapshot,
+            shape=self.described.table,
+            batches=(batch,),
+            reached=part.upto,
+            exhausted=part.is_last,
+            key=self.key,
+            rows_counted=int(pc.sum(batch.column("n")).as_py() or 0),
+        )
+
+    def read_among(
+        self, connection: Connection, part: Part, snapshot: chunks.Snapshot, buckets: Buckets
+    ) -> Callable[[], PartRead]:
+        where = f"{_where(self.key, part.after, part.upto)} AND {digests.among(self.described, buckets)}"
+        statement = f"{self.select} {self._index} WHERE {where} ORDER BY {self.key.names}"
+        fetched = fetch(connection, statement, bytes_max=part.bytes_max)
+        reached = part.upto if fetched.is_whole else self._last_key(fetched)
+        return lambda: PartRead(
+            snapshot=snapshot,
+            shape=self.described.table,
+            batches=(self.decoded(fetched),),
+            is_whole=fetched.is_whole,
+            reached=reached,
+            exhausted=fetched.is_whole and part.is_last,
+            key=self.key,
+            rows_counted=0,
+        )
 
     def read(self, connection: Connection, part: Part, snapshot: chunks.Snapshot) -> Callable[[], PartRead]:
         limit = "" if part.rows_max is None else f" LIMIT {part.rows_max}"

@@ -29,6 +29,7 @@ from psycopg import pq
 
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, RightMissing, SourceUnavailable
 from cdcflow.interleave.messages import Chunk, Planned, XidSnapshot
+from cdcflow.merge.digest import Buckets, Hash
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token
 from cdcflow.model.table import Table, TableId
@@ -45,6 +46,7 @@ from cdcflow.sources.engine.chunks import (
 )
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.selection import advice
+from cdcflow.sources.postgres import digests
 from cdcflow.sources.postgres import keys as key_texts
 from cdcflow.sources.postgres.catalog import Relid, describe_all, load, refusals
 from cdcflow.sources.postgres.connection import Connection, literal, map_error, quoted
@@ -99,14 +101,14 @@ SELECT pg_catalog.pg_current_snapshot()::text, pg_catalog.pg_current_wal_insert_
 
 @dataclass(frozen=True, slots=True)
 class PagesRead(PartRead):
-    """A share's rows. `reached`: up to where it was read. `bytes`: what the server sent."""
+    """A share's rows. `reached`: up to where it was read. `bytes`: what the server sent; 0: not known."""
 
     reached: Cursor = _START
     bytes: int = 0
 
 
 class PostgresChunks:
-    """Implements `engine.chunks.ChunkDialect`. Thread-safe.
+    """Implements `engine.chunks.ChunkDialect` and `DigestingDialect`. Thread-safe.
 
     `look_up` finds a captured table by name; `beat` is called with every heartbeat and may raise (the source watches
     its publication there). `take_version` gives a table's row version (see `rewrites`). `pool` is asked for what a
@@ -176,6 +178,9 @@ class PostgresChunks:
         assert row is not None  # noqa: S101  a function's result
         return snapshot_of(row[0])
 
+    def hash(self, connection: Connection) -> Hash:
+        return "md5"
+
     def keys_where(self, connection: Connection, table: TableId, predicate: str, keys_max: int) -> KeySet:
         rel = self._look_up(table)
         if (entry := load(connection, [rel]).get(rel.oid)) is None:
@@ -219,9 +224,10 @@ class PostgresChunks:
     def reached(self, chunk: Chunk, found: Sequence[PagesRead]) -> ChunkProgress:
         planned, (plan, begin) = Plan.from_json(chunk.plan), plan_of(chunk)
         at = found[-1].reached
-        # Parts that end early make others read for nothing.
-        page_bytes = sum(part.bytes for part in found) // max(at.unit - begin.unit, 1)
-        self._pages_max[chunk.table] = max(1, self._bytes_max // 2 // max(page_bytes, 1))
+        if size := sum(part.bytes for part in found):
+            # Parts that end early make others read for nothing.
+            page_bytes = size // max(at.unit - begin.unit, 1)
+            self._pages_max[chunk.table] = max(1, self._bytes_max // 2 // max(page_bytes, 1))
         if at.unit >= plan.units and plan.units == planned.units:
             plan = self._attached(chunk.table, plan)
         later = plan.to_json() if plan.units > planned.units else ""
@@ -310,7 +316,7 @@ class PostgresChunks:
 
 @dataclass(frozen=True, slots=True)
 class OpenTable:
-    """Implements `engine.chunks.OpenTable`. `shares`: what is read of a range chunk."""
+    """Implements `engine.chunks.DigestingTable`. `shares`: what is read of a range chunk."""
 
     connection: Connection
     table: TableId
@@ -327,23 +333,52 @@ class OpenTable:
     def parts(self, chunk: Chunk, at_once: int) -> Sequence[Share]:
         return self.shares
 
+    def parts_to_end(self, chunk: Chunk, at_once: int) -> Sequence[Share]:
+        return self.shares
+
+    def sums(self, part: Share, buckets: Buckets) -> PagesRead:
+        found, is_utf8 = [], self._is_utf8
+        for piece in part.parts:
+            query = digests.sums(self.described, buckets, piece.source, piece.condition, is_utf8=is_utf8)
+            rows, _ = _drained(self.connection, f"COPY ({query}) TO STDOUT (FORMAT binary)", _ALL_BYTES)
+            found.append(decode_copy(rows, digests.SUMS))
+        return PagesRead(self.snapshot, self.shape, tuple(found), reached=Cursor(part.end))
+
+    def read_among(self, part: Share, buckets: Buckets) -> Callable[[], PagesRead]:
+        return self._read(part, " AND " + digests.among(self.described, buckets, is_utf8=self._is_utf8))
+
+    @property
+    def _is_utf8(self) -> bool:
+        return self.connection.info.parameter_status("server_encoding") == "UTF8"
+
     def read(self, part: Share) -> Callable[[], PagesRead]:
+        return self._read(part)
+
+    def _read(self, part: Share, which: str = "") -> Callable[[], PagesRead]:
+        """`which`: a further condition on the rows."""
         decoded: list[Future[pa.RecordBatch]] = []
         size, reached = 0, Cursor(part.end)
         for piece in (piece for p in part.parts for piece in p.pieces()):
             if size >= part.bytes_max:
                 reached = piece.begin
                 break
-            rows, is_whole = self._copied(piece.source, piece.condition, part.bytes_max - size)
+            condition = piece.condition + which
+            rows, is_whole = self._copied(piece.source, condition, part.bytes_max - size)
             size += len(rows.data)
             # Decoded beside the next piece's transfer, so that the server need not wait for it.
             decoded.append(self.decoders.submit(decode_copy, rows, self.described))
             if not is_whole:
-                reached = self._behind(piece, count_rows(rows))
+                reached = self._behind(piece, condition, count_rows(rows))
                 break
         is_whole = reached == Cursor(part.end)
         return lambda: PagesRead(
-            self.snapshot, self.shape, tuple(future.result() for future in decoded), is_whole, reached, size
+            self.snapshot,
+            self.shape,
+            tuple(future.result() for future in decoded),
+            is_whole,
+            reached,
+            # A page's size is not known where only some of its rows came.
+            0 if which else size,
         )
 
     def rows_with(self, keys: KeySet, bytes_max: int) -> tuple[Sequence[pa.RecordBatch], KeySet | None]:
@@ -364,10 +399,10 @@ class OpenTable:
             raise TooLarge
         return [decode_copy(rows, self.described)]
 
-    def _behind(self, piece: Part, rows: int) -> Cursor:
-        """The tuple id of a piece's row with this number, counted from 1."""
+    def _behind(self, piece: Part, condition: str, rows: int) -> Cursor:
+        """The tuple id of the row with this number, counted from 1, of a piece's rows with a condition."""
         row = self.connection.execute(
-            f"SELECT t.ctid::pg_catalog.text FROM {piece.source} AS t WHERE {piece.condition} "  # noqa: S608  quoted
+            f"SELECT t.ctid::pg_catalog.text FROM {piece.source} AS t WHERE {condition} "  # noqa: S608  quoted
             f"OFFSET {rows - 1} LIMIT 1".encode()
         ).fetchone()
         if row is None:

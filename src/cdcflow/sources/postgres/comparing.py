@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,7 @@ from cdcflow.interleave.messages import Visibility
 from cdcflow.model.change import Uint64s
 from cdcflow.model.position import Position
 from cdcflow.model.table import Table
-from cdcflow.ports import ChunkSource
+from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.postgres.catalog import Catalog
 from cdcflow.sources.postgres.connection import Connection
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
@@ -22,11 +22,12 @@ class PostgresComparison:
     """Implements `cdcflow.ports.Comparison`. `close` is the source's."""
 
     def __init__(
-        self, catalog: Catalog, tables: Sequence[Table], chunks: ChunkSource, close: Callable[[], None]
+        self, catalog: Catalog, tables: Sequence[Table], chunks: Chunks[Connection, Any, Any], close: Callable[[], None]
     ) -> None:
         self._catalog = catalog
         self._tables = tuple(tables)
         self.chunks = chunks
+        self.digests = chunks
         self._close = close
 
     def tables(self) -> Sequence[Table]:

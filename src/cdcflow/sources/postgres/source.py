@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from cdcflow.config import Postgres
 from cdcflow.errors import ConfigurationError, HistoryLost
@@ -20,7 +21,6 @@ from cdcflow.model import rereading
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import (
-    ChunkSource,
     Comparison,
     Dropped,
     Finding,
@@ -260,7 +260,7 @@ class PostgresSource:
         )
         return opening.open(lsn_of(checkpoint.position), binary=self._settings.binary and has_binary)
 
-    def chunks(self) -> ChunkSource:
+    def chunks(self) -> Chunks[Connection, Any, Any]:  # Any: the dialect's own parts
         pool = Pool(Connector(self._settings.url, self._connector.secret), "chunks")
         at_once = self._settings.backfill.ranges_at_once
         dialect = PostgresChunks(

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from cdcflow.interleave.limits import Limits
+from cdcflow.interleave.progress import RepairRecord, repairs_of
 from cdcflow.model.change import READ
 from cdcflow.pipeline.attempt import Orders, Pace
 from cdcflow.pipeline.capture import Capture
@@ -67,6 +68,23 @@ class Captured:
         """The ids of a table's rows that chunks brought into the log, in its order."""
         logged, _ = read(self._log)
         return [int(str(change.values["id"])) for _, change in logged[self._kit.named(name)] if change.op == READ]
+
+    def tail(self, name: str, count: int) -> list[tuple[str, int]]:
+        """Op and id of the newest rows of a table in the log."""
+        logged, _ = read(self._log)
+        return [(change.op, int(str(change.values["id"]))) for _, change in logged[self._kit.named(name)]][-count:]
+
+    def wait_for(self, name: str, op: str, key: int) -> None:
+        """Wait until a table's newest row in the log is this one."""
+        deadline = time.monotonic() + reading.PATIENCE_S
+        while self.tail(name, 1) != [(op, key)]:
+            assert self.error is None, f"the capture stopped: {self.error}"
+            assert time.monotonic() < deadline, f"the log's newest row is {self.tail(name, 1)}"
+            time.sleep(0.02)
+
+    def repairs(self) -> list[RepairRecord]:
+        """What the log's newest cut knows of repairs."""
+        return repairs_of(self._log.checkpoint.progress)
 
     def _run(self, capture: Capture) -> None:
         try:

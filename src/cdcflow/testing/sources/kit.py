@@ -15,7 +15,14 @@ from cdcflow.model.table import TableId
 from cdcflow.ports import Source
 
 Act = Literal[
-    "hold commits", "lock tables", "revoke rights", "restore a copy", "spool", "tables without key", "forget history"
+    "hold commits",
+    "lock tables",
+    "revoke rights",
+    "restore a copy",
+    "spool",
+    "tables without key",
+    "forget history",
+    "write past the log",
 ]
 
 S = TypeVar("S", bound=Callable[..., object])
@@ -46,6 +53,10 @@ class SourceKit(Protocol):
 
     def execute(self, *statements: str) -> None:
         """Run these statements in one transaction and commit it."""
+        ...
+
+    def execute_unlogged(self, *statements: str) -> None:
+        """The same, and nothing of it comes into the source's log ("write past the log")."""
         ...
 
     def rows(self, name: str) -> Sequence[Mapping[str, Any]]:

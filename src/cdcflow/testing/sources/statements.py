@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from cdcflow.testing.sources.capturing import Captured
-from cdcflow.testing.sources.kit import SourceKit
+from cdcflow.testing.sources.kit import SourceKit, needs
 from cdcflow.testing.sources.reading import Scenarios
 
 ROWS = "INSERT INTO items VALUES (1, '11'), (2, '22'), (3, NULL)"
@@ -132,6 +132,35 @@ class StatementScenarios(Scenarios):
             source_kit.execute(LAST)
             captured.settle("items")
             assert captured.ids_read("items")[before:] == [1, 3]
+
+    @needs("write past the log")
+    def test_rows_that_the_log_never_told_of_are_right_after_a_repair(self, source_kit: SourceKit) -> None:
+        """One that is gone, one that is new, one with another value, one that the log does have, and a key that neither
+        side has. Deletes come first, and only of what is not there."""
+        source_kit.execute(ROWS)
+        captured = Captured(source_kit)
+        with captured.running():
+            captured.settle("items")
+            source_kit.execute_unlogged(
+                "DELETE FROM items WHERE id = 1",
+                "UPDATE items SET name = 'other' WHERE id = 2",
+                "INSERT INTO items VALUES (4, '44')",
+            )
+            source_kit.execute("UPDATE items SET name = '33' WHERE id = 3")
+            captured.wait_for("items", "u", 3)
+            assert all(op != "d" for op, _ in captured.tail("items", 9)), "the log was told of it"
+            keys = [["1"], ["2"], ["3"], ["4"], ["99"]]
+            answer = captured.order("repair", "items", keys=keys, known_until="here")
+            assert [one["outcome"] for one in answer["tables"].values()] == ["ordered"]
+            captured.settle("items")
+            wrote = captured.tail("items", 5)
+            assert (sorted(wrote[:2]), sorted(wrote[2:])) == ([("d", 1), ("d", 99)], [("r", 2), ("r", 3), ("r", 4)])
+            (record,) = captured.repairs()
+            assert (record.table, record.last_offset - record.first_offset) == (source_kit.table, 4)
+            assert (record.keys, record.deleted, record.left, record.known_until) == (5, 2, 0, "here")
+            assert record.position
+            source_kit.execute("INSERT INTO items VALUES (1, 'again')", LAST)
+            captured.settle("items")
 
     def test_paused_capture_goes_on_without_a_gap(self, source_kit: SourceKit) -> None:
         """What was committed meanwhile is in the source's log, once."""

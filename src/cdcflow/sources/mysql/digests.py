@@ -1,0 +1,164 @@
+"""Rows as digests that MySQL or MariaDB works out: the texts of `merge.digest` in its SQL, column by column. Pure.
+
+    column               text                                        not
+    whole number, BIT    as a number, without the zeros of ZEROFILL
+    DECIMAL              with as many digits behind the point as     beyond 38 digits with ZEROFILL: no harm, see below
+                         its type says
+    text, ENUM, SET      its length in bytes of UTF-8, a colon,      in a character set of which not every byte means
+                         as UTF-8                                    something; `bad_text: replace`
+    JSON                 the same, as the server prints it
+    BINARY, BLOB         hexadecimal
+    DATE                 days since 1970
+    DATETIME, TIMESTAMP  microseconds since 1970
+    TIME                 text like -838:59:59.000000
+                                                                     FLOAT, DOUBLE, geometry, VECTOR
+
+A date that no calendar has is NULL where `zero_dates` says so; else it has a text of its own, which no copy has. Were a
+text ever another one than the copy's, its bucket would differ, and its rows be read: what may never be is one text for
+two values. The same holds for a row whose text is larger than `max_allowed_packet`: its digest is NULL, and is missing
+in the sum.
+"""
+
+# ruff: noqa: S608 - names go through `quoted`
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from cdcflow.merge.digest import DIGEST_BITS, FOLDS, WHOLE_NUMBERS, Buckets, Hash, is_portable
+from cdcflow.merge.types import stored
+from cdcflow.model.table import Identity, TableId
+from cdcflow.ports.comparing import NoText
+from cdcflow.sources.mysql.sql import quoted
+from cdcflow.sources.mysql.tables import DescribedTable, describe
+from cdcflow.sources.mysql.types.charsets import charset_of
+from cdcflow.sources.mysql.types.columns import BINARY_COLLATION, Policy, ServerColumn, TypeCode
+from cdcflow.sources.mysql.types.family import Codec
+from cdcflow.sources.mysql.types.numbers import decimal_metadata
+
+_WHOLE_SETS = ("utf8mb4", "utf8mb3", "ascii", "latin1")
+"""Character sets of which every value means the same to the server and to us."""
+_EPOCH_DAYS = 719_528
+"""TO_DAYS('1970-01-01')."""
+_DATES = (TypeCode.DATE, TypeCode.DATETIME, TypeCode.TIMESTAMP)
+
+SUMS: DescribedTable = describe(
+    TableId("", "sums"),
+    [
+        ServerColumn("b", TypeCode.LONGLONG, 0, nullable=False),
+        ServerColumn("n", TypeCode.LONGLONG, 0, nullable=False),
+        ServerColumn("t", TypeCode.DECIMAL, decimal_metadata(38, 0), nullable=False),
+    ],
+    (),
+    Identity.NOTHING,
+    Policy(),
+)
+"""What `sums` selects."""
+
+
+def sums(described: DescribedTable, buckets: Buckets, rows: str) -> str:
+    """A query: a table's rows added up by bucket. `rows`: what follows FROM.
+
+    Raises:
+        NoText: some columns have none.
+    """
+    number = _digest(_row_text(described, [name for name, _ in buckets.columns], buckets), buckets.hash)
+    each = f"SELECT {_bucket(described, buckets)} AS b, {number} AS d FROM {rows}"
+    # A sum of none but NULL is NULL: of rows that were too large.
+    total = "CAST(IFNULL(SUM(d), 0) AS DECIMAL(38,0))"
+    return f"SELECT CAST(b AS SIGNED), COUNT(*), {total} FROM ({each}) AS each_row GROUP BY b"
+
+
+def among(described: DescribedTable, buckets: Buckets) -> str:
+    """A condition: a row is in some of the buckets."""
+    return f"({_bucket(described, buckets)}) IN ({', '.join(map(str, buckets.only or (-1,)))})"
+
+
+def _bucket(described: DescribedTable, buckets: Buckets) -> str:
+    mask = buckets.count - 1
+    text = _row_text(described, buckets.key, buckets)  # also where it is not used: or a column has none
+    if not buckets.is_of_number:
+        return f"({_digest(text, buckets.hash)} & {mask})"
+    number = quoted(buckets.key[0])
+    shifted = [f"({number} >> {bits} & {mask})" for bits in FOLDS]
+    return f"(({' + '.join([f'({number} & {mask})', *shifted])}) & {mask})"
+
+
+def _digest(text: str, hash_: Hash) -> str:
+    hashed = f"MD5({text})" if hash_ == "md5" else f"SHA2({text}, 256)"
+    return f"CAST(CONV(LEFT({hashed}, {DIGEST_BITS // 4}), 16, 10) AS UNSIGNED)"
+
+
+def _row_text(described: DescribedTable, names: Sequence[str], buckets: Buckets) -> str:
+    types = dict(buckets.columns)
+    known = {c.name: (c, codec) for c, codec in zip(described.columns, described.codecs, strict=True)}
+    wrong = {
+        name: why for name in names if (why := _no_text(*known[name], types[name]) if name in known else "it is gone")
+    }
+    if wrong:
+        raise NoText(wrong)
+    pieces = [piece for name in names for piece in (*_pieces(*known[name]), "'|'")]
+    return f"CONCAT({', '.join(pieces)})"
+
+
+def _no_text(column: ServerColumn, codec: Codec, copied: str) -> str:
+    """Why there is no text of a column's values; empty where there is one."""
+    arrow = codec.arrow
+    if not is_portable(copied):
+        return f"{copied} has no text that is the same everywhere"
+    if copied != stored(arrow).table and not (pa.types.is_integer(arrow) and copied in WHOLE_NUMBERS):
+        return f"the copy holds it as {copied}"
+    if pa.types.is_floating(arrow) or column.type_code in (TypeCode.GEOMETRY, TypeCode.VECTOR):
+        return f"{codec.where.type_text} has no text that is the same everywhere"
+    if arrow == pa.string() and column.collation not in (None, BINARY_COLLATION):
+        charset = charset_of(column.collation or 0).name
+        if charset not in _WHOLE_SETS:
+            return f"its character set is {charset}"
+        if codec.where.bad_text == "replace":
+            return "bad_text is replace"
+    return ""
+
+
+def _pieces(column: ServerColumn, codec: Codec) -> list[str]:
+    """A column's text, in pieces that are put together."""
+    if codec.arrow == pa.string():
+        text = _string(column)
+        measured = [f"OCTET_LENGTH({text})", "':'", text]
+        return [f"IFNULL(CONCAT({', '.join(measured)}), '')"] if column.nullable else measured
+    if column.type_code in _DATES:
+        return [_moment(column, codec)]
+    text = _plain(column, codec.arrow)
+    return [f"IFNULL({text}, '')"] if column.nullable else [text]
+
+
+def _string(column: ServerColumn) -> str:
+    name = quoted(column.name)
+    if column.type_code == TypeCode.JSON or column.collation in (None, BINARY_COLLATION):
+        return f"CAST({name} AS CHAR)"
+    is_plain = column.type_code in (TypeCode.CHAR, TypeCode.VARCHAR, TypeCode.BLOB)
+    charset = charset_of(column.collation or 0).name
+    return name if is_plain and charset == "utf8mb4" else f"CONVERT({name} USING utf8mb4)"
+
+
+def _plain(column: ServerColumn, arrow: pa.DataType) -> str:
+    name = quoted(column.name)
+    if arrow == pa.binary():
+        return f"HEX({name})"
+    if pa.types.is_duration(arrow):
+        return f"CONCAT(OCTET_LENGTH(CAST({name} AS TIME(6))), ':', CAST({name} AS TIME(6)))"
+    if pa.types.is_decimal(arrow) and arrow.precision > 38:
+        return f"CONCAT(OCTET_LENGTH({name}), ':', {name})"
+    return f"{name} + 0"
+
+
+def _moment(column: ServerColumn, codec: Codec) -> str:
+    """Days or microseconds since 1970."""
+    name = quoted(column.name)
+    # TO_DAYS of a day that its month does not have is that of a day of the next month.
+    number = f"TO_DAYS({name}) - {_EPOCH_DAYS}"
+    if column.type_code != TypeCode.DATE:
+        number = f"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {name})"
+    is_day = f"FROM_DAYS(TO_DAYS({name})) <=> DATE({name})"
+    other = "''" if codec.where.zero_dates == "null" else f"CONCAT('?', {name})"
+    return f"IF({is_day}, IFNULL({number}, ''), {other})"

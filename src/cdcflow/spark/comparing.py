@@ -1,0 +1,99 @@
+"""Comparing by Spark: the rows of a copy that no single process would hold, by the live view.
+
+Spark works out digests and sums, and only those come here, as Arrow. Where a type's text is the same within one engine
+only (`merge.digest.LOCAL_ONLY`), all rows come, and are digested where the source's are.
+
+Implements `cdcflow.verify.port.Copy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from cdcflow.changelog.layout import Layout
+from cdcflow.merge import digest
+from cdcflow.merge.policy import DEFAULTS, Policies
+from cdcflow.merge.target import Target
+from cdcflow.merge.types import name_sql
+from cdcflow.model.table import TableId
+from cdcflow.spark.live import SparkReader
+from cdcflow.spark.sql import named
+from cdcflow.verify.asking import Place, asked, check, matching
+from cdcflow.verify.port import At, Columns, Comparer
+from cdcflow.warehouse.paths import Warehouse
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class SparkCopy:
+    """Implements `cdcflow.verify.port.Copy`. `comparer` digests rows that Spark cannot."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        layout: Layout,
+        warehouse: Warehouse,
+        table_format: str,
+        comparer: Comparer,
+        *,
+        of_log: bool,
+        policies: Policies = DEFAULTS,
+    ) -> None:
+        self._spark = spark
+        self._reader = SparkReader(spark, warehouse, table_format)
+        self._place = Place(layout, warehouse, of_log, policies)
+        self._comparer = comparer
+
+    def describe(self, table: TableId) -> Target:
+        return asked(self._reader, self._place, table, lambda _table, _query, target: target)[1]
+
+    def digests(self, columns: Columns, buckets: digest.Buckets | None = None) -> tuple[At, pa.Table]:
+        if not _is_portable(columns):
+            at, rows = self._arrow(columns, lambda query: _all(columns, query))
+            return at, self._comparer.digested(columns, rows)
+        key = columns.key if columns.has_key else ()
+        return self._arrow(columns, lambda query: digest.digests(f"({query})", key, columns.columns, buckets))
+
+    def buckets(self, columns: Columns, buckets: digest.Buckets) -> tuple[At, pa.Table]:
+        return self._arrow(columns, lambda query: digest.sums(f"({query})", buckets))
+
+    def rows(self, columns: Columns, keys: pa.Table) -> tuple[At, pa.Table]:
+        if not columns.has_key and not _is_portable(columns):
+            at, rows = self._arrow(columns, lambda query: _all(columns, query))
+        else:
+            with self._given(columns, keys) as wanted:
+                at, rows = self._arrow(columns, lambda query: matching(columns, f"({query})", wanted))
+        # Values as the source's rows have them, and not as Spark sends them.
+        return at, self._comparer.matching(columns, rows, keys)
+
+    def _arrow(self, columns: Columns, question: Callable[[str], str]) -> tuple[At, pa.Table]:
+        def ask(_table: Any, query: str, target: Target) -> pa.Table:
+            check(columns, target)
+            return self._spark.sql(question(query)).toArrow()
+
+        return asked(self._reader, self._place, columns.table, ask)
+
+    @contextmanager
+    def _given(self, columns: Columns, keys: pa.Table) -> Iterator[str]:
+        """A view of these keys."""
+        types = {f"k{i}": columns.type_of(name) for i, name in enumerate(columns.key)}
+        # A moment without a zone would come as one with the session's.
+        listed = [f"CAST({name} AS {types.get(name, 'bigint')}) AS {name}" for name in keys.column_names]
+        name = named(self._spark.createDataFrame(keys).selectExpr(*listed), "wanted")
+        try:
+            yield name
+        finally:
+            self._spark.catalog.dropTempView(name)
+
+
+def _is_portable(columns: Columns) -> bool:
+    return all(digest.is_portable(type_) for _, type_ in columns.columns)
+
+
+def _all(columns: Columns, query: str) -> str:
+    return f"SELECT {', '.join(name_sql(name) for name, _ in columns.columns)} FROM ({query})"  # noqa: S608  name_sql

@@ -1,0 +1,140 @@
+"""A copy that a live view shows, whichever engine reads it: a question is asked of a table's rows in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from cdcflow.changelog.layout import Layout
+from cdcflow.merge import digest
+from cdcflow.merge.format import Format
+from cdcflow.merge.policy import Policies
+from cdcflow.merge.target import Target
+from cdcflow.merge.types import name_sql
+from cdcflow.model.table import TableId
+from cdcflow.verify.port import At, Columns, NotComparable
+from cdcflow.warehouse import live
+from cdcflow.warehouse.cut import Cut
+from cdcflow.warehouse.live import Live, NewestCut, PastTable, Reader
+from cdcflow.warehouse.paths import Warehouse
+from cdcflow.warehouse.port import Snapshot, SqlSession
+from cdcflow.warehouse.segments import InputFile
+
+Answer = TypeVar("Answer")
+
+Ask = Callable[[PastTable[Any], str, Target], Answer]
+"""What is asked of a table's rows: the table, a query of its rows, and what its columns are."""
+
+
+class Declined(NotComparable):
+    """The engine does not read this table; another one does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What a copy is made of. `of_log`: the log alone is the copy, and what is merged already is not looked at."""
+
+    layout: Layout
+    warehouse: Warehouse
+    of_log: bool
+    policies: Policies
+
+
+def asked(reader: Reader[Any], place: Place, table: TableId, ask: Ask[Answer]) -> tuple[At, Answer]:
+    """The answer, and where in the log the copy is.
+
+    Raises:
+        NotComparable: the table cannot be shown.
+    """
+    asking = _AskingReader(reader, ask, place.of_log)
+    name = str(table)
+    found: Live[Answer] = live.read(asking, place.layout, place.warehouse, [name], policies=place.policies)
+    if name in found.left_out:
+        why = found.left_out[name]
+        raise (Declined if reader.remedy in why else NotComparable)(why)
+    if not found.cut:
+        raise NotComparable("the log has no sealed segment yet; verify again a little later")
+    if name not in found:
+        state = found.incomplete.get(name, "not read")
+        raise NotComparable(f"its existing rows are not all in the log (state: {state})")
+    return At(found.cut, found.offset), found[name]
+
+
+def matching(columns: Columns, rows: str, wanted: str) -> str:
+    """A query: the rows whose key is wanted; of a table without a key those whose digest is."""
+    names = [name_sql(name) for name, _ in columns.columns]
+    listed = ", ".join(f"r.{name}" for name in names)
+    if not columns.has_key:
+        number = digest.digest(digest.row_text([(f"r.{name_sql(n)}", type_) for n, type_ in columns.columns]))
+        return f"SELECT {listed} FROM {rows} r LEFT SEMI JOIN {wanted} w ON {number} = w.d"  # noqa: S608  name_sql
+    same = " AND ".join(f"r.{name_sql(name)} <=> w.k{i}" for i, name in enumerate(columns.key))
+    return f"SELECT {listed} FROM {rows} r LEFT SEMI JOIN {wanted} w ON {same}"  # noqa: S608  name_sql
+
+
+def check(columns: Columns, target: Target) -> None:
+    """
+    Raises:
+        NotComparable: the copy looks otherwise by now.
+    """
+    types = {c.name: c.type for c in target.columns}
+    if any(types.get(name) != type_ for name, type_ in columns.columns):
+        raise NotComparable("its columns were changed while it was compared; compare it again")
+
+
+class _AskingReader(Generic[Answer]):
+    """A reader of which a table's rows are what was asked of them. Implements `warehouse.live.Reader`."""
+
+    def __init__(self, reader: Reader[Any], ask: Ask[Answer], of_log: bool) -> None:
+        self._reader = reader
+        self._ask = ask
+        self._of_log = of_log
+        self.remedy = reader.remedy
+        self.rules: Format = reader.rules
+
+    def cuts(self) -> NewestCut:
+        return _NoCuts() if self._of_log else self._reader.cuts()
+
+    def table(self, path: Sequence[str]) -> _AskedTable[Answer]:
+        return _AskedTable(self._reader.table(path), self._ask)
+
+    def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
+        return self._reader.located(layout, files, room)
+
+    def declines(self, files: Sequence[InputFile]) -> str | None:
+        return self._reader.declines(files)
+
+    def is_gone(self, error: BaseException) -> bool:
+        return self._reader.is_gone(error)
+
+
+@dataclass(frozen=True, slots=True)
+class _AskedTable(Generic[Answer]):
+    """Implements `warehouse.live.PastTable`."""
+
+    table: PastTable[Any]
+    ask: Ask[Answer]
+
+    @property
+    def session(self) -> SqlSession:
+        return self.table.session
+
+    def as_of(self, version: int) -> Snapshot:
+        return self.table.as_of(version)
+
+    def base(self) -> str:
+        return self.table.base()
+
+    def result(self, query: str, target: Target) -> Answer:
+        return self.ask(self.table, query, target)
+
+    def close(self) -> None:
+        self.table.close()
+
+
+class _NoCuts:
+    """Of a log that nothing was merged of."""
+
+    def newest(self) -> Cut | None:
+        return None

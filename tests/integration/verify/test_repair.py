@@ -1,0 +1,90 @@
+"""`cdcflow repair` mends the rows that differ, and nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from comparedshop import ComparedShop
+
+ROWS = 200
+
+
+def make(shop: ComparedShop) -> None:
+    rows = ", ".join(f"({n}, 'name {n}')" for n in range(ROWS))
+    shop.execute("CREATE TABLE items (id int PRIMARY KEY, name varchar(40))", f"INSERT INTO items VALUES {rows}")
+    shop.start("items")
+    shop.merge_until("items", lambda found: found.num_rows == ROWS)
+
+
+def wrong(rows: pa.Table) -> pa.Table:
+    """A row is missing, one is extra, one is off."""
+    listed: list[dict[str, Any]] = [row for row in rows.to_pylist() if row["id"] != 3]
+    listed.append({**listed[0], "id": ROWS + 7})
+    next(row for row in listed if row["id"] == 5)["name"] = "off"
+    return pa.Table.from_pylist(listed, schema=rows.schema)
+
+
+def repaired(shop: ComparedShop) -> None:
+    make(shop)
+    shop.edit("items", wrong)
+    shop.execute("UPDATE items SET name = 'published' WHERE id = 1")
+    shop.merge_until("items", lambda rows: "published" in rows.column("name").to_pylist())
+    assert shop.verify(code=1)["items/tables"]["different"] == 3
+    said = shop.said("repair", f"{shop.schema}.items", code=0)
+    assert f"{shop.schema}.items: 3 rows were read again" in said
+    assert "source and copy agree" in said
+    assert shop.verify(code=0)["items/tables"]["verdict"] == "equal", "before any merge: through the log"
+    found = shop.merge_until("items", lambda rows: rows.num_rows == ROWS)
+    names = dict(zip(found.column("id").to_pylist(), found.column("name").to_pylist(), strict=True))
+    assert names == {n: "published" if n == 1 else f"name {n}" for n in range(ROWS)}
+    [record] = [line for line in shop.said("log", "repairs").splitlines() if f"{shop.schema}.items" in line]
+    assert record.split()
+
+
+def test_rows_that_differ_in_postgres_are_mended(postgres_shop: ComparedShop) -> None:
+    """The printed remedy, followed to the letter."""
+    repaired(postgres_shop)
+
+
+@pytest.mark.mysql
+def test_rows_that_differ_in_mysql_and_mariadb_are_mended(mysql_shop: ComparedShop) -> None:
+    """The same."""
+    repaired(mysql_shop)
+
+
+@pytest.mark.mysql
+def test_rows_that_the_servers_log_never_told_of_are_mended(mysql_shop: ComparedShop) -> None:
+    """M09: a session may switch its log off. The log's fold is wrong then, and the tables with it."""
+    shop = mysql_shop
+    make(shop)
+    shop.execute(
+        "SET SESSION sql_log_bin = 0",
+        "DELETE FROM items WHERE id = 3",
+        "UPDATE items SET name = 'unlogged' WHERE id = 5",
+        f"INSERT INTO items VALUES ({ROWS + 7}, 'unlogged')",
+    )
+    found = shop.verify("--against", "both", code=1)
+    assert {name: (t["verdict"], t["different"]) for name, t in found.items()} == {
+        "items/log": ("different", 3),
+        "items/tables": ("different", 3),
+    }
+    assert {d["key"]["id"]: d["what"] for d in found["items/log"]["differences"]} == {
+        3: "extra",
+        5: "different",
+        ROWS + 7: "missing",
+    }
+    assert "cdcflow repair" in shop.said("verify", code=1)
+    shop.said("repair", code=0)
+    shop.verify("--against", "both", code=0)
+    shop.merge_until("items", lambda rows: "unlogged" in rows.column("name").to_pylist())
+    shop.verify("--against", "both", code=0)
+
+
+def test_repair_without_a_daemon_says_so(postgres_shop: ComparedShop) -> None:
+    """Only a daemon writes the log."""
+    shop = postgres_shop
+    make(shop)
+    shop.stop()
+    assert "start `cdcflow run`, then repair again" in shop.said_error("repair")

@@ -1,0 +1,74 @@
+"""A transaction that is in the source's log, and cannot be seen at the source yet, is no difference (W03)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from comparedshop import ComparedShop
+from tests.servers.mysql import MySQLServer
+from tests.servers.postgres import Database, PostgresServer
+
+from cdcflow import wiring
+from cdcflow.config import load
+from cdcflow.verify.job import Pace
+from cdcflow.verify.report import TableReport
+
+
+def compared(shop: ComparedShop) -> TableReport:
+    [found] = wiring.verified(load(shop.file), against=["log"], differences_max=5, pace=Pace(seal_wait_s=0.01)).tables
+    return found
+
+
+def make(shop: ComparedShop) -> None:
+    shop.execute(
+        "CREATE TABLE items (id int PRIMARY KEY, name varchar(20))",
+        "INSERT INTO items VALUES (1, 'before'), (2, 'before'), (3, 'before')",
+    )
+    shop.start("items")
+    shop.merge_until("items", lambda rows: rows.num_rows == 3)
+    assert compared(shop).verdict == "equal"
+
+
+def see(shop: ComparedShop) -> None:
+    """What a comparison says while row 1 is changed in the log alone."""
+    shop.merge_until("items", lambda rows: "after" in rows.column("name").to_pylist())
+    found = compared(shop)
+    assert (found.verdict, found.unsettled, found.differences) == ("unsettled", 1, ())
+
+
+@contextlib.contextmanager
+def hanging(database: Database, server: PostgresServer) -> Iterator[None]:
+    def commit() -> None:
+        with database.session() as connection:
+            connection.execute("SET synchronous_commit = on")
+            connection.execute("UPDATE items SET name = 'after' WHERE id = 1")
+
+    with ThreadPoolExecutor(1) as committing, server.holding_commits():
+        committed = committing.submit(commit)
+        yield
+    committed.result()
+
+
+def test_change_that_postgres_does_not_show_yet_is_no_difference(own_postgres: PostgresServer, tmp_path: Path) -> None:
+    """Its commit waits for a standby; the log has it already."""
+    database = own_postgres.create_database("ghost")
+    with ComparedShop.on_postgres(database, tmp_path) as shop:
+        make(shop)
+        with hanging(database, own_postgres):
+            see(shop)
+        assert compared(shop).verdict == "equal"
+
+
+@pytest.mark.mysql
+def test_change_that_mysql_and_mariadb_do_not_show_yet_is_no_difference(own_mysql: MySQLServer, tmp_path: Path) -> None:
+    """Its commit waits for a replica, and every other commit behind it: so does any mark."""
+    database = own_mysql.create_database("ghost")
+    with ComparedShop.on_mysql(database, tmp_path) as shop:
+        make(shop)
+        with database.holding_commit("UPDATE items SET name = 'after' WHERE id = 1"):
+            see(shop)
+        assert compared(shop).verdict == "equal"

@@ -1,0 +1,40 @@
+"""A source's rows as this process digests them, beside what the server makes of them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pyarrow as pa
+
+from cdcflow.local.comparing import DuckComparer
+from cdcflow.merge import digest
+from cdcflow.merge.digest import BUCKETS_MAX, Buckets, Hash
+from cdcflow.merge.types import stored
+from cdcflow.model.table import Table
+from cdcflow.verify.port import Columns
+
+
+def buckets_of(shape: Table, *names: str, key: tuple[str, ...] = ("id",), hash_: Hash = "md5") -> Buckets:
+    """Of these columns of a table as its copy holds them, so many that a small key has one to itself."""
+    types = {c.name: stored(c.type.arrow).table for c in shape.columns}
+    columns = tuple((name, types[name]) for name in dict.fromkeys((*key, *names)))
+    return Buckets(columns, key, BUCKETS_MAX, hash_)
+
+
+def here(shape: Table, rows: pa.RecordBatch, buckets: Buckets) -> dict[int, tuple[int, int]]:
+    """By bucket the rows and the sum of their digests, in DuckDB."""
+    comparer = DuckComparer()
+    columns = Columns(shape.id, buckets.columns, buckets.key, has_key=True)
+    try:
+        converted = comparer.converted(columns, shape, pa.Table.from_batches([rows]))
+        return by_bucket(comparer._session.over(converted, digest.sums("{}", buckets)))
+    finally:
+        comparer.close()
+
+
+def by_bucket(sums: pa.Table | pa.RecordBatch) -> dict[int, tuple[int, int]]:
+    return {row["b"]: (row["n"], int(row["t"])) for row in sums.to_pylist()}
+
+
+def with_other_key(buckets: Buckets, *key: str) -> Buckets:
+    return dataclasses.replace(buckets, key=key)
