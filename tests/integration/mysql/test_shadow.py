@@ -74,11 +74,11 @@ def test_rows_of_many_types_are_checked_and_none_is_blamed(
         on.until(lambda s: {t["state"] for t in s.get("tables", {}).values()} == {"done"}, "the backfill")
         for id_, values in enumerate(rows):
             mysql_database.execute(f"INSERT INTO t VALUES ('Zoë', {id_}, 0, {values})")
-            before = on.capture.counts()["shadow_checks"]
+            before = checks({"counts": on.capture.counts()})
 
-            def is_checked(status: dict[str, Any], change: str = f"id = {id_}", before: Any = before) -> bool:
+            def is_checked(status: dict[str, Any], id_: int = id_, before: int = before) -> bool:
                 # Again and again: a change that comes before the next check is due is none that is taken.
-                mysql_database.execute(f"UPDATE t SET changes = changes + 1 WHERE {change}")
+                mysql_database.execute(f"UPDATE t SET changes = changes + 1 WHERE id = {id_}")
                 return checks(status) > before + 1
 
             on.until(is_checked, f"checks of row {id_}")

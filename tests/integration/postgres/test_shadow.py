@@ -43,10 +43,10 @@ def test_rows_of_all_types_are_checked_and_none_is_blamed(database: Database, tm
     with watched(tmp_path, database, "public.v", "public.r") as on:
         on.until(lambda s: {t["state"] for t in s.get("tables", {}).values()} == {"done"}, "the backfill")
         for table, id_ in changed:
-            before = on.capture.counts()["shadow_checks"]
+            before = checks({"counts": on.capture.counts()})
 
             def is_checked(
-                status: dict[str, Any], row: str = f"{table} SET id = id WHERE id = {id_}", before: Any = before
+                status: dict[str, Any], row: str = f"{table} SET id = id WHERE id = {id_}", before: int = before
             ) -> bool:
                 # Again and again: a change that comes before the next check is due is none that is taken.
                 database.execute(f"UPDATE {row}")
