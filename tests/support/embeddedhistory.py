@@ -37,6 +37,7 @@ class EmbeddedHistory:
         self._names = names
         self._numbers = itertools.count(1)
         self._of: list[tuple[int, int]] = []
+        self._begun: set[tuple[int, int]] = set()
         columns = [f"{n} {t}" for n, t in zip(COLUMNS, ("bigint", "int", "string"), strict=True)]
         columns += [f"{name} {type_}" for name, type_ in ends.columns(names)]
         self.run(f"CREATE TABLE t ({', '.join(columns)}, {OFFSET} bigint, {MISSING} array<string>)")
@@ -60,7 +61,10 @@ class EmbeddedHistory:
             [{"n": n, "p": position_of(n), "t": time_of(n), "k": n in read} for n in numbers],
             _TRANSACTIONS,
         )
-        asked = {o: n for o, n in self._of if o == since or (n, o) in truncates}
+        asked = {o: n for o, n in self._of if (n, o) in truncates}
+        if since and (begun := max(((o, n) for o, n in self._of if o <= since), default=None)) is not None:
+            asked[since] = begun[1]  # nothing may have come since
+            self._begun.add((since, begun[1]))
         moments = self._table(
             "moments", [{"o": o, "p": position_of(n), "t": time_of(n)} for o, n in asked.items()], _MOMENTS
         )
@@ -108,8 +112,9 @@ class EmbeddedHistory:
             assert (fp, ft) == (position_of(of[f]), time_of(of[f]))
             if o is None:
                 assert (op, ot, ox) == (None, None, None)
-            elif o in of:
-                assert (op, ot) == (position_of(of[o]), time_of(of[o]))
+            else:
+                numbers = {n for since, n in self._begun if since == o} | ({of[o]} if o in of else set())
+                assert (op, ot) in {(position_of(n), time_of(n)) for n in numbers}
             found.append(((values[0],), Version(row, left, End(f, fx), None if o is None else End(o, ox), offset)))
         return sorted(found, key=lambda kv: (str(kv[0]), kv[1].start.offset))
 

@@ -73,12 +73,17 @@ class HandLog:
             by_shape.setdefault(table, []).append(row)
         self.next_offset = first + max(len(rows), 1)  # a segment is never empty: one offset goes to a table unseen
         self.cut += 1
-        room = Layout(self.root).segment(first, self.next_offset - 1)
+        begun = self.root.with_name(f"{self.root.name} begun")
+        room = Layout(begun).segment(first, self.next_offset - 1)
         room.mkdir(parents=True)
         files = tuple(self._file(room, table, listed) for table, listed in by_shape.items())
         if self.has_transactions:
             files = (_transactions(room, numbers, self.reads), *files)
-        mergelog.seal(self.root, self.log_id, (first, self.next_offset - 1), self.cut, files, self.progress)
+        mergelog.seal(begun, self.log_id, (first, self.next_offset - 1), self.cut, files, self.progress)
+        # As a whole, as the sinks do: somebody may be reading the log.
+        placed = Layout(self.root).segment(first, self.next_offset - 1)
+        placed.parent.mkdir(parents=True, exist_ok=True)
+        room.rename(placed)
         return self.cut
 
     def _file(self, room: Path, table: Table, rows: list[dict[str, Any]]) -> SegmentFile:

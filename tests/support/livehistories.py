@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from cdcflow import local
 from cdcflow.local.deltalog import DeltaLog
 from cdcflow.local.engine import LocalCuts, LocalEngine
 from cdcflow.local.iceberg import IcebergTable
-from cdcflow.merge.policy import DEFAULTS, Policies
+from cdcflow.merge.policy import DEFAULTS, Mode, Policies
 from cdcflow.model.table import Table
 from cdcflow.warehouse import job
 from cdcflow.warehouse.live import Live
@@ -99,11 +99,18 @@ class Here:
 
 
 def run(
-    parties: Parties, seed: int, count: int, folder: Path, rounds: int, *, with_policies: bool = False
+    parties: Parties,
+    seed: int,
+    count: int,
+    folder: Path,
+    rounds: int,
+    modes: Sequence[Mode] = ("current",),
+    *,
+    with_policies: bool = False,
 ) -> Histories:
     """Compare the live view before merges, between their commits, and after them."""
     warehouse = folder / "warehouse"
-    made = Histories(range(seed, seed + count), HandLog(folder / "log"), with_policies=with_policies)
+    made = Histories(range(seed, seed + count), HandLog(folder / "log"), modes, with_policies)
     chance = random.Random(seed)
     lost: set[str] = set()
     published: set[str] = set()
@@ -112,7 +119,8 @@ def run(
         live = parties.read_live(made.log.root, warehouse)
         assert live.cut == made.log.cut
         wrong = [
-            f"CDCFLOW_HISTORY_SEED={history.seed} CDCFLOW_HISTORIES=1, {told}, cut {made.log.cut}: {found}"
+            f"CDCFLOW_HISTORY_SEED={history.seed} CDCFLOW_HISTORIES=1, {told}, cut {made.log.cut},"
+            f" {history.merged.mode}: {found}"
             for history in made.listed
             if (found := _difference(history, live, parties, is_lost=str(history.id) in lost)) is not None
         ]

@@ -5,16 +5,31 @@ Columns are called by their numbers, so that a rename changes nothing.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import groupby
 from typing import Any
 
 import pyarrow as pa
+from handlog import position_of, time_of
 from mergehistories import State, Written
 
-from cdcflow.merge.fold import Change, Row, append, fold, soft_delete, swept, swept_softly
+from cdcflow.merge.fold import (
+    Change,
+    End,
+    Follows,
+    History,
+    Row,
+    append,
+    fold,
+    go_on,
+    soft_delete,
+    swept,
+    swept_softly,
+)
 from cdcflow.merge.policy import Mode, TablePolicy
 from cdcflow.model.table import Column, Table
 
@@ -62,6 +77,8 @@ class Folded:
         self.rows: dict[tuple[object, ...], Row] = {}
         self.shape: Table | None = None
         self.known: set[str] = set()
+        self.since = 0
+        """Where the newest backfill began; only of a history."""
 
     def add(self, changes: Iterable[Written]) -> None:
         """What is merged at one time. Rows without a key are told apart by the columns of the newest shape."""
@@ -70,8 +87,7 @@ class Folded:
             listed = list(_in_shape(listed[-1][0], listed))
         for shape, stretch in groupby(listed, key=lambda pair: pair[0]):
             self.reshape(shape)
-            keys = tuple(str(c.number) for n in shape.key_columns for c in shape.columns if c.name == n)
-            self.apply(shape, keys, [_by_number(shape, c) for _, c in stretch])
+            self.apply(shape, _key_columns(shape), [_by_number(shape, c) for _, c in stretch])
 
     def apply(self, shape: Table, keys: tuple[str, ...], changes: list[Change]) -> None:
         """Changes of one shape, their columns and the key's by number."""
@@ -174,7 +190,7 @@ class Appended(Folded):
     def add(self, changes: Iterable[Written]) -> None:
         listed = list(changes)
         self.changes = append(self.changes, [change for _, change in listed])
-        self.shapes += [shape for shape, _ in listed]
+        self.shapes = [*self.shapes, *(shape for shape, _ in listed)]
         self.shape = self.shapes[-1] if self.shapes else None
 
     def sweep(self, since: int) -> None:
@@ -184,7 +200,7 @@ class Appended(Folded):
         names = {c.number: c.name for c in shape.columns}
         found: State = {}
         for then, change in self.written:
-            said: dict[str, object] = {"_op": change.op, "_txn": change.offset, "_commit_ts": change.offset}
+            said: dict[str, object] = {"_op": change.op, "_txn": change.transaction, "_commit_ts": change.offset}
             said["values"] = _any_order(v for v in change.values.values() if v is not None)
             missing = frozenset[str]()
             if then.incarnation == shape.incarnation:
@@ -213,11 +229,119 @@ class Appended(Folded):
         return found
 
 
+class Versioned(Folded):
+    """The versions of each row. Of one whose table was dropped since only its ends are looked at: which column of the
+    new one has its values is a matter of names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = History()
+        self.incarnations: dict[tuple[tuple[object, ...], int], int] = {}
+        self.transactions: dict[int, int] = {}
+        self.given: dict[str, int] = {}
+        """By column, the offset of the first row that had it, from when on its default was in the others."""
+
+    def add(self, changes: Iterable[Written]) -> None:
+        listed = list(changes)
+        for _, of_one in groupby(listed, key=lambda pair: pair[0].incarnation):
+            self._add(list(of_one))
+        self._told()
+
+    def _add(self, written: Sequence[Written]) -> None:
+        numbered = [(shape, _by_number(shape, change)) for shape, change in written]
+        keys = _key_columns(written[0][0])
+        self.transactions |= {change.offset: change.transaction for _, change in numbered}
+        follows = Follows([change for _, change in numbered], keys)
+        found = self.found = copy.copy(self.found)
+        found.ended, found.open, found.rows = list(found.ended), dict(found.open), dict(self.rows)
+        found.read, found.hidden = {}, set()
+        for shape, stretch in groupby(numbered, key=lambda pair: pair[0]):
+            changes = [change for _, change in stretch]
+            self.reshape(shape, changes[0].offset)
+            go_on(found, changes, keys, follows, self.since)
+
+    def reshape(self, shape: Table, offset: int = 0) -> None:
+        before, found = self.shape, self.found
+        if before is not None and before.incarnation != shape.incarnation:
+            for key in list(found.open):
+                found.close(key, End(offset, exact=False))
+            self.known, self.given, found.rows = set(), {}, {}
+            self.incarnations |= {(k, v.start.offset): shape.incarnation for k, v in found.ended}
+        self.shape = shape
+        for column in shape.columns:
+            number = str(column.number)
+            if before is not None and before.incarnation == shape.incarnation and number not in self.known:
+                default = {number: _default(column)}
+                self.given[number] = offset
+                for key, row in found.rows.items():
+                    if number not in row.missing:
+                        found.rows[key] = replace(row, values={**default, **row.values})
+                for key, version in found.open.items():
+                    if number not in version.missing:
+                        found.open[key] = replace(version, values={**default, **version.values})
+            self.known.add(number)
+
+    def sweep(self, since: int) -> None:
+        self.found.sweep(since)
+        self._told()
+
+    def _told(self) -> None:
+        self.rows = {key: Row(v.values, v.missing, v.offset) for key, v in self.found.open.items()}
+
+    def expected(self, shape: Table) -> State:
+        names = {str(c.number): c.name for c in shape.columns}
+        found: State = {}
+        for key, version in [*self.found.ended, *self.found.open.items()]:
+            end = version.end
+            ends: dict[str, object] = {"_valid_from_exact": version.start.exact, "_valid_to": end and end.offset}
+            ends["_valid_to_exact"] = end and end.exact
+            at, missing = (*key, version.start.offset), frozenset[str]()
+            if (key, version.start.offset) not in self.incarnations:
+                missing = frozenset(names[n] for n in version.missing if n in names)
+                later = {n for n, offset in self.given.items() if end is not None and end.offset < offset}
+                values = {n: None if n in later else v for n, v in version.values.items()}
+                ends |= {name: values.get(n) for n, name in names.items() if name not in missing}
+            found[at] = ends, missing, version.offset, 1
+        return found
+
+    def actual(self, shape: Table, rows: Iterable[Mapping[str, Any]]) -> State:
+        names = [c.name for c in shape.columns]
+        found: State = {}
+        for row in rows:
+            key = tuple(row[c] for c in shape.key_columns)
+            ends = {name: row[name] for name in ("_valid_from_exact", "_valid_to", "_valid_to_exact")}
+            for side in ("from", "to"):
+                offset, position, time = (row[f"_valid_{side}{part}"] for part in ("", "_position", "_time"))
+                if offset is None or row[f"_valid_{side}_exact"]:
+                    number = None if offset is None else self.transactions[offset]
+                    right = (None, None) if number is None else (position_of(number), time_of(number))
+                    assert (position, _in_utc(time)) == right
+                else:
+                    assert position is not None, f"{row} has no position"
+            at, missing = (*key, row["_valid_from"]), frozenset[str]()
+            if (key, row["_valid_from"]) not in self.incarnations:
+                told = frozenset(row["_missing"] or ())
+                missing = (told & set(names)) | (told - row.keys())
+                ends |= {name: row[name] for name in names if name not in told}
+            found[at] = ends, missing, row["_offset"], 1 + (found[at][3] if at in found else 0)
+        return found
+
+
+def _in_utc(time: datetime | None) -> datetime | None:
+    """Spark gives its times without a zone, in the machine's own."""
+    return None if time is None else time.astimezone(UTC)
+
+
 def _any_order(values: Iterable[object]) -> list[str]:
     return sorted(str(float(v)) if isinstance(v, int | float | Decimal) else str(v) for v in values)
 
 
-FOLDED: dict[Mode, type[Folded]] = {"current": Folded, "soft_delete": SoftlyFolded, "append": Appended}
+FOLDED: dict[Mode, type[Folded]] = {
+    "current": Folded,
+    "soft_delete": SoftlyFolded,
+    "append": Appended,
+    "history": Versioned,
+}
 
 
 def _in_shape(newest: Table, changes: Iterable[Written]) -> Iterator[Written]:
@@ -277,9 +401,10 @@ class Merged:
             if self.is_refused or not self._follows(shapes):
                 self.is_left_out = True
                 return
+            self.folded.since = since
             self.folded.add(self._versioned(new))
         elif self.log:
-            begins = [0, floor or 0] if self.mode == "append" else [floor or 0]
+            begins = [0, floor or 0] if self.mode in ("append", "history") else [floor or 0]
             if entry.get("state") in ("waiting", "reading") and since > begins[0]:
                 begins.append(since)
             for begin in begins:
@@ -292,6 +417,7 @@ class Merged:
                 self.is_left_out = True
                 return
             self.begun, self.folded = begin, FOLDED[self.mode]()
+            self.folded.since = since
             self.folded.add(self._versioned(new))
         else:
             return
@@ -306,7 +432,8 @@ class Merged:
         """Whether the table takes rows of these shapes, of which it learns its columns (name and family by number)."""
         is_append = self.mode == "append"
         # None, where there is no shape.
-        living = [s for s in shapes if is_append or s.incarnation == shapes[-1].incarnation]
+        are_kept = is_append or self.mode == "history"
+        living = [s for s in shapes if are_kept or s.incarnation == shapes[-1].incarnation]
         columns, last = dict(self.columns), None if self.folded is None else self.folded.shape
         for shape in living:
             if last is not None and last.incarnation != shape.incarnation:
@@ -428,6 +555,11 @@ def _floor(entry: Mapping[str, Any]) -> int | None:
     """From where on the log has every row."""
     found: int | None = entry["since"] if entry.get("state") == "done" else entry.get("whole_since")
     return found
+
+
+def _key_columns(shape: Table) -> tuple[str, ...]:
+    """The key's columns, by number."""
+    return tuple(str(c.number) for n in shape.key_columns for c in shape.columns if c.name == n)
 
 
 def _key_numbers(shape: Table) -> list[int]:

@@ -30,7 +30,7 @@ from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.warehouse.reports import MergeReport, TableReport
 
-MODES: tuple[Mode, ...] = ("current", "current", "soft_delete", "append")
+MODES: tuple[Mode, ...] = ("current", "current", "soft_delete", "append", "history")
 """Modes of the tables whose merges are tested, each as often as it is listed."""
 
 SEGMENTS = 2
@@ -452,6 +452,7 @@ class Histories:
     listed: list[History] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        self.log.has_transactions = "history" in self.modes
         self.chance = random.Random(self.seeds[0])
         self.listed = [History(seed, self.modes) for seed in self.seeds]
         for history in self.listed:
@@ -485,8 +486,11 @@ class Histories:
             for history in (history for history, count in turns for _ in range(count)):
                 offset = self.log.next_offset + len(rows)
                 found = history.event(offset)
-                history.merged.log += [(s, _change(offset + n, op, v)) for n, (s, op, v) in enumerate(found)]
-                rows += found
+                segment = self.log.cut + 1
+                history.merged.log += [
+                    (s, _change(offset + n, op, v, offset, segment)) for n, (s, op, v) in enumerate(found)
+                ]
+                rows += [(s, op, {**v, "_txn": offset}) for s, op, v in found]
             for history in self.listed:
                 if history.entry:
                     self.log.progress[str(history.id)] = dict(history.entry)
@@ -553,9 +557,11 @@ def _difference(
     return None
 
 
-def _change(offset: int, op: str, given: Mapping[str, Any]) -> Change:
+def _change(offset: int, op: str, given: Mapping[str, Any], transaction: int, segment: int) -> Change:
     values = {k: v for k, v in given.items() if k not in ("_unchanged", "_before", "_read")}
-    return Change(offset, op, values, frozenset(given.get("_unchanged") or ()), given.get("_before"))
+    unchanged = frozenset(given.get("_unchanged") or ())
+    read = bool(given.get("_read"))
+    return Change(offset, op, values, unchanged, given.get("_before"), transaction, segment, read)
 
 
 def _both(folded: Folded, history: History) -> tuple[Counter[tuple[object, ...]], Counter[tuple[object, ...]]]:

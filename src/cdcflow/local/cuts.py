@@ -13,6 +13,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.local.engine import LocalEngine
 from cdcflow.warehouse.cut import Cut, version_gone
 from cdcflow.warehouse.formats import format_for
+from cdcflow.warehouse.live import VersionGone
 from cdcflow.warehouse.moments import AsOf, find
 from cdcflow.warehouse.port import HandOver
 
@@ -60,16 +61,16 @@ def _rows(engine: LocalEngine, warehouse: Path, cut: Cut, name: str) -> pa.Table
                 raise version_gone(warehouse, cut, name, "its folder is gone")
             if (table.id and table.id != newest.id) or newest.version < table.version:
                 raise version_gone(warehouse, cut, name, "another table is in its folder, made since then")
-            rows = there.at(table.version)
+            there.as_of(table.version)
+            return there.rows()
+        except (VersionGone, FileNotFoundError) as error:
+            raise version_gone(warehouse, cut, name, "that version, or files of it, were removed") from error
         except HandOver as reason:
             raise ConfigurationError(
                 f"reading table {name} of {warehouse} without Spark: {reason}",
                 remedy="read it with Spark: cdcflow.spark.read_cut",
                 runbook="merge-session",
             ) from reason
-    if rows is None:
-        raise version_gone(warehouse, cut, name, "that version, or files of it, were removed")
-    return rows
 
 
 __all__ = ["published_cut", "read_cut"]

@@ -80,16 +80,14 @@ class DeltaTable(FileTable[File]):
 
     rules = RULES
 
-    def __init__(self, folder: Path, bytes_max: int | None, until: int | None = None) -> None:
-        """`until`: as it was at this version; None: as it is."""
+    def __init__(self, folder: Path, bytes_max: int | None) -> None:
         super().__init__("/".join(folder.parts[-2:]), bytes_max)
         self._folder = folder
-        self._until = until
         self._log = DeltaLog(folder)
 
     def snapshot(self) -> Snapshot | None:
         self._standing = None
-        return None if self._log.update(self._until) < 0 else self._told()
+        return None if self._log.update() < 0 else self._told()
 
     def as_of(self, version: int) -> Snapshot:
         self._log = DeltaLog(self._folder)
@@ -124,16 +122,6 @@ class DeltaTable(FileTable[File]):
             if operation and operation not in HARMLESS and ours(info.get("userMetadata")) is None:
                 found.append(f"{operation}@{newer}")
         return found
-
-    def at(self, version: int) -> pa.Table | None:
-        then = DeltaTable(self._folder, self._bytes_max, version)
-        try:
-            found = then.snapshot()
-            return None if found is None or found.version != version else then.rows()
-        except (FileNotFoundError, LogBegun):
-            return None
-        finally:
-            then.close()
 
     def pin(self, version: int, cut: int) -> None:
         """Nothing names versions here; `let_go` finds what kept cuts need."""

@@ -68,6 +68,8 @@ BUSY_S = 60
 _BOUNDED = (IntegerType, LongType, DateType, TimestampType, TimestamptzType, StringType)
 """Key types whose order in manifests is that of SQL."""
 
+_DELETES = "it has deletes that only Spark reads"
+
 
 def catalog(warehouse: Path) -> SqlCatalog:
     """The warehouse's catalog, which is made if it is not there."""
@@ -140,13 +142,15 @@ class IcebergTable(FileTable[FileScanTask]):
         self._loaded = self._newest()
         return None if self._loaded is None else self._told(self._loaded)
 
-    def as_of(self, version: int) -> Snapshot:
+    def as_of(self, version: int) -> Snapshot | None:
         table = self._newest()
-        found = None if table is None else _metadata_of(table, version)
-        if table is None or found is None:
-            raise VersionGone("its folder is gone" if table is None else "its snapshot was expired")
-        self._loaded = Table(table.name(), found, table.metadata_location, table.io, table.catalog)
-        return self._told(self._loaded)
+        if table is None:
+            raise VersionGone("its folder is gone")
+        now = _moved_to(table, version)
+        found = _metadata_of(table, version)
+        then = now if found is None else found
+        self._loaded = Table(table.name(), then, table.metadata_location, table.io, table.catalog)
+        return None if found is None else self._told(self._loaded)
 
     def _newest(self) -> Table | None:
         """The table as it is now; None where there is none."""
@@ -187,17 +191,13 @@ class IcebergTable(FileTable[FileScanTask]):
             and _said(snapshot, COMMITTED) is None
         ]
 
-    def at(self, version: int) -> pa.Table | None:
-        if not version:
-            return self.schema.empty_table()  # it had no rows yet
-        found = next((s for s in self._table.snapshots() if _version(s) == version), None)
-        if found is None:
-            return None
-        scan = self._table.scan(snapshot_id=found.snapshot_id)
+    def rows(self) -> pa.Table:
+        """Also of a table that PyIceberg cannot write."""
+        scan = self._table.scan()
         try:
             return scan.to_arrow().cast(_arrow(scan.projection()))
-        except FileNotFoundError:
-            return None
+        except ValueError as error:
+            raise HandOver(_DELETES) from error
 
     def pin(self, version: int, cut: int) -> None:
         if self._pinned.get(self._location) == (version, cut) or self.snapshot() is None:
@@ -333,7 +333,7 @@ class IcebergTable(FileTable[FileScanTask]):
         try:
             return list(self._table.scan().plan_files())
         except ValueError as error:
-            raise HandOver("it has deletes that only Spark reads") from error
+            raise HandOver(_DELETES) from error
 
     def _size(self, file: FileScanTask) -> int:
         return int(file.file.file_size_in_bytes)
@@ -462,6 +462,23 @@ def _metadata_of(table: Table, version: int) -> TableMetadata | None:
         if newest == version:
             found = metadata
     return found
+
+
+def _moved_to(table: Table, version: int) -> TableMetadata:
+    """The newest metadata with the rows of a version.
+
+    Raises:
+        VersionGone: they are not there any more.
+    """
+    if not version:  # it had no rows yet
+        return table.metadata.model_copy(update={"current_snapshot_id": None})
+    found = next((s for s in table.snapshots() if _version(s) == version), None)
+    if found is None:
+        raise VersionGone("its snapshot was expired")
+    of_then = {"current_snapshot_id": found.snapshot_id}
+    if found.schema_id is not None:
+        of_then["current_schema_id"] = found.schema_id
+    return table.metadata.model_copy(update=of_then)
 
 
 def _metadata_back(table: Table) -> Iterator[TableMetadata]:

@@ -16,8 +16,8 @@ from cdcflow.local.engine import LocalCuts, LocalEngine
 from cdcflow.local.session import DuckSession
 from cdcflow.local.tables import FileTable, type_of
 from cdcflow.merge.format import Format
+from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.target import Target
-from cdcflow.model.table import MISSING, OFFSET
 from cdcflow.warehouse.live import VersionGone
 from cdcflow.warehouse.port import Snapshot
 from cdcflow.warehouse.segments import InputFile
@@ -43,8 +43,8 @@ class LocalReader:
     def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         return self._engine.located(layout, files, room)
 
-    def declines(self, files: Sequence[InputFile]) -> str | None:
-        return self._engine.declines(None, files)
+    def declines(self, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
+        return self._engine.declines(None, files, mode)
 
     def is_gone(self, error: BaseException) -> bool:
         return isinstance(error, FileNotFoundError)
@@ -62,7 +62,10 @@ class LocalPastTable:
         return self._table.session
 
     def as_of(self, version: int) -> Snapshot:
-        return self._table.as_of(version)
+        found = self._table.as_of(version)
+        if found is None:
+            raise VersionGone("what it was like then is not known any more")
+        return found
 
     def base(self) -> str:
         if self._without_rows:
@@ -72,10 +75,10 @@ class LocalPastTable:
         except FileNotFoundError as error:
             raise VersionGone("files of that version were removed") from error
 
-    def result(self, query: str, target: Target) -> pa.Table:
+    def result(self, query: str, target: Target, mode: ModeRules = CURRENT) -> pa.Table:
         columns = [(c.name, type_of(c.type)) for c in target.columns]
-        schema = pa.schema([*columns, (OFFSET, pa.int64()), (MISSING, pa.list_(pa.string()))])
-        return self.session.arrow(query).cast(schema)
+        columns += [(name, type_of(type_)) for name, type_ in mode.columns]
+        return self.session.arrow(query).cast(pa.schema(columns))
 
     def close(self) -> None:
         self._table.close()

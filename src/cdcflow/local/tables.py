@@ -140,8 +140,9 @@ class FileTable(ABC, Generic[_File]):
         """See `CurrentTable.snapshot`. What is asked and done after it is of that version."""
 
     @abstractmethod
-    def as_of(self, version: int) -> Snapshot:
-        """What it was at a version. What is asked after it (`rows`) is of that version, and nothing may be done.
+    def as_of(self, version: int) -> Snapshot | None:
+        """What it was at a version; None: only its rows of then are known. What is asked after it (`rows`) is of that
+        version, and nothing may be done.
 
         Raises:
             VersionGone: that is not there any more.
@@ -159,10 +160,6 @@ class FileTable(ABC, Generic[_File]):
     @abstractmethod
     def edits_since(self, version: int) -> list[str]:
         """See `CurrentTable.edits_since`."""
-
-    @abstractmethod
-    def at(self, version: int) -> pa.Table | None:
-        """Everything that it had at a version that is not newer than its snapshot; None: that is no longer there."""
 
     @abstractmethod
     def pin(self, version: int, cut: int) -> None:

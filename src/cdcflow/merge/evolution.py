@@ -88,8 +88,8 @@ class Evolution:
             announced = tuple(replace(column, added=True) for column in self.added)
             described = before.as_described()
             yield Describe(replace(described, columns=(*described.columns, *announced), is_open=True))
-            if before.is_open:
-                yield MissOnly(tuple(names), self.mode.names)
+        if before.is_open:  # a job died on the way; perhaps all that it left to do is this
+            yield MissOnly(tuple(names), self.mode.names)
         for step in self.steps:
             match step:
                 case Rename(old, new):

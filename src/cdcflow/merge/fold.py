@@ -186,14 +186,27 @@ class Version:
 
 @dataclass(slots=True)
 class History:
-    """The versions of one table: those that have ended, and the open one of each key."""
+    """The versions of one table: those that have ended, and the open one of each key.
+
+    Within a merge also what goes on from change to change: `rows` as `fold` has them, `read`, the columns whose value a
+    backfill brought, with the segment, and `hidden`, the keys of which a backfill's row came that made no version.
+    """
 
     ended: list[tuple[Key, Version]] = field(default_factory=list)
     open: dict[Key, Version] = field(default_factory=dict)
+    rows: dict[Key, Row] = field(default_factory=dict)
+    read: dict[Key, dict[str, int]] = field(default_factory=dict)
+    hidden: set[Key] = field(default_factory=set)
 
     def close(self, key: Key, end: End) -> None:
         if (gone := self.open.pop(key, None)) is not None:
             self.ended.append((key, replace(gone, end=end, offset=end.offset)))
+
+    def sweep(self, since: int) -> None:
+        """A backfill is done that began at this offset: what nothing touched since is gone."""
+        for key, version in list(self.open.items()):
+            if version.offset < since:
+                self.close(key, End(since, exact=False))
 
 
 def history(
@@ -213,42 +226,44 @@ def history(
     the same row follows in the same segment (a window ends inside one), the row is known from that change on, but for
     the columns that a still later change of the segment sends: their values may be from then.
     """
-    found = History(open=dict(open_))
     rows = {key: Row(v.values, v.missing, v.offset) for key, v in open_.items()}
-    follows = _Follows(changes, key_columns)
-    read: dict[Key, dict[str, int]] = {}  # columns whose value a backfill brought, with the segment
-    hidden: set[Key] = set()  # a backfill's row came that made no version
+    found = History(open=dict(open_), rows=rows)
+    go_on(found, changes, key_columns, Follows(changes, key_columns), since)
+    found.sweep(swept)
+    return found
+
+
+def go_on(
+    found: History, changes: Iterable[Change], key_columns: tuple[str, ...], follows: Follows, since: int
+) -> None:
+    """Some of a merge's changes more. `follows` knows all of them."""
     for _, group in groupby(changes, key=lambda c: c.transaction):
         together = list(group)
         touched: dict[Key, Change] = {}
         for change in together:
             key = tuple(change.values.get(c) for c in key_columns)
             # A repair's delete may have hidden a row whose version is open.
-            keys = {*rows, *found.open, *touched} if change.op == "t" else {key}
+            keys = {*found.rows, *found.open, *touched} if change.op == "t" else {key}
             touched |= dict.fromkeys(keys, change)
             for k in keys:
-                _note_read(read.setdefault(k, {}), change)
-        rows = fold(rows, together, key_columns)
+                _note_read(found.read.setdefault(k, {}), change)
+        found.rows = fold(found.rows, together, key_columns)
         for key, last in touched.items():
-            row, stood = rows.get(key), found.open.get(key)
+            row, stood = found.rows.get(key), found.open.get(key)
             if last.is_found and follows.change(key, last):
-                hidden.add(key)
+                found.hidden.add(key)
             elif last.op == "r" and row is not None and stood is not None and _alike(row, stood):
                 found.open[key] = replace(stood, offset=last.offset)
             else:
                 was_gone = last.op == "c" and stood is not None and stood.offset < since <= last.offset
-                exact = not last.is_found and not was_gone and key not in hidden
+                exact = not last.is_found and not was_gone and key not in found.hidden
                 found.close(key, End(since if was_gone else last.offset, exact))
-                hidden.discard(key)
+                found.hidden.discard(key)
                 if row is not None:
-                    unsure = {c for c, segment in read[key].items() if follows.sent(key, last, segment, c)}
+                    unsure = {c for c, segment in found.read[key].items() if follows.sent(key, last, segment, c)}
                     values = {c: v for c, v in row.values.items() if c not in unsure}
                     start = End(last.offset, last.op != "r")
                     found.open[key] = Version(values, row.missing | unsure, start, None, last.offset)
-    for key, version in list(found.open.items()):
-        if version.offset < swept:
-            found.close(key, End(swept, exact=False))
-    return found
 
 
 def _note_read(columns: dict[str, int], change: Change) -> None:
@@ -262,11 +277,14 @@ def _note_read(columns: dict[str, int], change: Change) -> None:
 
 
 def _alike(row: Row, version: Version) -> bool:
-    """A row that misses a column is like no other: nobody knows what stood there."""
-    return not (row.missing or version.missing) and row.values == version.values
+    """A row that misses a column is like no other: nobody knows what stood there. One that a shape does not have is
+    NULL in it."""
+    columns = row.values.keys() | version.values.keys()
+    same = all(row.values.get(c) == version.values.get(c) for c in columns)
+    return same and not (row.missing or version.missing)
 
 
-class _Follows:
+class Follows:
     """What comes later in the same segment."""
 
     def __init__(self, changes: Iterable[Change], key_columns: tuple[str, ...]) -> None:

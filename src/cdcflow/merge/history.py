@@ -131,7 +131,7 @@ def _settled(layout: Layout, found: Sequence[Family], range_: Range, events: str
         own = f"max(CASE WHEN op IN ('c', 'r', 'd', 'x', 'b') THEN o END) {so_far}"
         seen.append(f"{emptied_or(own, [o for o, _ in range_.clearing])} AS b")
     for j, family in partial:
-        packed = ", ".join(["o", "op", "g", *(f"c{i}" for i in family.columns)])
+        packed = ", ".join(["o", "op", "v", "g", *(f"c{i}" for i in family.columns)])
         sent = family.sent_sql()
         seen.append(f"last(CASE WHEN {sent} THEN struct({packed}) END, true) {so_far} AS z{j}")
         if family.masked:
@@ -170,8 +170,11 @@ def _values(layout: Layout, found: Sequence[Family], range_: Range) -> tuple[lis
             if family.early:
                 unknown = f"({unknown} AND NOT coalesce(l{j} >= coalesce(b, 0) AND l{j} < u{j}, false))"
         if range_.has_reads:
-            # The read may show what the change that is still to come has sent.
-            unknown = f"({unknown} OR coalesce({sent} AND z{j}.op = 'r' AND z{j}.g = k{j}, false))"
+            # The read may show what the change that is still to come has sent; not if it has no such column yet.
+            read = f"z{j}.op = 'r'"
+            if family.lacking:
+                read += f" AND z{j}.v NOT IN ({', '.join(map(str, sorted(family.lacking)))})"
+            unknown = f"({unknown} OR coalesce({sent} AND {read} AND z{j}.g = k{j}, false))"
         listed = ", ".join(map(str, family.columns))
         absent.append(f"CASE WHEN {unknown} THEN array({listed}) ELSE array() END")
         for i in family.columns:

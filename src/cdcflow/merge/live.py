@@ -1,8 +1,11 @@
-"""The current rows of a table without a MERGE: what it has, with a range of changes folded over it. SQL, built here.
+"""The rows of a table without a MERGE: what it has, with a range of changes folded over it. SQL, built here.
 
     the table's rows, in the newest shape ──┬── whose keys are in the range: they go, and give what changes left out
                                             └── the others: they stay, if no sweep takes them
     changes ──reduced──▶ the rows that come
+
+Where rows stay that are no more, those that a sweep or a truncate takes are marked instead; changes that are rows
+themselves come beside the others.
 
 It is what the MERGE of the same range would leave (`merge.statement`), said as one query, so nothing is written and an
 engine that is asked for some keys can look for them on both sides.
@@ -18,14 +21,15 @@ from dataclasses import replace
 
 from cdcflow.merge import marking
 from cdcflow.merge.acts import Act, Add, Describe, Empty, Fill, MissAlso, MissOnly, Rename, Widen
-from cdcflow.merge.statement import Folding
+from cdcflow.merge.modes import CURRENT, ModeRules
+from cdcflow.merge.statement import Folding, is_ended
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import name_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET
 
 
-def followed(target: Target, acts: Iterable[Act], rows: str) -> str:
-    """The view `rows`, whose columns are the target's, as it would be after these acts.
+def followed(target: Target, acts: Iterable[Act], rows: str, mode: ModeRules = CURRENT) -> str:
+    """The view `rows`, whose columns are the target's and the mode's, as it would be after these acts.
 
     `MissAlso` and `MissOnly` are the two halves of what a rename does to `_missing`: a name there becomes the new one.
     """
@@ -35,8 +39,11 @@ def followed(target: Target, acts: Iterable[Act], rows: str) -> str:
         match act:
             case Add(column):
                 shown[column.name] = f"CAST(NULL AS {column.type})", column.type
-            case Fill(column, default):
-                shown[column.name] = f"CAST({default} AS {column.type})", column.type
+            case Fill(column, default, only):
+                given = f"CAST({default} AS {column.type})"
+                if only:
+                    given = f"CASE WHEN {only} THEN {given} ELSE {shown[column.name][0]} END"
+                shown[column.name] = given, column.type
             case Rename(old, new):
                 shown[new] = shown.pop(old)
                 now = {was: new if name == old else name for was, name in now.items()}
@@ -47,35 +54,62 @@ def followed(target: Target, acts: Iterable[Act], rows: str) -> str:
             case Describe() | MissAlso() | MissOnly():
                 pass
     listed = [f"{value} AS {name_sql(name)}" for name, (value, _) in shown.items()]
-    return f"SELECT {', '.join([*listed, OFFSET, f'{_missing(now)} AS {MISSING}'])} FROM {rows}"
+    own = [f"{_missing(now, name)} AS {name}" if name == mode.names else name_sql(name) for name, _ in mode.columns]
+    return f"SELECT {', '.join([*listed, *own])} FROM {rows}"
 
 
-def _missing(now: Mapping[str, str]) -> str:
-    """What a row says that it misses, in the columns' names of `now`, by the name that each had."""
+def _missing(now: Mapping[str, str], listed: str) -> str:
+    """What a row says in the column `listed` that it misses, in the columns' names of `now`, by the name that each
+    had."""
     if all(was == name for was, name in now.items()):
-        return MISSING
+        return listed
     pairs = ", ".join(f"{text_sql(was)}, {text_sql(name)}" for was, name in now.items())
-    named = f"transform({MISSING}, x -> element_at(map({pairs}), x))"
+    named = f"transform({listed}, x -> element_at(map({pairs}), x))"
     known = f"array_except({named}, array(CAST(NULL AS string)))"
-    return f"CASE WHEN {MISSING} IS NOT NULL AND size({known}) > 0 THEN {known} END"
+    return f"CASE WHEN {listed} IS NOT NULL AND size({known}) > 0 THEN {known} END"
 
 
-def unchanged(target: Target, rows: str, *, sweep_before: int) -> str:
-    """The rows of a table of which nothing is new but, maybe, that those older than an offset go."""
-    return f"SELECT {_listed(target, 't')} FROM {rows} t{_kept(sweep_before)}"
+def unchanged(
+    target: Target, rows: str, mode: ModeRules, *, sweep_before: int, assigned: Mapping[str, str] | None = None
+) -> str:
+    """The rows of a table of which nothing is new but, maybe, that those older than an offset go. Where rows stay that
+    are no more, `assigned` says what is set then."""
+    if mode.ended is None or not sweep_before:
+        return f"SELECT {_listed(target, 't', mode)} FROM {rows} t{_kept(sweep_before)}"
+    lives = f"t.{mode.open_only}" if mode.open_only else f"NOT {is_ended('t.', mode.ended)}"
+    goes = f"{lives} AND coalesce(t.{OFFSET}, 0) < {sweep_before}"
+    set_ = assigned or {}
+    own = [
+        f"CASE WHEN {goes} THEN {set_[name]} ELSE t.{name_sql(name)} END AS {name_sql(name)}"
+        if name in set_
+        else f"t.{name_sql(name)}"
+        for name, _ in mode.columns
+    ]
+    return f"SELECT {', '.join([*(f't.{name_sql(c.name)}' for c in target.columns), *own])} FROM {rows} t"
 
 
-def nothing(target: Target) -> str:
+def nothing(target: Target, mode: ModeRules = CURRENT) -> str:
     """No row of a table."""
     columns = [f"CAST(NULL AS {c.type}) AS {name_sql(c.name)}" for c in target.columns]
-    columns += [f"CAST(NULL AS bigint) AS {OFFSET}", f"CAST(NULL AS array<string>) AS {MISSING}"]
+    columns += [f"CAST(NULL AS {type_}) AS {name_sql(name)}" for name, type_ in mode.columns]
     return f"SELECT * FROM (SELECT {', '.join(columns)}) WHERE {OFFSET} IS NOT NULL"
 
 
+def folded(folding: Folding, target: Target, rows: str, mode: ModeRules, *, broadcast: bool, together: bool) -> str:
+    """The rows after a range: the target's columns, and the mode's. `rows`: those that the table has, in the target's
+    shape; "": none. `broadcast`, `together`: as of `current`."""
+    if folding.adds_only:
+        stay = f"SELECT {_listed(target, 't', mode)} FROM {rows} t UNION ALL " if rows else ""
+        return f"{stay}{folding.rows()}"
+    found = current(folding, rows, broadcast=broadcast, together=together)
+    return found if mode.ended is None else f"SELECT {_listed(target, 't', mode)} FROM ({found}) t"
+
+
 def current(folding: Folding, rows: str, *, broadcast: bool, together: bool) -> str:
-    """The current rows: the target's columns, `_offset` and `_missing`. `rows`: those that the table has, in the
-    target's shape. `broadcast`: so few changes that each machine may have their keys. `together`: so few that one task
-    reduces them, which takes less time than to bring each key's to one place."""
+    """The rows of a table that is changed by key or by count: the columns of the folding's target, `_offset` and
+    `_missing`. `rows`: those that the table has, in the target's shape. `broadcast`: so few changes that each machine
+    may have their keys. `together`: so few that one task reduces them, which takes less time than to bring each key's
+    to one place."""
     if together:
         folding = replace(folding, changes=f"(SELECT /*+ COALESCE(1) */ * FROM {folding.changes})")
     if folding.empty or folding.emptied:
@@ -92,16 +126,33 @@ def _by_key(folding: Folding, rows: str, *, broadcast: bool) -> str:
     same = " AND ".join(f"t.{names[i]} = s.c{i}" for i in layout.key)
     keys = f"(SELECT {', '.join(f'c{i}' for i in layout.key)} FROM {folding.changes})"
     hint = _hint(broadcast=broadcast)
-    stay = f"SELECT {hint}{_listed(target, 't')} FROM {rows} t LEFT ANTI JOIN {keys} s ON {same}"
+    stay = f"SELECT {hint}{_staying(folding)} FROM {rows} t LEFT ANTI JOIN {keys} s ON {same}"
     values = [f"t.{names[i]} AS c{i}" for i in layout.key]
     values += [f"t.{names[i]} AS v{i}" for family in families if not family.always for i in family.columns]
+    values += [] if layout.ended is None else [f"t.{names[layout.ended]} AS v{layout.ended}"]
     within = f" WHERE {limits.within(f't.{names[layout.key[0]]}')}" if limits is not None else ""
     touched = (
         f"(SELECT {hint}{', '.join(values)}, t.{MISSING} AS missing, 1 AS {marking.ROW}"
         f" FROM {rows} t LEFT SEMI JOIN {keys} s ON {same}{within})"
     )
-    come = marking.coming(target, families, folding.reduced(families), touched)
+    come = marking.coming(target, families, folding.reduced(families), touched, layout.ended)
     return f"{stay}{_kept(folding.sweep_before)} UNION ALL {come}"
+
+
+def _staying(folding: Folding) -> str:
+    """The columns of rows that the range does not touch, some of which may end all the same (`statement.Ending`)."""
+    layout, ending = folding.layout, folding.ending
+    if layout.ended_name is None or not ending.is_of_all:
+        return _listed(layout.target, "t")
+    lives = f"NOT {is_ended('t.', layout.ended_name)}"
+    truncated, swept = (f"({lives} AND t.{OFFSET} < {at})" for at in (ending.truncated_at, ending.before))
+    ended = name_sql(layout.ended_name)
+    values = {
+        ended: f"CASE WHEN {truncated} OR {swept} THEN true ELSE t.{ended} END AS {ended}",
+        OFFSET: f"CASE WHEN {truncated} THEN {ending.truncated_at} ELSE t.{OFFSET} END AS {OFFSET}",
+    }
+    names = [*(name_sql(c.name) for c in layout.target.columns), OFFSET, MISSING]
+    return ", ".join(values.get(name, f"t.{name}") for name in names)
 
 
 def _counted(folding: Folding, rows: str, *, broadcast: bool) -> str:
@@ -132,8 +183,9 @@ def _counted(folding: Folding, rows: str, *, broadcast: bool) -> str:
     )
 
 
-def _listed(target: Target, alias: str) -> str:
-    return ", ".join(f"{alias}.{name}" for name in [*(name_sql(c.name) for c in target.columns), OFFSET, MISSING])
+def _listed(target: Target, alias: str, mode: ModeRules = CURRENT) -> str:
+    names = [*(c.name for c in target.columns), *(name for name, _ in mode.columns)]
+    return ", ".join(f"{alias}.{name_sql(name)}" for name in names)
 
 
 def _kept(sweep_before: int) -> str:

@@ -125,8 +125,9 @@ def _began(last: str, key: Collection[str], truncates: Sequence[int]) -> str:
 
 
 def emptied_or(barrier: str, truncates: Sequence[int]) -> str:
-    """The newest of a barrier of a key (NULL: there is none) and of the truncates before `o`."""
+    """The newest of a barrier of a key (NULL: there is none) and of the truncates up to `o`. At the offset of one there
+    is no row, but for the first one of a table that was made again, which has nothing of the old one's."""
     if not truncates:
         return barrier
-    emptied = " ".join(f"WHEN o > {offset} THEN {offset}" for offset in sorted(truncates, reverse=True))
+    emptied = " ".join(f"WHEN o >= {offset} THEN {offset}" for offset in sorted(truncates, reverse=True))
     return f"nullif(greatest(coalesce({barrier}, 0), CASE {emptied} ELSE 0 END), 0)"

@@ -48,10 +48,15 @@ class Versions(Folding):
         return f"(SELECT {', '.join(parts)} FROM {self.changes})"
 
 
-def swept(names: Names, since: int, moment: tuple[str, int] | None) -> str:
-    """What a version is set to that a backfill did not find which began at offset `since`. `moment`: position and
-    time (microseconds since 1970) of that offset's transaction; None: the log has it no more."""
+def swept(names: Names, since: int, moment: tuple[str, int] | None) -> dict[str, str]:
+    """What a version is set to that a backfill did not find which began at offset `since`, as SQL by column. `moment`:
+    position and time (microseconds since 1970) of that offset's transaction; None: the log has it no more."""
     position = "CAST(NULL AS string)" if moment is None else text_sql(moment[0])
     time = "CAST(NULL AS timestamp)" if moment is None else f"timestamp_micros({moment[1]})"
-    end = f"{name_sql(names.end)} = {since}, _valid_to_position = {position}, _valid_to_time = {time}"
-    return f"{end}, _valid_to_exact = false, {OFFSET} = {since}"
+    return {
+        names.end: str(since),
+        "_valid_to_position": position,
+        "_valid_to_time": time,
+        "_valid_to_exact": "false",
+        OFFSET: str(since),
+    }

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.merge.format import Format
+from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.merge.target import Target
 from cdcflow.ports import Tier
@@ -81,7 +82,7 @@ class SparkReader:
         hidden = any(Path(file.path).name[0] in "_." for file in files)
         return located(self._spark, layout, files, _lasting_room() if hidden else room)
 
-    def declines(self, files: Sequence[InputFile]) -> str | None:
+    def declines(self, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
         return None
 
     def is_gone(self, error: BaseException) -> bool:
@@ -114,7 +115,7 @@ class SparkPastTable:
     def base(self) -> str:
         return named(self._table.at(self._version), "base")
 
-    def result(self, query: str, target: Target) -> DataFrame:
+    def result(self, query: str, target: Target, mode: ModeRules = CURRENT) -> DataFrame:
         return self._spark.sql(query)
 
     def close(self) -> None:

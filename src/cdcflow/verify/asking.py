@@ -10,7 +10,8 @@ from typing import Any, Generic, TypeVar
 from cdcflow.changelog.layout import Layout
 from cdcflow.merge import digest
 from cdcflow.merge.format import Format
-from cdcflow.merge.policy import Policies
+from cdcflow.merge.modes import CURRENT, DELETED, ModeRules
+from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import name_sql
 from cdcflow.model.table import TableId
@@ -50,7 +51,9 @@ def asked(reader: Reader[Any], place: Place, table: TableId, ask: Ask[Answer]) -
     """
     asking = _AskingReader(reader, ask, place.of_log)
     name = str(table)
-    found: Live[Answer] = live.read(asking, place.layout, place.warehouse, [name], policies=place.policies)
+    # What settings make of a table in the warehouse says nothing of the log alone.
+    policies = DEFAULTS if place.of_log else place.policies
+    found: Live[Answer] = live.read(asking, place.layout, place.warehouse, [name], policies=policies)
     if name in found.left_out:
         why = found.left_out[name]
         raise (Declined if reader.remedy in why else NotComparable)(why)
@@ -102,8 +105,8 @@ class _AskingReader(Generic[Answer]):
     def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         return self._reader.located(layout, files, room)
 
-    def declines(self, files: Sequence[InputFile]) -> str | None:
-        return self._reader.declines(files)
+    def declines(self, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
+        return self._reader.declines(files, mode)
 
     def is_gone(self, error: BaseException) -> bool:
         return self._reader.is_gone(error)
@@ -126,11 +129,26 @@ class _AskedTable(Generic[Answer]):
     def base(self) -> str:
         return self.table.base()
 
-    def result(self, query: str, target: Target) -> Answer:
-        return self.ask(self.table, query, target)
+    def result(self, query: str, target: Target, mode: ModeRules = CURRENT) -> Answer:
+        return self.ask(self.table, _rows_now(query, mode), target)
 
     def close(self) -> None:
         self.table.close()
+
+
+def _rows_now(query: str, mode: ModeRules) -> str:
+    """Of a table's rows those that the source is said to have now.
+
+    Raises:
+        NotComparable: its rows are changes.
+    """
+    if mode.keeps_changes:
+        raise NotComparable(
+            f"it has mode {mode.name}: its rows are changes, and the source has none; compare the log (--against log)"
+        )
+    if mode.ended == DELETED:
+        return f"SELECT * FROM ({query}) WHERE NOT {DELETED}"  # noqa: S608  names of our own
+    return f"SELECT * FROM ({query}) WHERE {mode.open_only}" if mode.open_only else query  # noqa: S608  name_sql
 
 
 class _NoCuts:

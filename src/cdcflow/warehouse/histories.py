@@ -114,9 +114,11 @@ def _has_reads(session: SqlSession, files: Sequence[InputFile], transactions: st
 
 
 def _moments(session: SqlSession, transactions: str, offsets: Collection[int], views: list[str]) -> str:
-    """Position and time by offset."""
+    """Position and time by offset: those of its transaction. One that no row has yet, where a backfill began that has
+    found none, has those of the newest transaction."""
     listed = " UNION ALL ".join(f"SELECT CAST({o} AS bigint) AS o" for o in sorted(offsets))
-    sql = f"SELECT q.o, x.p, x.t FROM ({listed}) q JOIN {transactions} x ON q.o >= x.begin AND q.o <= x.last"  # noqa: S608
+    newest = "max_by(x.p, x.begin) AS p, max_by(x.t, x.begin) AS t"
+    sql = f"SELECT q.o, {newest} FROM ({listed}) q JOIN {transactions} x ON x.begin <= q.o GROUP BY q.o"  # noqa: S608
     views.append(session.keep("moments", sql))
     return views[-1]
 

@@ -15,6 +15,7 @@ plans, or Arrow tables of DuckDB's (`cdcflow.spark.live`, `cdcflow.local.live`).
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -25,22 +26,24 @@ from typing import Generic, Protocol, TypeVar
 import structlog
 
 from cdcflow.changelog.layout import Layout
-from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.merge import live as sql
-from cdcflow.merge import statement
-from cdcflow.merge.evolution import evolve
+from cdcflow.merge import statement, versions
+from cdcflow.merge.evolution import Evolution, evolve
 from cdcflow.merge.format import Format
-from cdcflow.merge.modes import CURRENT, decided
+from cdcflow.merge.modes import CURRENT, ModeRules, decided
 from cdcflow.merge.policy import DEFAULTS, Policies
+from cdcflow.merge.reduce import Layout as ReduceLayout
 from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.target import Target
-from cdcflow.model.table import TableId
+from cdcflow.model.table import Table, TableId
+from cdcflow.warehouse import histories
 from cdcflow.warehouse.cut import Cut, CutTable
 from cdcflow.warehouse.foldings import folding
 from cdcflow.warehouse.paths import Warehouse, table_at, table_path
 from cdcflow.warehouse.port import HandOver, Snapshot, SqlSession
 from cdcflow.warehouse.positions import Positions
-from cdcflow.warehouse.ranges import TableRange
+from cdcflow.warehouse.ranges import TableRange, grouped
 from cdcflow.warehouse.segments import InputFile, OlderNeeded, Range, SegmentGone, sealed, shapes_of
 
 TRIES_MAX = 3
@@ -83,8 +86,8 @@ class PastTable(Protocol[RowsMade]):
             VersionGone: files of it are not there any more.
         """
 
-    def result(self, query: str, target: Target) -> RowsMade:
-        """A query's result; it outlives the session's views. Its columns are the target's, `_offset` and `_missing`."""
+    def result(self, query: str, target: Target, mode: ModeRules = CURRENT) -> RowsMade:
+        """A query's result; it outlives the session's views. Its columns are the target's and the mode's."""
 
     def close(self) -> None: ...
 
@@ -114,7 +117,7 @@ class Reader(Protocol[RowsMade]):
     def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         """See `cdcflow.warehouse.port.Engine.located`."""
 
-    def declines(self, files: Sequence[InputFile]) -> str | None:
+    def declines(self, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
         """Why it does not read these changes; None: it does."""
 
     def is_gone(self, error: BaseException) -> bool:
@@ -316,28 +319,31 @@ class _View(Generic[Rows]):
         """
         entry = self._entries.get(str(table))
         known = self._positions.backfill(table)
+        policy = self._policies.of(str(table))
         if entry is None:
-            self._check_mode(table, None)
-            since, before, start = self._positions.beginning(table), None, 0
+            mode = decided(table, None, policy.mode, policy.history_columns)
+            since, before, start = self._positions.beginning(table, mode), None, 0
             begun = since
         else:
             before = self._snapshot(there, table, entry)
-            self._check_mode(table, before)
+            mode = decided(table, before.properties, policy.mode, policy.history_columns)
             self._positions.see(table, before)
             start = self._start
-            since = self._positions.behind(table, start)
+            since = self._positions.behind(table, start, mode)
             begun = int(before.properties.get(statement.BEGUN_PROPERTY, "0"))
         files = self._log.files(table, start, since)
-        # Where the range begins behind something, nothing of before it is known to live.
-        sweep = max(self._positions.sweep_due(table), since if before is not None else 0)
+        range_ = TableRange(table, before, files, start, policy=policy, mode=mode, is_new=before is None)
+        range_ = self._positions.swept_by(range_, since)
         complete = known.is_whole(begun)
-        if entry is not None and not files and not sweep:
+        if entry is not None and not files and not range_.sweep:
             complete = entry.complete and known.floor is not None
-        range_ = TableRange(table, before, files, start, sweep, policy=self._policies.of(str(table)))
-        empty = self._empty(table) if before is None and not files else None
+        if mode.ends is not None:
+            asked = [offset for offset in (range_.since, range_.sweep) if offset]
+            range_ = replace(range_, transactions=self._log.transactions(files, asked))
+        empty = self._empty(table, mode) if before is None and not files else None
         return _Part(range_, entry, complete, known.state, empty)
 
-    def _empty(self, table: TableId) -> Target:
+    def _empty(self, table: TableId, mode: ModeRules) -> Target:
         """What a table looks like that has no row yet.
 
         Raises:
@@ -346,19 +352,7 @@ class _View(Generic[Rows]):
         shape = self._positions.empty_shape(table)
         if shape is None:
             raise self._positions.history_lost(table)
-        return evolve(None, [shape], format_=self._reader.rules).target
-
-    def _check_mode(self, table: TableId, before: Snapshot | None) -> None:
-        """
-        Raises:
-            CannotFollow: the table's rows are not those that the source has now.
-        """
-        mode = decided(table, None if before is None else before.properties, self._policies.of(str(table)).mode)
-        if mode is not CURRENT:
-            raise CannotFollow(
-                f"table {table} has mode {mode.name}, of which there is no live view",
-                remedy="read it as of a cut, with read_cut",
-            )
+        return evolve(None, [shape], format_=self._reader.rules, mode=mode).target
 
     def _snapshot(self, there: PastTable[Rows], table: TableId, entry: CutTable) -> Snapshot:
         """The table as the published cut shows it."""
@@ -379,53 +373,78 @@ class _View(Generic[Rows]):
         )
 
     def _rows(self, there: PastTable[Rows], part: _Part) -> Rows:
-        range_ = part.range_
-        if range_.files:
-            if (reason := self._reader.declines(range_.files)) is not None:
-                raise HandOver(reason)
-            with self._files(range_.files) as files:
-                return self._folded(there, replace(range_, files=files))
+        range_, mode = part.range_, part.range_.mode
         if part.empty is not None:
-            return there.result(sql.nothing(part.empty), part.empty)
-        target = range_.described()
-        with _Views(there.session) as views:
-            query = sql.unchanged(target, views.add(there.base()), sweep_before=range_.sweep)
-            return there.result(query, target)
+            return there.result(sql.nothing(part.empty, mode), part.empty, mode)
+        if range_.files and (reason := self._reader.declines(range_.files, mode)) is not None:
+            raise HandOver(reason)
+        with self._located(range_) as located:
+            return self._folded(there, located) if range_.files else self._swept(there, located)
+
+    def _swept(self, there: PastTable[Rows], range_: TableRange) -> Rows:
+        """What the table has, without a change; some rows may go because a backfill did not find them."""
+        target, mode, session = range_.described(), range_.mode, there.session
+        assigned = {} if mode.ended is None else {mode.ended: "true"}
+        if mode.ends is not None and range_.sweep:
+            found = histories.moment(session, range_.transactions, range_.sweep)
+            assigned = versions.swept(mode.ends, range_.sweep, found)
+        with _Views(session) as views:
+            base = views.add(there.base())
+            query = sql.unchanged(target, base, mode, sweep_before=range_.sweep, assigned=assigned)
+            return there.result(query, target, mode)
 
     def _folded(self, there: PastTable[Rows], range_: TableRange) -> Rows:
-        evolution = range_.evolution(range_.before, shapes_of(range_.files), self._reader.rules)
-        session = there.session
+        mode, session = range_.mode, there.session
+        target = None if range_.before is None else range_.described()
         with _Views(session) as views:
+            rows = _Once(lambda: views.add(there.base()))
+            for turn, groups in _turns(range_):
+                evolutions: list[Evolution] = []
+                for shapes in groups:
+                    evolutions.append(turn.evolution_of(target, shapes, self._reader.rules))
+                    target = evolutions[-1].target
+                    rows = self._followed(evolutions[-1], rows, session, views, mode)
+                with folding(turn, session, evolutions, rows.standing) as found:
+                    name = "" if found.empty or found.emptied else rows()
+                    broadcast, together = (found.count <= most for most in (BROADCAST_ROWS_MAX, TOGETHER_ROWS_MAX))
+                    query = sql.folded(found, evolutions[-1].target, name, mode, broadcast=broadcast, together=together)
+                    if turn.files[-1] is range_.files[-1]:
+                        return there.result(query, evolutions[-1].target, mode)
+                    rows = _Once(functools.partial(str, views.add(session.keep("turn", query))))
+        raise AssertionError  # not reached
 
-            def rows() -> str:
-                """The rows that the table has, as they are in its newest shape."""
-                before = evolution.before or range_.described()
-                base = views.add(there.base())
-                return views.add(session.view("live", sql.followed(before, evolution.acts(), base)))
+    def _followed(
+        self, evolution: Evolution, rows: Callable[[], str], session: SqlSession, views: _Views, mode: ModeRules
+    ) -> _Once:
+        """The rows that a table has, as they are in its newest shape."""
 
-            standing = _Once(rows)
-            with folding(range_, session, [evolution], lambda *_: standing()) as found:
-                name = "" if found.empty or found.emptied else standing()
-                broadcast, together = (found.count <= most for most in (BROADCAST_ROWS_MAX, TOGETHER_ROWS_MAX))
-                query = sql.current(found, name, broadcast=broadcast, together=together)
-                return there.result(query, found.layout.target)
+        def made() -> str:
+            before = evolution.before
+            if before is None:
+                raise InvariantViolated(f"reading {evolution.numbered[-1].id}: rows of a table that is not there")
+            return views.add(session.view("live", sql.followed(before, evolution.acts(), rows(), mode)))
+
+        return _Once(made)
 
     @contextmanager
-    def _files(self, files: Sequence[InputFile]) -> Iterator[list[InputFile]]:
-        """The files where the reader can read them.
+    def _located(self, range_: TableRange) -> Iterator[TableRange]:
+        """The range with its files where the reader can read them.
 
         Raises:
             SegmentGone: one of them went meanwhile.
         """
-        layout = self._log.layout
+        layout, files = self._log.layout, [*range_.files, *range_.transactions]
         above = None if layout.store is None else layout.store.room
         with tempfile.TemporaryDirectory(prefix="cdcflow-live-", dir=above) as room:
             try:
                 try:
-                    located = self._reader.located(layout, files, Path(room))
+                    changes, transactions = (
+                        self._reader.located(layout, of, Path(room)) if of else []
+                        for of in (range_.files, range_.transactions)
+                    )
                 except HistoryLost as error:  # neither here nor in the log's store
                     raise SegmentGone(str(error)) from error
-                yield located
+                yield replace(range_, files=changes, transactions=transactions)
             except Exception as error:
                 if not self._reader.is_gone(error) or self._are_there(files):
                     raise
@@ -435,6 +454,21 @@ class _View(Generic[Rows]):
         """Whether the log's files are all there still: then it was another one that is not."""
         layout = self._log.layout
         return layout.store is None and all(Path(file.path).exists() for file in files)
+
+
+def _turns(range_: TableRange) -> Iterator[tuple[TableRange, list[list[Table]]]]:
+    """The parts of a range that are folded one after the other, and of each the shapes by which the table evolves.
+    Each incarnation of a history's source is one."""
+    groups = grouped(shapes_of(range_.files), range_.mode)
+    if not range_.mode.in_turn:
+        yield range_, groups
+        return
+    for shapes in groups:
+        files = [f for f in range_.files if f.shape.incarnation == shapes[0].incarnation]
+        is_last = shapes is groups[-1]
+        yield replace(range_, files=files, sweep=range_.sweep if is_last else 0), [shapes]
+        stood = range_.before or Snapshot("", 0, {}, {}, (), is_empty=False)
+        range_ = replace(range_, before=replace(stood, is_empty=False))
 
 
 class _Once:
@@ -448,6 +482,10 @@ class _Once:
         if self._made is None:
             self._made = self._make()
         return self._made
+
+    def standing(self, layout: ReduceLayout, changes: str, *, whole: bool = False) -> str:
+        """See `CurrentTable.standing`: all of them are wanted, or may be."""
+        return self()
 
 
 class _Views:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import structlog
 
@@ -20,7 +21,7 @@ from cdcflow.model.table import Table, TableId
 from cdcflow.warehouse.cut import Cut, CutTable
 from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import CurrentTable, Snapshot
-from cdcflow.warehouse.ranges import grouped
+from cdcflow.warehouse.ranges import TableRange, grouped
 from cdcflow.warehouse.segments import Range, backfills, sealed, shapes_of, without_rows
 
 _log = structlog.get_logger()
@@ -136,6 +137,8 @@ class Positions:
         return Backfill.of(self._backfills.get(str(table), {}))
 
     def swept(self, table: TableId) -> int:
+        if table in self._there and self._there[table] is None:
+            return 0  # it is made anew; what the cut tells of is gone
         entry = self.entry(table)
         return 0 if entry is None else entry.generation
 
@@ -143,6 +146,17 @@ class Positions:
         """The offset before which rows go that nothing touched since; 0: none is to go."""
         known = self.backfill(table)
         return known.floor or 0 if known.finished > self.swept(table) else 0
+
+    def swept_by(self, range_: TableRange, since: int) -> TableRange:
+        """The range with what backfills make of rows that they did not find. `since`: the offset before which nothing
+        is needed of the log (0: none)."""
+        mode, backfill = range_.mode, self.backfill(range_.table)
+        if mode.keeps_changes:
+            return range_
+        # Where the range begins behind something, nothing of before it is known to live.
+        sweep = max(self.sweep_due(range_.table), since if range_.before is not None else 0)
+        begun = backfill.since if mode.ends is not None and (sweep or not backfill.is_done) else 0
+        return replace(range_, sweep=sweep, since=begun)
 
     def app(self, table: TableId) -> str:
         return f"cdcflow/{self._log.log_id}/{table}"

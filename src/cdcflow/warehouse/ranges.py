@@ -56,7 +56,12 @@ class TableRange:
         Raises:
             CannotFollow: nothing can.
         """
-        target = None if there is None else _described(self.table, there, shapes, self.mode)
+        return self.evolution_of(
+            None if there is None else _described(self.table, there, shapes, self.mode), shapes, rules
+        )
+
+    def evolution_of(self, target: Target | None, shapes: Sequence[Table], rules: Format) -> Evolution:
+        """The same of a table that looks like this."""
         found = evolve(target, shapes, self.start, rules, self.mode, new_versions=self.policy.keeps_versions)
         if not self.is_new:
             check_allowed(found, self.policy)

@@ -154,7 +154,7 @@ class Range:
 
     def transactions(self, files: Sequence[InputFile], offsets: Collection[int] = ()) -> list[InputFile]:
         """The files with the transactions of these files' segments, and of those in which the offsets lie; a segment
-        that has expired has none."""
+        that has expired has none. An offset behind the last one is taken for that."""
         found = {f.segment.first_offset: f.segment for f in files}
         for offset in offsets:
             if self.older and self.segments and offset < self.segments[0].first_offset:
@@ -162,6 +162,8 @@ class Range:
             behind = self.segments.behind(offset - 1)
             if behind and behind[0].first_offset <= offset:
                 found[behind[0].first_offset] = behind[0]
+            elif not behind and self.segments:
+                found[self.segments[-1].first_offset] = self.segments[-1]
         shape = files[0].shape if files else _NO_SHAPE
         listed = []
         for segment in (found[first] for first in sorted(found)):

@@ -12,6 +12,7 @@ from pathlib import Path
 from cdcflow.merge import statement, versions
 from cdcflow.merge.evolution import Evolution, evolve
 from cdcflow.merge.target import Target
+from cdcflow.merge.types import name_sql
 from cdcflow.model.table import Table
 from cdcflow.warehouse import histories
 from cdcflow.warehouse.foldings import folding
@@ -42,14 +43,8 @@ class TableMerge:
         self._there = there
         self._since = since
         self._origin = origin
-        table, before = range_.table, range_.before
-        # Where the range begins behind something, nothing of before it is known to live.
-        sweep = max(positions.sweep_due(table), since if before is not None else 0)
-        self._range = replace(range_, sweep=0 if range_.mode.keeps_changes else sweep)
-        backfill = positions.backfill(table)
-        if range_.mode.ends is not None and (sweep or not backfill.is_done):
-            self._range = replace(self._range, since=backfill.since)
-        self._app = positions.app(table)
+        self._range = positions.swept_by(range_, since)
+        self._app = positions.app(range_.table)
 
     @property
     def sweeps(self) -> bool:
@@ -60,7 +55,10 @@ class TableMerge:
         """Nothing new, but a backfill is done: remove what it did not find."""
         generation = self._positions.backfill(self._range.table).finished
         mode, before = self._range.mode, self._range.sweep
-        assigned = "" if mode.ends is None else versions.swept(mode.ends, before, self._moment(before))
+        assigned = ""
+        if mode.ends is not None:
+            set_ = versions.swept(mode.ends, before, self._moment(before))
+            assigned = ", ".join(f"{name_sql(name)} = {value}" for name, value in set_.items())
         app = f"{self._app}/sweep"
         self._there.sweep(before, self._metadata(), app, generation, mode.ended, assigned)
 

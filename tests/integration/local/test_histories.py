@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +50,72 @@ def test_versions_in_a_table_are_those_of_the_oracle(
         assert versions(rows(warehouse, format_name), transactions) == told(merges[:number])
 
 
+# ── merges that are killed ──────────────────────────────────────────────────────────────────────────────────────
+
+KILLED = """
+import os, signal, sys
+from cdcflow import local
+from cdcflow.local.deltalog import DeltaLog
+from cdcflow.local.engine import LocalCuts
+from cdcflow.local.iceberg import IcebergTable
+from cdcflow.merge.policy import Policies, TablePolicy
+
+log, warehouse, format_name, left = *sys.argv[1:4], int(sys.argv[4])
+
+def counted(right):
+    def commit(*given, **more):
+        global left
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return right(*given, **more)
+    return commit
+
+for of, method in [(IcebergTable, "create"), (IcebergTable, "_changing"), (DeltaLog, "commit"), (LocalCuts, "publish")]:
+    setattr(of, method, counted(getattr(of, method)))
+local.merge(log, warehouse, table_format=format_name, policies=Policies(TablePolicy("history")))
+"""
+
+
+def killed(log: HandLog, warehouse: Path, format_name: str, before: int) -> bool:
+    """Whether a merge was killed before a commit of that number, or before it published. Else it came to its end."""
+    told = [sys.executable, "-c", KILLED, str(log.root), str(warehouse), format_name, str(before)]
+    ended = subprocess.run(told, capture_output=True, text=True, check=False)
+    assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
+    return ended.returncode != 0
+
+
+def test_a_merge_that_is_killed_before_any_commit_is_finished_by_the_next(
+    hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
+) -> None:
+    """G10: SIGKILL, so that nothing is let go of. In one range a column comes with a default, versions end and begin,
+    and the table is dropped and made again, which is a commit of its own: no version comes twice, none has the default
+    that ended before, and none of the old rows is open."""
+    old = make_table("orders", id="int64", a="int32")
+    b = Column("b", 3, ColumnType("int32", pa.int32()), missing="7")
+    new = replace(old, columns=(*old.columns, b))
+    again = replace(new, incarnation=2)
+    hand_log.segment([(old, "c", {"id": 1, "a": 1}), (old, "c", {"id": 2, "a": 1}), (old, "u", {"id": 1, "a": 2})])
+    merge(hand_log.root, warehouse, policies=HISTORIES)
+    hand_log.segment([(new, "u", {"id": 2, "a": 3, "b": 8}), (new, "d", {"id": 1}), (again, "c", {"id": 2, "a": 4})])
+    deaths = 0
+    while killed(hand_log, warehouse, format_name, deaths):
+        deaths += 1
+    assert deaths > 4, "it had fewer commits than its range has parts"
+    merge(hand_log.root, whole := warehouse.with_name("in one go"), policies=HISTORIES)
+    found, expected = ([dict(r) for r in rows(place, format_name, old.id)] for place in (warehouse, whole))
+    by_start = itemgetter("_valid_from")
+    assert sorted(found, key=by_start) == sorted(expected, key=by_start)
+    assert ends(found, "id", "a", "b") == [
+        (1, True, 3, True, 1, 1, None),
+        (2, True, 4, True, 2, 1, 7),
+        (3, True, 5, True, 1, 2, 7),
+        (4, True, 6, False, 2, 3, 8),
+        (6, True, None, None, 2, 4, None),
+    ]
+    assert local.read_cut(warehouse, incomplete=True)["public.orders"].num_rows == 5
+
+
 # ── what is no change of a row ────────────────────────────────────────────────────────────────────────────────
 
 
@@ -73,6 +143,26 @@ def test_a_sweep_ends_what_a_backfill_did_not_find(
     (gone,) = [row for row in found if row["id"] == 2]
     assert (gone["_valid_to_position"], gone["_valid_to_time"]) == (position_of(3), time_of(3))
     assert [t.complete for t in report.tables] == [True]
+
+
+@pytest.mark.parametrize("in_one_go", [False, True])
+def test_what_an_empty_backfill_ends_has_a_position_and_a_time(
+    hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str, *, in_one_go: bool
+) -> None:
+    """It began behind the log's last row, and found nothing: the rows were gone when the newest transaction came. A
+    version whose end has no time is in no answer as of a moment."""
+    orders = make_table("orders", id="int64", a="int32")
+    hand_log.segment([(orders, "c", {"id": 1, "a": 1}), (orders, "c", {"id": 2, "a": 1})])
+    if not in_one_go:
+        merge(hand_log.root, warehouse, policies=HISTORIES)
+    hand_log.state(orders, "done", 2, 4)
+    hand_log.segment([(make_table("beside", id="int64"), "c", {"id": 1})])
+    shown = local.read_live(hand_log.root, warehouse, policies=HISTORIES)["public.orders"].to_pylist()
+    merge(hand_log.root, warehouse, policies=HISTORIES)
+    found = rows(warehouse, format_name, orders.id)
+    assert ends(found, "id") == [(1, True, 4, False, 1), (2, True, 4, False, 2)]
+    assert {(r["_valid_to_position"], r["_valid_to_time"]) for r in found} == {(position_of(3), time_of(3))}
+    assert sorted(shown, key=lambda r: r["id"]) == sorted(found, key=lambda r: r["id"])
 
 
 def test_a_column_that_comes_gives_its_default_to_what_is_open(
@@ -132,6 +222,38 @@ def test_versions_of_a_table_that_was_made_again_stay(
         (3, True, 4, True, 2, 1),
         (5, True, None, None, 1, 3),
     ]
+
+
+def test_the_first_row_of_a_table_that_was_made_again_has_nothing_of_the_old_one(
+    hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
+) -> None:
+    """An update that leaves a column out, of a row that nobody has read yet: it was taken for one of the old row
+    with that key, whose value its version then had."""
+    old = make_table("orders", id="int64", a="int32", doc="string")
+    hand_log.segment([(old, "c", {"id": 1, "a": 1, "doc": "old"})])
+    merge(hand_log.root, warehouse, policies=HISTORIES)
+    hand_log.segment([(replace(old, incarnation=2), "u", {"id": 1, "a": 2, "_unchanged": ["doc"]})])
+    merge(hand_log.root, warehouse, policies=HISTORIES)
+    found = rows(warehouse, format_name, old.id)
+    assert ends(found, "doc", "_missing") == [(1, True, 2, False, "old", None), (2, True, None, None, None, ["doc"])]
+
+
+def test_a_history_that_is_made_anew_is_swept_again(
+    hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
+) -> None:
+    """Its folder was moved away, and it begins where the log does: before a backfill that the old one was swept by.
+    What that did not find stayed open for ever."""
+    orders, beside = make_table("orders", id="int64", a="int32"), make_table("beside", id="int64")
+    hand_log.segment([(orders, "c", {"id": 1, "a": 1}), (orders, "c", {"id": 2, "a": 1})])
+    hand_log.state(orders, "done", 2, 3)
+    hand_log.segment([(orders, "r", {"id": 1, "a": 1}), (beside, "c", {"id": 1})])
+    merge(hand_log.root, warehouse, policies=HISTORIES)
+    before = rows(warehouse, format_name, orders.id)
+    warehouse.joinpath("public", "orders").rename(warehouse / "moved away")
+    hand_log.segment([(beside, "c", {"id": 2})])
+    merge(hand_log.root, warehouse, policies=HISTORIES)
+    assert ends(before, "id") == [(1, True, None, None, 1), (2, True, 3, False, 2)]
+    assert ends(rows(warehouse, format_name, orders.id), "id") == ends(before, "id")
 
 
 def test_a_table_without_a_key_is_refused_by_name(hand_log: HandLog, warehouse: Path) -> None:

@@ -79,14 +79,18 @@ def test_table_that_cannot_follow_is_left_out_by_name(behind: HandLog, warehouse
     assert shown.cut == 4
 
 
-def test_table_in_another_mode_is_left_out_by_name(behind: HandLog, warehouse: Path) -> None:
-    """A live view of versions, or of deleted rows, would be another thing under the same name."""
+def test_table_is_shown_in_its_mode_and_left_out_where_the_settings_say_another(
+    behind: HandLog, warehouse: Path
+) -> None:
+    """Rows of another mode would be another thing under the same name. A table that no merge has made yet has the mode
+    of the settings."""
     late = make_table("late", id="int64", note="string")
     behind.state(late, since=6)
     behind.segment([(late, "r", {"id": 1, "note": "n"})])
-    policies = Policies(each={"public.late": TablePolicy("append")})
-    shown = read_live(behind.root, warehouse, policies=policies)
-    assert "mode append" in shown.left_out["public.late"]
+    policies = Policies(each={name: TablePolicy("append") for name in ("public.late", "public.orders")})
+    shown = read_live(behind.root, warehouse, policies=policies, incomplete=True)
+    assert shown["public.late"].column("_op").to_pylist() == ["r"]
+    assert "mode append: it was made with mode current" in shown.left_out["public.orders"]
 
 
 def test_table_whose_folder_is_gone_is_back_after_a_merge(behind: HandLog, warehouse: Path, merge: Merge) -> None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import livehistories
 import pytest
+import tablehistories
 from handlog import HandLog
 from livehistories import Here
 from mergehistories import make_table
@@ -24,18 +26,31 @@ from cdcflow import local
 from cdcflow.changelog.layout import Layout
 from cdcflow.local.live import LocalPastTable
 from cdcflow.merge import live, marking
-from cdcflow.model.table import MISSING
+from cdcflow.merge.acts import Act, Fill
+from cdcflow.merge.modes import ModeRules
+from cdcflow.merge.policy import Mode, Policies, TablePolicy
+from cdcflow.merge.statement import Folding
+from cdcflow.merge.target import Target
+from cdcflow.warehouse import live as warehouse_live
 from cdcflow.warehouse.formats import FORMATS
 
 SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 ALONE = int(os.environ.get("CDCFLOW_HISTORIES", "0"))
-HISTORIES, MANY = 20, 2000
-"""Of each format: here, and in `make test-long`."""
+HISTORIES, IN_MODES, MANY = 20, 10, 2000
+"""Of each format: here, here in each mode, and in `make test-long`."""
+
+MODES: tuple[Mode, ...] = ("soft_delete", "append", "history")
 
 KNOWN = 9200
 """Histories with changes of shape that policies are about."""
 
 ROUNDS = 3
+
+
+def all_in(mode: Mode) -> Policies:
+    return Policies(TablePolicy(mode))
+
+
 ONLY = os.environ.get("CDCFLOW_HISTORY_FORMAT", "")
 
 
@@ -43,6 +58,13 @@ ONLY = os.environ.get("CDCFLOW_HISTORY_FORMAT", "")
 def test_live_view_of_histories_is_the_fold_of_all_that_is_sealed(table_format: str, tmp_path: Path) -> None:
     """Whoever reads live reads what a merge would leave, before it, while it runs, and after it."""
     livehistories.run(Here(table_format), SEED, ALONE or HISTORIES, tmp_path, ROUNDS)
+
+
+@pytest.mark.parametrize("table_format", [ONLY] if ONLY else FORMATS)
+@pytest.mark.parametrize("mode", MODES)
+def test_live_view_in_each_mode_is_the_fold(mode: Mode, table_format: str, tmp_path: Path) -> None:
+    """What a table keeps beside the rows of now is there when it is read live: deleted rows, changes, and versions."""
+    livehistories.run(Here(table_format), SEED, ALONE or IN_MODES, tmp_path, ROUNDS, [mode])
 
 
 @pytest.mark.parametrize("table_format", [ONLY] if ONLY else FORMATS)
@@ -81,13 +103,38 @@ def test_live_view_shows_a_table_without_a_row_as_the_next_merge_will(tmp_path: 
     assert "cdcflow backfill public.orders" in shown.left_out["public.orders"]
 
 
+@pytest.mark.parametrize("mode", ["current", *MODES])
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_live_view_shows_what_a_backfill_did_not_find_as_the_next_merge_will(
+    mode: Mode, table_format: str, tmp_path: Path
+) -> None:
+    """Nothing of the table is in the tail, but a backfill is done: its rows go, are marked, end, or stay."""
+    log, warehouse, policies = HandLog(tmp_path / "log", has_transactions=True), tmp_path / "warehouse", all_in(mode)
+    orders, beside = make_table("orders", id="int64", v="string"), make_table("beside", id="int64")
+    log.state(orders)
+    log.segment([(orders, "c", {"id": 1, "v": "a"}), (orders, "c", {"id": 2, "v": "b"})])
+    local.merge(log.root, warehouse, table_format=table_format, policies=policies)
+    log.state(orders, "done", 2, 2)
+    log.segment([(beside, "c", {"id": 1})])
+    shown = local.read_live(log.root, warehouse, policies=policies)["public.orders"]
+    local.merge(log.root, warehouse, policies=policies)
+    merged = local.read_cut(warehouse)["public.orders"]
+    assert shown.sort_by("id").to_pylist() == merged.sort_by("id").to_pylist()
+    assert shown.column_names == merged.column_names
+    first = {"current": None, "append": {"_op": "c"}, "soft_delete": {"_is_deleted": True}, "history": {"_valid_to": 2}}
+    of_one = [row for row in shown.to_pylist() if row["id"] == 1]
+    wanted = first[mode]
+    assert [row.items() >= wanted.items() for row in of_one] == [True] if wanted else not of_one
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(10))
 def test_live_view_of_many_histories_is_the_fold(part: int, tmp_path: Path) -> None:
     """The same, thousands of them."""
     for first in range(part * MANY // 10, (part + 1) * MANY // 10, 25):
         table_format = FORMATS[first // 25 % len(FORMATS)]
-        livehistories.run(Here(table_format), SEED + 2_000_000 + first, 25, tmp_path / str(first), ROUNDS)
+        modes: Sequence[Mode] = tablehistories.MODES if first // 50 % 2 else ["current"]
+        livehistories.run(Here(table_format), SEED + 2_000_000 + first, 25, tmp_path / str(first), ROUNDS, modes)
 
 
 # ── a comparison that cannot fail proves nothing ──────────────────────────────────────────────────────────────
@@ -105,7 +152,7 @@ def no_act_of(kind: str) -> Any:
     return patched(
         live,
         "followed",
-        lambda right: lambda target, acts, rows: right(target, (a for a in acts if type(a).__name__ != kind), rows),
+        lambda right: lambda target, acts, *more: right(target, (a for a in acts if type(a).__name__ != kind), *more),
     )
 
 
@@ -120,11 +167,21 @@ def newest(right: Any) -> Any:
     return lambda table, version: table._table.snapshot() or right(table, version)
 
 
+def all_columns(folding: Folding) -> str:
+    return live._listed(folding.layout.target, "t")
+
+
+def of_nothing(right: Callable[..., str]) -> Callable[..., str]:
+    return lambda folding, target, rows, mode, **more: right(
+        folding, target, "" if folding.adds_only else rows, mode, **more
+    )
+
+
 BUGS: dict[str, tuple[Callable[[], Any], int]] = {
     "sweep leaves rows": (lambda: patched(live, "_kept", lambda _: lambda _: ""), 44),
     "newest version, not the cut's": (lambda: patched(LocalPastTable, "as_of", newest), 17),
     "least key out of bounds": (lambda: words(">= CAST", "> CAST"), 35),
-    "missing columns not renamed": (lambda: patched(live, "_missing", lambda _: lambda _: MISSING), 42),
+    "missing columns not renamed": (lambda: patched(live, "_missing", lambda _: lambda _, own: own), 42),
     "values of the table not taken": (lambda: patched(marking, "needs_values", lambda _: lambda _: False), 17),
     "no defaults": (lambda: no_act_of("Fill"), 20),
     "dropped columns kept": (lambda: no_act_of("Empty"), 6),
@@ -134,12 +191,34 @@ BUGS: dict[str, tuple[Callable[[], Any], int]] = {
 """Each with the seed of a history that shows it. Other histories want other seeds: plant it and run hundreds."""
 
 
-@pytest.mark.parametrize("bug", BUGS)
+def with_all_filled(right: Callable[..., str]) -> Callable[..., str]:
+    def followed(target: Target, acts: Iterable[Act], rows: str, mode: ModeRules) -> str:
+        return right(target, [replace(a, only="") if isinstance(a, Fill) else a for a in acts], rows, mode)
+
+    return followed
+
+
+def last_turn_only() -> Any:
+    return patched(warehouse_live, "_turns", lambda right: lambda range_: list(right(range_))[-1:])
+
+
+BUGS_OF_MODES: dict[str, tuple[Mode, Callable[[], Any], int]] = {
+    "truncates mark nothing": ("soft_delete", lambda: patched(live, "_staying", lambda _: all_columns), 102),
+    "defaults in versions that had ended": ("history", lambda: patched(live, "followed", with_all_filled), 133),
+    "open versions stay open": ("history", lambda: words("LEFT ANTI JOIN", "LEFT JOIN"), 101),
+    "versions of a dropped table lost": ("history", lambda: last_turn_only(), 155),
+    "changes that stood forgotten": ("append", lambda: patched(live, "folded", of_nothing), 100),
+    "unchanged columns not renamed": ("append", lambda: patched(live, "_missing", lambda _: lambda _, own: own), 107),
+}
+"""The same of modes that keep more than the rows of now."""
+
+
+@pytest.mark.parametrize("bug", [*BUGS, *BUGS_OF_MODES])
 def test_a_planted_bug_is_seen(bug: str, tmp_path: Path) -> None:
     """A comparison that cannot fail proves nothing."""
-    planted, seed = BUGS[bug]
+    mode, planted, seed = BUGS_OF_MODES[bug] if bug in BUGS_OF_MODES else ("current", *BUGS[bug])
     with (
         planted(),
         pytest.raises(AssertionError, match=f"CDCFLOW_HISTORY_SEED={seed} CDCFLOW_HISTORIES=1, (before|after) a merge"),
     ):
-        livehistories.run(Here(FORMATS[seed % len(FORMATS)]), seed, 1, tmp_path, ROUNDS)
+        livehistories.run(Here(FORMATS[seed % len(FORMATS)]), seed, 1, tmp_path, ROUNDS, [mode])

@@ -28,13 +28,13 @@ from cdcflow.local.deltalog import DeltaLog
 from cdcflow.local.engine import LocalEngine
 from cdcflow.local.iceberg import IcebergTable
 from cdcflow.local.tables import FileTable
-from cdcflow.merge import appending, ending, evolution, reduce, statement
+from cdcflow.merge import appending, ending, evolution, history, reduce, statement
 from cdcflow.merge.evolution import Evolution
 from cdcflow.merge.policy import Mode
 from cdcflow.merge.reduce import Layout
 from cdcflow.merge.target import Target
 from cdcflow.model.table import Table
-from cdcflow.warehouse import changes, foldings, job, table_merge
+from cdcflow.warehouse import changes, foldings, histories, job, table_merge
 from cdcflow.warehouse.formats import FORMATS
 from cdcflow.warehouse.paths import table_path
 from cdcflow.warehouse.positions import Positions
@@ -49,6 +49,9 @@ REPAIRS = 20
 POLICIES = int(os.environ.get("CDCFLOW_HISTORIES_WITH_POLICIES", "40"))
 KNOWN = 9001
 """A seed of histories with every kind of policy, and columns that are retyped."""
+
+VERSIONED = 4
+"""Histories of tables in mode history whose merges die before each commit."""
 
 TOGETHER = 25
 """Histories in one log."""
@@ -125,7 +128,7 @@ def test_histories_of_tables_give_what_the_fold_gives(first: int, tmp_path: Path
 def test_a_row_may_miss_a_column_that_was_dropped(table_format: str, tmp_path: Path) -> None:
     """In this history a row misses a column, then the source drops it and sends all that is left of the row. The merge
     of every table ended with InvariantViolated."""
-    run(72_779_962, 1, tmp_path, table_format=table_format)
+    run(72_779_962, 1, tmp_path, table_format=table_format, modes=["soft_delete"])
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
@@ -150,6 +153,16 @@ def test_histories_of_tables_with_repairs_give_what_the_fold_gives(table_format:
     assert sum(history.covered["repair"] for history in made.listed) > REPAIRS // 2
 
 
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_histories_of_tables_that_keep_versions_survive_a_death_before_each_commit(
+    table_format: str, tmp_path: Path
+) -> None:
+    """G10: whatever was committed by then, each version is there once, and ends where the fold says."""
+    merge = DyingEachTime()
+    run(SEED, VERSIONED, tmp_path, merge, ROUNDS, table_format, ["history"])
+    assert merge.deaths > VERSIONED
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(10))
 def test_many_histories_of_tables_give_what_the_fold_gives(part: int, tmp_path: Path) -> None:
@@ -170,13 +183,19 @@ class Dying:
         self.left = 0
 
     def __call__(self, log: Path, warehouse: Path, **more: Any) -> MergeReport:
-        self.left = self._chance.randrange(60)
+        self.dies(self._chance.randrange(60), log, warehouse, **more)
+        return local.merge(log, warehouse, **more)
+
+    def dies(self, before: int, log: Path, warehouse: Path, **more: Any) -> bool:
+        """Whether a merge died before a commit of that number; else it came to its end."""
+        self.left = before
         with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
             patch.setattr(job, "TABLES_AT_ONCE", 1)
             for of, method in COMMITS:
                 patch.setattr(of, method, self._counted(getattr(of, method)))
             local.merge(log, warehouse, **more)
-        return local.merge(log, warehouse, **more)
+            return False
+        return True
 
     def _counted(self, right: Callable[..., Any]) -> Callable[..., Any]:
         def commits(*given: Any, **more: Any) -> Any:
@@ -186,6 +205,21 @@ class Dying:
             return right(*given, **more)
 
         return commits
+
+
+class DyingEachTime(Dying):
+    """Merges that die before their first commit, then before their second, and so on, until one has no more."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.deaths = 0
+
+    def __call__(self, log: Path, warehouse: Path, **more: Any) -> MergeReport:
+        before = 0
+        while self.dies(before, log, warehouse, **more):
+            self.deaths += 1
+            before += 1
+        return local.merge(log, warehouse, **more)
 
 
 # ── a comparison that cannot fail proves nothing ──────────────────────────────────────────────────────────────
@@ -351,6 +385,10 @@ def with_defaults(right: Callable[..., Layout], target: Target, then: Target, sh
     return replace(made, defaults=evolution._defaults(made.shapes))
 
 
+def unswept(right: Callable[..., Any], *given: Any, **more: Any) -> Any:
+    return right(*given, **{**more, "swept": 0})
+
+
 MODE_BUGS: dict[str, tuple[Mode, Callable[[], Any], int]] = {
     "deleted rows live": (
         "soft_delete",
@@ -408,6 +446,18 @@ MODE_BUGS: dict[str, tuple[Mode, Callable[[], Any], int]] = {
         lambda: said_otherwise(evolution, "_of_changes", lambda _, shape: replace(shape, key=())),
         9,
     ),
+    "defaults in versions that had ended": ("history", lambda: said_otherwise(histories, "_added", lambda *_: {}), 121),
+    "rows of a dropped table go on": (
+        "history",
+        lambda: said_otherwise(histories, "offsets_of", lambda *_: (0, 0)),
+        155,
+    ),
+    "reads make versions at once": (
+        "history",
+        lambda: said_otherwise(histories, "_ends_of_segments", lambda *_: []),
+        102,
+    ),
+    "sweeps end no version": ("history", lambda: said_otherwise(history, "Range", unswept), 102),
 }
 """Each with the mode and the seed of a history that shows it."""
 

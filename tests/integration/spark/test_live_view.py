@@ -18,8 +18,10 @@ import pytest
 from handlog import HandLog
 from livehistories import Here
 from mergehistories import assert_as_folded, make_world, write_round
+from tablehistories import MODES
 
 from cdcflow import local
+from cdcflow.merge.policy import Mode
 from cdcflow.model.table import Table
 from cdcflow.spark import read_live
 from cdcflow.warehouse import segments
@@ -41,7 +43,7 @@ class BySpark(Here):
         self._spark = spark
 
     def read_live(self, log: Path, warehouse: Path) -> Live[Any]:
-        return read_live(self._spark, log, warehouse, incomplete=True)
+        return read_live(self._spark, log, warehouse, incomplete=True, policies=self.policies)
 
     def rows(self, shown: Any) -> Iterable[Mapping[str, Any]]:
         return shown.to_pylist() if hasattr(shown, "to_pylist") else [row.asDict() for row in shown.collect()]
@@ -67,12 +69,19 @@ def test_live_view_of_histories_is_the_fold(spark: Any, table_format: str, tmp_p
     livehistories.run(BySpark(spark, table_format), SEED, ALONE or FEW, tmp_path, 2)
 
 
+@pytest.mark.usefixtures("no_view_left")
+@pytest.mark.parametrize("mode", ["soft_delete", "append", "history"])
+def test_live_view_in_each_mode_is_the_fold(spark: Any, mode: Mode, table_format: str, tmp_path: Path) -> None:
+    """Deleted rows, changes and versions, as the next merge would leave them."""
+    livehistories.run(BySpark(spark, table_format), SEED, ALONE or FEW, tmp_path, 2, [mode])
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(10))
 def test_live_view_of_many_histories_is_the_fold(spark: Any, part: int, tmp_path: Path) -> None:
     """The same, many of them."""
     parties = BySpark(spark, FORMATS[part % len(FORMATS)])
-    livehistories.run(parties, SEED + 1000 * part, MANY // 10, tmp_path, 4)
+    livehistories.run(parties, SEED + 1000 * part, MANY // 10, tmp_path, 4, MODES)
 
 
 @pytest.mark.usefixtures("no_view_left")

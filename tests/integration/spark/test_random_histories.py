@@ -78,7 +78,7 @@ def test_histories_of_tables_in_other_modes_give_what_the_fold_gives(
 ) -> None:
     """Rows are the same whichever engine merges: Spark, a few of what the local engine gets."""
     merge = functools.partial(job.merge, spark, table_format=table_format)
-    run(spark, SEED, ALONE or FEW_IN_MODE, tmp_path, merge, ["soft_delete", "append"], rounds=2)
+    run(spark, SEED, ALONE or FEW_IN_MODE, tmp_path, merge, ["soft_delete", "append", "history"], rounds=2)
 
 
 @pytest.mark.long

@@ -77,6 +77,13 @@ def test_the_sql_gives_what_the_oracle_says() -> None:
         check(seed, log)
 
 
+@pytest.mark.parametrize("seed", [5743, 17585])
+def test_an_end_at_an_offset_that_no_row_has_yet_has_a_position_and_a_time(seed: int) -> None:
+    """In these logs a backfill of a table that is empty by now is done before anything else comes. What it did not find
+    ended where it began, and had no time, so that no question as of a moment found it."""
+    check(seed, make(seed))
+
+
 def test_the_offsets_may_be_called_as_auto_cdc_calls_them() -> None:
     """Queries that were written for Spark's tables go on."""
     log = make(4)
