@@ -107,7 +107,7 @@ def _print(found: Mapping[str, Any]) -> None:
                 _throttle(f),
                 _fresh(f),
                 _verified(found, name),
-                f.get("reason") or "",
+                f.get("reason") or f.get("shadow_difference") or "",
             )
             for name, f in sorted(tables.items())
         ]

@@ -152,6 +152,9 @@ def _tables(status: Mapping[str, Any]) -> Iterator[Remark]:
                 )
             case _:
                 pass
+        if found := fields.get("shadow_difference"):
+            text, _, remedy = str(found).rpartition("; ")
+            yield Remark("error", f"In {name} {text}.", f"{remedy[0].upper()}{remedy[1:]}.", name)
         if fields.get("freshness") == "not proven" and fields.get("state") == "done":
             why = fields.get("freshness_reason") or "no reason was given"
             yield Remark(
