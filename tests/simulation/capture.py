@@ -18,6 +18,7 @@ from cdcflow.model.position import Epoch
 from cdcflow.pipeline.attempt import Attempt, Orders, Pace
 
 SYNC, SEAL = "cdcflow-sync", "cdcflow-seal"
+NO_ORDERS = Orders()
 
 
 class Process:
@@ -34,6 +35,7 @@ class Process:
         clock: Callable[[], float],
         faults: Faults,
         counts: Counter[str],
+        orders: Orders = NO_ORDERS,
     ) -> None:
         self._counts = counts
         self.source = source
@@ -46,7 +48,7 @@ class Process:
             log_id=log.log_id,
             epoch=Epoch(1) if faults.epoch_forgotten else log.epoch,
             limits=limits,
-            orders=Orders(),
+            orders=orders,
             pace=pace,
             requests=requests,
             waker=Silent(),

@@ -324,6 +324,25 @@ class Database:
         while len(txn.undo) > length:
             txn.undo.pop()()
 
+    def discard(self, since: int) -> bool:
+        """Forget all that is in the log from a place on, of which everything is durable and visible; False where there
+        is more than transactions."""
+        if self.open or any(isinstance(record, Filled | Statement) for record in self.wal[since:]):
+            return False
+        for number, record in enumerate(self.wal[since:], since):
+            if isinstance(record, Transaction):
+                rows = tuple(r._replace(published=False, in_gap=r.published) for r in record.rows)
+                self.wal[number] = record._replace(rows=rows)
+        self.confirmed = len(self.wal)
+        self.counts["rows in gaps"] += sum(
+            row.in_gap for record in self.wal[since:] if isinstance(record, Transaction) for row in record.rows
+        )
+        return True
+
+    def shown(self, table: TableId) -> dict[object, Values]:
+        """The rows that can be seen now, by key."""
+        return {v.values["id"]: dict(v.values) for v in self._visible(table)}
+
     # ── what the server does ────────────────────────────────────────────────────────────────────────────────
 
     def flush(self) -> None:

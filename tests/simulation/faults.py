@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 from unittest import mock
 
 from cdcflow.interleave import machine
@@ -17,7 +18,7 @@ class Faults:
     others are in the source, or in how the process is started."""
 
     windowing: type[Windowing] = Windowing
-    patch: tuple[type, str, object] | None = None
+    patch: tuple[type | ModuleType, str, object] | None = None
     epoch_forgotten: bool = False
     unchanged_as_null: bool = False
     skips_after_restart: int = 0
@@ -29,6 +30,7 @@ class Faults:
     deletes_behind_rows: bool = False
     deletes_keys_left: bool = False
     deletes_nothing: bool = False
+    proves_unseen: bool = False
 
     @contextmanager
     def planted(self) -> Iterator[None]:

@@ -17,7 +17,7 @@ from tests.simulation.database import Database, Filled, Statement, Values
 from tests.simulation.steps import Later, Steps
 from tests.simulation.transactions import Keys, Plain, Row, Transaction
 
-from cdcflow.interleave.progress import Progress
+from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.merge.fold import Change, Key, fold, swept
 from cdcflow.merge.fold import Row as Folded
 from cdcflow.model.change import KeySet, Uint64s
@@ -39,7 +39,8 @@ class AtCut:
 
     `incomplete` are the tables whose backfill was never done. `stale` are those that were not captured for a while, or
     whose rows a statement changed, and that were not read anew since; `versions` counts the statements that no log
-    tells of, `wrong` are keys whose delete the log never got. `generations`: the last one that was swept.
+    tells of, `wrong` are keys whose delete the log never got. `generations`: the last one that was swept. `lossy`:
+    tables of which changes lie in a gap, with the generation that they were in.
     """
 
     checkpoint: Checkpoint
@@ -52,6 +53,7 @@ class AtCut:
     stale: frozenset[TableId] = frozenset()
     versions: Mapping[TableId, int] = field(default_factory=dict)
     wrong: Mapping[TableId, frozenset[Key]] = field(default_factory=dict)
+    lossy: Mapping[TableId, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,12 +224,15 @@ class ModelLog:
         truth = dict(before.truth)
         folded, generations, incomplete = dict(before.folded), dict(before.generations), set(before.incomplete)
         touched, stale, versions = set(changes), set(before.stale), dict(before.versions)
-        wrong = dict(before.wrong)
+        wrong, lossy = dict(before.wrong), dict(before.lossy)
+        known_before = Progress.from_json(before.checkpoint.progress).tables
         has_binlog = self._database.server.has_binlog
         for record in self._database.wal[before.lsn : lsn]:
             if isinstance(record, Transaction):
                 for row in record.rows:
                     truth[row.table] = self._advanced(truth[row.table], row)
+                    if row.in_gap and row.table in known_before:
+                        lossy[row.table] = known_before[row.table].generation
                     if row.lost:
                         wrong[row.table] = wrong.get(row.table, frozenset()) | {(row.values["id"],)}
             elif isinstance(record, Statement):
@@ -259,18 +264,33 @@ class ModelLog:
                 touched.add(table)
                 if int(known.row_version or 0) >= versions.get(table, 0):
                     stale.discard(table)
+        for table, generation in list(lossy.items()):
+            if (found_now := progress.get(table)) is not None and self._is_sure(table, found_now, generation):
+                del lossy[table]
+                touched.add(table)
         for table in stale - before.stale if has_binlog else ():
             now = progress.get(table)
             if now is not None and now.state == "done" and now.generation == before.generations.get(table):
                 raise Violation(f"I5: {table} counts as done, and nobody reads what a statement filled")
         for table, keys in wrong.items():
             wrong[table] = frozenset(keys & folded[table].keys() - truth[table].keys())
-        for table in touched - stale:
+        for table in touched - stale - lossy.keys():
             known_wrong = wrong.get(table, frozenset())
             right = {key: row for key, row in folded[table].items() if key not in known_wrong}
             self._judge_table(table, right, truth[table], complete=table not in incomplete)
         left = frozenset(incomplete), frozenset(stale)
-        return AtCut(checkpoint, len(self.entries), lsn, folded, truth, generations, *left, versions, wrong)
+        return AtCut(checkpoint, len(self.entries), lsn, folded, truth, generations, *left, versions, wrong, lossy)
+
+    def _is_sure(self, table: TableId, known: TableProgress, generation: int) -> bool:
+        """Whether the log says of a table, of which it does not have all changes, that it is right. It must not, but
+        for one that was compared since, or read anew."""
+        if known.state == "done" and known.generation > generation:
+            return True
+        if known.gap is not None and not known.in_doubt:
+            return True
+        if known.in_doubt or (known.whole_since is None and known.state != "done"):
+            return False
+        raise Violation(f"I5: {table} counts as whole ({known.state}), and changes of it were lost")
 
     def _changed(self, truth: Truth, statement: Statement) -> Truth:
         keyed = self._database.tables[statement.table].keyed

@@ -10,14 +10,18 @@ from tests.simulation.log import ModelLog
 from tests.simulation.servers import SERVERS, Server
 from tests.simulation.transactions import Plain
 
+from cdcflow.interleave import orders
 from cdcflow.interleave.backlog import Backlog
 from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.machine import Interleave
-from cdcflow.interleave.messages import ChunkRead, MarkSeen, Planned, Transactions, Visibility
+from cdcflow.interleave.messages import ChunkRead, MarkSeen, OutcomeKind, Planned, Proven, Transactions, Visibility
+from cdcflow.interleave.orders import TableOrder
+from cdcflow.interleave.progress import State, TableProgress
 from cdcflow.interleave.window import Window
 from cdcflow.interleave.windowing import Windowing
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
+from cdcflow.pipeline import reread
 from cdcflow.pipeline.durability import Durability
 from cdcflow.pipeline.recording import Recording
 
@@ -173,6 +177,9 @@ PLANTED: dict[str, Faults] = {
 """The eleven that must be found."""
 
 
+_stop, _fitting = Backlog.stop, orders._fitting
+
+
 class DeletesAtHigh(Windowing):
     """Puts the deletes of a repair behind what was held, where they delete what came meanwhile."""
 
@@ -194,6 +201,32 @@ IN_REPAIRS: dict[str, Faults] = {
     "repair without deletes": Faults(deletes_nothing=True),
 }
 """What a repair can get wrong."""
+
+
+def clears_with_any_end(backlog: Backlog, table: TableId, state: State, reason: str | None = None) -> None:
+    """A `Backlog.stop` that takes a table out of doubt when some of its rows were read, too."""
+    _stop(backlog, table, state, reason)
+    if state == "done":
+        backlog._set(table, replace(backlog.progress.tables[table], gap=None))
+
+
+def of_any_epoch(order: TableOrder, known: TableProgress) -> OutcomeKind | None:
+    """A `_fitting` that takes a comparison which began before the gap for a proof."""
+    return _fitting(replace(order, epoch=1 << 62) if isinstance(order, Proven) else order, known)
+
+
+def keeps_what_was_not_read(known: TableProgress | None) -> bool:
+    """An `is_kept` for which every table can be compared."""
+    return known is not None
+
+
+IN_GAPS: dict[str, Faults] = {
+    "table proven without a comparison": Faults(proves_unseen=True),
+    "comparison from before the gap": Faults(patch=(orders, "_fitting", of_any_epoch)),
+    "table not in doubt after any repair": Faults(patch=(Backlog, "stop", clears_with_any_end)),
+    "tables without a key not read anew": Faults(patch=(reread, "is_kept", keeps_what_was_not_read)),
+}
+"""What can be taken for proven behind a gap, and is not."""
 
 EARLY: dict[str, Faults] = {
     "ack before fsync": PLANTED["ack before fsync"],

@@ -15,9 +15,10 @@ from tests.simulation.servers import SERVERS
 from tests.simulation.world import Outcome, run
 
 
-def replay(seed: int, server: str = "postgres", *, repairs: bool = False) -> str:
+def replay(seed: int, server: str = "postgres", *, repairs: bool = False, gaps: bool = False) -> str:
     """The command that plays one schedule again."""
-    return f"python tests/simulation/run.py --server {server} --seed {seed}" + (" --repairs" if repairs else "")
+    options = (" --repairs" if repairs else "") + (" --gaps" if gaps else "")
+    return f"python tests/simulation/run.py --server {server} --seed {seed}{options}"
 
 
 def main() -> int:
@@ -27,6 +28,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="play only this one")
     parser.add_argument("--server", choices=list(SERVERS), default="postgres", help="what kind of source (postgres)")
     parser.add_argument("--repairs", action="store_true", help="deletes get lost, and rows are repaired")
+    parser.add_argument("--gaps", action="store_true", help="the source discards log that is still needed")
     parser.add_argument("--counts", action="store_true", help="say what the schedules exercised")
     args = parser.parse_args()
     seeds = range(args.first, args.first + args.seeds) if args.seed is None else [args.seed]
@@ -34,11 +36,12 @@ def main() -> int:
     counts: Counter[str] = Counter()
     outcomes: list[Outcome] = []
     for number, seed in enumerate(seeds, 1):
-        outcome = run(seed, server=SERVERS[args.server], repairs=args.repairs)
+        outcome = run(seed, server=SERVERS[args.server], repairs=args.repairs, gaps=args.gaps)
         outcomes.append(outcome)
         counts += outcome.counts
         if outcome.violation is not None:
-            print(f"seed {seed}: {outcome.violation}\n  again with: {replay(seed, args.server, repairs=args.repairs)}")
+            again = replay(seed, args.server, repairs=args.repairs, gaps=args.gaps)
+            print(f"seed {seed}: {outcome.violation}\n  again with: {again}")
         if number % 1000 == 0:
             print(f"{number} schedules, {time.monotonic() - began:.0f} s", flush=True)
     if args.counts:

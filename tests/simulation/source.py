@@ -99,6 +99,9 @@ class ModelSource:
         database = self._database
         if checkpoint.position is None:
             return replace(checkpoint, position=position_of(0), source={"slot": log_id})
+        if checkpoint.source.get("accept_history_loss") == "yes":
+            kept = {**checkpoint.source, "history": "lost"}
+            return replace(checkpoint, position=position_of(len(database.wal)), source=kept)
         if int(checkpoint.position) < database.confirmed:
             raise HistoryLost(
                 f"the log is at {checkpoint.position}, the source has forgotten all to {database.confirmed}"
@@ -109,9 +112,11 @@ class ModelSource:
 
     def tables(self) -> Sequence[Table]:
         """Names and key only: the machine knows a shape when rows come with it."""
-        known = sorted((t.id, t.shape.incarnation) for t in self._database.tables.values())
+        known = sorted((t.id, t.shape.incarnation, t.keyed) for t in self._database.tables.values())
         return [
-            Table(table, incarnation, (), ("id",)) for table, incarnation in known if table in self._database.published
+            Table(table, incarnation, (), ("id",) if keyed else ())
+            for table, incarnation, keyed in known
+            if table in self._database.published
         ]
 
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 
 import pytest
-from tests.simulation.planted import EARLY, IN_BINLOGS, IN_REPAIRS, MORE, PLANTED
+from tests.simulation.planted import EARLY, IN_BINLOGS, IN_GAPS, IN_REPAIRS, MORE, PLANTED
 from tests.simulation.run import replay
 from tests.simulation.servers import SERVERS
 from tests.simulation.world import ON_DISK_EVERY, Outcome, run
@@ -84,11 +84,24 @@ EXERCISED_IN_REPAIRS = [
     "rows repaired",
 ]
 
+EXERCISED_IN_GAPS = [
+    "compared too early",
+    "crashes",
+    "gaps",
+    "repaired behind a gap",
+    "repair chunks with deletes",
+    "rows in gaps",
+    "table in doubt",
+]
+
 BINLOG_SEEDS = SEEDS // 5
 """Of each kind of server with a binary log."""
 
 REPAIR_SEEDS = SEEDS // 10
 """Of each of two servers, with deletes that the log never gets."""
+
+
+GAP_SEEDS = SEEDS // 10
 
 
 @pytest.fixture(scope="module")
@@ -147,6 +160,27 @@ def test_repairs_make_whole_what_the_log_lost(server: str) -> None:
 def test_bug_planted_in_repairs_is_found(bug: str) -> None:
     """Deletes belong to low, before the rows, and only to keys that somebody looked for."""
     assert any(run(seed, IN_REPAIRS[bug], repairs=True).violation is not None for seed in range(SEEDS_TO_FIND))
+
+
+def test_comparisons_make_whole_what_lies_behind_a_gap() -> None:
+    """The source has discarded log. A table counts as whole again only when it is, over crashes of both sides, and all
+    of them do in the end."""
+    outcomes = [run(seed, gaps=True) for seed in range(GAP_SEEDS)]
+    again = [replay(o.seed, gaps=True) for o in outcomes]
+    broken = [
+        f"{o.violation}; again with: {a}" for o, a in zip(outcomes, again, strict=True) if o.violation is not None
+    ]
+    assert not broken, "\n".join(broken[:5])
+    counts: Counter[str] = Counter()
+    for outcome in outcomes:
+        counts += outcome.counts
+    assert [what for what in EXERCISED_IN_GAPS if not counts[what]] == []
+
+
+@pytest.mark.parametrize("bug", IN_GAPS)
+def test_bug_planted_behind_gaps_is_found(bug: str) -> None:
+    """Nobody may take a table for whole that lost changes."""
+    assert any(run(seed, IN_GAPS[bug], gaps=True).violation is not None for seed in range(SEEDS_TO_FIND))
 
 
 @pytest.mark.parametrize("seed", [7, ON_DISK_EVERY])

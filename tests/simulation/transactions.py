@@ -64,7 +64,8 @@ def plain_keys(keys: KeySet) -> tuple[int, ...]:
 
 class Row(NamedTuple):
     """One row of a transaction. `values` are those that are sent, if it is `published`; `full` is the whole new row,
-    for the truth. `lost`: the log never gets it, although the table is captured."""
+    for the truth. `lost`: the log never gets it, although the table is captured; `in_gap`: for it lies where the source
+    has discarded its log."""
 
     table: TableId
     shape: Shape
@@ -75,6 +76,7 @@ class Row(NamedTuple):
     full: dict[str, object] | None = None
     published: bool = True
     lost: bool = False
+    in_gap: bool = False
 
 
 class Transaction(NamedTuple):

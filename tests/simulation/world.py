@@ -11,10 +11,11 @@ from queue import SimpleQueue
 from random import Random
 from tempfile import TemporaryDirectory
 
-from tests.simulation.capture import SEAL, SYNC, Process
+from tests.simulation.capture import NO_ORDERS, SEAL, SYNC, Process
 from tests.simulation.database import Database, Mode
 from tests.simulation.disk import DiskLog
 from tests.simulation.faults import NO_FAULTS, Faults
+from tests.simulation.gaps import Gaps
 from tests.simulation.log import Clock, ModelLog, Violation
 from tests.simulation.servers import SERVERS, Server
 from tests.simulation.source import ModelSource, Weather
@@ -53,14 +54,20 @@ class Restart(Exception):
 
 
 def run(
-    seed: int, faults: Faults = NO_FAULTS, server: Server = SERVERS["postgres"], *, repairs: bool = False
+    seed: int,
+    faults: Faults = NO_FAULTS,
+    server: Server = SERVERS["postgres"],
+    *,
+    repairs: bool = False,
+    gaps: bool = False,
 ) -> Outcome:
     """Play one schedule to its end, where everything must have come to rest and be equal. `repairs`: deletes get lost
-    on their way into the log, and people order to repair rows, those and others."""
+    on their way into the log, and people order to repair rows, those and others. `gaps`: the source discards log that
+    is still needed, and tables are compared with it instead of being read anew."""
     violation = None
     with ExitStack() as held:
         root = None if seed % ON_DISK_EVERY else Path(held.enter_context(TemporaryDirectory(dir=_in_memory())))
-        world = World(seed, faults, server, root, repairs=repairs)
+        world = World(seed, faults, server, root, repairs=repairs, gaps=gaps)
         try:
             held.enter_context(faults.planted())
             world.play()
@@ -79,7 +86,9 @@ class World:
     """Everything of a schedule. `play` starts one process after another; each takes its turns between what happens at
     the source, and what happens is drawn from the seed."""
 
-    def __init__(self, seed: int, faults: Faults, server: Server, root: Path | None, *, repairs: bool) -> None:
+    def __init__(
+        self, seed: int, faults: Faults, server: Server, root: Path | None, *, repairs: bool, gaps: bool
+    ) -> None:
         self.rng = rng = Random(seed)
         self.counts: Counter[str] = Counter()
         modes: list[list[Mode]] = [["sync"], ["async"], ["standby"], ["sync", "async", "standby"]]
@@ -111,6 +120,7 @@ class World:
         self._repairs = Random(f"repairs {seed}") if repairs else None
         if repairs:
             self.database.losing = Random(f"losing {seed}")
+        self._gaps = Gaps(Random(f"gaps {seed}"), self.database, self.log, faults, self.counts) if gaps else None
         self._rounds = 0
         self._hurries = 0
         self._is_over = False
@@ -141,17 +151,22 @@ class World:
             (self._crash_capture, 0.3 * rng.choice([0, 1, 3]) + (root is not None)),
             (self._crash_server, 0.2 * rng.choice([0, 1, 3])),
         ]
-        actions, shares = zip(*weights, strict=True)
-        self._coming: Iterator[Callable[[], object]] = iter(rng.choices(actions, shares, k=rng.choice([200, 400, 800])))
+        self._actions, self._shares = zip(*weights, strict=True)
+        many = rng.choice([200, 400, 800])
+        self._coming: Iterator[Callable[[], object]] = iter(rng.choices(self._actions, self._shares, k=many))
 
     def play(self) -> None:
         """Start the capture again and again, until the schedule is over and all has come to rest."""
         while not self._is_over:
+            if self._gaps is not None and self._gaps.is_due:
+                self._lose()
             self._source = ModelSource(self.database, self.rng, self._weather, self._faults, self.counts)
             try:
                 self._live()
             except Crash:
                 self.log.crash(self.rng)
+                if self._gaps is not None:
+                    self._gaps.comparisons.clear()
             except (SourceUnavailable, TablesChanged, Restart) as error:
                 self.log.close()
                 self.counts[f"ended by {type(error).__name__}"] += 1
@@ -175,7 +190,10 @@ class World:
             clock=lambda: self._clock.now_s,
             faults=self._faults,
             counts=self.counts,
+            orders=NO_ORDERS if self._gaps is None else self._gaps.orders,
         )
+        if self._gaps is not None:
+            self._gaps.orders = NO_ORDERS
         self._process.run(self._between_turns)
 
     def _between_turns(self) -> bool:
@@ -191,6 +209,10 @@ class World:
             action()
             if self._repairs is not None:
                 self._order_repair(self._repairs)
+            if self._gaps is not None:
+                self._compare(self._gaps, 0.1)
+                if self._process is not None and self._gaps.happens(self._process.progress):
+                    raise Restart
         return self._settle()
 
     def _hurry(self) -> bool:
@@ -224,13 +246,20 @@ class World:
             self._publish(table, published=True)
         self._settle_database()
         if self._at_rest(process):
-            self._is_over = True
+            # Now every table would stay as it is behind a gap; and it is written to again.
+            self._is_over = self._gaps is None or not self._gaps.begins_last()
+            if not self._is_over:
+                self._coming = iter(self._gaps_actions())
             return True
         self._rounds += 1
         if self._rounds > SETTLE_ROUNDS:
             states = {str(t): p.state for t, p in process.progress.tables.items()}
             raise Violation(f"I7: no rest after {SETTLE_ROUNDS} rounds: {states}, log {self.log.cuts[-1].lsn}")
         self._order_what_is_left(process)
+        if self._gaps is not None:
+            self._compare(self._gaps, 1.0)
+            if self._rounds % 50 == 0:  # behind a mark there may be no cut; somebody commits what nobody captures
+                self.database.commit(self.database.begin())
         for _ in range(3):
             self._task()
             self._sync()
@@ -255,7 +284,7 @@ class World:
                 self._requests.put(Backfill((table,)))
             elif known.state == "paused":
                 self._requests.put(Resume(table))
-            elif known.state == "done" and (wrong := self.log.cuts[-1].wrong.get(table)):
+            elif known.state == "done" and not known.in_doubt and (wrong := self.log.cuts[-1].wrong.get(table)):
                 self._requests.put(Repair(table, Keys(int(str(key[0])) for key in wrong)))
 
     def _at_rest(self, process: Process) -> bool:
@@ -263,7 +292,8 @@ class World:
         done = all(p.state == "done" for p in process.progress.tables.values())
         return (
             done
-            and not (last.incomplete or last.stale or any(last.wrong.values()))
+            and not (last.incomplete or last.stale or any(last.wrong.values()) or last.lossy)
+            and not any(p.in_doubt for p in process.progress.tables.values())
             and last.lsn >= len(self.database.wal)
             and self.database.confirmed == last.lsn
         )
@@ -391,6 +421,23 @@ class World:
             self.database.move_a_key(chunk.table, keys, again=False)
             self.database.flush()
             self.database.show_all()
+
+    def _gaps_actions(self) -> list[Callable[[], object]]:
+        assert self._gaps is not None
+        return self._gaps.chance.choices(self._actions, self._shares, k=self._gaps.chance.choice([50, 200]))
+
+    def _lose(self) -> None:
+        """What the log does not have yet is gone: rows that were changed meanwhile, too."""
+        assert self._gaps is not None
+        for _ in range(self._gaps.chance.choice([1, 4, 10])):
+            self._transact()
+        self._settle_database()
+        self._gaps.lose()
+
+    def _compare(self, gaps: Gaps, probability: float) -> None:
+        if self._process is not None and gaps.chance.random() < probability:
+            for order in gaps.compare(self._process.progress):
+                self._requests.put(order)
 
     def _capture_others(self) -> None:
         """Take a table out of what is captured, or in again, and start anew with that (O05)."""

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -89,9 +89,9 @@ class ComparedShop:
 
     # ── the daemon ──────────────────────────────────────────────────────────────────────────────────────────
 
-    def start(self, *tables: str) -> None:
+    def start(self, *tables: str, options: Sequence[str] = ()) -> None:
         """Begin to capture, until these tables are read."""
-        command = [sys.executable, "-m", "cdcflow.cli", "run", "--json"]
+        command = [sys.executable, "-m", "cdcflow.cli", "run", "--json", *options]
         with self.output.open("ab") as file:
             self.daemon = subprocess.Popen(command, cwd=self.folder, stdout=file, stderr=subprocess.STDOUT)
         for table in tables:
@@ -101,6 +101,13 @@ class ComparedShop:
         """Until all of its rows are read."""
         name = f"{self.schema}.{table}"
         self.wait_until(lambda status: bool(status["tables"][name]["state"] == "done"), name)
+
+    def refused(self) -> str:
+        """What a daemon says that ends because history is lost."""
+        command = [sys.executable, "-m", "cdcflow.cli", "run"]
+        ended = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=WAIT_S)
+        assert ended.returncode == 65, ended.stdout + ended.stderr
+        return ended.stderr
 
     def stop(self) -> None:
         assert self.daemon is not None

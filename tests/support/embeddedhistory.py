@@ -48,7 +48,7 @@ class EmbeddedHistory:
     def run(self, spark_sql: str) -> list[tuple[Any, ...]]:
         return self._db.execute(duckdb_sql(spark_sql)).fetchall()
 
-    def merge(self, pieces: Sequence[Piece]) -> None:
+    def merge(self, pieces: Sequence[Piece], gap: tuple[int, int] | None = None) -> None:
         changes = [change for piece in pieces for change in piece.changes]
         self._of += [(c.offset, c.transaction) for c in changes]
         truncates = sorted({c.transaction: c.offset for c in changes if c.op == "t"}.items())
@@ -82,6 +82,7 @@ class EmbeddedHistory:
             truncates=[(o, n) for n, o in truncates],
             since=since,
             swept=since if pieces[-1].is_done else 0,
+            gap=gap,
         )
         at = {n: i for i, n in enumerate(COLUMNS)}
         stand = {

@@ -19,13 +19,13 @@ from cdcflow.warehouse.paths import table_path
 HISTORIES = Policies(TablePolicy("history"))
 
 
-def told(merges: Sequence[Sequence[Piece]]) -> list[tuple[Key, Version]]:
-    """What the oracle says after these merges."""
+def told(merges: Sequence[Sequence[Piece]], gap: tuple[int, int] | None = None) -> list[tuple[Key, Version]]:
+    """What the oracle says after these merges. `gap`: where changes were lost, and from where on the rows are right."""
     found = History()
     for pieces in merges:
         last = pieces[-1]
         changes = [change for piece in pieces for change in piece.changes]
-        step = history(found.open, changes, KEY, since=last.since, swept=last.since if last.is_done else 0)
+        step = history(found.open, changes, KEY, since=last.since, swept=last.since if last.is_done else 0, gap=gap)
         found = History([*found.ended, *step.ended], step.open)
     return in_order([*found.ended, *found.open.items()])
 

@@ -18,6 +18,7 @@ from cdcflow.cli import failure, output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, KafkaLog, load, seconds
 from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.merge.standing import IN_DOUBT
 from cdcflow.service import last_words
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ def _tell(report: MergeReport, json: bool) -> None:
 def _whole(table: TableReport) -> str:
     """Whether every row is there, and what the log says where that is not all."""
     if not table.complete:
-        return "not yet"
+        return table.state if table.state == IN_DOUBT else "not yet"
     return "yes" if table.state in ("", "done") else f"yes ({table.state})"
 
 

@@ -16,11 +16,16 @@ from cdcflow.config import Config, load
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.service import last_words
 from cdcflow.service.control import ask
+from cdcflow.verify.report import NOT_THERE_YET, Report
 
 if TYPE_CHECKING:
-    from cdcflow.verify.report import Report, TableReport
+    from cdcflow.verify.report import TableReport
 
 KEYS_MAX = 20_000
+ROUNDS_MAX = 5
+"""So often what differs is mended: of many rows the first are named, and a column may come only with the first row."""
+SHOWN = 5
+"""So many rows of a table that differ after all are shown."""
 KEYS_AT_ONCE = 500
 """One order names so many keys: it is one line of the control socket, and in the log's checkpoints until it is done."""
 LOOK_EVERY_S = 0.2
@@ -29,33 +34,92 @@ ANSWER_WITHIN_S = 75
 
 def repair(
     tables: Annotated[list[str] | None, typer.Argument(help="As schema.table; none means all captured tables.")] = None,
-    against: Annotated[Against, typer.Option(help="Mend what differs in the log, in the tables, or in both.")] = (
-        Against.tables
-    ),
+    against: Annotated[
+        Against | None,
+        typer.Option(
+            help="Mend what differs in the log, in the tables, or in both: by default in the tables, and of those in"
+            " doubt in the log."
+        ),
+    ] = None,
     config: ConfigPath = DEFAULT_CONFIG,
 ) -> None:
     """Find the rows that differ, read them again through the log, and compare again.
 
-    Rows that the source does not have are deleted. Nothing else is read or written. Exits with 1 when a row still
-    differs, or a table could not be compared.
+    Rows that the source does not have are deleted. Nothing else is read or written. A table that is in doubt, because
+    changes of it were lost, is not any more when it is found equal. Exits with 1 when a row still differs, or a table
+    could not be compared.
     """
     from cdcflow.cli.events import send_structlog_to
 
     settings = load(config)
-    if ask(settings.log.folder, {"op": "ping"}) is None:
+    status = ask(settings.log.folder, {"op": "status"})
+    if status is None:
         raise _no_daemon()
     send_structlog_to(sys.stderr)
-    found = _compared(settings, tuple(tables or ()), against)
-    wrong = [table for table in found.tables if table.verdict == "different"]
-    if not wrong:
-        tell(found)
-        raise typer.Exit(0 if found.is_clean else failure.FINDINGS)
-    mended = [table for table in wrong if _mended(settings, table)]
-    again = _compared(settings, sorted({table.table for table in mended}), against, shown=5) if mended else None
-    if again is not None:
-        tell(again)
-    if again is None or not again.is_clean or len(mended) < len(wrong):
+    doubtful = _in_doubt(status, tables or ())
+    others = _others(status, tables or (), doubtful)
+    # All of them, as the source has them: the daemon may not know yet of a table that came or went.
+    named = others if tables or doubtful else ()
+    clean = [_repaired(settings, named, against or Against.tables, {})] if others else []
+    if doubtful:
+        clean.append(_repaired_in_doubt(settings, doubtful, against))
+    if not all(clean):
         raise typer.Exit(failure.FINDINGS)
+
+
+def _in_doubt(status: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
+    """The tables among these (none: all) that are in doubt, with the position where changes began to be lost."""
+    found = {}
+    for name, known in (status.get("tables") or {}).items():
+        gap = known.get("gap")
+        if gap is not None and gap["proven"] is None and (not names or name in names):
+            found[name] = str(gap["before"])
+    return found
+
+
+def _others(status: Mapping[str, Any], names: Sequence[str], doubtful: Mapping[str, str]) -> list[str]:
+    captured = [name for name, known in (status.get("tables") or {}).items() if known.get("state") != "forgotten"]
+    return [name for name in names or captured if name not in doubtful]
+
+
+def _repaired_in_doubt(settings: Config, doubtful: Mapping[str, str], against: Against | None) -> bool:
+    """Repair tables that are in doubt, by the log where that is whole."""
+    if against is not None:
+        return _repaired(settings, list(doubtful), against, doubtful)
+    from_log = _compared(settings, list(doubtful), Against.log)
+    alone = [t.table for t in from_log.tables if t.verdict == "not compared"]
+    by_log = [name for name in doubtful if name not in alone]
+    clean = [_repaired(settings, by_log, Against.log, doubtful, from_log)] if by_log else []
+    clean += [_repaired(settings, alone, Against.tables, doubtful)] if alone else []
+    return all(clean)
+
+
+def _repaired(
+    settings: Config,
+    names: Sequence[str],
+    against: Against,
+    doubtful: Mapping[str, str],
+    first: Report | None = None,
+) -> bool:
+    """Whether nothing differs any more. No `names`: all tables. `first`: what a comparison found already."""
+    report = first or _compared(settings, names, against)
+    found = {(table.table, table.against): table for table in report.tables if not names or table.table in names}
+    unnamed: set[str] = set()
+    for _ in range(ROUNDS_MAX):
+        wrong = [table for table in found.values() if table.verdict == "different" and table.table not in unnamed]
+        mended = {table.table for table in wrong if _mended(settings, table, doubtful.get(table.table))}
+        unnamed |= {table.table for table in wrong} - mended
+        if not mended:
+            break
+        again = _compared(settings, sorted(mended), against, SHOWN)
+        found |= {(table.table, table.against): table for table in again.tables}
+    tell(Report(tuple(found.values()), report.seconds))
+    proven = [
+        _proven(settings, name, [table for table in found.values() if table.table == name])
+        for name in doubtful
+        if name in names
+    ]
+    return all(table.verdict == "equal" for table in found.values()) and all(proven)
 
 
 def _compared(settings: Config, tables: Sequence[str], against: Against, shown: int = 0) -> Report:
@@ -71,8 +135,40 @@ def _compared(settings: Config, tables: Sequence[str], against: Against, shown: 
     )
 
 
-def _mended(settings: Config, table: TableReport) -> bool:
-    """Order the rows of a table, and wait until the log has them. False: they cannot be named."""
+def _proven(settings: Config, name: str, found: Sequence[TableReport]) -> bool:
+    """Take a table out of doubt that was found equal, in all of its columns."""
+    if not found or any(table.verdict != "equal" for table in found):
+        typer.echo(
+            f"{name} stays in doubt: mend the rest, or run `cdcflow backfill {name}` to read all of it", err=True
+        )
+        return False
+    if missing := sorted({c for table in found for c, why in table.left_out.items() if why == NOT_THERE_YET}):
+        typer.echo(
+            f"{name} stays in doubt: the copy does not have {', '.join(missing)} yet;"
+            f" run `cdcflow backfill {name}` to read all of it",
+            err=True,
+        )
+        return False
+    epoch = min(table.epoch for table in found)
+    answer = ask(
+        settings.log.folder,
+        {"op": "proven", "tables": [name], "position": found[-1].position, "epoch": epoch},
+        timeout_s=ANSWER_WITHIN_S,
+    )
+    if answer is None:
+        raise _no_daemon()
+    outcome = answer["tables"][name]
+    # Another one may have done the same meanwhile, or a backfill has read the table.
+    if outcome["outcome"] == "refused":
+        typer.echo(f"{name} stays in doubt: {outcome['reason']}; run `cdcflow repair {name}` again", err=True)
+        return False
+    typer.echo(f"{name} is not in doubt any more")
+    return True
+
+
+def _mended(settings: Config, table: TableReport, known_until: str | None) -> bool:
+    """Order the rows of a table, and wait until the log has them. False: they cannot be named. `known_until`: where
+    changes began to be lost."""
     if not table.keys:
         typer.echo(
             f"{table.table} has no key to name rows by: run `cdcflow backfill {table.table}` to read all of it",
@@ -80,7 +176,8 @@ def _mended(settings: Config, table: TableReport) -> bool:
         )
         return False
     known = last_words.of_verified(settings.log.folder).get(table.table, {}).get(table.against, {})
-    until = {"known_until": known["position"]} if known.get("position") else {}
+    position = known_until or known.get("position")
+    until = {"known_until": position} if position else {}
     for first in range(0, len(table.keys), KEYS_AT_ONCE):
         keys = [list(key) for key in table.keys[first : first + KEYS_AT_ONCE]]
         _order(settings, {"op": "repair", "tables": [table.table], "keys": keys, **until})

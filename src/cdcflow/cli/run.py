@@ -10,6 +10,7 @@ import typer
 from cdcflow.cli.lean import lean, loaded
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import load
+from cdcflow.errors import ConfigurationError
 
 
 def run(
@@ -20,6 +21,13 @@ def run(
         typer.Option(
             "--accept-history-loss",
             help="Give up the position in the source's log: continue from its present end and read every table again.",
+        ),
+    ] = False,
+    keep_rows: Annotated[
+        bool,
+        typer.Option(
+            "--keep-rows",
+            help="With --accept-history-loss: keep the rows of tables that have a key; `cdcflow repair` compares them.",
         ),
     ] = False,
     wait: Annotated[
@@ -34,10 +42,17 @@ def run(
     from cdcflow.cli.events import event_lines, send_structlog_to
     from cdcflow.service.recent import Recent
 
+    if keep_rows and not accept_history_loss:
+        raise ConfigurationError(
+            "--keep-rows says how to continue where changes were lost",
+            remedy="use it together with --accept-history-loss",
+        )
     settings = load(config)
     tell = Recent(event_lines(as_json=json))
     send_structlog_to(sys.stdout, as_json=json)
-    capture = wiring.capture(settings, accept_history_loss=accept_history_loss, wait=wait, on_event=tell)
+    capture = wiring.capture(
+        settings, accept_history_loss=accept_history_loss, keep_rows=keep_rows, wait=wait, on_event=tell
+    )
     publisher = None if settings.publish is None else wiring.publisher(settings, tell)
     loaded()
     daemon.run(settings, capture, tell, publisher=publisher, file=config)

@@ -107,12 +107,19 @@ def _print(found: Mapping[str, Any]) -> None:
                 _throttle(f),
                 _fresh(f),
                 _verified(found, name),
-                f.get("reason") or f.get("shadow_difference") or "",
+                _remark(name, f),
             )
             for name, f in sorted(tables.items())
         ]
         heads = ("table", "backfill", "read", "rows read", "throttle", "fresh", "verified", "")
         output.stdout().print(output.table(None, heads, rows))
+
+
+def _remark(table: str, fields: Mapping[str, Any]) -> str:
+    gap = fields.get("gap")
+    if gap is not None and gap["proven"] is None:
+        return f"in doubt since changes were lost behind {gap['before'].partition(';')[0]}: `cdcflow repair {table}`"
+    return str(fields.get("reason") or fields.get("shadow_difference") or "")
 
 
 def _verified(found: Mapping[str, Any], table: str) -> str:

@@ -394,7 +394,10 @@ class Backlog:
         ended = replace(self.progress.tables[table], state=state, reason=reason, plan=None, cursor=None)
         ended = replace(ended, priority=0, rows_per_second_max=None, keys_ordered=None, to_repair=())
         whole_since = ended.since if state == "done" else ended.whole_since
-        self._set(table, replace(ended, keys_since=None, whole_since=whole_since))
+        # What a later generation has read is right, whatever was lost before it began.
+        is_mended = state == "done" and ended.gap is not None and ended.generation > ended.gap.generation
+        gap = None if is_mended else ended.gap
+        self._set(table, replace(ended, keys_since=None, whole_since=whole_since, gap=gap))
 
     # ── people ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -436,6 +439,13 @@ class Backlog:
         known = self.progress.tables[table]
         order = RepairOrder(self.progress.next_repair, keys.distinct().to_text(), known_until)
         self._set(table, replace(known, to_repair=(*known.to_repair, order)))
+        self.changed = True
+
+    def prove(self, table: TableId, position: str, next_offset: Offset) -> None:
+        """A comparison has shown that its rows are right, although changes of it were lost."""
+        known = self.progress.tables[table]
+        assert known.gap is not None  # noqa: S101 - else the order does not fit
+        self._set(table, replace(known, gap=replace(known.gap, proven=position, until=next_offset)))
         self.changed = True
 
     def adjust(self, adjust: Adjust) -> None:

@@ -43,6 +43,7 @@ from cdcflow.interleave.messages import (
     Pause,
     PauseCapture,
     Planned,
+    Proven,
     Repair,
     Reread,
     Resume,
@@ -175,7 +176,7 @@ class Interleave:
                 self._command(given)
             case Forget(table):
                 self._forget(table)
-            case Backfill() | Pause() | Resume() | Cancel() | Adjust() | Reread() | Repair():
+            case Backfill() | Pause() | Resume() | Cancel() | Adjust() | Reread() | Repair() | Proven():
                 self._order(given)
             case PauseCapture() | ResumeCapture():
                 self._order(given)
@@ -275,6 +276,8 @@ class Interleave:
                 self._backlog.order_keys(table, order.keys, self._tail.next_offset)
             case Repair():
                 self._backlog.order_repair(table, order.keys, order.known_until, self._tail.next_offset)
+            case Proven():
+                self._backlog.prove(table, order.position, self._tail.next_offset)
         return found
 
     def _forget(self, table: TableId) -> None:

@@ -323,6 +323,16 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True)
+class Proven:
+    """A comparison found the table equal to its source through this position. When it began, before it looked at the
+    source, the log's newest cut was of this `epoch`: positions of before and after a gap have no order."""
+
+    table: TableId
+    position: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class PauseCapture:
     """Read nothing more of the source, also after a restart, until `ResumeCapture`. A cut follows at once."""
 
@@ -339,7 +349,7 @@ class Late:
     outcome: Outcome
 
 
-Order = Backfill | Pause | Resume | Cancel | Adjust | Reread | Repair | PauseCapture | ResumeCapture | Late
+Order = Backfill | Pause | Resume | Cancel | Adjust | Reread | Repair | Proven | PauseCapture | ResumeCapture | Late
 
 
 @dataclass(frozen=True, slots=True)
@@ -439,7 +449,7 @@ class Event:
 
 
 OutcomeKind = Literal[
-    "ordered", "paused", "resumed", "cancelled", "adjusted", "stopping", "ended", "nothing to do", "refused"
+    "ordered", "paused", "resumed", "cancelled", "adjusted", "proven", "stopping", "ended", "nothing to do", "refused"
 ]
 """What becomes of an order. The last two change nothing, and their `reason` says why."""
 

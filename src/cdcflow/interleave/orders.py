@@ -10,6 +10,7 @@ from cdcflow.interleave.messages import (
     OutcomeKind,
     Pause,
     PauseCapture,
+    Proven,
     Repair,
     Reread,
     Resume,
@@ -21,7 +22,7 @@ from cdcflow.model.table import TableId
 REREAD_BYTES_MAX = 1 << 20
 """Keys that are ordered and not yet read are in every checkpoint: no more than this of one table."""
 
-TableOrder = Backfill | Pause | Resume | Cancel | Adjust | Reread | Repair
+TableOrder = Backfill | Pause | Resume | Cancel | Adjust | Reread | Repair | Proven
 
 _VERBS = {
     Backfill: "read",
@@ -31,6 +32,7 @@ _VERBS = {
     Adjust: "adjust",
     Reread: "read again",
     Repair: "repair",
+    Proven: "prove",
 }
 
 
@@ -51,6 +53,8 @@ def outcome_of(order: TableOrder, table: TableId, known: TableProgress | None) -
         return Outcome(table, fits)
     if isinstance(order, Reread | Repair):
         return Outcome(table, "refused", _why_not_read_again(table, known))
+    if isinstance(order, Proven):
+        return _unproven(table, known)
     verb = _VERBS[type(order)]
     if isinstance(order, Adjust) and known.active:
         return Outcome(table, "nothing to do", f"{table} already has the priority and rate of the settings")
@@ -74,8 +78,16 @@ def _fitting(order: TableOrder, known: TableProgress) -> OutcomeKind | None:
             return "adjusted"
         case Reread() | Repair() if _can_be_read_again(known):
             return "ordered"
+        case Proven() if known.gap is not None and known.in_doubt and order.epoch >= known.gap.epoch:
+            return "proven"
         case _:
             return None
+
+
+def _unproven(table: TableId, known: TableProgress) -> Outcome:
+    if known.in_doubt:
+        return Outcome(table, "refused", f"the comparison of {table} began before its changes were lost")
+    return Outcome(table, "nothing to do", f"{table} is not in doubt")
 
 
 def _changes(order: Adjust, known: TableProgress) -> bool:

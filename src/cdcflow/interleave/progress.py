@@ -12,7 +12,7 @@ a restart, and a seal.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal
 
 from cdcflow.model.position import Offset
@@ -38,6 +38,24 @@ class RepairOrder:
 
     def to_json(self) -> dict[str, object]:
         return {"number": self.number, "keys": self.keys, "known_until": self.known_until}
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Changes that were lost, between the positions `before` and `after` of the source's log, of a table whose rows
+    were kept. `offset` is the log's next one at that moment, `generation` the table's, `epoch` that of the capture
+    which took the new position. `proven`: the position through which a comparison that began behind the gap found the
+    table equal to its source, `until` the log's next offset when that was said; None: none has, and the table is in
+    doubt.
+    """
+
+    offset: Offset
+    generation: int
+    epoch: int
+    before: str
+    after: str
+    proven: str | None = None
+    until: Offset | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +85,7 @@ class TableProgress:
                   (`Table.to_text`), because nothing else in the log may tell what its columns are. None: rows do
     `keys_ordered`  the keys that people ordered to be read again and that are not all read yet, as `KeySet.to_text`
     `to_repair`   the orders to repair rows that are not done yet, oldest first, each with the keys that are left of it
+    `gap`         where changes of it were lost and its rows were kept; until a later generation is done
 
     The rest says where to go on and is for the machine and the source only: `plan` and `cursor` as the source wrote
     them, `size` of the next chunk in units, `chunks` read, `exhausted` when only keys are left to read, `whole` for
@@ -95,6 +114,12 @@ class TableProgress:
     keys_ordered: str | None = None
     shape: str | None = None
     to_repair: tuple[RepairOrder, ...] = ()
+    gap: Gap | None = None
+
+    @property
+    def in_doubt(self) -> bool:
+        """Changes of it were lost, and nobody has shown since that its rows are right."""
+        return self.gap is not None and self.gap.proven is None
 
     @property
     def keys_bytes(self) -> int:
@@ -124,18 +149,20 @@ class TableProgress:
             priority=self.priority,
             rows_per_second_max=self.rows_per_second_max,
             shape=self.shape,
+            gap=self.gap,
         )
 
     def to_json(self, table: TableId) -> dict[str, object]:
         """A table's entry in the JSON of all."""
         entry = {"schema": table.schema, "name": table.name, **{name: getattr(self, name) for name in _FIELDS}}
         entry["to_repair"] = [order.to_json() for order in self.to_repair] or None
+        entry["gap"] = None if self.gap is None else asdict(self.gap)
         return {name: value for name, value in entry.items() if value is not None or name not in _LATER_FIELDS}
 
     def to_status(self, table: TableId, rate_of_settings: int) -> dict[str, object]:
         """A table's entry in a status: no keys, but the rate that it may be read at (0: no limit) and who says so."""
         entry = self.to_json(table)
-        for name in _LATER_FIELDS:
+        for name in _NOT_IN_STATUS:
             entry.pop(name, None)
         by = "settings" if self.rows_per_second_max is None else "order"
         return {**entry, "rate_limit": self.rate(rate_of_settings), "rate_limit_from": by}
@@ -146,7 +173,8 @@ class TableProgress:
 
 
 _FIELDS = tuple(f.name for f in fields(TableProgress))
-_LATER_FIELDS = ("keys_ordered", "shape", "to_repair")
+_NOT_IN_STATUS = ("keys_ordered", "shape", "to_repair")
+_LATER_FIELDS = (*_NOT_IN_STATUS, "gap")
 """Left out where they say nothing."""
 
 
@@ -302,6 +330,7 @@ def repairs_of(value: Mapping[str, Any]) -> list[RepairRecord]:
 def _table_progress(entry: Mapping[str, Any]) -> TableProgress:
     told = {name: entry[name] for name in _FIELDS if name in entry}
     to_repair = tuple(RepairOrder(**order) for order in told.pop("to_repair", ()))
-    known = TableProgress(**told, to_repair=to_repair)
+    gap = told.pop("gap", None)
+    known = TableProgress(**told, to_repair=to_repair, gap=None if gap is None else Gap(**gap))
     # An older cdcflow did not say it.
     return replace(known, whole_since=known.since) if known.state == "done" and "whole_since" not in entry else known

@@ -216,10 +216,12 @@ def history(
     *,
     since: int = 0,
     swept: int = 0,
+    gap: tuple[int, int] | None = None,
 ) -> History:
     """What changes, in offset order, make of the open versions: each transaction one version of each row that it left
     changed. The changes are all of their segments. `since`: the offset at which the newest backfill began (0: there is
-    none); `swept`: that of the newest one that is done, so that what nothing touched since is gone.
+    none); `swept`: that of the newest one that is done, so that what nothing touched since is gone. `gap`: changes were
+    lost before the first of these offsets, and from the second one on (0: not yet) the rows are known to be right.
 
     A backfill's row lies in the log before the changes of its window, and may show them already; so may the delete of a
     row that a repair did not find. So where a change of
@@ -228,13 +230,18 @@ def history(
     """
     rows = {key: Row(v.values, v.missing, v.offset) for key, v in open_.items()}
     found = History(open=dict(open_), rows=rows)
-    go_on(found, changes, key_columns, Follows(changes, key_columns), since)
+    go_on(found, changes, key_columns, Follows(changes, key_columns), since, gap)
     found.sweep(swept)
     return found
 
 
 def go_on(
-    found: History, changes: Iterable[Change], key_columns: tuple[str, ...], follows: Follows, since: int
+    found: History,
+    changes: Iterable[Change],
+    key_columns: tuple[str, ...],
+    follows: Follows,
+    since: int,
+    gap: tuple[int, int] | None = None,
 ) -> None:
     """Some of a merge's changes more. `follows` knows all of them."""
     for _, group in groupby(changes, key=lambda c: c.transaction):
@@ -256,7 +263,8 @@ def go_on(
                 found.open[key] = replace(stood, offset=last.offset)
             else:
                 was_gone = last.op == "c" and stood is not None and stood.offset < since <= last.offset
-                exact = not last.is_found and not was_gone and key not in found.hidden
+                is_across = gap is not None and stood is not None and _is_across(gap, stood.offset, last.offset)
+                exact = not last.is_found and not was_gone and key not in found.hidden and not is_across
                 found.close(key, End(since if was_gone else last.offset, exact))
                 found.hidden.discard(key)
                 if row is not None:
@@ -264,6 +272,11 @@ def go_on(
                     values = {c: v for c, v in row.values.items() if c not in unsure}
                     start = End(last.offset, last.op != "r")
                     found.open[key] = Version(values, row.missing | unsure, start, None, last.offset)
+
+
+def _is_across(gap: tuple[int, int], before: int, after: int) -> bool:
+    first, until = gap
+    return before < first <= after and (not until or after < until)
 
 
 def _note_read(columns: dict[str, int], change: Change) -> None:

@@ -45,9 +45,10 @@ class Range:
     deletes, may be among the changes. `truncates`: offset and transaction of the last one in each transaction that has
     any. `moments`: a view of offset `o`, position
     `p` and time `t` of the truncates, of `since` and of `swept`; None: there is none of them. `since`: where the newest
-    backfill began (0: there is none). `swept`: what nothing touched since is to go (0: nothing is). `made_again`: the
-    range's first offset, where the table was dropped and made again before it. `added`: for columns that the table
-    did not have before the range, by position, the offset from which on its source had it.
+    backfill began (0: there is none). `swept`: what nothing touched since is to go (0: nothing is). `gap`: changes were
+    lost before the first of these offsets, and the rows are known to be right from the second one on (0: not yet).
+    `made_again`: the range's first offset, where the table was dropped and made again before it. `added`: for columns
+    that the table did not have before the range, by position, the offset from which on its source had it.
     """
 
     changes: str
@@ -59,6 +60,7 @@ class Range:
     truncates: Sequence[tuple[int, int]] = ()
     since: int = 0
     swept: int = 0
+    gap: tuple[int, int] | None = None
     made_again: int = 0
     added: Mapping[int, int] = field(default_factory=dict)
 
@@ -189,7 +191,7 @@ def _values(layout: Layout, found: Sequence[Family], range_: Range) -> tuple[lis
 
 def _bounds(layout: Layout, range_: Range, settled: str) -> str:
     """Events that begin or end a version. `lo`: offset of the key's last event; `po`: of the event before; `nh`: of the
-    next read that makes no version."""
+    next read that makes no version; `lt`: of the last event before the truncate behind it."""
     key = ", ".join(f"c{i}" for i in layout.key)
     by_offset = f"PARTITION BY {key} ORDER BY o"
     if not range_.has_reads:
@@ -198,6 +200,8 @@ def _bounds(layout: Layout, range_: Range, settled: str) -> str:
     hiding = f"SELECT *, first(CASE WHEN h THEN o END, true) {later} AS nh FROM ({settled})"
     before = ["o", "e", "tr", "miss", *(f"c{i}" for i in layout.others)]
     stood = f"lag(struct({', '.join(before)})) OVER ({by_offset}) AS s"
+    if range_.gap is not None:
+        stood += f", max(o) OVER (PARTITION BY {key}, tr) AS lt"
     known = f"SELECT *, max(o) OVER (PARTITION BY {key}) AS lo, {stood} FROM ({hiding}) WHERE NOT h"
     same = " AND ".join(["s.e", "coalesce(s.tr > o, true)", "s.miss IS NULL", "miss IS NULL"])
     alike = " AND ".join([same, *(f"s.c{i} <=> c{i}" for i in layout.others)])
@@ -225,7 +229,10 @@ def _rows(layout: Layout, range_: Range, bounds: str) -> str:
     of_end = ("zp", "zt") if range_.moments is None else (f"CASE WHEN bt OR bs THEN q.{x}2 ELSE z{x} END" for x in "pt")
     position, time = of_end
     made_again = f" AND NOT (bt AND eo = {range_.made_again})" if range_.made_again else ""
-    is_exact = f"NOT bs AND (bt OR zop NOT IN ('r', 'x')) AND NOT coalesce(nh < eo, false){made_again}"
+    unsure = (
+        "" if range_.gap is None else f" AND NOT ({_across(before, 'lt' if range_.has_reads else 'o', *range_.gap)})"
+    )
+    is_exact = f"NOT bs AND (bt OR zop NOT IN ('r', 'x')) AND NOT coalesce(nh < eo, false){made_again}{unsure}"
     columns = [
         "CASE WHEN eo IS NULL THEN lo ELSE eo END AS o",
         "'c' AS op",
@@ -240,6 +247,12 @@ def _rows(layout: Layout, range_: Range, bounds: str) -> str:
     if range_.moments is not None:
         joined += f" LEFT JOIN (SELECT o AS o2, p AS p2, t AS t2 FROM {range_.moments}) q ON (bt OR bs) AND q.o2 = eo"
     return f"SELECT {', '.join(columns)} FROM {joined} WHERE e AND (op <> 'b' OR eo IS NOT NULL OR lo > r.o)"
+
+
+def _across(before: str, last: str, gap: int, until: int) -> str:
+    """Whether a version was last seen before changes were lost, and ends before its row was known to be right again."""
+    known = f" AND eo < {until}" if until else ""
+    return f"CASE WHEN bt THEN {last} ELSE {before} END < {gap} AND eo >= {gap}{known}"
 
 
 def _offset(number: int) -> str:

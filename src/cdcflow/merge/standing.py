@@ -8,6 +8,9 @@
 From `since` of a generation that is done on the log has a row of everything that exists, so a table that is folded
 from there needs nothing of before: neither rows nor shapes. That is what makes a table that could not follow its
 source a new one. A generation that is under way, or was given up, takes nothing away from a table that was whole.
+
+Where changes were lost and a table's rows were kept, it is folded on as before, and counts as whole again when a
+comparison has shown that it is right, or a later generation is done.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 ACTIVE = frozenset(("waiting", "reading", "paused"))
+IN_DOUBT = "in doubt"
+"""Said of a table in the place of its state: changes of it were lost, and no comparison has shown that it is right."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +31,10 @@ class Backfill:
     generation: int = 0
     since: int = 0
     whole_since: int | None = None
+    gap: tuple[int, int] | None = None
+    """From this offset on up to the other one (exclusive; 0: there is none yet) a row may be one that a lost change has
+    changed."""
+    in_doubt: bool = False
 
     @classmethod
     def of(cls, entry: Mapping[str, object]) -> Backfill:
@@ -36,11 +45,14 @@ class Backfill:
             return found if isinstance(found, int) else 0
 
         whole = entry.get("whole_since")
+        gap = entry.get("gap")
         return cls(
             str(entry.get("state", "")),
             number("generation"),
             number("since"),
             whole if isinstance(whole, int) else None,
+            (int(gap["offset"]), int(gap.get("until") or 0)) if isinstance(gap, Mapping) else None,
+            isinstance(gap, Mapping) and gap.get("proven") is None,
         )
 
     @property
@@ -61,7 +73,20 @@ class Backfill:
         return self.generation if self.floor == self.since else self.generation - 1
 
     def is_whole(self, begun: int) -> bool:
-        """Whether a table that was folded from offset `begun` on has every row."""
+        """Whether a table that was folded from offset `begun` on has every row, and changes of none were lost."""
+        return self._has_all(begun) and not self.in_doubt
+
+    def state_of(self, begun: int) -> str:
+        """What is said of such a table: in doubt where nothing else keeps it from being whole."""
+        return IN_DOUBT if self.in_doubt and self._has_all(begun) else self.state
+
+    def stays_whole(self, *, complete: bool, state: str) -> tuple[bool, str]:
+        """Whether a table is whole to which nothing has come since it was, or was not, and what is said of it."""
+        if self.floor is None or not (complete or state == IN_DOUBT):
+            return False, self.state
+        return not self.in_doubt, IN_DOUBT if self.in_doubt else self.state
+
+    def _has_all(self, begun: int) -> bool:
         return self.floor is not None and begun <= self.floor
 
     def beginnings(self) -> tuple[int, ...]:

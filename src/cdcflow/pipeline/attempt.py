@@ -66,7 +66,8 @@ class Orders:
 
     `given`: the log knows of this order already, from an earlier attempt; it is only waited for. `once`: stop when
     the ordered tables are read. `accept_history_loss`: the operator accepts that the source has discarded log that
-    cdcflow still needs: take a new position in its log, and read every table anew. `asked_by`: who ordered it.
+    cdcflow still needs: take a new position in its log, and read every table anew; with `keep_rows` only those that
+    cannot be compared with the source instead. `asked_by`: who ordered it.
     """
 
     backfill: tuple[str, ...] | None = None
@@ -74,6 +75,7 @@ class Orders:
     given: bool = False
     once: bool = False
     accept_history_loss: bool = False
+    keep_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +120,8 @@ class Attempt:
         self._on_event = on_event
         self._clock = clock
         self._epoch = epoch
-        lost = orders.accept_history_loss
-        checkpoint = placed(source, log, log_id, epoch, on_event, accept_history_loss=lost)
+        lost, keep = orders.accept_history_loss, orders.keep_rows
+        checkpoint = placed(source, log, log_id, epoch, on_event, accept_history_loss=lost, keep_rows=keep)
         self.tables: tuple[Table, ...] = tuple(source.tables())
         self._chunks: ChunkSource = source.chunks()
         self._partial_keys = PartialKeys(log, self.tables, on_event)
@@ -171,9 +173,11 @@ class Attempt:
         again = reread.kept_otherwise(source, self._machine.progress)
         # Out of the checkpoint with the cut that has the order: a crash before it finds both as they were.
         self._recording.checkpoint = replace(self._recording.checkpoint, source=reread.without_orders(source))
-        if source.get("history") == "lost":
+        if source.get("history") == reread.LOST:
             self._handle(Backfill(tuple(t.id for t in self.tables)))
         else:
+            if source.get("history") == reread.KEPT:
+                self._read_others()
             self._read_anew(() if self._orders.given else self._ordered, again)
         if self.capture_paused:  # only who resumes it starts an attempt on a capture that is paused
             self._take_requests()
@@ -181,6 +185,14 @@ class Attempt:
         # durable when the last attempt ended: the version they were read at is.
         self._handle(self._source.compare_rows(row_versions(self._machine.progress)))
         self._began_at_cut = self._recording.checkpoint.cut
+
+    def _read_others(self) -> None:
+        """Behind a gap, have the tables read anew that are not in doubt."""
+        known = self._machine.progress.tables
+        kept = [t.id for t in self.tables if reread.is_kept(known.get(t.id))]
+        for table in kept:
+            self._on_event("table in doubt", {"table": str(table), "remedy": f"cdcflow repair {table}"})
+        self._handle(Backfill(tuple(t.id for t in self.tables if t.id not in kept)))
 
     def _read_anew(self, ordered: tuple[TableId, ...], again: tuple[TableId, ...]) -> None:
         """What an operator ordered, and what other settings have read again."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Order, Outcome, Pause, Repair, Reread, Resume
+from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Order, Outcome, Pause, Proven, Repair, Reread, Resume
 from cdcflow.model.change import KeySet
 from cdcflow.model.keytexts import keys_of
 from cdcflow.model.table import Table, TableId
@@ -22,6 +22,8 @@ class Arguments:
     keys: Sequence[Sequence[str]] | None = None
     where: str | None = None
     known_until: str | None = None
+    position: str | None = None
+    epoch: int | None = None
     priority: int | None = None
     rows_per_second_max: int | None = None
     reset: bool = False
@@ -35,6 +37,7 @@ class Arguments:
             "keys": next((len(order.keys) for order in orders if isinstance(order, Reread | Repair)), None),
             "by_predicate": True if self.where is not None else None,
             "known_until": self.known_until,
+            "position": self.position,
         }
         return {name: value for name, value in found.items() if value is not None}
 
@@ -62,10 +65,12 @@ def orders_of(attempt: Attempt, op: str, names: Sequence[str], told: Arguments) 
             return (_reread(attempt, names, ids, told),)
         case "repair":
             return (_repair(attempt, names, ids, told),)
+        case "proven":
+            return (_proven(names, ids, told),)
         case _:
             raise ConfigurationError(
                 f"unknown request {op!r}",
-                remedy="use backfill, pause, resume, cancel, adjust, reread or repair",
+                remedy="use backfill, pause, resume, cancel, adjust, reread, repair or proven",
                 runbook="settings",
             )
 
@@ -107,6 +112,16 @@ def _repair(attempt: Attempt, names: Sequence[str], ids: Sequence[TableId], told
     found = keys_of(_table(attempt, ids[0]), told.keys, attempted)
     _check_count(attempted, ids[0], found)
     return Repair(ids[0], found, told.known_until)
+
+
+def _proven(names: Sequence[str], ids: Sequence[TableId], told: Arguments) -> Proven:
+    if len(names) != 1 or told.position is None or told.epoch is None:
+        raise ConfigurationError(
+            "taking a table out of doubt: name one table, and what was compared",
+            remedy=f"run `cdcflow repair {ids[0]}`, which compares it and says so",
+            runbook="order-refused",
+        )
+    return Proven(ids[0], told.position, told.epoch)
 
 
 def _table(attempt: Attempt, wanted: TableId) -> Table:

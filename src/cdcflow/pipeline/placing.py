@@ -5,15 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cdcflow.model.position import Checkpoint, Epoch
+from cdcflow.pipeline import reread
 from cdcflow.pipeline.observing import OnEvent
-from cdcflow.pipeline.reread import unread
 from cdcflow.ports import Log, Source
 
 
 def placed(
-    source: Source, log: Log, log_id: str, epoch: Epoch, on_event: OnEvent, *, accept_history_loss: bool
+    source: Source,
+    log: Log,
+    log_id: str,
+    epoch: Epoch,
+    on_event: OnEvent,
+    *,
+    accept_history_loss: bool,
+    keep_rows: bool = False,
 ) -> Checkpoint:
     """Have the source make or check the log's position, and keep what it says about it. Durable on return.
+
+    `keep_rows`: where history is lost, tables of which all was read stay as they are, in doubt, if they have a key.
 
     Raises:
         HistoryLost, ConfigurationError: see `cdcflow.ports.Source.prepare`.
@@ -27,13 +36,20 @@ def placed(
             on_event("left behind", {"what": left.subject, "found": left.text, "remedy": left.remedy})
     # "history" stays in the checkpoint until the cut that orders the new backfill: a crash between the two must
     # not leave a log with a hole and nobody who knows.
-    lost = "lost" in (before.source.get("history"), prepared.source.get("history"))
-    kept = {k: v for k, v in prepared.source.items() if k != "accept_history_loss"} | (
-        {"history": "lost"} if lost else {}
+    was, now = before.source.get("history"), prepared.source.get("history")
+    is_new = now == reread.LOST and (accept_history_loss or was != reread.LOST)
+    keeps = is_new and keep_rows
+    history = reread.KEPT if keeps else now if is_new else was or now
+    kept = {k: v for k, v in prepared.source.items() if k not in ("accept_history_loss", "history")} | (
+        {"history": history} if history else {}
     )
     checkpoint = replace(prepared, source=kept, epoch=epoch)
-    if checkpoint.position != before.position or kept != dict(before.source):
-        progress = unread(checkpoint.progress) if lost else checkpoint.progress
+    if checkpoint.position != before.position or kept != dict(before.source) or is_new:
+        progress = checkpoint.progress
+        if keeps:
+            progress = reread.in_doubt(checkpoint, before.position or "", source.tables())
+        elif history == reread.LOST:
+            progress = reread.unread(progress)
         checkpoint = replace(checkpoint, cut=checkpoint.cut + 1, progress=progress)
         log.cut(checkpoint)
         log.sync()

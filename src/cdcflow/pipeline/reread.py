@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from cdcflow.interleave.messages import Backfill, Input, Pause
-from cdcflow.interleave.progress import Progress, TableProgress
+from cdcflow.interleave.progress import Gap, Progress, TableProgress
 from cdcflow.model import rereading
-from cdcflow.model.table import TableId
+from cdcflow.model.position import Checkpoint
+from cdcflow.model.table import Table, TableId
 
 WHY = "the settings now keep its values differently"
+LOST, KEPT = "lost", "lost, rows kept"
+"""What `history` is in a checkpoint's `source` behind a gap: all tables are to be read anew, or those not in doubt."""
 
 
 def kept_otherwise(source: Mapping[str, str], progress: Progress) -> tuple[TableId, ...]:
@@ -34,11 +37,33 @@ def without_orders(source: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in rereading.without(source).items() if name != "history"}
 
 
+def is_kept(known: TableProgress | None) -> bool:
+    """Whether a table stays as it is behind a gap, in doubt."""
+    return known is not None and known.in_doubt and known.state == "done" and known.whole_since is not None
+
+
+def in_doubt(after: Checkpoint, before: str, tables: Iterable[Table]) -> dict[str, object]:
+    """The progress after a hole in the history that began at position `before`: tables with a key of which everything
+    was read are in doubt from here on, the others are as `unread` leaves them."""
+    keyed = {table.id for table in tables if table.key}
+    known = Progress.from_json(after.progress)
+    found = {}
+    for table, now in known.tables.items():
+        if table in keyed and now.state == "done" and not now.whole and now.whole_since is not None:
+            began = now.gap.before if now.gap is not None and now.in_doubt else before
+            gap = Gap(after.next_offset, now.generation, after.epoch, began, after.position or "")
+            found[table] = replace(now, gap=gap)
+        else:
+            found[table] = _unread(now)
+    return replace(known, tables=found).to_json()
+
+
 def unread(progress: Mapping[str, object]) -> dict[str, object]:
     """The progress after a hole in the history: no table may be called done before it is read again."""
     known = Progress.from_json(progress)
-    tables = {t: replace(p, whole_since=None) for t, p in known.tables.items()}
-    for table, progress_of in tables.items():
-        if progress_of.state == "done":
-            tables[table] = replace(progress_of, state="waiting", plan=None, cursor=None)
-    return replace(known, tables=tables).to_json()
+    return replace(known, tables={t: _unread(p) for t, p in known.tables.items()}).to_json()
+
+
+def _unread(known: TableProgress) -> TableProgress:
+    known = replace(known, whole_since=None, gap=None)
+    return replace(known, state="waiting", plan=None, cursor=None) if known.state == "done" else known

@@ -155,7 +155,14 @@ def _tables(status: Mapping[str, Any]) -> Iterator[Remark]:
         if found := fields.get("shadow_difference"):
             text, _, remedy = str(found).rpartition("; ")
             yield Remark("error", f"In {name} {text}.", f"{remedy[0].upper()}{remedy[1:]}.", name)
-        if fields.get("freshness") == "not proven" and fields.get("state") == "done":
+        if (gap := fields.get("gap")) is not None and gap["proven"] is None:
+            yield Remark(
+                "warning",
+                f"Changes of {name} were lost behind {gap['before'].partition(';')[0]}, and its rows are in doubt.",
+                f"Run `cdcflow repair {name}`.",
+                name,
+            )
+        elif fields.get("freshness") == "not proven" and fields.get("state") == "done":
             why = fields.get("freshness_reason") or "no reason was given"
             yield Remark(
                 "warning", f"It is not proven that {name} is fresh: {why}.", "`cdcflow doctor` says more.", name

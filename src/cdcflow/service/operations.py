@@ -78,6 +78,15 @@ OPERATIONS: Mapping[str, Operation] = {
             ),
         ),
         Operation(
+            "proven",
+            "A table whose changes were lost is not in doubt any more: a comparison found it equal to its source.",
+            (
+                Argument("tables", "tables", "One table, as schema.table.", required=True),
+                Argument("position", "text", "Up to here in the source's log it is equal.", required=True),
+                Argument("epoch", "count", "Of the log's newest cut when the comparison began.", required=True),
+            ),
+        ),
+        Operation(
             "pause-capture",
             "Stop reading the source at a cut until the capture is resumed. A restart does not resume it.",
         ),

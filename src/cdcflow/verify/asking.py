@@ -12,6 +12,7 @@ from cdcflow.merge import digest
 from cdcflow.merge.format import Format
 from cdcflow.merge.modes import CURRENT, DELETED, ModeRules
 from cdcflow.merge.policy import DEFAULTS, Policies
+from cdcflow.merge.standing import IN_DOUBT
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import name_sql
 from cdcflow.model.table import TableId
@@ -53,14 +54,14 @@ def asked(reader: Reader[Any], place: Place, table: TableId, ask: Ask[Answer]) -
     name = str(table)
     # What settings make of a table in the warehouse says nothing of the log alone.
     policies = DEFAULTS if place.of_log else place.policies
-    found: Live[Answer] = live.read(asking, place.layout, place.warehouse, [name], policies=policies)
+    found: Live[Answer] = live.read(asking, place.layout, place.warehouse, [name], incomplete=True, policies=policies)
     if name in found.left_out:
         why = found.left_out[name]
         raise (Declined if reader.remedy in why else NotComparable)(why)
     if not found.cut:
         raise NotComparable("the log has no sealed segment yet; verify again a little later")
-    if name not in found:
-        state = found.incomplete.get(name, "not read")
+    state = found.incomplete.get(name, "" if name in found else "not read")
+    if state not in ("", IN_DOUBT):
         raise NotComparable(f"its existing rows are not all in the log (state: {state})")
     return At(found.cut, found.offset), found[name]
 

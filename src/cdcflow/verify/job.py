@@ -28,7 +28,7 @@ from cdcflow.verify.buckets import MOST, MOST_DIFFER, Pass, differing_buckets, n
 from cdcflow.verify.history import Key, histories
 from cdcflow.verify.port import COUNTED, At, Columns, Comparer, Copy, NotComparable
 from cdcflow.verify.reading import SourceRows
-from cdcflow.verify.report import Against, Change, Difference, Report, Row, TableReport, Verdict, What
+from cdcflow.verify.report import NOT_THERE_YET, Against, Change, Difference, Report, Row, TableReport, Verdict, What
 from cdcflow.verify.settled import Changed, Fences, Reached, changed, joined, reached
 
 ROUNDS_MAX = 12
@@ -149,7 +149,8 @@ class _Verification:
 
     def run(self) -> TableReport:
         began = time.monotonic()
-        report = TableReport(str(self._shape.id), self._against, "not compared")
+        epoch = self._log.newest_checkpoint().epoch
+        report = TableReport(str(self._shape.id), self._against, "not compared", epoch=epoch)
         try:
             found = self._compared(report)
         except NotComparable as why:
@@ -343,7 +344,7 @@ def columns_of(shape: Table, target: Target) -> tuple[Columns, dict[str, str]]:
     """
     there = {c.name: c for c in target.columns}
     here = {c.name for c in shape.columns}
-    left_out = {c.name: "the copy does not have it yet" for c in shape.columns if c.name not in there}
+    left_out = {c.name: NOT_THERE_YET for c in shape.columns if c.name not in there}
     left_out |= {name: "the source does not have it any more" for name in there if name not in here}
     if tuple(target.key) != tuple(shape.key) or set(shape.key) & left_out.keys():
         raise NotComparable("its key is another one in the copy; run `cdcflow merge`, and verify again")

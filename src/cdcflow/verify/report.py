@@ -17,6 +17,9 @@ What = Literal["missing", "extra", "different", "doubled"]
 """`missing`: the source has a row that the copy has not; `extra`: the copy has one that the source has not;
 `doubled`: the copy has it more than once (or, in a table without a key, another number of times)."""
 
+NOT_THERE_YET = "the copy does not have it yet"
+"""Why a column of the source was not compared."""
+
 Row = Mapping[str, object]
 
 
@@ -50,10 +53,10 @@ class TableReport:
     """What was found of a table. `rows`: as many were read at the source. `position`: up to here in the source's log
     everything is in the comparison, and `offset` is that place in ours. `cut`: of the copy.
 
-    `different`: how many keys differ, of which `differences` are listed, and `keys` names as many as were asked for, as
-    texts. `unsettled`: how many keys changed whenever they were looked at. `left_out`: columns that were not compared,
-    and why. `by`: the server worked out digests, and only rows of which these differed were read; or all rows were
-    read, and `read_why` says why.
+    `epoch`: of the log's newest cut before the source was looked at. `different`: how many keys differ, of which
+    `differences` are listed, and `keys` names as many as were asked for, as texts. `unsettled`: how many keys changed
+    whenever they were looked at. `left_out`: columns that were not compared, and why. `by`: the server worked out
+    digests, and only rows of which these differed were read; or all rows were read, and `read_why` says why.
     """
 
     table: str
@@ -64,6 +67,7 @@ class TableReport:
     position: str = ""
     offset: int = 0
     cut: int = 0
+    epoch: int = 0
     different: int = 0
     unsettled: int = 0
     differences: tuple[Difference, ...] = ()

@@ -63,6 +63,7 @@ def folding(
                 has_reads=_has_reads(session, living, transactions),
                 truncates=truncates,
                 since=range_.since,
+                gap=range_.gap,
                 swept=range_.sweep,
                 made_again=made_again,
                 added=_added(layout, evolution, living),

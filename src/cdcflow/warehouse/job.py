@@ -317,14 +317,15 @@ class _Run:
             raise overtaken(table, came_to, self._cut)  # what it is now is not what it was at our cut
         self._ids[table], self._modes[table] = after.id, mode
         known = self._positions.backfill(table)
+        begun = int(after.properties.get(statement.BEGUN_PROPERTY, "0"))
         report = TableReport(
             name=str(table),
             changes=sum(f.file.rows for f in files),
             version=after.version,
-            complete=known.is_whole(int(after.properties.get(statement.BEGUN_PROPERTY, "0"))),
+            complete=known.is_whole(begun),
             seconds=time.monotonic() - began,
             edits=tuple(edits),
-            state=known.state,
+            state=known.state_of(begun),
             engine=engine.name if files else "",
         )
         if report.changes:
@@ -364,8 +365,8 @@ class _Run:
             tables[name] = self._cut_table(known[name], report)
         for name in (tables.keys() - merged.keys()) & self._positions.backfilled:
             now = self._positions.backfill(table_at(tables[name].path))
-            complete = tables[name].complete and now.floor is not None
-            tables[name] = replace(tables[name], complete=complete, state=now.state)
+            complete, state = now.stays_whole(complete=tables[name].complete, state=tables[name].state)
+            tables[name] = replace(tables[name], complete=complete, state=state)
         for name in self._removed:
             tables.pop(name, None)
             left_out.pop(name, None)
@@ -430,7 +431,7 @@ class _Run:
             complete=complete,
             generation=max(known.finished, self._positions.swept(table)),
             id=self._ids[table],
-            state=known.state,
+            state=report.state,
             tag=self._tag(table, report.version),
         )
 

@@ -337,14 +337,14 @@ class _View(Generic[Rows]):
         files = self._log.files(table, start, since)
         range_ = TableRange(table, before, files, start, policy=policy, mode=mode, is_new=before is None)
         range_ = self._positions.swept_by(range_, since)
-        complete = known.is_whole(begun)
+        complete, state = known.is_whole(begun), known.state_of(begun)
         if entry is not None and not files and not range_.sweep:
-            complete = entry.complete and known.floor is not None
+            complete, state = known.stays_whole(complete=entry.complete, state=entry.state)
         if mode.ends is not None:
             asked = [offset for offset in (range_.since, range_.sweep) if offset]
             range_ = replace(range_, transactions=self._log.transactions(files, asked))
         empty = self._empty(table, mode) if before is None and not files else None
-        return _Part(range_, entry, complete, known.state, empty)
+        return _Part(range_, entry, complete, state, empty)
 
     def _empty(self, table: TableId, mode: ModeRules) -> Target:
         """What a table looks like that has no row yet.

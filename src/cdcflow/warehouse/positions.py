@@ -155,8 +155,13 @@ class Positions:
             return range_
         # Where the range begins behind something, nothing of before it is known to live.
         sweep = max(self.sweep_due(range_.table), since if range_.before is not None else 0)
-        begun = backfill.since if mode.ends is not None and (sweep or not backfill.is_done) else 0
-        return replace(range_, sweep=sweep, since=begun)
+        begun = 0
+        if mode.ends is not None:
+            if sweep or not backfill.is_done:
+                begun = backfill.since
+            elif backfill.gap is not None:
+                begun = backfill.gap[0]  # what was inserted since was gone before
+        return replace(range_, sweep=sweep, since=begun, gap=backfill.gap)
 
     def app(self, table: TableId) -> str:
         return f"cdcflow/{self._log.log_id}/{table}"

@@ -27,7 +27,8 @@ class TableRange:
     `before`: the table (None: there is none yet). Rows that it has from before offset `sweep`, and that the range does
     not touch, go. `mode`: what its rows are. `is_new`: nobody reads the table yet, so whatever its source did may come
     into it. Only of a history: `since`, where the newest backfill began (0: that is
-    of no more use), and the files with the `transactions` of the range and of these two offsets.
+    of no more use), the `gap` (see `merge.history.Range`), and the files with the `transactions` of the range and of
+    `since` and `sweep`.
     """
 
     table: TableId
@@ -39,6 +40,7 @@ class TableRange:
     mode: ModeRules = CURRENT
     is_new: bool = False
     since: int = 0
+    gap: tuple[int, int] | None = None
     transactions: Sequence[InputFile] = ()
 
     @property

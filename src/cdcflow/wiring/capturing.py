@@ -66,6 +66,7 @@ def capture(
     config: Config,
     *,
     accept_history_loss: bool = False,
+    keep_rows: bool = False,
     backfill: Sequence[str] | None = None,
     once: bool = False,
     wait: bool = True,
@@ -77,10 +78,11 @@ def capture(
 
     `backfill` names tables to read anew (an empty one: all of them); None reads only tables that the log does not
     know yet. `once` ends when they are read. `asked_by` ordered it. `accept_history_loss`: the source has discarded
-    log that cdcflow still needs; take a new position in its log and read all tables anew. `wait` False: a source or
+    log that cdcflow still needs; take a new position in its log and read all tables anew; with `keep_rows` tables with
+    a key stay as they are, in doubt until somebody compares them. `wait` False: a source or
     log that is not reached at the first try ends it. `on_span` is told how long each cut and window took.
     """
-    settings = capture_settings(config, backfill_new=backfill is None)
+    settings = capture_settings(config, backfill_new=backfill is None, keep_rows=keep_rows)
     folder = config.log.folder
     return Capture(
         open_source=settings.open_source,
@@ -90,6 +92,7 @@ def capture(
             backfill=None if backfill is None else tuple(backfill),
             once=once,
             accept_history_loss=accept_history_loss,
+            keep_rows=keep_rows,
             asked_by=asked_by,
         ),
         pace=settings.pace,
@@ -103,13 +106,22 @@ def capture(
     )
 
 
-def capture_settings(config: Config, *, backfill_new: bool = True, reopened: bool = False) -> CaptureSettings:
-    """What a capture needs to know of the settings. `reopened`: this process had the log open before."""
+def capture_settings(
+    config: Config, *, backfill_new: bool = True, reopened: bool = False, keep_rows: bool = False
+) -> CaptureSettings:
+    """What a capture needs to know of the settings. `reopened`: this process had the log open before. `keep_rows`:
+    where the loss of history is accepted, that of the log's own rows is not."""
     opened = int(reopened)
 
     def open_again(identity: SourceIdentity, accepted: bool) -> OpenedLog:
         nonlocal opened
-        log = open_log(config, identity, accept_history_loss=accepted, reopened=opened > 0)
+        log = open_log(
+            config,
+            identity,
+            accept_history_loss=accepted,
+            accept_rows_lost=accepted and not keep_rows,
+            reopened=opened > 0,
+        )
         opened += 1
         return log
 

@@ -32,9 +32,15 @@ HISTORY_CACHE_BYTES_MAX = 1 << 30
 
 
 def open_log(
-    config: Config, identity: SourceIdentity, *, accept_history_loss: bool = False, reopened: bool = False
+    config: Config,
+    identity: SourceIdentity,
+    *,
+    accept_history_loss: bool = False,
+    accept_rows_lost: bool | None = None,
+    reopened: bool = False,
 ) -> OpenedLog:
-    """The configured log, opened for writing. `reopened`: not for the first time by this process."""
+    """The configured log, opened for writing. `accept_rows_lost`: also where rows of the log itself are gone (None: as
+    `accept_history_loss`). `reopened`: not for the first time by this process."""
     # A slot that failovers carry over comes to a new timeline with them. Whether it did, and whether the old timeline
     # was left behind our position, is looked at where the server can be asked: in the source's `prepare`.
     accept_timeline = accept_history_loss or (isinstance(config.source, Postgres) and config.source.failover)
@@ -52,7 +58,7 @@ def open_log(
                 topics(config.log.kafka),
                 identity,
                 accept_timeline=accept_timeline,
-                accept_loss=accept_history_loss,
+                accept_loss=accept_history_loss if accept_rows_lost is None else accept_rows_lost,
                 reopened=reopened,
                 scratch=scratch,
                 folder=config.log.folder,

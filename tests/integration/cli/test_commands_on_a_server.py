@@ -331,8 +331,8 @@ def test_doctor_speaks_of_the_real_server(folder: Path) -> None:
 
 REMEDY = (
     "run `cdcflow run --accept-history-loss`: it creates a new slot and reads all tables again, which also finds "
-    "the rows "
-    "that were deleted meanwhile"
+    "the rows that were deleted meanwhile; or run it with `--keep-rows`, and then `cdcflow repair`, to read only the "
+    "rows that differ"
 )
 
 

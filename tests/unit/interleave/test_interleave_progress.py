@@ -12,8 +12,10 @@ import pytest
 from cdcflow.interleave.backlog import Backlog
 from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.limits import Limits
-from cdcflow.interleave.messages import Planned, PlanTable
-from cdcflow.interleave.progress import Progress, TableProgress
+from cdcflow.interleave.messages import Planned, PlanTable, Proven
+from cdcflow.interleave.orders import outcome_of
+from cdcflow.interleave.progress import Gap, Progress, TableProgress
+from cdcflow.model.change import KeySet
 from cdcflow.model.position import Offset
 from cdcflow.model.table import Column, Table, TableId, table_from_text
 from cdcflow.model.types import ColumnType
@@ -100,6 +102,60 @@ def test_what_was_whole_once_stays_whole_while_it_is_read_again() -> None:
     forgotten = taken_up(known, captured=False).progress.tables[ORDERS]
     assert whole_since(taken_up(forgotten)) is None, "nobody captured it for a while"
     assert whole_since(taken_up(known, incarnation=8)) is None, "another table of the same name"
+
+
+GAP = Gap(Offset(50), generation=1, epoch=4, before="0/5", after="0/9")
+IN_DOUBT = TableProgress("done", 1, Offset(10), incarnation=7, whole_since=Offset(10), gap=GAP)
+
+
+def test_a_gap_survives_its_json_and_is_shown() -> None:
+    """Nothing but the log knows that changes were lost."""
+    progress = Progress({ORDERS: IN_DOUBT})
+    assert Progress.from_json(json.loads(json.dumps(progress.to_json()))) == progress
+    assert progress.to_status(0)[str(ORDERS)]["gap"]["before"] == "0/5"  # type: ignore[index]
+    (entry,) = Progress({ORDERS: READING}).to_json()["tables"].values()  # type: ignore[attr-defined]
+    assert "gap" not in entry, "an older cdcflow reads what has none"
+
+
+def test_only_a_later_generation_ends_the_doubt() -> None:
+    """Rows that are read by key leave the others as they were, however often the table is done."""
+    backlog = taken_up(IN_DOUBT)
+    backlog.order_repair(ORDERS, KeySet(pa.table({"id": [1]})), None, Offset(50))
+    assert backlog.progress.tables[ORDERS].state == "waiting"
+    backlog.stop(ORDERS, "done")
+    assert backlog.progress.tables[ORDERS].in_doubt
+    backlog.begin_generation(ORDERS, Offset(50))
+    assert backlog.progress.tables[ORDERS].in_doubt
+    backlog.stop(ORDERS, "cancelled")
+    assert backlog.progress.tables[ORDERS].in_doubt, "it was given up"
+    backlog.begin_generation(ORDERS, Offset(60))
+    backlog.stop(ORDERS, "done")
+    assert backlog.progress.tables[ORDERS].gap is None
+
+
+@pytest.mark.parametrize(
+    ("known", "epoch", "outcome"),
+    [
+        (IN_DOUBT, 3, "refused"),
+        (IN_DOUBT, 4, "proven"),
+        (IN_DOUBT, 5, "proven"),
+        (replace(IN_DOUBT, gap=None), 5, "nothing to do"),
+        (replace(IN_DOUBT, gap=replace(GAP, proven="0/9", until=Offset(60))), 5, "nothing to do"),
+    ],
+)
+def test_a_table_is_proven_only_by_a_comparison_that_began_behind_the_gap(
+    known: TableProgress, epoch: int, outcome: str
+) -> None:
+    """One from before it found what was so then."""
+    assert outcome_of(Proven(ORDERS, "0/9", epoch), ORDERS, known).outcome == outcome
+
+
+def test_what_was_proven_is_kept() -> None:
+    """A merge that comes later still has to know where changes were lost, and until where."""
+    backlog = taken_up(IN_DOUBT)
+    backlog.prove(ORDERS, "0/9", Offset(60))
+    found = backlog.progress.tables[ORDERS]
+    assert (found.in_doubt, found.gap) == (False, replace(GAP, proven="0/9", until=Offset(60)))
 
 
 def test_an_older_cdcflow_s_done_is_whole_since_then() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdcflow.merge.standing import Backfill
+from cdcflow.merge.standing import IN_DOUBT, Backfill
 
 
 def backfill(state: str, since: int, whole_since: int | None = None, generation: int = 2) -> Backfill:
@@ -72,3 +72,43 @@ def test_what_is_no_number_is_not_taken_for_one() -> None:
     """A log's entry comes from a file."""
     assert Backfill.of({}) == Backfill()
     assert Backfill.of({"state": None, "generation": "2", "since": None}) == Backfill("None")
+
+
+def behind_a_gap(state: str, whole_since: int | None = 40, proven: str | None = None) -> Backfill:
+    gap = {"offset": 70, "proven": proven, "until": 80 if proven else None}
+    return Backfill.of({"state": state, "generation": 1, "since": 40, "whole_since": whole_since, "gap": gap})
+
+
+@pytest.mark.parametrize(
+    ("known", "begun", "whole", "state"),
+    [
+        (behind_a_gap("done"), 40, False, IN_DOUBT),
+        (behind_a_gap("waiting"), 40, False, IN_DOUBT),
+        (behind_a_gap("done"), 41, False, "done"),
+        (behind_a_gap("reading", None), 40, False, "reading"),
+        (behind_a_gap("done", proven="p"), 40, True, "done"),
+    ],
+)
+def test_a_table_behind_a_gap_is_not_whole_before_it_is_proven(
+    known: Backfill, begun: int, whole: bool, state: str
+) -> None:
+    """Its rows may be others than the source's, and nothing but its state would say so."""
+    assert (known.is_whole(begun), known.state_of(begun)) == (whole, state)
+
+
+@pytest.mark.parametrize(
+    ("known", "before", "now"),
+    [
+        (behind_a_gap("done"), (True, "done"), (False, IN_DOUBT)),
+        (behind_a_gap("done"), (False, IN_DOUBT), (False, IN_DOUBT)),
+        (behind_a_gap("done"), (False, "reading"), (False, "done")),
+        (behind_a_gap("done", proven="p"), (False, IN_DOUBT), (True, "done")),
+        (behind_a_gap("reading", None), (True, "done"), (False, "reading")),
+        (backfill("done", 40), (True, "done"), (True, "done")),
+    ],
+)
+def test_a_table_to_which_nothing_came_is_in_doubt_and_out_of_it_all_the_same(
+    known: Backfill, before: tuple[bool, str], now: tuple[bool, str]
+) -> None:
+    """Most tables of a gap that was short did not change in it, nor later."""
+    assert known.stays_whole(complete=before[0], state=before[1]) == now

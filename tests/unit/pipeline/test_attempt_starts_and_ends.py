@@ -187,6 +187,88 @@ def test_a_crash_between_the_hole_and_the_order_to_read_again_forgets_neither(st
     assert stage.memory.checkpoint.source == {"slot": "new"}
 
 
+KEPT = Orders(accept_history_loss=True, keep_rows=True)
+
+
+def in_doubt(stage: Stage) -> dict[str, bool]:
+    known = Progress.from_json(stage.memory.checkpoint.progress)
+    return {str(table): progress.in_doubt for table, progress in known.tables.items()}
+
+
+def read_once(*others: TableProgress) -> Progress:
+    done = TableProgress("done", 1, Offset(1), incarnation=ORDERS.incarnation, whole_since=Offset(1))
+    tables = (ORDERS.id, ITEMS.id, TableId("public", "x"))
+    return Progress(dict(zip(tables, (done, *others), strict=False)))
+
+
+def test_after_a_hole_rows_can_be_kept_in_doubt(stage: Stage) -> None:
+    """They are compared with the source instead of being read; the log says from where to where nothing is known."""
+    stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}, progress=read_once().to_json()))
+    source = Small()
+    source.prepared = lost
+    attempt = stage.attempt(source, KEPT)
+    known = Progress.from_json(stage.memory.checkpoint.progress).tables[ORDERS.id]
+    assert known.gap is not None
+    assert (known.gap.before, known.gap.after, known.gap.epoch) == (AT, "0500", 2)
+    attempt.run(lambda: "history" not in stage.memory.checkpoint.source)
+    assert stage.progress == {"public.orders": ("done", 1)}
+    assert in_doubt(stage) == {"public.orders": True}
+
+
+def test_tables_that_cannot_be_compared_are_read_anew_all_the_same(stage: Stage) -> None:
+    """One without a key, and one of which not all rows were read."""
+    items = TableProgress("done", 1, Offset(1), incarnation=ITEMS.incarnation, whole_since=Offset(1))
+    before = read_once(replace(items, state="waiting", keys_since=Offset(1)))
+    stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}, progress=before.to_json()))
+    source = Small(ORDERS, ITEMS)
+    source.prepared = lost
+    stage.attempt(source, KEPT).run(lambda: stage.progress["public.items"] == ("done", 2))
+    assert stage.progress["public.orders"] == ("done", 1)
+    assert in_doubt(stage) == {"public.orders": True, "public.items": False}
+    keyless = Small(replace(ORDERS, key=()), ITEMS)
+    keyless.prepared = lost
+    stage.attempt(keyless, KEPT).run(lambda: stage.progress["public.orders"] == ("done", 2))
+    assert in_doubt(stage) == {"public.orders": False, "public.items": True}
+
+
+def test_a_crash_right_behind_the_hole_leaves_the_rows_in_doubt(stage: Stage) -> None:
+    """The next attempt hears nothing of it from the source: what is read anew, and what is not, is in the log."""
+    items = TableProgress("reading", 1, Offset(1), incarnation=ITEMS.incarnation)
+    stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}, progress=read_once(items).to_json()))
+    first = Small(ORDERS, ITEMS)
+    first.prepared = lost
+    stage.attempt(first, KEPT)
+    second = Small(ORDERS, ITEMS)
+    second.prepared = lambda c: replace(c, source={"slot": "new"})
+    stage.attempt(second).run(lambda: stage.progress["public.items"] == ("done", 2))
+    assert stage.progress["public.orders"] == ("done", 1)
+    assert in_doubt(stage) == {"public.orders": True, "public.items": False}
+
+
+def test_a_second_hole_begins_where_the_first_did(stage: Stage) -> None:
+    """Nobody has shown in between that the rows are right."""
+    stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}, progress=read_once().to_json()))
+    for number in (1, 2):
+        source = Small()
+        source.prepared = lambda c, n=number: replace(lost(c), position=Position(f"0{n}00"))  # type: ignore[misc]
+        stage.attempt(source, KEPT)
+    known = Progress.from_json(stage.memory.checkpoint.progress).tables[ORDERS.id]
+    assert known.gap is not None
+    assert (known.gap.before, known.gap.after, known.gap.epoch) == (AT, "0200", 3)
+
+
+def test_rows_in_doubt_are_read_anew_if_the_next_hole_is_accepted_so(stage: Stage) -> None:
+    """The operator's word counts each time."""
+    stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}, progress=read_once().to_json()))
+    source = Small()
+    source.prepared = lost
+    stage.attempt(source, KEPT)
+    again = Small()
+    again.prepared = lost
+    stage.attempt(again, Orders(accept_history_loss=True)).run(lambda: stage.progress == {"public.orders": ("done", 2)})
+    assert in_doubt(stage) == {"public.orders": False}
+
+
 def test_only_what_was_done_is_unread_after_a_hole() -> None:
     """A table that is being read goes on with its own plan, and one that was given up stays so."""
     other = TableId("public", "x")

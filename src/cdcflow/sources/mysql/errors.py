@@ -27,7 +27,8 @@ def history_lost(message: str, *, runbook: str = "binlog-purged") -> HistoryLost
     return HistoryLost(
         message,
         remedy="run `cdcflow run --accept-history-loss`: it takes a new position in the binary log and reads all "
-        "tables again, which also finds the rows that were deleted meanwhile",
+        "tables again, which also finds the rows that were deleted meanwhile; or run it with `--keep-rows`, and then "
+        "`cdcflow repair`, to read only the rows that differ",
         runbook=runbook,
     )
 

@@ -348,7 +348,8 @@ def history_lost(message: str, *, runbook: str = "slot-lost") -> HistoryLost:
     return HistoryLost(
         message,
         remedy="run `cdcflow run --accept-history-loss`: it creates a new slot and reads all tables again, "
-        "which also finds the rows that were deleted meanwhile",
+        "which also finds the rows that were deleted meanwhile; or run it with `--keep-rows`, and then "
+        "`cdcflow repair`, to read only the rows that differ",
         runbook=runbook,
     )
 

@@ -1,0 +1,146 @@
+"""History that the source has lost is mended by a comparison: only the rows that differ are read again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+import pytest
+import yaml
+from comparedshop import ComparedShop
+from tests.servers.mysql import MySQLServer
+
+from cdcflow import local
+from cdcflow.changelog.reader import read_rows
+from cdcflow.model.change import READ
+from cdcflow.model.table import OP, TableId
+
+ROWS = 500
+CHANGED = [
+    "UPDATE items SET name = 'unseen' WHERE id IN (5, 6)",
+    "DELETE FROM items WHERE id IN (1, 2, 3)",
+    f"INSERT INTO items VALUES ({ROWS}, 'unseen'), ({ROWS + 1}, 'unseen')",
+    "UPDATE items SET id = 9000 WHERE id = 7",
+]
+DIFFERENT = 9
+"""Rows: 2 changed, 3 deleted, 2 inserted, and both keys of one that moved."""
+
+
+def make(shop: ComparedShop) -> None:
+    rows = ", ".join(f"({n}, 'name {n}')" for n in range(ROWS))
+    shop.execute("CREATE TABLE items (id int PRIMARY KEY, name varchar(40))", f"INSERT INTO items VALUES {rows}")
+    shop.execute("CREATE TABLE notes (note varchar(40))", "INSERT INTO notes VALUES ('a'), ('b')")
+    if shop.schema == "public":
+        shop.execute("ALTER TABLE notes REPLICA IDENTITY FULL")
+    shop.start("items", "notes")
+    shop.merge_until("items", lambda found: found.num_rows == ROWS)
+
+
+def entry(shop: ComparedShop, table: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(shop.said("status", "--json", code=None))["tables"][f"{shop.schema}.{table}"]
+    return found
+
+
+def read_into_the_log(shop: ComparedShop, table: str) -> int:
+    """Rows of a table that a chunk has brought, deletes of repairs among them."""
+    found = read_rows(shop.folder / "log", tables={TableId(shop.schema, table)})
+    return sum(pc.sum(pc.equal(rows.column(OP), READ)).as_py() or 0 for _, _, rows in found)
+
+
+def mended(shop: ComparedShop) -> None:
+    """From a daemon that was stopped and whose source has lost its log since."""
+    name = f"{shop.schema}.items"
+    assert "--keep-rows" in shop.refused()
+    before = read_into_the_log(shop, "items")
+    shop.start("notes", options=["--accept-history-loss", "--keep-rows"])
+    # A change behind the gap: the merge goes on, and shows the table as one that is not whole.
+    shop.execute("UPDATE items SET name = 'behind the gap' WHERE id = 10")
+    wait_for(shop, "behind the gap")
+    found = entry(shop, "items")
+    assert found["state"] == "done"
+    assert found["gap"]["proven"] is None
+    assert (found["freshness"], "cdcflow repair" in found["freshness_reason"]) == ("not proven", True)
+    assert f"cdcflow repair {name}" in " ".join(shop.said("status", code=None).split())
+    assert entry(shop, "notes")["generation"] == 2, "without a key it is read anew"
+    assert local.read_cut(shop.folder / "warehouse").keys() == {f"{shop.schema}.notes"}
+    seen = shop.verify("--against", "both", code=1)
+    assert (seen["items/log"]["different"], seen["items/tables"]["different"]) == (DIFFERENT, DIFFERENT)
+    assert entry(shop, "items")["gap"]["proven"] is None, "a comparison that found differences proves nothing"
+    said = shop.said("repair", code=0)
+    assert f"{name} is not in doubt any more" in said
+    assert f"{name}: {DIFFERENT} rows were read again" in said
+    assert entry(shop, "items")["gap"]["proven"] is not None
+    shop.verify("--against", "both", code=0)
+    merged = shop.merge_until("items", lambda rows: rows.num_rows == ROWS - 1)
+    assert 9000 in merged.column("id").to_pylist()
+    shop.verify("--against", "both", code=0)
+    assert read_into_the_log(shop, "items") - before == DIFFERENT - 4, "the four that are gone are deletes"
+    [record] = [line for line in shop.said("log", "repairs").splitlines() if name in line]
+    assert found["gap"]["before"].partition(";")[0] in record
+
+
+def wait_for(shop: ComparedShop, name: str) -> None:
+    """Merge until a change has come to the table, which no cut shows as whole."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        shop.merge()
+        found = local.read_cut(shop.folder / "warehouse", incomplete=True).get(f"{shop.schema}.items")
+        if found is not None and name in found.column("name").to_pylist():
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{name} did not come")
+
+
+def drop_the_slot(shop: ComparedShop) -> None:
+    shop.execute(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()"
+    )
+
+
+def test_rows_behind_a_dropped_slot_in_postgres_are_compared_not_read_anew(postgres_shop: ComparedShop) -> None:
+    """P37: a slot that expires over a weekend need not cost the reading of a terabyte."""
+    shop = postgres_shop
+    make(shop)
+    shop.stop()
+    drop_the_slot(shop)
+    shop.execute(*CHANGED)
+    mended(shop)
+
+
+@pytest.fixture
+def purged_shop(own_mysql: MySQLServer, tmp_path: Path) -> Iterator[ComparedShop]:
+    with ComparedShop.on_mysql(own_mysql.create_database("shop"), tmp_path) as shop:
+        settings = yaml.safe_load(shop.file.read_text())
+        settings["source"]["tables_without_key"] = "whole"
+        shop.file.write_text(yaml.safe_dump(settings))
+        yield shop
+
+
+@pytest.mark.mysql
+def test_rows_behind_a_purged_binlog_are_compared_not_read_anew(
+    purged_shop: ComparedShop, own_mysql: MySQLServer
+) -> None:
+    """M14: the same, where nobody holds the log back."""
+    shop = purged_shop
+    make(shop)
+    shop.stop()
+    file = own_mysql.binlog()[0]
+    own_mysql.execute("FLUSH BINARY LOGS")
+    shop.execute(*CHANGED)
+    own_mysql.execute("FLUSH BINARY LOGS")
+    purge(own_mysql, file)
+    mended(shop)
+
+
+def purge(server: MySQLServer, file: str) -> None:
+    """MariaDB keeps, without a word, what it may still need itself."""
+    for _ in range(200):
+        server.execute(f"PURGE BINARY LOGS TO '{server.binlog()[0]}'")
+        if file not in [row[0] for row in server.execute("SHOW BINARY LOGS")]:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"{server.flavor} does not purge {file}")
