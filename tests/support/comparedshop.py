@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from cdcflow import local, wiring
 from cdcflow.cli.app import app
-from cdcflow.config import load
+from cdcflow.config import FileLog, load
 from cdcflow.errors import ConfigurationError
 from cdcflow.service.control import ask
 
@@ -138,7 +138,9 @@ class ComparedShop:
     # ── the copy ────────────────────────────────────────────────────────────────────────────────────────────
 
     def merge(self) -> None:
-        local.merge(self.folder / "log", self.folder / "warehouse", policies=wiring.policies(load(self.file)))
+        config = load(self.file)
+        assert isinstance(config.log, FileLog)
+        local.merge(wiring.log_layout(config.log), self.folder / "warehouse", policies=wiring.policies(config))
 
     def merge_until(self, table: str, wished: Callable[[pa.Table], bool]) -> pa.Table:
         """Merge until a table is as wished."""
