@@ -20,8 +20,9 @@ from tests.servers.mysql import MySQLDatabase
 from tests.servers.postgres import Database
 from typer.testing import CliRunner
 
-from cdcflow import local
+from cdcflow import local, wiring
 from cdcflow.cli.app import app
+from cdcflow.config import FileLog, load
 from cdcflow.errors import ConfigurationError
 from cdcflow.service.control import ask
 
@@ -39,12 +40,16 @@ class ComparedShop:
         self.file = folder / "cdcflow.yaml"
         self.output = folder / "daemon.log"
         self.daemon: subprocess.Popen[bytes] | None = None
-        settings = {
+        self.settings: dict[str, Any] = {
             "source": source,
             "log": {"path": "log", "seal": {"age_max": "300ms"}},
             "merge": {"warehouse": "warehouse", "engine": "local"},
         }
-        self.file.write_text(yaml.safe_dump(settings))
+        self.write()
+
+    def write(self) -> None:
+        """The settings file, as `settings` are now."""
+        self.file.write_text(yaml.safe_dump(self.settings))
 
     @classmethod
     @contextmanager
@@ -133,7 +138,9 @@ class ComparedShop:
     # ── the copy ────────────────────────────────────────────────────────────────────────────────────────────
 
     def merge(self) -> None:
-        local.merge(self.folder / "log", self.folder / "warehouse")
+        config = load(self.file)
+        assert isinstance(config.log, FileLog)
+        local.merge(wiring.log_layout(config.log), self.folder / "warehouse", policies=wiring.policies(config))
 
     def merge_until(self, table: str, wished: Callable[[pa.Table], bool]) -> pa.Table:
         """Merge until a table is as wished."""
@@ -153,6 +160,11 @@ class ComparedShop:
             there = engine.table((self.schema, table))
             there.snapshot()
             there.rewrite(changed(there.rows()), {"edited": table}, 100)
+
+    def move_away(self, table: str) -> None:
+        """A merged table's folder, as messages tell people to do."""
+        there = self.folder / "warehouse" / self.schema / table
+        there.rename(there.with_name(f"{table} before"))
 
     # ── the commands ────────────────────────────────────────────────────────────────────────────────────────
 

@@ -76,6 +76,7 @@ def test_every_alert_says_what_is_wrong_and_where_to_read_on() -> None:
         "CdcflowHalted",
         "CdcflowTableFailed",
         "CdcflowFreshnessNotProven",
+        "CdcflowShadowDifference",
         "CdcflowMergeBehind",
         "CdcflowDiskNearlyFull",
     }

@@ -25,7 +25,7 @@ COMMANDS = {
     "repair": ("cdcflow.cli.repair:repair", "Mend the rows that differ, through the log."),
     "explain": (
         "cdcflow.cli.explain:explain",
-        "Say what a version of a table holds, and why.",
+        "Say what a table holds, and where values came from.",
     ),
     "upkeep": ("cdcflow.cli.upkeep:upkeep", "Expire old cuts, and keep the tables' files in order."),
     "publish": ("cdcflow.cli.publish:publish", "Publish changes to Kafka, one topic per table."),

@@ -33,7 +33,7 @@ SEGMENTS_MAX = 500
 TABLE_FIELDS = (
     *("state", "generation", "since", "incarnation", "units", "units_done", "rows", "reason", "priority"),
     *("rows_per_second_max", "chunks", "size", "exhausted", "whole", "keys_since", "whole_since", "gap"),
-    *("freshness", "fresh_as_of", "freshness_reason", "freshness_cause"),
+    *("freshness", "fresh_as_of", "freshness_reason", "freshness_cause", "shadow_difference"),
 )
 """Of a table in a status: not `plan` and `cursor`, which hold keys."""
 SEGMENT_FIELDS = (

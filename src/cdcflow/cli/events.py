@@ -1,7 +1,7 @@
 """The daemon's events, one line each: `time event key=value …`, or JSON with a level.
 
-A field that says nothing (None) is left out. The level is for who sorts lines by it: an error ends something for good,
-a warning passes or asks to be looked at.
+A field that says nothing (None) is left out. The level is for who sorts lines by it: an error ends something for good
+or names rows that are wrong, a warning passes or asks to be looked at.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ import structlog
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
 
-ERRORS = frozenset(("capture failed", "publishing failed", "table failed", "capture did not stop in time"))
+ERRORS = frozenset(
+    (
+        *("capture failed", "publishing failed", "table failed", "capture did not stop in time"),
+        "shadow check found a difference",
+    )
+)
 WARNINGS = frozenset(
     (
         *("capture interrupted", "publishing waits", "stopped while it was interrupted", "table waits"),

@@ -168,7 +168,7 @@ class _Expiry:
 
 
 class Observing:
-    """Canaries that prove freshness, and traces: `service.freshness_every`, `service.traces`."""
+    """Canaries that prove freshness, shadow checks, and traces: `service.freshness_every`, `shadow_every`, `traces`."""
 
     def __init__(self, capture: Capture, tell: OnEvent) -> None:
         self._capture = capture
@@ -177,22 +177,22 @@ class Observing:
         self._url: str | None = None
 
     def made_of(self, config: Config) -> object:
-        return config.service.traces, config.service.freshness_every
+        return config.service.traces, config.service.freshness_every, config.service.shadow_every
 
     def prepare(self, config: Config) -> Running | None:
-        url, every_s = config.service.traces, config.service.freshness_every
+        url, every = config.service.traces, (config.service.freshness_every, config.service.shadow_every)
         if url == self._url:
-            return _Observed(lambda: self._use(self._traces, url, every_s))
+            return _Observed(lambda: self._use(self._traces, url, *every))
         if url is None:
-            return _Observed(lambda: self._use(None, None, every_s))
+            return _Observed(lambda: self._use(None, None, *every))
         from cdcflow.service.traces import Traces
 
         made = Traces(url, self._tell)
-        return _Observed(lambda: self._use(made, url, every_s))
+        return _Observed(lambda: self._use(made, url, *every))
 
-    def _use(self, traces: Traces | None, url: str | None, every_s: float) -> None:
+    def _use(self, traces: Traces | None, url: str | None, fresh_every_s: float, shadow_every_s: float | None) -> None:
         before, self._traces, self._url = self._traces, traces, url
-        self._capture.observe(None if traces is None else traces.on_span, every_s)
+        self._capture.observe(None if traces is None else traces.on_span, fresh_every_s, shadow_every_s)
         if before is not None and before is not traces:
             threading.Thread(target=before.close, name="traces-end", daemon=True).start()
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 KEYS_MAX = 20_000
 ROUNDS_MAX = 5
 """So often what differs is mended: of many rows the first are named, and a column may come only with the first row."""
+SHOWN = 5
+"""So many rows of a table that differ after all are shown."""
 KEYS_AT_ONCE = 500
 """One order names so many keys: it is one line of the control socket, and in the log's checkpoints until it is done."""
 LOOK_EVERY_S = 0.2
@@ -109,7 +111,7 @@ def _repaired(
         unnamed |= {table.table for table in wrong} - mended
         if not mended:
             break
-        again = _compared(settings, sorted(mended), against)
+        again = _compared(settings, sorted(mended), against, SHOWN)
         found |= {(table.table, table.against): table for table in again.tables}
     tell(Report(tuple(found.values()), report.seconds))
     proven = [
@@ -120,14 +122,14 @@ def _repaired(
     return all(table.verdict == "equal" for table in found.values()) and all(proven)
 
 
-def _compared(settings: Config, tables: Sequence[str], against: Against) -> Report:
+def _compared(settings: Config, tables: Sequence[str], against: Against, shown: int = 0) -> Report:
     from cdcflow import wiring
 
     return wiring.verified(
         settings,
         tables,
         against=kinds_of(against),
-        differences_max=0,
+        differences_max=shown,
         keys_max=KEYS_MAX,
         watch=lambda table: leave_word(settings, table),
     )

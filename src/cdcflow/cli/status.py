@@ -119,7 +119,7 @@ def _remark(table: str, fields: Mapping[str, Any]) -> str:
     gap = fields.get("gap")
     if gap is not None and gap["proven"] is None:
         return f"in doubt since changes were lost behind {gap['before'].partition(';')[0]}: `cdcflow repair {table}`"
-    return fields.get("reason") or ""
+    return str(fields.get("reason") or fields.get("shadow_difference") or "")
 
 
 def _verified(found: Mapping[str, Any], table: str) -> str:

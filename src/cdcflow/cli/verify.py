@@ -148,6 +148,9 @@ def _row(table: TableReport) -> tuple[object, ...]:
 
 
 def _lines(table: TableReport) -> list[str]:
+    from cdcflow.merge.refusals import rebuilt
+    from cdcflow.model.table import TableId
+
     found = []
     if table.reason:
         found.append(f"{table.table} was not compared: {table.reason}")
@@ -160,7 +163,9 @@ def _lines(table: TableReport) -> list[str]:
         found += _difference(table.table, one)
     if table.different > len(table.differences):
         found.append(f"{table.table}: {table.different - len(table.differences)} more rows differ")
-    if table.different:
+    if any(one.what == "doubled" and one.key for one in table.differences):
+        found.append(f"  a row that is there more than once: {rebuilt(TableId(*table.table.split('.', 1)))}")
+    elif table.different:
         found.append(f"  run `cdcflow repair {table.table}` to mend them")
     return found
 

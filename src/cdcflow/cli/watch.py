@@ -69,8 +69,10 @@ class Watch:
         status: dict[str, Any] = known | now
         status["counts"] = self._capture.counts()
         tables: Mapping[str, Mapping[str, Any]] = status.get("tables") or {}
-        fresh = self._capture.freshness()
-        status["tables"] = {name: {**fields, **fresh.get(name, {})} for name, fields in tables.items()}
+        fresh, shadow = self._capture.freshness(), self._capture.shadow()
+        status["tables"] = {
+            name: {**fields, **fresh.get(name, {}), **shadow.get(name, {})} for name, fields in tables.items()
+        }
         return status
 
     def tables_in_log(self) -> Mapping[str, Mapping[str, Any]]:

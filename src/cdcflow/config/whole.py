@@ -138,7 +138,8 @@ class Service(Settings):
     Without `tokens` it only shows things, and only to this machine.
 
     `metrics_per_table`: "auto" gives series of its own to each of up to 100 tables. `freshness_every`: how often a
-    canary proves that tables are fresh. `traces`: the collector that gets spans by OTLP over HTTP.
+    canary proves that tables are fresh. `shadow_every`: how often a changed row is read again and compared (None:
+    never). `traces`: the collector that gets spans by OTLP over HTTP.
     """
 
     listen: str | None = None
@@ -146,6 +147,7 @@ class Service(Settings):
     tokens: tuple[AccessToken, ...] = ()
     metrics_per_table: Literal["auto", "always", "never"] = "auto"
     freshness_every: Seconds = 30.0
+    shadow_every: Seconds | None = None
     notify: tuple[Notify, ...] = ()
     traces: str | None = None
 

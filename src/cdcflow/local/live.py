@@ -28,6 +28,7 @@ class LocalReader:
     is read."""
 
     remedy = "only Spark reads this table: use cdcflow.spark.read_live"
+    shows_doubled = False
 
     def __init__(self, engine: LocalEngine, *, without_rows: bool = False) -> None:
         self._engine = engine

@@ -95,27 +95,38 @@ def nothing(target: Target, mode: ModeRules = CURRENT) -> str:
     return f"SELECT * FROM (SELECT {', '.join(columns)}) WHERE {OFFSET} IS NOT NULL"
 
 
-def folded(folding: Folding, target: Target, rows: str, mode: ModeRules, *, broadcast: bool, together: bool) -> str:
+def folded(
+    folding: Folding,
+    target: Target,
+    rows: str,
+    mode: ModeRules,
+    *,
+    broadcast: bool,
+    together: bool,
+    doubled: bool = False,
+) -> str:
     """The rows after a range: the target's columns, and the mode's. `rows`: those that the table has, in the target's
-    shape; "": none. `broadcast`, `together`: as of `current`."""
+    shape; "": none. `broadcast`, `together`, `doubled`: as of `current`."""
     if folding.adds_only:
         stay = f"SELECT {_listed(target, 't', mode)} FROM {rows} t UNION ALL " if rows else ""
         return f"{stay}{folding.rows()}"
-    found = current(folding, rows, broadcast=broadcast, together=together)
+    found = current(folding, rows, broadcast=broadcast, together=together, doubled=doubled)
     return found if mode.ended is None else f"SELECT {_listed(target, 't', mode)} FROM ({found}) t"
 
 
-def current(folding: Folding, rows: str, *, broadcast: bool, together: bool) -> str:
+def current(folding: Folding, rows: str, *, broadcast: bool, together: bool, doubled: bool = False) -> str:
     """The rows of a table that is changed by key or by count: the columns of the folding's target, `_offset` and
     `_missing`. `rows`: those that the table has, in the target's shape. `broadcast`: so few changes that each machine
     may have their keys. `together`: so few that one task reduces them, which takes less time than to bring each key's
-    to one place."""
+    to one place. `doubled`: a row that is in the table more than once, which no table should have, is shown as often
+    as a merge would leave it, or twice."""
     if together:
         folding = replace(folding, changes=f"(SELECT /*+ COALESCE(1) */ * FROM {folding.changes})")
     if folding.empty or folding.emptied:
         return folding.rows()
     if folding.layout.target.key:
-        return _by_key(folding, rows, broadcast=broadcast)
+        found = _by_key(folding, rows, broadcast=broadcast)
+        return _with_doubled(folding, rows, found) if doubled else found
     return _counted(folding, rows, broadcast=broadcast)
 
 
@@ -137,6 +148,20 @@ def _by_key(folding: Folding, rows: str, *, broadcast: bool) -> str:
     )
     come = marking.coming(target, families, folding.reduced(families), touched, layout.ended)
     return f"{stay}{_kept(folding.sweep_before)} UNION ALL {come}"
+
+
+def _with_doubled(folding: Folding, rows: str, found: str) -> str:
+    """A merge changes each of the rows that have a key: those that a key of the range has twice stay two."""
+    layout = folding.layout
+    names = [name_sql(layout.target.columns[i].name) for i in layout.key]
+    keys = f"(SELECT {', '.join(f'c{i}' for i in layout.key)} FROM {folding.changes})"
+    touched = " AND ".join(f"t.{name} = s.c{i}" for name, i in zip(names, layout.key, strict=True))
+    listed = ", ".join(f"t.{name}" for name in names)
+    twice = (
+        f"(SELECT {listed} FROM {rows} t LEFT SEMI JOIN {keys} s ON {touched} GROUP BY {listed} HAVING count(*) > 1)"
+    )
+    same = " AND ".join(f"f.{name} = d.{name}" for name in names)
+    return f"{found} UNION ALL SELECT f.* FROM ({found}) f LEFT SEMI JOIN {twice} d ON {same}"
 
 
 def _staying(folding: Folding) -> str:

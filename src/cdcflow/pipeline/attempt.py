@@ -48,6 +48,7 @@ from cdcflow.pipeline.partial_keys import PartialKeys
 from cdcflow.pipeline.placing import placed
 from cdcflow.pipeline.rates import ReadingRate, RecentRate
 from cdcflow.pipeline.recording import OnAnswer, Recording
+from cdcflow.pipeline.shadow import Shadow
 from cdcflow.pipeline.source_looks import SourceLooks, row_versions
 from cdcflow.pipeline.source_tasks import SourceTasks
 from cdcflow.pipeline.spans import OnSpan
@@ -106,6 +107,7 @@ class Attempt:
         threads: Threads | None = None,
         clock: Clock = time.monotonic,
         freshness: Freshness | None = None,
+        shadow: Shadow | None = None,
         on_span: OnSpan | None = None,
     ) -> None:
         self._rate_of_settings = limits.rows_per_second_max
@@ -127,7 +129,7 @@ class Attempt:
         self._stream: Stream = source.stream(checkpoint, log.open_spool)
         self._tasks = SourceTasks(self._chunks, limits.chunks_per_window + 2, waker.wake, threads)
         self._durability = Durability(log, waker.wake, threads, clock)
-        self._observed = Observed(freshness, on_span, self.tables, epoch)
+        self._observed = Observed(freshness, on_span, self.tables, epoch, shadow)
         self._recording = Recording(log, self._stream, self._durability, self._observed, checkpoint, clock, on_answer)
         self._looks = SourceLooks(
             source,

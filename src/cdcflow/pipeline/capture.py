@@ -43,6 +43,7 @@ from cdcflow.pipeline.late import LateTraces
 from cdcflow.pipeline.observing import OnEvent
 from cdcflow.pipeline.ordering import Arguments, answer_json, orders_of
 from cdcflow.pipeline.settings import CaptureSettings, OpenedLog, SettingsInUse
+from cdcflow.pipeline.shadow import Shadow
 from cdcflow.pipeline.source_looks import TablesChanged
 from cdcflow.pipeline.spans import OnSpan
 from cdcflow.pipeline.tally import DONE, Tally
@@ -74,6 +75,7 @@ class Capture:
         on_event: OnEvent,
         wait: bool = True,
         freshness: Freshness | None = None,
+        shadow: Shadow | None = None,
         on_span: OnSpan | None = None,
         newest_checkpoint: Callable[[], Checkpoint] = Checkpoint,
         late: LateTraces | None = None,
@@ -103,6 +105,7 @@ class Capture:
         self._broke_off = False
         self._ran = False
         self._freshness = freshness
+        self._shadow = shadow
         self._on_span = on_span
         self._tally = Tally()
         self._halted: Exception | None = None
@@ -276,6 +279,7 @@ class Capture:
             waker=self._waker,
             on_event=self._on_event,
             freshness=self._freshness,
+            shadow=self._shadow,
             on_span=self._on_span,
             on_answer=self._answered,
         )
@@ -440,11 +444,13 @@ class Capture:
         self._wake()
         return number
 
-    def observe(self, on_span: OnSpan | None, freshness_every_s: float) -> None:
-        """Prove freshness so often from now on, and tell spans from the next attempt on."""
+    def observe(self, on_span: OnSpan | None, freshness_every_s: float, shadow_every_s: float | None = None) -> None:
+        """Prove freshness and check rows (None: none) so often from now on, and tell spans from the next attempt on."""
         self._on_span = on_span
         if self._freshness is not None:
             self._freshness.every_s = freshness_every_s
+        if self._shadow is not None:
+            self._shadow.every_s = shadow_every_s
 
     @property
     def settings_number(self) -> int:
@@ -479,11 +485,19 @@ class Capture:
             errors[type(self._halted).__name__] += 1
         return {
             **{name: done[name] for name in DONE},
+            **({} if self._shadow is None else self._shadow.counts),
             "attempts": tally.attempts,
             "retries": dict(retries),
             "errors": dict(errors),
             "events": dict(events),
         }
+
+    def shadow(self) -> dict[str, dict[str, object]]:
+        """Of each table of which a row was found to differ from the source's, what (see `pipeline.shadow`)."""
+        if self._shadow is None:
+            return {}
+        attempt = self._attempt
+        return self._shadow.states(attempt.progress if attempt else Progress({}))
 
     def freshness(self) -> dict[str, dict[str, object]]:
         """What is proven of each table's freshness (see `pipeline.freshness`); {} before the first attempt."""

@@ -1,4 +1,6 @@
-"""What is noted of an attempt for those who watch it: counts, spans, and what its canaries prove. Decides nothing."""
+"""What is noted of an attempt for those who watch it: counts, spans, what its canaries prove, and what its
+shadow checks find. Decides nothing.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from cdcflow.model.change import Kind, Run, SpooledTransaction
 from cdcflow.model.position import Epoch
 from cdcflow.model.table import Table
 from cdcflow.pipeline.freshness import Freshness, tables_of
+from cdcflow.pipeline.shadow import Shadow
 from cdcflow.pipeline.source_tasks import SourceTasks
 from cdcflow.pipeline.spans import OnSpan, Spans
 from cdcflow.ports import ChunkSource, Source, StreamEvent
@@ -18,18 +21,26 @@ OnEvent = Callable[[str, Mapping[str, object]], None]
 
 
 class Observed:
-    """Used by the loop's thread; `counts` may be read from any. Without canaries and spans it only counts."""
+    """Used by the loop's thread; `counts` may be read from any. Without canaries, checks and spans it only counts."""
 
     def __init__(
-        self, freshness: Freshness | None, on_span: OnSpan | None, tables: Sequence[Table], epoch: Epoch
+        self,
+        freshness: Freshness | None,
+        on_span: OnSpan | None,
+        tables: Sequence[Table],
+        epoch: Epoch,
+        shadow: Shadow | None = None,
     ) -> None:
         self._freshness = freshness
+        self._shadow = shadow
         self._spans = None if on_span is None else Spans(on_span, epoch)
         self._rows = {Kind.SOURCE: 0, Kind.READ: 0}
         self._windows = self._cuts = self._bytes = self._rows_since_cut = 0
         self._looked_at = -1e9
         if freshness is not None:
             freshness.begin(tables, epoch)
+        if shadow is not None:
+            shadow.begin(tables, epoch)
 
     def asked(self, effect: Effect) -> None:
         if self._spans is not None and isinstance(effect, WriteMark):
@@ -39,6 +50,8 @@ class Observed:
         """The stream brought this, and it is handled."""
         if self._freshness is not None and isinstance(event, MarkSeen):
             self._freshness.seen(event.token, self._windows)
+        if self._shadow is not None:
+            self._shadow.came(event)
 
     def told(self, event: str, fields: Mapping[str, object]) -> None:
         if event == "window closed":
@@ -77,11 +90,13 @@ class Observed:
             self._freshness.settle(held=held, windows=self._windows, next_cut=next_cut, durable_cut=durable_cut)
 
     def look(self, now_s: float, tasks: SourceTasks, source: Source, chunks: ChunkSource, machine: Interleave) -> None:
-        """Send the next canary, if it is time."""
+        """Send the next canary and read the next sample, if it is time."""
         freshness = self._freshness
         if freshness is not None and now_s - self._looked_at >= freshness.every_s:
             self._looked_at = now_s
             tasks.call(lambda: freshness.look(source, chunks, machine.progress))
+        if self._shadow is not None:
+            self._shadow.look(now_s, tasks, source, chunks, machine.progress)
 
     @property
     def counts(self) -> dict[str, int]:

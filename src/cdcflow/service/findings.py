@@ -152,6 +152,9 @@ def _tables(status: Mapping[str, Any]) -> Iterator[Remark]:
                 )
             case _:
                 pass
+        if found := fields.get("shadow_difference"):
+            text, _, remedy = str(found).rpartition("; ")
+            yield Remark("error", f"In {name} {text}.", f"{remedy[0].upper()}{remedy[1:]}.", name)
         if (gap := fields.get("gap")) is not None and gap["proven"] is None:
             yield Remark(
                 "warning",

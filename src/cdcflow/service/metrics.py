@@ -324,6 +324,24 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         _by_label("counts", "events"),
     ),
     (
+        Metric(
+            "shadow_checks_total", "counter", "Changed rows that were read again and compared with what was decoded."
+        ),
+        _at("counts", "shadow_checks"),
+    ),
+    (
+        Metric("shadow_differences_total", "counter", "Rows of these that differed from what was decoded."),
+        _at("counts", "shadow_differences"),
+    ),
+    (
+        Metric(
+            "shadow_moved_on_total",
+            "counter",
+            "Changed rows that were to be compared, but changed again before that, or could not be read.",
+        ),
+        _at("counts", "shadow_moved_on"),
+    ),
+    (
         Metric("rows_per_second", "gauge", "Rows written to the log a second, over the last 5 s."),
         _at("rows_per_second"),
     ),

@@ -64,6 +64,7 @@ class SparkReader:
     """Implements `cdcflow.warehouse.live.Reader`, in the caller's own session."""
 
     remedy = "read it as of a cut, with read_cut"
+    shows_doubled = False
 
     def __init__(self, spark: SparkSession, warehouse: Warehouse, format_: str) -> None:
         self._spark = spark

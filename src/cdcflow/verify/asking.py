@@ -95,6 +95,7 @@ class _AskingReader(Generic[Answer]):
         self._ask = ask
         self._of_log = of_log
         self.remedy = reader.remedy
+        self.shows_doubled = True
         self.rules: Format = reader.rules
 
     def cuts(self) -> NewestCut:

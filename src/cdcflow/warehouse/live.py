@@ -105,6 +105,9 @@ class Reader(Protocol[RowsMade]):
     remedy: str
     """What somebody can do about a table that it hands over."""
 
+    shows_doubled: bool
+    """See `merge.live.current`: for who looks for what is wrong with a table."""
+
     @property
     def rules(self) -> Format:
         """The tables' format."""
@@ -407,7 +410,15 @@ class _View(Generic[Rows]):
                 with folding(turn, session, evolutions, rows.standing) as found:
                     name = "" if found.empty or found.emptied else rows()
                     broadcast, together = (found.count <= most for most in (BROADCAST_ROWS_MAX, TOGETHER_ROWS_MAX))
-                    query = sql.folded(found, evolutions[-1].target, name, mode, broadcast=broadcast, together=together)
+                    query = sql.folded(
+                        found,
+                        evolutions[-1].target,
+                        name,
+                        mode,
+                        broadcast=broadcast,
+                        together=together,
+                        doubled=self._reader.shows_doubled,
+                    )
                     if turn.files[-1] is range_.files[-1]:
                         return there.result(query, evolutions[-1].target, mode)
                     rows = _Once(functools.partial(str, views.add(session.keep("turn", query))))

@@ -20,6 +20,7 @@ from cdcflow.pipeline.freshness import Freshness
 from cdcflow.pipeline.late import LateTraces
 from cdcflow.pipeline.observing import OnEvent
 from cdcflow.pipeline.settings import CaptureSettings, OpenedLog
+from cdcflow.pipeline.shadow import Shadow
 from cdcflow.pipeline.spans import OnSpan
 from cdcflow.ports import ControlTable, Source
 from cdcflow.service import last_words
@@ -98,6 +99,7 @@ def capture(
         on_event=on_event or log_event,
         wait=wait,
         freshness=Freshness(config.service.freshness_every),
+        shadow=Shadow(config.service.shadow_every, on_event or log_event),
         on_span=on_span,
         newest_checkpoint=lambda: _newest_checkpoint(config),
         late=LateTraces(partial(last_words.of_late, folder), partial(last_words.write_late, folder)),

@@ -136,7 +136,7 @@ def collector() -> Iterator[Collector]:
     made.server.server_close()
 
 
-def test_retention_notifications_and_traces_begin_while_running(here: Shop, collector: Collector) -> None:
+def test_retention_notifications_checks_and_traces_begin_while_running(here: Shop, collector: Collector) -> None:
     """Each is carried out beside the capture, and none of them needs another process."""
     here.start()
     script = f"import sys; open({str(here.folder / 'told')!r}, 'a').write(sys.stdin.read() + chr(10))"
@@ -145,6 +145,7 @@ def test_retention_notifications_and_traces_begin_while_running(here: Shop, coll
         "notify": [{"on": ["stopped", "backfill_done"], "command": [sys.executable, "-c", script]}],
         "traces": collector.url,
         "freshness_every": "2s",
+        "shadow_every": "10ms",
     }
     here.write()
     found = {change["name"]: change["taken"] for change in planned()["settings"]}
@@ -153,6 +154,7 @@ def test_retention_notifications_and_traces_begin_while_running(here: Shop, coll
     said("apply", "--yes")
     here.database.execute("INSERT INTO orders VALUES (2)")
     assert collector.got.wait(60)
+    here.wait_until(lambda s: s["counts"]["shadow_checks"] > 0, "a row to be checked")
     here.wait_until(lambda _: bool(here.events("log expired")), "the oldest segment to go")
     here.end()
     told = [json.loads(line)["event"] for line in (here.folder / "told").read_text().splitlines()]

@@ -82,6 +82,50 @@ def test_rows_that_the_servers_log_never_told_of_are_mended(mysql_shop: Compared
     shop.verify("--against", "both", code=0)
 
 
+def test_row_that_is_twice_in_a_table_is_not_called_mended(postgres_shop: ComparedShop) -> None:
+    """A merge changes both of them, so reading it again cannot help. What is printed does."""
+    shop = postgres_shop
+    make(shop)
+    shop.edit("items", lambda rows: pa.concat_tables([rows, rows.slice(4, 1)]))
+    shop.execute("UPDATE items SET name = 'published' WHERE id = 1")
+    shop.merge_until("items", lambda rows: "published" in rows.column("name").to_pylist())
+    [found] = shop.verify(code=1)["items/tables"]["differences"]
+    assert (found["what"], found["times"]) == ("doubled", [1, 2])
+    said = shop.said("repair", code=1)
+    assert "move the table's folder away" in said
+    assert "run `cdcflow backfill public.items`" in said
+    shop.verify(code=1)
+    shop.move_away("items")
+    shop.said("backfill", "public.items")
+    shop.merge_until("items", lambda rows: rows.num_rows == ROWS)
+    shop.verify(code=0)
+
+
+@pytest.mark.parametrize("mode", ["soft_delete", "history"])
+def test_rows_of_other_modes_are_compared(postgres_shop: ComparedShop, mode: str) -> None:
+    """What the source has now: of rows that stay those that are not deleted, of versions the open ones."""
+    shop = postgres_shop
+    shop.settings["merge"]["tables"] = {"mode": mode}
+    shop.write()
+    make(shop)
+    shop.execute("DELETE FROM items WHERE id = 3", "UPDATE items SET name = 'newer' WHERE id = 5")
+    shop.merge_until("items", lambda rows: "newer" in rows.column("name").to_pylist())
+    found = shop.verify(code=0)["items/tables"]
+    assert (found["verdict"], found["rows"]) == ("equal", ROWS - 1)
+
+
+def test_table_of_changes_is_not_compared_and_the_log_is(postgres_shop: ComparedShop) -> None:
+    """The reason names the way that works."""
+    shop = postgres_shop
+    shop.settings["merge"]["tables"] = {"mode": "append"}
+    shop.write()
+    make(shop)
+    found = shop.verify(code=1)["items/tables"]
+    assert found["verdict"] == "not compared"
+    assert "--against log" in found["reason"]
+    shop.verify("--against", "log", code=0)
+
+
 def test_repair_without_a_daemon_says_so(postgres_shop: ComparedShop) -> None:
     """Only a daemon writes the log."""
     shop = postgres_shop

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from cdcflow.cli import merge as merge_command
 from cdcflow.cli import watch
 from cdcflow.cli.app import app
-from cdcflow.cli.status import _fresh
+from cdcflow.cli.status import _fresh, _print
 from cdcflow.cli.watch import Watch, lag_seconds
 from cdcflow.config import Config
 from cdcflow.errors import HistoryLost, SinkUnavailable
@@ -37,6 +37,9 @@ class Capture:
 
     def freshness(self) -> dict[str, dict[str, Any]]:
         return {}
+
+    def shadow(self) -> dict[str, dict[str, Any]]:
+        return {"public.orders": {"shadow_difference": "a row differs"}}
 
 
 @pytest.fixture
@@ -161,3 +164,17 @@ def test_status_says_that_the_last_daemon_was_halted(
 def test_freshness_is_said_in_a_few_words(fields: dict[str, Any], expected: str) -> None:
     """One column of a table on a terminal."""
     assert _fresh(fields) == expected
+
+
+def test_a_row_that_a_shadow_check_found_is_in_the_status(
+    config: Config, capture: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the table that it is of, and with what to do."""
+    monkeypatch.setattr(watch, "source_status", lambda *_: {})
+    capture.says["tables"] = {"public.orders": {"state": "done"}, "public.items": {"state": "done"}}
+    status = Watch(config, capture).status()
+    assert status["tables"]["public.orders"]["shadow_difference"] == "a row differs"
+    assert "shadow_difference" not in status["tables"]["public.items"]
+    _print(status)
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "a row differs" in line)
+    assert line.startswith("public.orders")

@@ -41,6 +41,7 @@ def taken(found: tuple[Change, ...]) -> dict[str, str]:
         ("merge", {"every": "1m"}, "merge.every", "merge"),
         ("service", {"listen": "127.0.0.1:1"}, "service.listen", "running"),
         ("service", {"freshness_every": "1m"}, "service.freshness_every", "running"),
+        ("service", {"shadow_every": "10s"}, "service.shadow_every", "running"),
         ("service", {"hosts": ["cdc.internal"]}, "service.hosts", "running"),
         ("service", {"traces": "http://127.0.0.1:4318"}, "service.traces", "next cut"),
     ],

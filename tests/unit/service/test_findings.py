@@ -61,6 +61,8 @@ def test_capture_that_is_well_has_nothing_said_about_it() -> None:
         ("error", "Reading public.a failed: too large", "read it again", table("failed", reason="too large")),
         ("warning", "was cancelled", "Read it again", table("cancelled")),
         ("note", "public.a is paused", "Resume", table("paused")),
+        ("error", "In public.a a row differs.", "Run `verify public.a`.",
+         table("done", shadow_difference="a row differs; run `verify public.a`")),
         ("warning", "not proven", "doctor", table("done", freshness="not proven")),
     ],
 )  # fmt: skip

@@ -1,0 +1,143 @@
+"""The shadow check on MySQL and MariaDB: many types, while writers go on, and with a decoder that errs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tests.servers.mysql import Flavor, MySQLDatabase
+from watched import Watched
+from wrongdecoder import make_wrong, wrong_in
+
+from cdcflow.sources.mysql.stream import BinlogStream
+
+pytestmark = pytest.mark.mysql
+
+TYPES = {
+    "t1": ("tinyint", "-128", "127"),
+    "u8": ("bigint unsigned", "0", "18446744073709551615"),
+    "f4": ("float", "0.1", "-3.4e38"),
+    "f8": ("double", "0.1", "-2.2250738585072014e-308"),
+    "n": ("decimal(65,30)", "-99999999999999999999999999999999999.5", "0"),
+    "b": ("bit(9)", "257", "0"),
+    "y": ("year", "1901", "2155"),
+    "d": ("date", "'1000-01-01'", "'9999-12-31'"),
+    "dt": ("datetime(6)", "'2000-02-29 12:34:56.789012'", "'1000-01-01'"),
+    "ts": ("timestamp(3) NULL", "'1970-01-01 00:00:01'", "'2038-01-19 03:14:07.999'"),
+    "ti": ("time(6)", "'-838:59:58.999999'", "'-00:00:00.000001'"),
+    "c": ("char(10)", "'abc'", "''"),
+    "v": ("varchar(300)", "'abc  '", "'😀'"),
+    "l": ("varchar(20) character set latin1", "'äöü€'", "''"),
+    "tx": ("mediumtext", "repeat('y', 70000)", "''"),
+    "bi": ("binary(10)", "x'0102'", "x''"),
+    "bl": ("blob", "x'00ff'", "x''"),
+    "e": ("enum('a','b','ü')", "'ü'", "'a'"),
+    "s": ("set('a','b','ü')", "'a,ü'", "''"),
+    "j": ("json", """'{"b": 1, "a": [1, 2.5, null, 1e-7]}'""", "'[]'"),
+}
+
+
+def watched(folder: Path, database: MySQLDatabase, flavor: Flavor, fence: str = "marks") -> Watched:
+    source = {
+        "kind": flavor,
+        "url": database.url,
+        "tables": [f"{database.name}.*"],
+        "fence": fence,
+        "tls": {"mode": "off"},
+    }
+    return Watched(folder, source, shadow_every="10ms", freshness_every="1h")
+
+
+def checks(status: dict[str, Any]) -> int:
+    return int(status["counts"]["shadow_checks"])
+
+
+def differences(on: Watched) -> list[dict[str, object]]:
+    return [fields for event, fields in on.told if event == "shadow check found a difference"]
+
+
+@pytest.mark.parametrize("fence", ["marks", "read-only"])
+def test_rows_of_many_types_are_checked_and_none_is_blamed(
+    flavor: Flavor, mysql_database: MySQLDatabase, tmp_path: Path, fence: str
+) -> None:
+    """Each row changes by itself, so it is the one that is read: from a row image, and from a SELECT."""
+    columns = ", ".join(f"{name} {spec[0]}" for name, spec in TYPES.items())
+    mysql_database.execute(f"CREATE TABLE t (k varchar(20), id int, changes int, {columns}, PRIMARY KEY (k, id))")
+    rows = [
+        ", ".join(spec[1] for spec in TYPES.values()),
+        ", ".join(spec[2] for spec in TYPES.values()),
+        ", ".join("NULL" for _ in TYPES),
+    ]
+    with watched(tmp_path, mysql_database, flavor, fence) as on:
+        on.until(lambda s: {t["state"] for t in s.get("tables", {}).values()} == {"done"}, "the backfill")
+        for id_, values in enumerate(rows):
+            mysql_database.execute(f"INSERT INTO t VALUES ('Zoë', {id_}, 0, {values})")
+            before = checks({"counts": on.capture.counts()})
+
+            def is_checked(status: dict[str, Any], id_: int = id_, before: int = before) -> bool:
+                # Again and again: a change that comes before the next check is due is none that is taken.
+                mysql_database.execute(f"UPDATE t SET changes = changes + 1 WHERE id = {id_}")
+                return checks(status) > before + 1
+
+            on.until(is_checked, f"checks of row {id_}")
+    assert on.error is None
+    assert differences(on) == []
+
+
+def test_nothing_is_blamed_while_writers_go_on(flavor: Flavor, mysql_database: MySQLDatabase, tmp_path: Path) -> None:
+    """Updates, deletes, key changes, truncates, statements that fill rows and rolled back transactions."""
+    mysql_database.execute(
+        "CREATE TABLE t (id int PRIMARY KEY, v varchar(40), f double)", "CREATE TABLE u (id int PRIMARY KEY, v int)"
+    )
+    acts: tuple[tuple[str, ...], ...] = (
+        ("REPLACE INTO t VALUES (1, 'a', rand()), (2, 'b', rand()), (3, 'c', rand())",),
+        ("UPDATE t SET f = rand() WHERE id <= 2",),
+        ("INSERT INTO u VALUES (1, 1), (2, 2) ON DUPLICATE KEY UPDATE v = v + 1",),
+        ("UPDATE t SET id = -id WHERE id = 3",),
+        ("DELETE FROM t WHERE id = -3",),
+        ("START TRANSACTION", "UPDATE t SET v = 'no'", "ROLLBACK"),
+        ("UPDATE u SET v = v + 1",),
+        ("ALTER TABLE u ADD COLUMN w int DEFAULT 7",),
+        ("UPDATE t SET v = concat(left(v, 30), 'x') WHERE id = 1",),
+        ("ALTER TABLE u DROP COLUMN w",),
+        ("TRUNCATE TABLE u",),
+    )
+    with watched(tmp_path, mysql_database, flavor) as on:
+        on.until(lambda s: {t["state"] for t in s.get("tables", {}).values()} == {"done"}, "the backfill")
+        for act in acts * 10:
+            mysql_database.execute(*act)
+        on.until(lambda s: mysql_database.execute("UPDATE t SET f = f + 1 WHERE id = 2") or checks(s) > 20, "checks")
+    assert on.error is None
+    assert differences(on) == []
+
+
+def test_a_decoder_that_errs_is_found(
+    flavor: Flavor, mysql_database: MySQLDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A time that is off by an hour is as plausible as the right one."""
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY, v int, at datetime)")
+    mysql_database.execute("INSERT INTO t VALUES (1, 1, '2026-01-01 12:00:00')")
+    table = f"{mysql_database.name}.t"
+
+    def an_hour(values: pa.Array) -> pa.Array:
+        return pa.array([None if v is None else v + 3_600_000_000 for v in values.cast(pa.int64()).to_pylist()]).cast(
+            values.type
+        )
+
+    with watched(tmp_path, mysql_database, flavor) as on:
+        on.until(lambda s: s["tables"].get(table, {}).get("state") == "done", "the backfill")
+        mysql_database.execute("UPDATE t SET v = 2")
+        on.until(checks, "a check of what is right")
+        assert differences(on) == []
+        make_wrong(monkeypatch, BinlogStream, wrong_in("at", an_hour))
+        found = on.until(
+            lambda s: mysql_database.execute("UPDATE t SET v = v + 1") or s["tables"][table].get("shadow_difference"),
+            "the difference",
+        )
+        page = on.metrics(found)
+    assert page["cdcflow_shadow_differences_total"] >= 1
+    assert (differences(on)[0]["table"], differences(on)[0]["columns"]) == (table, "at")
+    assert "12:00" not in str(differences(on)) + str(found["tables"])
+    assert on.error is None
