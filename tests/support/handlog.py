@@ -84,6 +84,7 @@ class HandLog:
         placed = Layout(self.root).segment(first, self.next_offset - 1)
         placed.parent.mkdir(parents=True, exist_ok=True)
         room.rename(placed)
+        shutil.rmtree(begun)
         return self.cut
 
     def _file(self, room: Path, table: Table, rows: list[dict[str, Any]]) -> SegmentFile:
