@@ -17,13 +17,13 @@ import mergehistories
 import pytest
 from handlog import HandLog
 from livehistories import Here
-from mergehistories import assert_as_folded, make_world, write_round
+from mergehistories import assert_as_folded, make_table, make_world, write_round
 from tablehistories import MODES
 
 from cdcflow import local
 from cdcflow.merge.policy import Mode
 from cdcflow.model.table import Table
-from cdcflow.spark import read_live
+from cdcflow.spark import merge, read_cut, read_live
 from cdcflow.warehouse import segments
 from cdcflow.warehouse.formats import FORMATS
 from cdcflow.warehouse.live import Live
@@ -186,3 +186,17 @@ def test_log_that_is_compacted_under_the_reader_is_read_anew_by_spark(
     monkeypatch.setattr("cdcflow.warehouse.live.sealed", sealed)
     assert read_live(spark, hand_log.root, warehouse, incomplete=True)["public.orders"].count() == 3
     assert listed == [3, 2]
+
+
+def test_older_cut_of_an_iceberg_table_is_read_by_names_that_it_had(spark: Any, tmp_path: Path) -> None:
+    """Iceberg plans an older snapshot by the newest names where the table has rows that were marked as deleted."""
+    log, warehouse = HandLog(tmp_path / "log"), tmp_path / "warehouse"
+    before, after = (make_table("orders", id="int64", **{name: "int64"}) for name in ("a", "b"))
+    log.segment([(before, "c", {"id": n, "a": n}) for n in range(10)])
+    merge(spark, log.root, warehouse, table_format="iceberg")
+    log.segment([(before, "u", {"id": 3, "a": 30})])
+    merge(spark, log.root, warehouse, table_format="iceberg")
+    log.segment([(after, "u", {"id": 4, "b": 40})])
+    merge(spark, log.root, warehouse, table_format="iceberg")
+    shown = read_cut(spark, warehouse, 2, incomplete=True)["public.orders"]
+    assert {(row.id, row.a) for row in shown.where("a IS NOT NULL AND a > 7").collect()} == {(3, 30), (8, 8), (9, 9)}

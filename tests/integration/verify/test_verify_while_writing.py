@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import threading
@@ -87,7 +88,7 @@ def compare_while_writing(shop: ComparedShop, seconds: float = SECONDS, *, kills
         while time.monotonic() < until:
             found = shop.verify("--against", "both")
             verdicts.update(table["verdict"] for table in found.values())
-            assert "different" not in verdicts, (seed, found)
+            assert "different" not in verdicts, f"seed {seed}: {json.dumps(found)}"
             if kills and chosen.random() < KILL_SHARE:
                 shop.kill()
                 time.sleep(chosen.uniform(0, 2))

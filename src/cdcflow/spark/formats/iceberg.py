@@ -271,7 +271,16 @@ class IcebergTable(StatementTable):
         found = self._snapshot(version)
         if found is None:  # it had no rows yet
             return self._spark.table(self.sql).where("false")
-        return self._spark.sql(f"SELECT * FROM {self.sql} VERSION AS OF {found.snapshotId()}")  # noqa: S608  quoted
+        rows = self._spark.sql(f"SELECT * FROM {self.sql} VERSION AS OF {found.snapshotId()}")  # noqa: S608  quoted
+        return _without_pushdown(self._spark, rows) if self._has_other_names(found) else rows
+
+    def _has_other_names(self, snapshot: Any) -> bool:  # Any: py4j gives whatever the other side has
+        """Whether a column that a snapshot has is called otherwise by now, or is gone."""
+        table = self._table()
+        then = None if table is None else table.schemas().get(snapshot.schemaId())
+        if then is None:
+            return False
+        return any(table.schema().findColumnName(c.fieldId()) != c.name() for c in then.columns())
 
     def _table(self) -> Any:  # Any: py4j gives whatever the other side has
         jvm, session = self._active()
@@ -357,6 +366,16 @@ def _version(table: Any) -> int:
     """The version of a table, or of metadata of it."""
     newest = table.currentSnapshot()
     return 0 if newest is None else int(newest.sequenceNumber())
+
+
+def _without_pushdown(spark: SparkSession, rows: DataFrame) -> DataFrame:
+    """The same rows, of which no condition reaches Iceberg.
+
+    Planning which files an older snapshot has, Iceberg (1.12) binds a condition to the table's newest schema, and finds
+    no column that was renamed since: "Cannot find field".
+    """
+    plan, session = rows._jdf.queryExecution(), spark._jsparkSession
+    return type(rows)(session.internalCreateDataFrame(plan.toRdd(), rows._jdf.schema(), False), spark)
 
 
 def _told(table: Any, id_: str) -> Snapshot:
