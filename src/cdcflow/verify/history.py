@@ -50,12 +50,15 @@ def _back(log: LogReader, comparer: Comparer, columns: Columns, keys: pa.Table, 
             parts = list(log.read_rows(low, high, {columns.table}))
         except HistoryLost:
             return
+        found = []
         for shape, _, rows in parts:
             if not set(columns.key) <= {c.name for c in shape.columns}:
                 continue
             converted = comparer.converted(only_key, shape, rows)
             named = {f"k{i}": converted.column(name) for i, name in enumerate(columns.key)}
-            yield comparer.among(pa.table({**named, **{name: rows.column(name) for name in _SHOWN}}), keys)
+            found.append(comparer.among(pa.table({**named, **{name: rows.column(name) for name in _SHOWN}}), keys))
+        if found:
+            yield pa.concat_tables(found, promote_options="permissive")
         high = low - 1
 
 

@@ -191,7 +191,7 @@ def test_log_that_is_compacted_under_the_reader_is_read_anew_by_spark(
 def test_older_cut_of_an_iceberg_table_is_read_by_names_that_it_had(spark: Any, tmp_path: Path) -> None:
     """Iceberg plans an older snapshot by the newest names where the table has rows that were marked as deleted."""
     log, warehouse = HandLog(tmp_path / "log"), tmp_path / "warehouse"
-    before, after = (make_table("orders", id="int64", **{name: "int64"}) for name in ("a", "b"))
+    before, after = make_table("orders", id="int64", a="int64"), make_table("orders", id="int64", b="int64")
     log.segment([(before, "c", {"id": n, "a": n}) for n in range(10)])
     merge(spark, log.root, warehouse, table_format="iceberg")
     log.segment([(before, "u", {"id": 3, "a": 30})])
