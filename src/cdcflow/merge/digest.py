@@ -33,12 +33,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import pyarrow as pa
+
 from cdcflow.merge.types import name_sql
 
 LOCAL_ONLY = ("float", "double", "array<", "struct<", "map<")
 """Types whose values have a text that is the same within one engine only."""
 
 DIGEST_BITS = 60
+
+SUM = pa.decimal128(38, 0)
+"""A sum of digests: below 2^60 each, so that there is room for all rows that a table can have."""
 
 BUCKETS_MAX = 1 << 20
 """Below it, shifting a negative number right makes the same bucket whether a server keeps its sign or not."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import KeySet
@@ -49,6 +51,27 @@ def values(texts: Sequence[str], of: pa.DataType) -> pa.Array:
         return pa.array(texts, pa.string()).cast(of)
     except (ValueError, pa.ArrowException):  # told anew: Arrow's own words hold the value
         raise ValueError(f"a text is no {of}") from None
+
+
+def scalar_of(table: Table, name: str, text: str) -> pa.Scalar:
+    """A text as a value of a column.
+
+    Raises:
+        ConfigurationError: it is none; the message has no value.
+    """
+    of = table.row_schema.field(name).type
+    try:
+        return values([text], of)[0]
+    except ValueError:
+        raise ConfigurationError(f"looking for a key of {table.id}: the text given for {name} is no {of}") from None
+
+
+def are_equal(columns: Sequence[pa.ChunkedArray], wanted: Sequence[pa.Scalar]) -> pa.ChunkedArray:
+    """Whether each row has these values; NULL is none of them."""
+    found: Any = True
+    for column, value in zip(columns, wanted, strict=True):
+        found = pc.and_(found, pc.fill_null(pc.equal(column, value), False))
+    return found
 
 
 def texts_of(keys: KeySet) -> list[list[str]]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError, HistoryLost, SinkUnavailable
-from cdcflow.model.keytexts import values
+from cdcflow.model.keytexts import are_equal, scalar_of
 from cdcflow.model.table import BEFORE, COMMIT_TS, LOG_COLUMNS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
 from cdcflow.ports import LogReader
 
@@ -219,25 +219,10 @@ def _with_key(shape: Table, rows: pa.Table, key: Sequence[str]) -> pa.Table:
         raise ConfigurationError(
             f"a key of {shape.id} has {len(names)} columns, not {len(key)}", remedy=f"give {', '.join(names)}"
         )
-    wanted = [_scalar(shape, name, text) for name, text in zip(names, key, strict=True)]
+    wanted = [scalar_of(shape, name, text) for name, text in zip(names, key, strict=True)]
     before = rows.column(BEFORE).combine_chunks()
     had = [pc.struct_field(before, name) for name in names]
-    return rows.filter(pc.or_(_equal([rows.column(name) for name in names], wanted), _equal(had, wanted)))
-
-
-def _equal(columns: Sequence[Any], wanted: Sequence[pa.Scalar]) -> Any:
-    found: Any = True
-    for column, value in zip(columns, wanted, strict=True):
-        found = pc.and_(found, pc.fill_null(pc.equal(column, value), False))
-    return found
-
-
-def _scalar(shape: Table, name: str, text: str) -> pa.Scalar:
-    type_ = shape.row_schema.field(name).type
-    try:
-        return values([text], type_)[0]
-    except ValueError:
-        raise ConfigurationError(f"looking for a key of {shape.id}: the text given for {name} is no {type_}") from None
+    return rows.filter(pc.or_(are_equal([rows.column(name) for name in names], wanted), are_equal(had, wanted)))
 
 
 def _changes(found: _Found, *, values: bool) -> Iterator[dict[str, Any]]:

@@ -11,7 +11,6 @@
     buckets    the same rows as digests that the server works out and adds up, and those of buckets that differ
     job        a pass over a table, then over what is in doubt, until nothing is
     report     what was found
-    coverage   what was verified when, kept with the log
 
 What never lives here: a client library, an engine's SQL (`merge.digest`), a source's words (`ports.comparing`).
 """

@@ -56,8 +56,7 @@ def asked(reader: Reader[Any], place: Place, table: TableId, ask: Ask[Answer]) -
     policies = DEFAULTS if place.of_log else place.policies
     found: Live[Answer] = live.read(asking, place.layout, place.warehouse, [name], incomplete=True, policies=policies)
     if name in found.left_out:
-        why = found.left_out[name]
-        raise (Declined if reader.remedy in why else NotComparable)(why)
+        raise (Declined if name in found.declined else NotComparable)(found.left_out[name])
     if not found.cut:
         raise NotComparable("the log has no sealed segment yet; verify again a little later")
     state = found.incomplete.get(name, "" if name in found else "not read")

@@ -24,7 +24,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcflow.merge.digest import BUCKETS_MAX, Buckets, is_portable
+from cdcflow.merge.digest import BUCKETS_MAX, SUM, Buckets, is_portable
 from cdcflow.ports import Comparison, DigestSource
 from cdcflow.verify.port import Columns
 from cdcflow.verify.reading import Piece, SourceRows
@@ -107,9 +107,6 @@ def differing_buckets(source: pa.Table, copy: pa.Table) -> tuple[int, ...]:
     left = added(pa.concat_tables([both, minus.cast(both.schema)]))
     differ = left.filter(pc.or_(pc.not_equal(left.column("n"), 0), pc.not_equal(left.column("t"), 0)))
     return tuple(sorted(differ.column("b").to_pylist()))
-
-
-SUM = pa.decimal128(38, 0)
 
 
 def _digests(comparison: Comparison) -> DigestSource:

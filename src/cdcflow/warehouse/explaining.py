@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.model.change import DELETE, TRUNCATE
+from cdcflow.model.keytexts import are_equal, scalar_of
 from cdcflow.model.table import OFFSET, OP, UNCHANGED, Table, TableId
 from cdcflow.ports import LogReader
 from cdcflow.warehouse.cut import Cut
@@ -223,21 +224,9 @@ def _changes_back(
                     remedy="name one value for each of them, with commas",
                     runbook="settings",
                 )
-            same = pc.equal(rows.column(OP), TRUNCATE)
-            keyed = None
-            for name, text in zip(names, key, strict=True):
-                equal = pc.fill_null(pc.equal(_texts(rows.column(name)), text), False)
-                keyed = equal if keyed is None else pc.and_(keyed, equal)
-            these = rows.filter(same if keyed is None else pc.or_(same, keyed))
+            wanted = [scalar_of(shape, name, text) for name, text in zip(names, key, strict=True)]
+            its = are_equal([rows.column(name) for name in names], wanted)
+            these = rows.filter(pc.or_(pc.equal(rows.column(OP), TRUNCATE), its))
             hits += [(shape, row) for row in these.to_pylist()]
         yield from sorted(hits, key=lambda hit: int(hit[1][OFFSET]), reverse=True)
         high = low - 1
-
-
-def _texts(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    if pa.types.is_binary(column.type) or pa.types.is_fixed_size_binary(column.type):
-        texts = [None if value is None else value.hex() for value in column.to_pylist()]
-        return pa.chunked_array([pa.array(texts, pa.string())])
-    return column.cast(pa.string())

@@ -132,8 +132,8 @@ class Live(dict[str, Rows], Generic[Rows]):
     `position`; the source committed it at `commit_clock` (microseconds since 1970 UTC).
 
     `published`: the cut that the tables in the warehouse were read at (0: none was published). `left_out`: tables that
-    cannot be shown, and why. `incomplete`: tables of which rows are still to be read, and the state of their backfill;
-    they are shown only if they were asked for.
+    cannot be shown, and why; `declined` are those of them that only this reader cannot show. `incomplete`: tables of
+    which rows are still to be read, and the state of their backfill; they are shown only if they were asked for.
     """
 
     def __init__(self, cut: int, offset: int, position: str, commit_clock: int, published: int) -> None:
@@ -144,6 +144,7 @@ class Live(dict[str, Rows], Generic[Rows]):
         self.commit_clock = commit_clock
         self.published = published
         self.left_out: dict[str, str] = {}
+        self.declined: set[str] = set()
         self.incomplete: dict[str, str] = {}
 
 
@@ -310,6 +311,7 @@ class _View(Generic[Rows]):
                     found[name] = self._rows(there, part)
             except HandOver as reason:
                 found.left_out[name] = f"{reason}\n  {self._reader.remedy}"
+                found.declined.add(name)
             except VersionGone as gone:
                 found.left_out[name] = self._gone(table, self._entries[name], str(gone)).with_section
             except (CannotFollow, HistoryLost) as error:

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cdcflow.changelog import reader
-from cdcflow.changelog.layout import Layout
-from cdcflow.config import Config, FileLog
+from cdcflow.config import Config
 from cdcflow.interleave.progress import CommandRecord, RepairRecord, commands_of, repairs_of
-from cdcflow.wiring.logs import history_layout, log_layout, log_reader
+from cdcflow.wiring.logs import log_reader, sealed_layout
 
 
 def commands_in_log(config: Config, limit: int) -> list[CommandRecord]:
@@ -36,11 +35,7 @@ def repairs_in_log(config: Config, limit: int) -> list[RepairRecord]:
 def _checkpoints(config: Config) -> Iterator[Mapping[str, Any]]:
     """The progress of checkpoints in the log, newest first."""
     yield log_reader(config).newest_checkpoint().progress
-    layout = _sealed(config)
+    layout = sealed_layout(config)
     if layout.exists():
         for segment in reversed(reader.list_segments(layout)):
             yield segment.last_checkpoint().progress
-
-
-def _sealed(config: Config) -> Layout:
-    return log_layout(config.log) if isinstance(config.log, FileLog) else history_layout(config.log)

@@ -94,8 +94,12 @@ def history_layout(log: KafkaLog) -> Layout:
 
 def sealed_bounds(config: Config) -> list[tuple[int, int]]:
     """The first and last offsets of the configured log's sealed segments, oldest first."""
-    layout = history_layout(config.log) if isinstance(config.log, KafkaLog) else log_layout(config.log)
-    return list(layout.segment_offsets())
+    return list(sealed_layout(config).segment_offsets())
+
+
+def sealed_layout(config: Config) -> Layout:
+    """Where the configured log's sealed segments are."""
+    return log_layout(config.log) if isinstance(config.log, FileLog) else history_layout(config.log)
 
 
 def history_bucket(log: KafkaLog) -> Bucket:

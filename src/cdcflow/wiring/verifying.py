@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from cdcflow.config import Config, KafkaLog
+from cdcflow.config import Config
 from cdcflow.errors import ConfigurationError
 from cdcflow.ports import Comparable
 from cdcflow.wiring.capturing import open_source
-from cdcflow.wiring.logs import history_layout, log_layout, log_reader
+from cdcflow.wiring.logs import log_reader, sealed_layout
 from cdcflow.wiring.warehouses import policies, warehouse
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def verified(
         raise ConfigurationError("this source cannot be compared", runbook="verify")
     place = warehouse(config)
     chosen = format_for(place, config.merge.format)
-    layout = history_layout(config.log) if isinstance(config.log, KafkaLog) else log_layout(config.log)
+    layout = sealed_layout(config)
     with ExitStack() as stack:
         # First what may not be installed.
         comparer = stack.enter_context(local.comparer(chosen))

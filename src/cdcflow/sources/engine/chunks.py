@@ -32,7 +32,7 @@ import pyarrow as pa
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.interleave.messages import Chunk, ChunkRead, Planned, Visibility
-from cdcflow.merge.digest import Buckets, Hash
+from cdcflow.merge.digest import SUM, Buckets, Hash
 from cdcflow.model.change import KeySet, Run, reads
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import Table, TableId
@@ -51,10 +51,6 @@ KEYS_BYTES_MAX = 64 << 20
 WHOLE_BYTES_MAX = 1 << 30
 KEYS_WHERE_WAIT_S = 60
 """How long the server may look for the rows that a predicate is true for."""
-SUM = pa.decimal128(38, 0)
-"""A sum of digests: below 2^60 each, so that there is room for all rows that a table can have."""
-
-
 NO_SUMS = pa.table({"b": pa.array([], pa.int64()), "n": pa.array([], pa.int64()), "t": pa.array([], SUM)})
 
 

@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from cdcflow.interleave.messages import Visibility
-from cdcflow.model.change import Uint64s
 from cdcflow.model.position import Position
 from cdcflow.model.table import Table
 from cdcflow.sources.engine.chunks import Chunks
+from cdcflow.sources.engine.comparing import ByChunks
 from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.catalog import Catalog
 from cdcflow.sources.mysql.connection import Connection
@@ -25,8 +24,8 @@ from cdcflow.sources.mysql.gtids import Flavor, MysqlGtids
 from cdcflow.sources.mysql.position import BinlogPosition
 
 
-class MySQLComparison:
-    """Implements `cdcflow.ports.Comparison`. `close` is the source's."""
+class MySQLComparison(ByChunks[Connection]):
+    """Implements `cdcflow.ports.Comparison`."""
 
     def __init__(
         self,
@@ -36,15 +35,9 @@ class MySQLComparison:
         chunks: Chunks[Connection, Any, Any],
         close: Callable[[], None],
     ) -> None:
+        super().__init__(tables, chunks, close)
         self._flavor: Flavor = flavor
         self._catalog = catalog
-        self._tables = tuple(tables)
-        self.chunks = chunks
-        self.digests = chunks
-        self._close = close
-
-    def tables(self) -> Sequence[Table]:
-        return self._tables
 
     def end(self) -> Position:
         end = self._catalog.ask("asking for the end of the binary log", self._end)
@@ -71,10 +64,4 @@ class MySQLComparison:
 
             # What was executed before grows along the log: behind one that is not all seen none is.
             return bisect_left(range(len(positions)), True, key=is_unseen)
-        xids = cast("Uint64s", transactions.column("xid").to_numpy())
-        unseen = np.flatnonzero(np.isin(xids, visibility.hidden(xids)))
-        return int(unseen[0]) if len(unseen) else len(xids)
-
-    def close(self) -> None:
-        self.chunks.close()
-        self._close()
+        return super().first_unseen(visibility, transactions)

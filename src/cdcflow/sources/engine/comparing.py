@@ -1,0 +1,40 @@
+"""What comparisons of all dialects have in common (`cdcflow.ports.Comparison`): rows and digests by chunks, and what a
+snapshot sees by the ids of transactions. A dialect says where its log ends, and what a position covers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar, cast
+
+import numpy as np
+import pyarrow as pa
+
+from cdcflow.interleave.messages import Visibility
+from cdcflow.model.change import Uint64s
+from cdcflow.model.table import Table
+from cdcflow.sources.engine.chunks import Chunks
+
+C = TypeVar("C")
+
+
+class ByChunks(Generic[C]):
+    """`close` is the source's."""
+
+    def __init__(self, tables: Sequence[Table], chunks: Chunks[C, Any, Any], close: Callable[[], None]) -> None:
+        self._tables = tuple(tables)
+        self.chunks = chunks
+        self.digests = chunks
+        self._close = close
+
+    def tables(self) -> Sequence[Table]:
+        return self._tables
+
+    def first_unseen(self, visibility: Visibility, transactions: pa.Table) -> int:
+        xids = cast("Uint64s", transactions.column("xid").to_numpy())
+        unseen = np.flatnonzero(np.isin(xids, visibility.hidden(xids)))
+        return int(unseen[0]) if len(unseen) else len(xids)
+
+    def close(self) -> None:
+        self.chunks.close()
+        self._close()
