@@ -148,7 +148,7 @@ def evolve(
         if target.version < TARGET_VERSION and target.incarnation == incarnation:
             target = _detached(target, living[0])
         fresh = fresh or target.incarnation != incarnation or (at is not None and target.emptied_at == at)
-        current = target if target.incarnation == incarnation else _reborn(target, living)
+        current = _announced_apart(target) if target.incarnation == incarnation else _reborn(target, living)
     goal = current
     living = list(numbered(current, living, format_, new=new_versions, finds_rows=not mode.keeps_changes))
     for shape in living:
@@ -158,7 +158,11 @@ def evolve(
     if not living[-1].key and not mode.keeps_changes:
         gone = frozenset(c.number for c in goal.columns if c.number > 0) - {c.number for c in living[-1].columns}
         goal = replace(goal, columns=tuple(c for c in goal.columns if c.number in there or c.number not in gone))
-    columns = tuple(replace(c, added=False, was="") for c in goal.columns)
+    # What a merge of changes announced for a later incarnation, before it died, is announced still.
+    now = {c.number for c in living[-1].columns}
+    columns = tuple(
+        replace(c, added=c.added and mode.keeps_changes and c.number not in now, was="") for c in goal.columns
+    )
     after = replace(
         goal,
         columns=_numbered_apart(columns, [replace(c, number=0) if c.number in gone else c for c in columns]),
@@ -297,6 +301,14 @@ def _reborn(target: Target, living: Sequence[Table]) -> Target:
         columns.append(replace(column, number=0 if number in given else number))
         given.add(number)
     return replace(target, incarnation=shape.incarnation, columns=_numbered_apart(target.columns, columns))
+
+
+def _announced_apart(target: Target) -> Target:
+    """Columns that were announced under a number which another column has are a later incarnation's. Where the rows of
+    each incarnation stay, a merge that follows one that died begins with the oldest of them again."""
+    numbers = {c.number for c in target.columns if not c.added}
+    columns = [replace(c, number=0) if c.added and c.number in numbers else c for c in target.columns]
+    return replace(target, columns=_numbered_apart(target.columns, columns))
 
 
 def _detached(target: Target, shape: Table) -> Target:

@@ -13,6 +13,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.merge.acts import Add, Describe, Empty, Fill, Rename, Widen
 from cdcflow.merge.evolution import Evolution, evolve
 from cdcflow.merge.format import Format
+from cdcflow.merge.modes import APPEND
 from cdcflow.merge.reduce import Layout, projection
 from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.seeing import seen
@@ -388,3 +389,27 @@ def test_a_column_that_was_taken_over_is_not_filled_in_a_table_that_was_made_aga
     assert not any(isinstance(step, Fill) for step in found.steps)
     without = shape(("id", 1, INT), ("note", 2, TEXT), ("qty", 3, INT))
     assert evolve(seen(old, columns, without.id, [without]), [without]).steps == (), "nor without a default"
+
+
+@pytest.mark.parametrize("columns_there", [0, 1, 2])
+def test_what_was_announced_for_a_table_made_again_is_not_taken_for_the_old_one_s(columns_there: int) -> None:
+    """A merge of changes that died between two incarnations begins with the older one again. What it announced for the
+    newer one has numbers that the older one's columns have too."""
+    old = shape(("id", 1, INT), ("day", 2, pa.date32()), ("price", 3, pa.decimal128(12, 2)), key=())
+    new = [
+        shape(("id", 1, INT), ("price", 2, pa.decimal128(12, 2)), ("note", 3, TEXT), *later, key=(), incarnation=2)
+        for later in ((), (("rate", 4, pa.float32()),))
+    ]
+    announced = next(iter(evolve(target_of(old), new, mode=APPEND).acts()))
+    assert isinstance(announced, Describe)
+    assert announced.target.is_open
+    names = [c.name for c in announced.target.columns][: 3 + columns_there]
+    columns = [FormatColumn(c.name, i, c.type) for i, c in enumerate(announced.target.columns, 1) if c.name in names]
+    described = Target.from_json(announced.target.to_json())
+    first = evolve(seen(described, columns, old.id, [old], APPEND), [old], mode=APPEND)
+    assert [a for a in first.acts() if isinstance(a, (Add, Rename, Widen))] == []
+    described = Target.from_json(first.target.to_json())
+    then = evolve(seen(described, columns, old.id, new, APPEND), new, mode=APPEND)
+    assert [c.name for c in then.target.columns] == ["id", "day", "price", "note", "rate"]
+    assert [c.number for c in then.target.columns] == [1, -2, 2, 3, 4]
+    assert [a.column.name for a in then.acts() if isinstance(a, Add)] == ["note", "rate"][columns_there:]
