@@ -322,9 +322,20 @@ class Versioned(Folded):
             if (key, row["_valid_from"]) not in self.incarnations:
                 told = frozenset(row["_missing"] or ())
                 missing = (told & set(names)) | (told - row.keys())
-                ends |= {name: row[name] for name in names if name not in told}
+                given = self._given_too_late(shape, row)
+                ends |= {name: None if name in given else row[name] for name in names if name not in told}
             found[at] = ends, missing, row["_offset"], 1 + (found[at][3] if at in found else 0)
         return found
+
+    def _given_too_late(self, shape: Table, row: Mapping[str, Any]) -> frozenset[str]:
+        """The columns that came after a version of which a backfill said later when it had ended, at the latest. A
+        merge before that took it for open and gave it their defaults (docs/tables.md)."""
+        if row["_valid_to"] is None or row["_valid_to_exact"]:
+            return frozenset()
+        later = {n for n, offset in self.given.items() if row["_valid_to"] < offset}
+        return frozenset(
+            c.name for c in shape.columns if str(c.number) in later and row[c.name] in (None, _default(c))
+        )
 
 
 def _in_utc(time: datetime | None) -> datetime | None:

@@ -22,7 +22,7 @@ from cdcflow.warehouse.cut import Cut, CutTable
 from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import CurrentTable, Snapshot
 from cdcflow.warehouse.ranges import TableRange, grouped
-from cdcflow.warehouse.segments import Range, backfills, sealed, shapes_of, without_rows
+from cdcflow.warehouse.segments import Range, backfills, offsets_of, sealed, shapes_of, without_rows
 
 _log = structlog.get_logger()
 
@@ -267,11 +267,11 @@ class Positions:
                 continue
             files = self._whole.files(table, 0)
             # At least one row, of which the table learns its columns; the sweep takes it.
-            since = min(offset, files[-1].file.last_offset) if files else offset
+            since = min(offset, offsets_of(files)[1]) if files else offset
             try:
                 self._evolve(table, shapes_of(self._whole.files(table, 0, since)), mode)
             except CannotFollow as error:
-                self._evolve(table, [files[-1].shape], mode)  # of a shape that no table can have it says so itself
+                self._evolve(table, shapes_of(files)[-1:], mode)  # of a shape that no table can have it says so itself
                 refused = CannotFollow(
                     f"{str(error).splitlines()[0]}, and the log's sealed segments have no later backfill",
                     remedy=f"run `cdcflow backfill {table}`, and `cdcflow merge` once it is sealed (log.seal.age_max)",

@@ -140,6 +140,19 @@ def test_live_view_of_many_histories_is_the_fold(part: int, tmp_path: Path) -> N
 # ── a comparison that cannot fail proves nothing ──────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize(
+    ("seed", "mode", "with_policies"),
+    [
+        pytest.param(14331208, "append", False, id="died between two incarnations"),
+        pytest.param(26889005, "current", True, id="key there and back, then a backfill"),
+        pytest.param(26889064, "history", False, id="default given to a version that had ended"),
+    ],
+)
+def test_histories_that_once_failed(seed: int, mode: Mode, with_policies: bool, tmp_path: Path) -> None:
+    count = 10 if mode == "append" else 1  # where a merge dies depends on the others
+    livehistories.run(Here("delta"), seed, count, tmp_path, ROUNDS, [mode], with_policies=with_policies)
+
+
 @contextmanager
 def patched(of: Any, name: str, bug: Callable[[Any], Any]) -> Iterator[None]:
     """Something of the live view's own, made wrong. A merge does not use it."""
