@@ -185,10 +185,11 @@ def _read(
 def _pass(layout: Layout, at: int, to: int, tables: Collection[TableId] | None, *, with_rows: bool) -> Iterator[_Step]:
     file = layout.log_file()
     for first, last in layout.segment_offsets():
-        if last < at or first > to:
+        if last < at:
             continue
-        if first > at:
-            raise FileNotFoundError(2, "a segment is missing", f"the segment or journal with offset {at}")
+        if at > to:
+            return
+        _must_begin(first, at)
         segment = _own(layout, file, first, last)
         if with_rows:
             yield from ((at, rows, None) for rows in _segment_rows(layout, segment, at, to, tables))
@@ -196,13 +197,29 @@ def _pass(layout: Layout, at: int, to: int, tables: Collection[TableId] | None, 
         else:
             yield last + 1, None, pq.read_table(layout.file(segment, segment.transactions_file))
         at = last + 1
-    for extent in extents_of(layout):
-        if extent.last_offset < at or extent.header.first_offset > to:
+    # A journal that was sealed since the segments were listed is not in this list either: one begins behind it, or none.
+    extents = extents_of(layout) if at <= to else []
+    for extent in extents:
+        if extent.last_offset < at and extent.header.first_offset <= at:
             continue
-        if extent.header.first_offset > at:
-            raise FileNotFoundError(2, "a journal is missing", f"the segment or journal with offset {at}")
+        if at > to:
+            return
+        _must_begin(extent.header.first_offset, at)
         yield from _journal_steps(layout, extent, at, to, tables, with_rows=with_rows)
         at = extent.last_offset + 1
+    if at <= to and not extents and any(last >= at for _, last in layout.segment_offsets()):
+        raise _missing(at)
+
+
+def _must_begin(first: int, at: int) -> None:
+    """FileNotFoundError when the next file begins behind the next offset: what has that one is there by another name, or
+    gone."""
+    if first > at:
+        raise _missing(at)
+
+
+def _missing(at: int) -> FileNotFoundError:
+    return FileNotFoundError(2, "a file is missing", f"the segment or journal with offset {at}")
 
 
 def _own(layout: Layout, file: LogFile, first: int, last: int) -> Segment:

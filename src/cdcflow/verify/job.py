@@ -161,19 +161,17 @@ class _Verification:
         columns, left_out = columns_of(self._shape, self._copy.describe(self._shape.id))
         report = replace(report, left_out=left_out)
         first, report = self._first(columns, report)
-        look, rounds = first, 1
-        before: pa.Table | None = None
-        while rounds < ROUNDS_MAX and not self._is_over(look, before):
-            if look.open.num_rows:
+        look = first
+        rounds = 1
+        while look.open.num_rows or (look.doubts.num_rows and rounds == 1 and columns.has_key):
+            if rounds >= ROUNDS_MAX:
+                break
+            if rounds > 1 or not columns.has_key:
                 self._sleep(self._pace.seal_wait_s)
-            # Nobody is blamed by one look: what differs has differed in two, one after the other.
-            before = self._sure(look) if rounds > 1 or not columns.has_key else None
             rounds += 1
             # What differed for certain stays in: its rows are shown as the last look found them.
             look = self._again(columns, look.doubts) if columns.has_key else self._whole(columns)
-        sure = self._sure(look)
-        if before is not None:
-            sure = self._comparer.among(sure, before)
+        sure = self._comparer.outside(look.doubts, look.open) if look.open.num_rows else look.doubts
         verdict: Verdict = "different" if sure.num_rows else "unsettled" if look.open.num_rows else "equal"
         beyond = max(0, first.doubts.num_rows - KEYS_AT_ONCE) if columns.has_key else 0
         return replace(
@@ -189,18 +187,6 @@ class _Verification:
             keys=self._named(columns, sure.slice(0, self._keys_max)),
             rounds=rounds,
         )
-
-    def _sure(self, look: _Look) -> pa.Table:
-        """The keys that differ for certain, as far as one look can tell."""
-        return self._comparer.outside(look.doubts, look.open) if look.open.num_rows else look.doubts
-
-    def _is_over(self, look: _Look, before: pa.Table | None) -> bool:
-        """Whether nothing is in doubt, or all that is differed for certain in the look `before`, too."""
-        if not look.doubts.num_rows:
-            return True
-        if look.open.num_rows or before is None:
-            return False
-        return not (before.num_rows < look.doubts.num_rows or self._comparer.outside(look.doubts, before).num_rows)
 
     def _first(self, columns: Columns, report: TableReport) -> tuple[_Look, TableReport]:
         """A look at all rows, by digests of the server's where that can be."""

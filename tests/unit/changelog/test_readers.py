@@ -13,6 +13,7 @@ import pytest
 
 from cdcflow.changelog import reader
 from cdcflow.changelog.checking import check
+from cdcflow.changelog.extents import Extent
 from cdcflow.changelog.folder import FolderReader
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import list_segments, newest_checkpoint, read_rows, read_transactions, table_shapes
@@ -158,6 +159,38 @@ def test_what_is_missing_between_two_others_is_told_and_never_passed_over(
         with pytest.raises(InvariantViolated, match="missing"):
             ids(copy.root, 5, 12)
         assert sorted(ids(copy.root, 2, 7)) == [2, 3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("to", [8, 9, LAST - 1, LAST, None])
+@pytest.mark.parametrize("journal_is_left", [True, False])
+@pytest.mark.parametrize("asked", [read_rows, read_transactions])
+def test_journal_that_is_sealed_while_a_reader_looks_for_it_is_read_as_a_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: int | None, journal_is_left: bool, asked: Callable[..., object]
+) -> None:
+    """Its rows are in no segment that the reader has listed, and the journal that is left begins behind them."""
+    other = FileLog.open(tmp_path / "log", IDENTITY)
+    story(other)
+    layout = Layout(other.path)
+    right, looks = reader.extents_of, 0
+
+    def sealed_first(where: Layout) -> list[Extent]:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            other.roll()
+            other.seal_pending()
+            for first in layout.journal_offsets() if not journal_is_left else ():
+                layout.journal(first).unlink()
+        return right(where)
+
+    monkeypatch.setattr(reader, "extents_of", sealed_first)
+    last = to or LAST
+    if asked is read_rows:
+        assert sorted(ids(other.path, 6, to)) == list(range(6, last + 1))
+    else:
+        headers = [t for table in read_transactions(other.path, 6, to) for t in table.to_pylist()]
+        assert {o for t in headers for o in range(t["first_offset"], t["last_offset"] + 1)} >= set(range(6, last + 1))
+    assert looks
 
 
 def test_files_behind_the_last_offset_are_not_opened(copy: Layout) -> None:
