@@ -333,9 +333,7 @@ class Versioned(Folded):
         if row["_valid_to"] is None or row["_valid_to_exact"]:
             return frozenset()
         later = {n for n, offset in self.given.items() if row["_valid_to"] < offset}
-        return frozenset(
-            c.name for c in shape.columns if str(c.number) in later and row[c.name] in (None, _default(c))
-        )
+        return frozenset(c.name for c in shape.columns if str(c.number) in later and row[c.name] in (None, _default(c)))
 
 
 def _in_utc(time: datetime | None) -> datetime | None:
