@@ -212,8 +212,7 @@ def _pass(layout: Layout, at: int, to: int, tables: Collection[TableId] | None, 
 
 
 def _must_begin(first: int, at: int) -> None:
-    """FileNotFoundError when the next file begins behind the next offset: what has that one is there by another name, or
-    gone."""
+    """FileNotFoundError when the next file begins behind the next offset: what has it goes by another name, or is gone."""
     if first > at:
         raise _missing(at)
 
