@@ -197,7 +197,7 @@ def _pass(layout: Layout, at: int, to: int, tables: Collection[TableId] | None, 
         else:
             yield last + 1, None, pq.read_table(layout.file(segment, segment.transactions_file))
         at = last + 1
-    # A journal that was sealed since the segments were listed is not in this list either: one begins behind it, or none.
+    # A journal that was sealed since the segments were listed is not here either: one begins behind it, or none does.
     extents = extents_of(layout) if at <= to else []
     for extent in extents:
         if extent.last_offset < at and extent.header.first_offset <= at:
@@ -212,7 +212,7 @@ def _pass(layout: Layout, at: int, to: int, tables: Collection[TableId] | None, 
 
 
 def _must_begin(first: int, at: int) -> None:
-    """FileNotFoundError when the next file begins behind the next offset: what has it goes by another name, or is gone."""
+    """FileNotFoundError when the next file begins behind the next offset: what has that has another name, or is gone."""
     if first > at:
         raise _missing(at)
 
