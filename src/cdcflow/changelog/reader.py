@@ -212,7 +212,7 @@ def _pass(layout: Layout, at: int, to: int, tables: Collection[TableId] | None, 
 
 
 def _must_begin(first: int, at: int) -> None:
-    """FileNotFoundError when the next file begins behind the next offset: what has that has another name, or is gone."""
+    """FileNotFoundError when the next file begins behind the next offset, which has another name by now, or is gone."""
     if first > at:
         raise _missing(at)
 
