@@ -13,7 +13,7 @@ import pytest
 
 from cdcflow.changelog import reader
 from cdcflow.changelog.checking import check
-from cdcflow.changelog.extents import Extent
+from cdcflow.changelog.extents import Extent, extents_of
 from cdcflow.changelog.folder import FolderReader
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import list_segments, newest_checkpoint, read_rows, read_transactions, table_shapes
@@ -171,7 +171,7 @@ def test_journal_that_is_sealed_while_a_reader_looks_for_it_is_read_as_a_segment
     other = FileLog.open(tmp_path / "log", IDENTITY)
     story(other)
     layout = Layout(other.path)
-    right, looks = reader.extents_of, 0
+    looks = 0
 
     def sealed_first(where: Layout) -> list[Extent]:
         nonlocal looks
@@ -181,7 +181,7 @@ def test_journal_that_is_sealed_while_a_reader_looks_for_it_is_read_as_a_segment
             other.seal_pending()
             for first in layout.journal_offsets() if not journal_is_left else ():
                 layout.journal(first).unlink()
-        return right(where)
+        return extents_of(where)
 
     monkeypatch.setattr(reader, "extents_of", sealed_first)
     last = to or LAST
