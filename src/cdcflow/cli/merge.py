@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json as json_text
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cdcflow.cli import failure, output
+from cdcflow.cli import failure, output, signals
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, KafkaLog, load, seconds
 from cdcflow.errors import ConfigurationError, SinkUnavailable
@@ -45,7 +42,7 @@ def merge(
         if any(table.left_out is not None for table in report.tables):
             raise typer.Exit(failure.FINDINGS)
     else:
-        _again_and_again(merged, pause_s, json)
+        signals.again_and_again(lambda: _merge_and_tell(merged, json), pause_s)
 
 
 def _merging(settings: Config) -> Callable[[], MergeReport]:
@@ -165,25 +162,12 @@ def _traced(settings: Config, merged: Callable[[], MergeReport]) -> Callable[[],
     return merge
 
 
-def _again_and_again(merged: Callable[[], MergeReport], pause_s: float, json: bool) -> None:
-    """Merge every `pause_s` seconds, begin to begin, until SIGTERM or SIGINT; a merge under way is finished."""
-    stop = threading.Event()
-
-    def obey(number: int, frame: FrameType | None) -> None:
-        stop.set()
-
-    before = {number: signal.signal(number, obey) for number in (signal.SIGTERM, signal.SIGINT)}
+def _merge_and_tell(merged: Callable[[], MergeReport], json: bool) -> None:
+    """Once of many times."""
     try:
-        while not stop.is_set():
-            began = time.monotonic()
-            try:
-                _tell(merged(), json)
-            except SinkUnavailable as error:
-                typer.echo(f"merge put off: {str(error).splitlines()[0]}", err=True)
-            stop.wait(max(0.0, pause_s - (time.monotonic() - began)))
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        _tell(merged(), json)
+    except SinkUnavailable as error:
+        typer.echo(f"merge put off: {str(error).splitlines()[0]}", err=True)
 
 
 def _tell(report: MergeReport, json: bool) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -54,10 +55,21 @@ def obeying_signals(
             signal.signal(number, handler)
 
 
+def again_and_again(act: Callable[[], None], pause_s: float) -> None:
+    """Do it every `pause_s` seconds, begin to begin, until SIGTERM or SIGINT; what is under way is finished.
+
+    A second signal ends the process at once: nothing may be left half done that the next process does not finish.
+    """
+    with _stopping() as stop:
+        while not stop.is_set():
+            began = time.monotonic()
+            act()
+            stop.wait(max(0.0, pause_s - (time.monotonic() - began)))
+
+
 @contextlib.contextmanager
-def stopping() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set, for a command that does one thing again and again and writes nothing that
-    could be left half done. A second one ends the process at once."""
+def _stopping() -> Iterator[threading.Event]:
+    """An event that SIGTERM and SIGINT set."""
     stop = threading.Event()
 
     def obey(number: int, frame: FrameType | None) -> None:

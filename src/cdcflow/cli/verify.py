@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
@@ -54,7 +53,7 @@ def verify(
     chosen = _Chosen(settings, tuple(tables or ()), kinds_of(against), keys, rows_per_second)
     if every is not None:
         leave_interrupts_out()
-        _again_and_again(chosen, seconds(every))
+        signals.again_and_again(lambda: _compare(chosen), seconds(every))
         return
     report = chosen.report()
     if json:
@@ -109,16 +108,12 @@ def leave_word(settings: Config, table: TableReport) -> None:
         last_words.write_verified(folder, table.table, table.against, equal=None, different=table.different)
 
 
-def _again_and_again(chosen: _Chosen, pause_s: float) -> None:
-    """Compare every `pause_s` seconds, begin to begin, until SIGTERM or SIGINT; a comparison under way is finished."""
-    with signals.stopping() as stop:
-        while not stop.is_set():
-            began = time.monotonic()
-            try:
-                tell(chosen.report())
-            except (SourceUnavailable, SinkUnavailable) as error:
-                typer.echo(f"verifying put off: {str(error).splitlines()[0]}", err=True)
-            stop.wait(max(0.0, pause_s - (time.monotonic() - began)))
+def _compare(chosen: _Chosen) -> None:
+    """Once of many times."""
+    try:
+        tell(chosen.report())
+    except (SourceUnavailable, SinkUnavailable) as error:
+        typer.echo(f"verifying put off: {str(error).splitlines()[0]}", err=True)
 
 
 def tell(report: Report) -> None:

@@ -1,0 +1,43 @@
+"""Commands that do one thing again and again, until they are told to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from cdcflow.cli.signals import again_and_again
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_is_under_way_is_finished_and_handlers_are_put_back(number: signal.Signals) -> None:
+    """A merge that is told to stop publishes its cut first."""
+    before, done = signal.getsignal(number), []
+
+    def act() -> None:
+        if len(done) == 2:
+            os.kill(os.getpid(), number)
+        done.append(len(done))
+
+    again_and_again(act, 0.0)
+    assert done == [0, 1, 2]
+    assert signal.getsignal(number) is before
+
+
+def test_second_signal_ends_what_does_not_come_to_its_end() -> None:
+    """Somebody who presses Ctrl-C twice does not want to wait."""
+    code = """
+import os, signal
+from cdcflow.cli.signals import again_and_again
+
+def act():
+    while True:
+        os.kill(os.getpid(), signal.SIGINT)
+
+again_and_again(act, 60)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], timeout=60, check=False)
+    assert ended.returncode == 128 + signal.SIGINT
