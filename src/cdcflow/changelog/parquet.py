@@ -99,6 +99,12 @@ def _is_text(found: pa.DataType) -> bool:
     return bool(pa.types.is_string(found) or pa.types.is_binary(found))
 
 
+def repeating(rows: pa.Table) -> list[str]:
+    """The columns of which a dictionary is smaller than the values, as far as the first rows tell."""
+    sample = rows.slice(0, SAMPLE_ROWS)
+    return [f.name for f in rows.schema if not pa.types.is_nested(f.type) and _repeats(sample.column(f.name))]
+
+
 def _repeats(column: pa.ChunkedArray) -> bool:
     return bool(pc.count_distinct(column).as_py() * SAMPLE_REPEATS <= len(column))
 
