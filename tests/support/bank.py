@@ -257,7 +257,7 @@ class Branch(ABC):
         return sorted(flat, key=repr)
 
     def assert_log_equals_source(self, log: LogReader | None = None) -> None:
-        """I1 to I5 over the whole log: it is sound, and folds to exactly the source's rows. Without `cdcflow verify`."""
+        """I1 to I5 over the whole log: it is sound, and folds to exactly the source's rows. No code of `verify`."""
         log = log or self.reader
         report = log.check(deep=True)
         assert report.is_whole, report.faults

@@ -3,8 +3,8 @@
     copy     ──A─────────────B──────────▶      A, B: the copy moves on, by a sealed segment or a merge
     rounds     1  2  3  4  5 6                 2 to 5 see the copy of round 1
 
-A row that was written since the copy's place stays open until the copy has moved past it. So what counts is how often the
-copy moved on meanwhile, not how often somebody looked. A log in Kafka moves on with its merges only.
+A row that was written since the copy's place stays open until the copy has moved past it. So what counts is how often
+the copy moved on meanwhile, not how often somebody looked. A log in Kafka moves on with its merges only.
 """
 
 from __future__ import annotations
