@@ -106,10 +106,10 @@ test-long: setup servers ## the tests that `make test` leaves out: whole stack, 
 test-kafka-faults: setup servers ## a log in Kafka under every fault: brokers killed, moved, cut off, slow; a daemon killed at each step
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope tests/integration/kafka $(PYTEST)
 
-verify-soak: setup servers ## compare source and copy for MINUTES=10 on each server, beside writers, merges and kills of the daemon
+verify-soak: setup servers ## compare source and copy for MINUTES=10 on each server, beside writers, merges and kills of the daemon; then once more by other code
 	@MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest -m long tests/integration/verify $(PYTEST)
 
-test-stack: setup servers ## the dev stack of docker/, started as processes, from seed data to merged tables
+test-stack: setup servers ## the dev stack of docker/, started as processes, from seed data to merged and verified tables
 	@$(BIN)/python -m pytest tests/integration/docker $(PYTEST)
 
 test-cluster: setup ## a standalone Spark cluster on an object store; two drivers on one warehouse, one of them stopped in between

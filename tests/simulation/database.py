@@ -339,6 +339,12 @@ class Database:
         )
         return True
 
+    @property
+    def seen_in_log(self) -> frozenset[int]:
+        """The transactions that can be seen, by the numbers that they have in the log."""
+        hidden = {txn.lsn for txn in self.open.values()}
+        return frozenset(r.xid for r in self.wal if isinstance(r, Transaction) and r.lsn not in hidden)
+
     def shown(self, table: TableId) -> dict[object, Values]:
         """The rows that can be seen now, by key."""
         return {v.values["id"]: dict(v.values) for v in self._visible(table)}

@@ -93,7 +93,7 @@ class Gaps:
         self.comparisons[table] = Comparison(
             self._log.checkpoint.epoch,
             self._database.shown(table),
-            frozenset(self._database.seen),
+            self._database.seen_in_log,
             len(self._database.wal),
             len(self._log.entries),
         )

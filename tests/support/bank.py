@@ -29,6 +29,8 @@ from cdcflow.model.table import TableId
 from cdcflow.pipeline import Capture
 from cdcflow.ports import LogReader
 from cdcflow.testing.folded import folded
+from cdcflow.verify import Report
+from cdcflow.verify.job import Pace
 
 SCHEMA = """
 CREATE TABLE accounts (id bigint PRIMARY KEY, owner text NOT NULL, balance numeric(14,2) NOT NULL,
@@ -220,6 +222,29 @@ class Branch(ABC):
         assert daemon.wait(timeout=15) == 0, self.output()
 
     # ── comparing ───────────────────────────────────────────────────────────────────────────────────────────
+    #
+    # Two comparisons that share no code: cdcflow's own, beside a daemon that runs, and one in plain Python. Each would
+    # show a fault of the other; `test_both_comparisons` plants faults, and both find them.
+
+    def sealed_offset(self) -> int:
+        """The newest offset that is in a sealed segment; 0: there is none."""
+        bounds = wiring.sealed_bounds(load(self.config_path))
+        return bounds[-1][1] if bounds else 0
+
+    def verified(self) -> Report:
+        """What `cdcflow verify --against log` finds, beside a daemon that runs."""
+        settings = load(self.config_path)
+        return wiring.verified(settings, against=["log"], differences_max=3, pace=Pace(seal_wait_s=0.5))
+
+    def assert_verified(self, daemon: subprocess.Popen[bytes] | None = None) -> None:
+        """That `cdcflow verify` calls every table equal, once the log is sealed as far as the source has come."""
+        fence = self.fence()
+        self.wait_until(lambda: self.has_reached(fence), "the log to pass the fence", daemon)
+        newest = self.reader.newest_checkpoint().next_offset - 1
+        self.wait_until(lambda: self.sealed_offset() >= newest, f"offset {newest} to be sealed", daemon)
+        report = self.verified()
+        assert {table.table for table in report.tables} >= {f"{self.schema}.{table}" for table in self.tables}
+        assert report.is_clean, [table for table in report.tables if table.verdict != "equal"]
 
     def logged_rows(self, table: str, tables: Folded | None = None) -> list[tuple[object, ...]]:
         """A table's rows by the log, sorted. `tables`: the log, folded already."""
@@ -232,7 +257,7 @@ class Branch(ABC):
         return sorted(flat, key=repr)
 
     def assert_log_equals_source(self, log: LogReader | None = None) -> None:
-        """I1 to I5 over the whole log: it is sound, and folds to exactly the source's rows."""
+        """I1 to I5 over the whole log: it is sound, and folds to exactly the source's rows. No code of `verify`."""
         log = log or self.reader
         report = log.check(deep=True)
         assert report.is_whole, report.faults

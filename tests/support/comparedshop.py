@@ -24,16 +24,20 @@ from cdcflow import local, wiring
 from cdcflow.cli.app import app
 from cdcflow.config import FileLog, load
 from cdcflow.errors import ConfigurationError
+from cdcflow.model.table import TableId
 from cdcflow.service.control import ask
+from cdcflow.testing.folded import folded_log
 
 WAIT_S = 60.0
+Execute = Callable[..., list[tuple[Any, ...]]]
+"""Runs statements, and gives the rows of the last one."""
 _runner = CliRunner()
 
 
 class ComparedShop:
     """A folder with a settings file, whose daemon may run. `name` of a table: without its schema."""
 
-    def __init__(self, folder: Path, source: dict[str, Any], schema: str, execute: Callable[..., object]) -> None:
+    def __init__(self, folder: Path, source: dict[str, Any], schema: str, execute: Execute) -> None:
         self.folder = folder
         self.schema = schema
         self.execute = execute
@@ -56,10 +60,11 @@ class ComparedShop:
     def on_postgres(cls, database: Database, folder: Path) -> Iterator[ComparedShop]:
         source = {"kind": "postgres", "url": database.url, "tables": ["public.*"], "heartbeat": "1s"}
 
-        def execute(*statements: str) -> None:
+        def execute(*statements: str) -> list[tuple[Any, ...]]:
             with database.session() as connection:
                 for statement in statements:
-                    connection.execute(statement.encode())
+                    done = connection.execute(statement.encode())
+                return done.fetchall() if done.description else []
 
         with cls(folder, source, "public", execute)._closing() as shop:
             yield shop
@@ -165,6 +170,23 @@ class ComparedShop:
         """A merged table's folder, as messages tell people to do."""
         there = self.folder / "warehouse" / self.schema / table
         there.rename(there.with_name(f"{table} before"))
+
+    def assert_copies_equal_source(self, table: str, columns: Sequence[str]) -> None:
+        """That log and merged table have the source's rows, once nobody writes any more. It shares no code with
+        `cdcflow verify`: each would show a fault of the other."""
+        source = sorted(tuple(row) for row in self.execute(f"SELECT {', '.join(columns)} FROM {table}"))
+
+        def logged() -> list[tuple[Any, ...]]:
+            rows = folded_log(self.folder / "log")[TableId(self.schema, table)].values()
+            return sorted(tuple(row.values[name] for name in columns) for row in rows for _ in range(row.count))
+
+        deadline = time.monotonic() + WAIT_S
+        while (found := logged()) != source:
+            assert time.monotonic() < deadline, f"the log differs in {len(set(found) ^ set(source))} rows of {table}"
+            time.sleep(0.2)
+        self.merge_until(
+            table, lambda rows: sorted(zip(*(rows[name].to_pylist() for name in columns), strict=True)) == source
+        )
 
     # ── the commands ────────────────────────────────────────────────────────────────────────────────────────
 

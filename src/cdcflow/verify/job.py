@@ -29,10 +29,9 @@ from cdcflow.verify.history import Key, histories
 from cdcflow.verify.port import COUNTED, At, Columns, Comparer, Copy, NotComparable
 from cdcflow.verify.reading import SourceRows
 from cdcflow.verify.report import NOT_THERE_YET, Against, Change, Difference, Report, Row, TableReport, Verdict, What
+from cdcflow.verify.rounds import Rounds
 from cdcflow.verify.settled import Changed, Fences, Reached, changed, joined, reached
 
-ROUNDS_MAX = 12
-"""So often what is in doubt is looked at again."""
 KEYS_AT_ONCE = 20_000
 """So many keys in doubt are read again; of more, the first of them tell enough."""
 DIFFERENCES_MAX = 20
@@ -162,15 +161,17 @@ class _Verification:
         report = replace(report, left_out=left_out)
         first, report = self._first(columns, report)
         look = first
-        rounds = 1
-        while look.open.num_rows or (look.doubts.num_rows and rounds == 1 and columns.has_key):
-            if rounds >= ROUNDS_MAX:
+        rounds = Rounds()
+        while look.open.num_rows or (look.doubts.num_rows and rounds.done == 1 and columns.has_key):
+            if rounds.exhausted:
                 break
-            if rounds > 1 or not columns.has_key:
+            if rounds.done > 1 or not columns.has_key:
                 self._sleep(self._pace.seal_wait_s)
-            rounds += 1
+            before = look.at.offset
             # What differed for certain stays in: its rows are shown as the last look found them.
             look = self._again(columns, look.doubts) if columns.has_key else self._whole(columns)
+            # Without a key each round reads the whole table.
+            rounds.count(moved=look.at.offset != before or not columns.has_key)
         sure = self._comparer.outside(look.doubts, look.open) if look.open.num_rows else look.doubts
         verdict: Verdict = "different" if sure.num_rows else "unsettled" if look.open.num_rows else "equal"
         beyond = max(0, first.doubts.num_rows - KEYS_AT_ONCE) if columns.has_key else 0
@@ -185,7 +186,7 @@ class _Verification:
             unsettled=look.open.num_rows,
             differences=self._differences(columns, sure.slice(0, self._differences_max), look),
             keys=self._named(columns, sure.slice(0, self._keys_max)),
-            rounds=rounds,
+            rounds=rounds.done,
         )
 
     def _first(self, columns: Columns, report: TableReport) -> tuple[_Look, TableReport]:

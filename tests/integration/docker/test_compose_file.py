@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 from composed import COMPOSE, Model, built_image, conditions, one_shot, understood
 
 SECRET = re.compile(r"PASSWORD|SECRET|KEY|TOKEN|CREDENTIAL", re.IGNORECASE)
@@ -167,6 +168,29 @@ def test_merges_and_the_worker_see_the_same_folders(services: Mapping[str, Model
         volumes = [m for m in service["volumes"] if m["type"] == "volume" and m["source"] != "secrets"]
         assert {(m["target"], m["source"]) for m in volumes} <= shared.items()
     assert {"/history", "/warehouse"} <= written
+
+
+@pytest.mark.parametrize("database", ["postgres", "mysql"])
+def test_what_is_verified_is_what_is_captured_and_merged(services: Mapping[str, Model], database: str) -> None:
+    """A comparison of another source, log or warehouse would say that all is well, whatever the stack does."""
+    captured, merged, verified = (
+        yaml.safe_load((COMPOSE.parent / f"{what}-{database}.yaml").read_text())
+        for what in ("capture", "merge", "verify")
+    )
+    source = {key: value for key, value in captured["source"].items() if key != "heartbeat"}
+    assert verified["source"] == source
+    assert verified["merge"]["warehouse"] == merged["merge"]["warehouse"]
+    where = {"brokers", "topic", "work", "history", "url", "endpoint", "access_key", "secret_key"}
+    [kind] = {"kafka", "objects"} & verified["log"].keys()
+    places = {key: value for key, value in captured["log"][kind].items() if key in where}
+    assert {key: value for key, value in verified["log"][kind].items() if key in where} == places
+    assert verified["log"].get("path") == captured["log"].get("path")
+    mounts = {m["target"]: m for m in services[f"verify-{database}"]["volumes"]}
+    for other in ("capture", "merge"):
+        for mount in services[f"{other}-{database}"]["volumes"]:
+            if mount["target"] in mounts and mount["type"] == "volume":
+                assert mounts[mount["target"]]["source"] == mount["source"]
+    assert mounts["/warehouse"].get("read_only") is True
 
 
 def test_first_scripts_are_run_the_way_they_are_written() -> None:

@@ -36,7 +36,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning"),
 ]
 VARIABLES = {"CDCFLOW_SEED_ROWS": "3000", "CDCFLOW_LOAD_PER_SECOND": "10"}
-MERGES = ("merge-postgres", "merge-mysql")
+MERGED = ("merge-postgres", "merge-mysql", "verify-postgres", "verify-mysql")
+"""The merges, and what waits for them."""
 PATIENCE_S = 600.0  # only so that a hang ends
 
 Rows = Mapping[str, Mapping[tuple[Any, ...], Mapping[str, Any]]]
@@ -60,19 +61,21 @@ class Ran:
     sealed: list[str] = field(default_factory=list)
     """The manifests in the history of the log in Kafka."""
     verdicts: dict[str, list[proof.Verdict]] = field(default_factory=dict)
-    """Each database compared with its tables in the warehouse."""
+    """Each database compared with its tables in the warehouse, by code that `cdcflow verify` does not use."""
+    verified: dict[str, set[str]] = field(default_factory=dict)
+    """The tables that each capture's status says were found equal."""
 
 
 @pytest.fixture(scope="module")
 def ran(spark: Any) -> Iterator[Ran]:
-    """Up but for the merges; the load stops; merges too come up, and tables to where it stopped; down.
+    """Up but for the merges; the load stops; merges too come up, and tables to where it stopped; verified; down.
 
     So each merge has everything to do at once, and once: most of what it costs is the beginning.
     """
     project = understood(COMPOSE, VARIABLES)
     with Stack(project) as stack:
         found = Ran(project["services"])
-        stack.up(without=MERGES)
+        stack.up(without=MERGED)
         postgres, mysql = stack.part("postgres"), stack.part("mysql")
         assert isinstance(postgres, Postgres)
         assert isinstance(mysql, MySQL)
@@ -90,6 +93,8 @@ def ran(spark: Any) -> Iterator[Ran]:
             warehouse = stack.volume("warehouse") / name
             merged(spark, warehouse, newest[name])
             found.verdicts[name] = proof.verdicts(source, read_cut(spark, warehouse), flights.TABLES)
+            known = status_of(stack, f"capture-{name}")["verified"]
+            found.verified[name] = {table for table, kinds in known.items() if "at" in kinds["tables"]}
         found.in_postgres = rows_of(postgres)
         log = folded(log_reader(load(stack.mounted("capture-postgres", "/etc/cdcflow/cdcflow.yaml"))))
         found.in_log = {t: {k: whole(row) for k, row in log[TableId("public", t)].items()} for t in flights.TABLES}
@@ -142,6 +147,19 @@ def test_merged_tables_hold_the_rows_of_the_database(ran: Ran, database: str, sc
     assert [verdict.table for verdict in verdicts if not verdict.equal] == []
 
 
+@pytest.mark.parametrize(("database", "schema"), [("postgres", "public"), ("mysql", "airports")])
+def test_verify_says_that_source_and_tables_agree(ran: Ran, database: str, schema: str) -> None:
+    """What people see at the end of `docker compose up`. It has just been proven of the same tables by other code."""
+    assert ("completed", f"verify-{database}") in ran.events  # it would not be, had it ended with another code than 0
+    said = ran.outputs[f"verify-{database}"]
+    rows = [line.split() for line in said.splitlines() if line.startswith(f"{schema}.") and " tables " in line]
+    assert {name: (against, verdict) for name, against, verdict, *_ in rows} == {
+        f"{schema}.{table}": ("tables", "equal") for table in flights.TABLES
+    }
+    assert said.splitlines()[-1].startswith("source and copy agree through "), said
+    assert ran.verified[database] == {f"{schema}.{table}" for table in flights.TABLES}
+
+
 def test_each_log_went_the_way_that_the_stack_is_to_show(ran: Ran) -> None:
     """Tables would be as right from a local folder: then neither Kafka nor the object store would have been shown."""
     stretches = sorted(tuple(map(int, Path(path).parent.name.split("-"))) for path in ran.bucket)
@@ -159,7 +177,7 @@ def test_load_has_written_to_both_databases(ran: Ran) -> None:
 def test_no_password_shows_in_a_command_line_or_an_output(ran: Ran) -> None:
     """Passwords come as files, so that neither `docker inspect`, `docker top` nor `docker logs` shows one."""
     assert len(ran.secrets) == 10
-    for name in ("capture-postgres", "capture-mysql", "merge-postgres", "merge-mysql"):
+    for name in (f"{what}-{database}" for what in ("capture", "merge") for database in ("postgres", "mysql")):
         assert any(f"{name}.yaml" in command for command in ran.commands), name
     for name, secret in ran.secrets.items():
         assert [c for c in ran.commands if secret in c] == [], name

@@ -98,6 +98,7 @@ def compare_while_writing(shop: ComparedShop, seconds: float = SECONDS, *, kills
     shop.start("items")
     found = shop.verify("--against", "both", code=0)
     assert {name: table["verdict"] for name, table in found.items()} == {"items/log": "equal", "items/tables": "equal"}
+    shop.assert_copies_equal_source("items", ["id", "name", "qty"])
 
 
 def test_nothing_differs_in_postgres_while_it_is_written(postgres_shop: ComparedShop) -> None:

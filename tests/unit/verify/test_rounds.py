@@ -1,0 +1,40 @@
+"""How often rows that change while they are compared are looked at again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cdcflow.verify.rounds import Rounds
+
+
+def rounds_until_exhausted(moves: Iterable[bool]) -> int:
+    rounds = Rounds()
+    for moved in moves:
+        if rounds.exhausted:
+            break
+        rounds.count(moved=moved)
+    assert rounds.exhausted
+    return rounds.done
+
+
+def test_row_that_changes_whenever_the_copy_has_moved_on_is_given_up() -> None:
+    """A counter that is written all the time must not hold the comparison up for ever."""
+    assert rounds_until_exhausted([True] * 100) == 12
+
+
+def test_copy_that_moves_on_seldom_is_waited_for() -> None:
+    """A log in Kafka moves on with its merges: rounds in between say nothing new of a row that was written since."""
+    rounds = Rounds()
+    for number in range(40):
+        assert not rounds.exhausted, number
+        rounds.count(moved=number % 8 == 7)
+
+
+def test_copy_that_does_not_move_at_all_is_given_up() -> None:
+    """Nobody merges: the report says so, instead of nothing."""
+    assert rounds_until_exhausted([False] * 100) == 31
+
+
+def test_all_of_it_has_an_end() -> None:
+    """Whatever the copy does."""
+    assert rounds_until_exhausted([number % 25 == 0 for number in range(100)]) == 60
