@@ -1,0 +1,70 @@
+"""tables, upkeep: a large table after many small merges, looked after once.
+
+The merges are those of `merge.engine: auto`: what is small goes without Spark. Cuts are kept for a second, so that all
+that may expire does.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import numpy as np
+
+from bench.harness import Budget, Failed, tell
+from bench.mergelog import SealedLog
+from bench.mergeparties import Party, ratio
+from bench.results import Line, at_most, compared
+from bench.tablesscan import AIM, ENGINES, FRESH, based, change, scans
+from cdcflow.warehouse.upkeep import UpkeepPolicy
+
+TIMES = 5
+"""The table has so many times the budget's rows: 10 million."""
+
+MERGES = 200
+SHARE = 0.0001
+"""Of the table's rows change between two merges, on random keys."""
+
+BUDGET_S = UpkeepPolicy().budget_s
+KEEP_S = 1.0
+
+
+def after_upkeep(table_format: str, budget: Budget) -> list[Line]:
+    found = []
+    for engine, said in ENGINES.items():
+        found += _by(engine, said, table_format, budget)
+    return found
+
+
+def _by(engine: str, said: str, table_format: str, budget: Budget) -> list[Line]:
+    size = budget.rows * TIMES
+    case = f"upkeep, {size:,} rows after {MERGES} merges, {said}"
+    tell(f"  tables: {case}")
+    with tempfile.TemporaryDirectory() as folder:
+        room = Path(folder)
+        party = Party("this checkout", None, room / "scratch", table_format, engine, module="tables")
+        try:
+            log = based(SealedLog(room / "log"), size)
+            warehouses = {name: str(room / name) for name in ("merged", "fresh")}
+            given = {"log": str(log.root), "warehouse": warehouses["merged"]}
+            party.ask("merge_auto", **given)
+            chance = np.random.default_rng(5)
+            for number in range(1, MERGES + 1):
+                change(log, size, max(1, int(size * SHARE)), number, chance)
+                told = party.ask("merge_auto", **given)
+                if not number % 50:
+                    tell(f"    {number} merges; the last one by {told['engine']}: {told['seconds']:.2f} s")
+            party.ask("merge", log=given["log"], warehouse=warehouses["fresh"])
+            before = scans(party, warehouses, budget.rounds)
+            kept = party.ask("upkeep", warehouse=warehouses["merged"], budget_s=BUDGET_S, keep_s=KEEP_S)
+            tell(f"    {kept['seconds']:.1f} s: {kept['done']}, left out: {kept['skipped']}")
+            if not kept["done"]:
+                raise Failed(f"upkeep did nothing: {kept['skipped']}")
+            after = scans(party, warehouses, budget.rounds)
+        finally:
+            party.close()
+    return [
+        compared("tables", case, "s", [kept["seconds"]], [BUDGET_S], "its time budget", at_most(1)),
+        ratio(f"{case}, scan", "s", after["merged"], after["fresh"], FRESH, at_most(AIM)),
+        ratio(f"{case}, scan before it", "s", before["merged"], before["fresh"], FRESH),
+    ]
