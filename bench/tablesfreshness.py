@@ -13,15 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from tests.servers.objects import ObjectServer
 
 from bench.backfill import forget
 from bench.harness import Budget, Child, Failed, tell
-from bench.latency import insert, pairs
+from bench.latency import Times, insert, pairs
 from bench.results import Line, at_most, compared
 from bench.server import Server, settings
 from bench.shapes import NARROW
 from bench.tablesscan import ENGINES
+
+Seconds = npt.NDArray[np.float64]
 
 SEAL_AGE_S = 2.0
 BEHIND_S = 2.0
@@ -67,9 +70,7 @@ def _in(place: str) -> str:
     return f"{'on' if place == 'disk' else 'in'} {place}"
 
 
-def _took(
-    server: Server, room: Path, log: dict[str, object], reading: dict[str, str], seconds: float
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _took(server: Server, room: Path, log: dict[str, object], reading: dict[str, str], seconds: float) -> Seconds:
     """Seconds from each commit to its row's first sight."""
     rows = round(RATE * seconds)
     forget(server)
@@ -89,11 +90,19 @@ def _took(
             reader.kill()
             raise
     tell(f"    {calls} calls of read_live")
-    commits, sights = pairs(committed), pairs(seen)
-    if len(commits) != rows or sights[-1, 0] < rows:
-        raise Failed(f"{len(commits)} of {rows} rows were committed, {sights[-1, 0]} came to be seen")
-    first = np.searchsorted(np.maximum.accumulate(sights[:, 0]), commits[:, 0])
-    found: np.ndarray[tuple[int], np.dtype[np.float64]] = (sights[first, 1] - commits[:, 1])[int(rows * WARM) :] / 1e9
+    return waits(pairs(committed), pairs(seen))[int(rows * WARM) :]
+
+
+def waits(commits: Times, sights: Times) -> Seconds:
+    """From each commit (id, ns) to the end of the first call (newest id, ns) that had its row.
+
+    Raises:
+        Failed: the last row was never seen.
+    """
+    newest = np.maximum.accumulate(sights[:, 0])
+    if newest[-1] < commits[-1, 0]:
+        raise Failed(f"row {commits[-1, 0]} was committed, and {newest[-1]} is the newest that was seen")
+    found: Seconds = (sights[np.searchsorted(newest, commits[:, 0]), 1] - commits[:, 1]) / 1e9
     return found
 
 

@@ -16,6 +16,9 @@ from bench.results import Line, at_most
 MERGES, UPKEEP_EACH = 50, 10
 """Merges, and after how many of them the tables are looked after; always after the last one."""
 
+QUICK = 5
+"""A quick run has so many times fewer merges."""
+
 SHARE = 0.001
 """Of the table's rows change between two merges, on random keys."""
 
@@ -32,7 +35,8 @@ def after_merges(table_format: str, budget: Budget) -> list[Line]:
 
 
 def _by(engine: str, said: str, table_format: str, budget: Budget) -> Line:
-    case = f"scan, {budget.rows:,} rows after {MERGES} merges with upkeep, {said}"
+    merges = MERGES // QUICK if budget.quick else MERGES
+    case = f"scan, {budget.rows:,} rows after {merges} merges with upkeep, {said}"
     tell(f"  tables: {case}")
     with tempfile.TemporaryDirectory() as folder:
         room = Path(folder)
@@ -42,7 +46,7 @@ def _by(engine: str, said: str, table_format: str, budget: Budget) -> Line:
             given = {"log": str(log.root), "warehouse": str(room / "merged")}
             party.ask("merge", **given)
             chance = np.random.default_rng(5)
-            for number in range(1, MERGES + 1):
+            for number in range(1, merges + 1):
                 change(log, budget.rows, max(1, int(budget.rows * SHARE)), number, chance)
                 party.ask("merge", **given)
                 if not number % UPKEEP_EACH:

@@ -15,7 +15,7 @@ from bench.harness import Budget, Failed, tell
 from bench.mergelog import SealedLog
 from bench.mergeparties import Party, ratio
 from bench.results import Line, at_most, compared
-from bench.tablesscan import AIM, ENGINES, FRESH, based, change, scans
+from bench.tablesscan import AIM, ENGINES, FRESH, QUICK, based, change, scans
 from cdcflow.warehouse.upkeep import UpkeepPolicy
 
 TIMES = 5
@@ -38,7 +38,8 @@ def after_upkeep(table_format: str, budget: Budget) -> list[Line]:
 
 def _by(engine: str, said: str, table_format: str, budget: Budget) -> list[Line]:
     size = budget.rows * TIMES
-    case = f"upkeep, {size:,} rows after {MERGES} merges, {said}"
+    merges = MERGES // QUICK if budget.quick else MERGES
+    case = f"upkeep, {size:,} rows after {merges} merges, {said}"
     tell(f"  tables: {case}")
     with tempfile.TemporaryDirectory() as folder:
         room = Path(folder)
@@ -49,7 +50,7 @@ def _by(engine: str, said: str, table_format: str, budget: Budget) -> list[Line]
             given = {"log": str(log.root), "warehouse": warehouses["merged"]}
             party.ask("merge_auto", **given)
             chance = np.random.default_rng(5)
-            for number in range(1, MERGES + 1):
+            for number in range(1, merges + 1):
                 change(log, size, max(1, int(size * SHARE)), number, chance)
                 told = party.ask("merge_auto", **given)
                 if not number % 50:
