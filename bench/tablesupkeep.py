@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.harness import Budget, Failed, tell
+from bench.harness import Budget, tell
 from bench.mergelog import SealedLog
 from bench.mergeparties import Party, ratio
 from bench.results import Line, at_most, compared
@@ -26,6 +26,7 @@ SHARE = 0.0001
 """Of the table's rows change between two merges, on random keys."""
 
 BUDGET_S = UpkeepPolicy().budget_s
+UNHURRIED_S = 3600.0
 KEEP_S = 1.0
 
 
@@ -57,15 +58,23 @@ def _by(engine: str, said: str, table_format: str, budget: Budget) -> list[Line]
                     tell(f"    {number} merges; the last one by {told['engine']}: {told['seconds']:.2f} s")
             party.ask("merge", log=given["log"], warehouse=warehouses["fresh"])
             before = scans(party, warehouses, budget.rounds)
-            kept = party.ask("upkeep", warehouse=warehouses["merged"], budget_s=BUDGET_S, keep_s=KEEP_S)
-            tell(f"    {kept['seconds']:.1f} s: {kept['done']}, left out: {kept['skipped']}")
-            if not kept["done"]:
-                raise Failed(f"upkeep did nothing: {kept['skipped']}")
+            seconds = _upkeep_s(party, warehouses["merged"])
             after = scans(party, warehouses, budget.rounds)
         finally:
             party.close()
     return [
-        compared("tables", case, "s", [kept["seconds"]], [BUDGET_S], "its time budget", at_most(1)),
+        compared("tables", case, "s", [seconds], [BUDGET_S], "its time budget", at_most(1)),
         ratio(f"{case}, scan", "s", after["merged"], after["fresh"], FRESH, at_most(AIM)),
         ratio(f"{case}, scan before it", "s", before["merged"], before["fresh"], FRESH),
     ]
+
+
+def _upkeep_s(party: Party, warehouse: str) -> float:
+    """How long all of it took. What the budget left no time for is done all the same, and counts."""
+    told = party.ask("upkeep", warehouse=warehouse, budget_s=BUDGET_S, keep_s=KEEP_S)
+    tell(f"    {told['seconds']:.1f} s: {told['done']}, left out: {told['skipped']}")
+    found = [told]
+    if told["is_late"]:
+        found.append(party.ask("upkeep", warehouse=warehouse, budget_s=UNHURRIED_S, keep_s=KEEP_S))
+        tell(f"    late; the rest: {found[-1]['seconds']:.1f} s: {found[-1]['done']}")
+    return float(sum(one["seconds"] for one in found))

@@ -70,12 +70,14 @@ def upkept(spark: SparkSession, warehouse: str, table_format: str, **policy: flo
 
 
 def looked_after(engines: Any, policy: dict[str, Any]) -> dict[str, Any]:
-    from cdcflow.warehouse.upkeep import UpkeepPolicy, upkeep
+    from cdcflow.warehouse.upkeep import OUT_OF_TIME, UpkeepPolicy, upkeep
 
     report = upkeep(engines, UpkeepPolicy(**policy))
+    skipped = {one.name: one.skipped for one in report.tables if one.skipped}
     return {
         "done": [what for one in report.tables for what in one.done],
-        "skipped": [*report.put_off, *(one.skipped for one in report.tables if one.skipped)],
+        "skipped": skipped,
+        "is_late": bool(report.put_off) or OUT_OF_TIME in skipped.values(),
     }
 
 
