@@ -132,7 +132,7 @@ def _told(report: Any) -> dict[str, Any]:
 
 def bare(spark: SparkSession, warehouse: str, tables: int) -> None:
     """As many commits that hold no row: the least that any writer of the format pays."""
-    names = [_name(spark, f"{warehouse}/t{number}") for number in range(tables)]
+    names = [table_name(spark, f"{warehouse}/t{number}") for number in range(tables)]
     for name in names:
         spark.sql(f"CREATE TABLE IF NOT EXISTS {name} (id bigint, qty int) USING {_format(spark)}")
 
@@ -149,7 +149,7 @@ def naive(spark: SparkSession, files: list[str], target: str) -> None:
     listed = ", ".join(f"t.{c} = s.{c}" for c in COLUMNS)
     names = ", ".join(COLUMNS)
     spark.sql(
-        f"MERGE INTO {_name(spark, target)} t USING (SELECT * FROM (SELECT *, row_number() OVER"
+        f"MERGE INTO {table_name(spark, target)} t USING (SELECT * FROM (SELECT *, row_number() OVER"
         " (PARTITION BY id ORDER BY _offset DESC) AS n FROM changes) WHERE n = 1) s ON t.id = s.id"
         f" WHEN MATCHED AND s._op = 'd' THEN DELETE WHEN MATCHED THEN UPDATE SET {listed}"
         f" WHEN NOT MATCHED AND s._op <> 'd' THEN INSERT ({names}) VALUES ({', '.join(f's.{c}' for c in COLUMNS)})"
@@ -163,7 +163,7 @@ def streamed(spark: SparkSession, events: str, target: str, tables: int) -> None
 
     fields = "id bigint, qty int, price double, at timestamp, note string, doc string"
     envelope = f"before struct<{fields}>, after struct<{fields}>, op string, source struct<table: string, lsn: bigint>"
-    targets = {f"t{number}": _name(spark, f"{target}/t{number}") for number in range(tables)}
+    targets = {f"t{number}": table_name(spark, f"{target}/t{number}") for number in range(tables)}
     for name in targets.values():
         spark.sql(f"CREATE TABLE IF NOT EXISTS {name} ({fields}) USING {_format(spark)}")
 
@@ -224,7 +224,7 @@ def written(spark: SparkSession, files: list[str], target: str) -> None:
         shutil.rmtree(target, ignore_errors=True)
         rows.write.format("delta").save(target)
     else:
-        rows.writeTo(_name(spark, target)).using("iceberg").createOrReplace()
+        rows.writeTo(table_name(spark, target)).using("iceberg").createOrReplace()
 
 
 def reduced(spark: SparkSession, log: str, way: str) -> dict[str, Any]:
@@ -263,7 +263,9 @@ def reduced(spark: SparkSession, log: str, way: str) -> dict[str, Any]:
 
 def counted(spark: SparkSession, table: str) -> dict[str, Any]:
     """Rows, and a sum that tells two tables apart."""
-    row = spark.sql(f"SELECT count(*) n, sum(CAST(id AS decimal(38)) * qty) s FROM {_name(spark, table)}").collect()[0]
+    row = spark.sql(
+        f"SELECT count(*) n, sum(CAST(id AS decimal(38)) * qty) s FROM {table_name(spark, table)}"
+    ).collect()[0]
     return {"rows": row.n, "sum": str(row.s)}
 
 
@@ -271,7 +273,7 @@ def published(spark: SparkSession, warehouse: str, cuts: int) -> None:
     """As many cuts more, older ones: copies of the newest with smaller numbers."""
     from pyspark.sql import functions
 
-    table = _name(spark, f"{warehouse}/_cdcflow_cuts")
+    table = table_name(spark, f"{warehouse}/_cdcflow_cuts")
     newest = spark.table(table).orderBy("cut", ascending=False).limit(1)
     older = newest.crossJoin(spark.range(1, cuts + 1).withColumnRenamed("id", "back"))
     older = older.withColumn("cut", functions.expr("cut - back")).drop("back")
@@ -287,7 +289,7 @@ def _format(spark: SparkSession) -> str:
     return "delta" if _is_delta(spark) else "iceberg"
 
 
-def _name(spark: SparkSession, path: str) -> str:
+def table_name(spark: SparkSession, path: str) -> str:
     """A table's name in SQL: in Delta it is its path, in Iceberg a name in the catalog of the warehouse above it."""
     if _is_delta(spark):
         return f"delta.`{path}`"

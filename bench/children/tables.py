@@ -1,4 +1,7 @@
-"""A party of the benches of tables: one warm Spark session that reads them (see `bench.children.merging`)."""
+"""A party of the benches of tables: one warm session that writes and reads them (see `bench.children.merging`).
+
+With `engine` local there is no Spark in it (`bench.children.tableslocal`).
+"""
 
 from __future__ import annotations
 
@@ -9,24 +12,73 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bench.children.merging import KEPT, answer, jobs, merged
+from bench.children import versions
+from bench.children.merging import COLUMNS, KEPT, answer, jobs, merged_by_auto, table_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+APPENDED = *COLUMNS, "_op", "_offset", "_txn", "_commit_ts", "_unchanged"
+"""What a table of mode `append` has."""
 
 
 def main() -> int:
     asked = json.loads(sys.argv[1])
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what Java prints is no answer
+    table_format = asked["format"]
+    if asked["engine"] == "local":
+        from bench.children import tableslocal
+
+        answer(answers, tableslocal.commands(table_format), lambda: 0)
+        return 0
     from cdcflow.spark import session
 
     scratch = Path(asked["scratch"])
-    spark = session(name="bench", scratch=scratch, memory="3g", settings=KEPT, table_formats=[asked["format"]])
-    commands = {"merge": merged, "live": live, "scan": partial(scan, table_format=asked["format"])}
+    spark = session(name="bench", scratch=scratch, memory="3g", settings=KEPT, table_formats=[table_format])
+    commands = {
+        "merge": partial(merged, table_format=table_format),
+        "merge_auto": merged_by_auto,
+        "upkeep": partial(upkept, table_format=table_format),
+        "live": live,
+        "scan": partial(scan, table_format=table_format),
+        "write": partial(written, table_format=table_format),
+        "count": counted,
+        "versions": versions.merged,
+        "versions_streamed": versions.streamed,
+        "debezium": versions.as_debezium,
+    }
     answer(answers, {name: partial(run, spark) for name, run in commands.items()}, lambda: jobs(spark))
     spark.stop()
     return 0
+
+
+def merged(spark: SparkSession, log: str, warehouse: str, table_format: str, mode: Any = None) -> dict[str, Any]:
+    from cdcflow.merge.policy import Policies, TablePolicy
+    from cdcflow.spark import merge
+
+    report = merge(spark, log, warehouse, table_format=table_format, policies=Policies(TablePolicy(mode)))
+    return {"cut": report.cut}
+
+
+def upkept(spark: SparkSession, warehouse: str, table_format: str, **policy: float) -> dict[str, Any]:
+    """All that an upkeep does; what it did, and what it left out."""
+    from cdcflow.spark.engine import SparkEngine
+    from cdcflow.warehouse.engines import Engines
+
+    return looked_after(Engines(SparkEngine(spark, warehouse, table_format)), policy)
+
+
+def looked_after(engines: Any, policy: dict[str, Any]) -> dict[str, Any]:
+    from cdcflow.warehouse.upkeep import OUT_OF_TIME, UpkeepPolicy, upkeep
+
+    report = upkeep(engines, UpkeepPolicy(**policy))
+    skipped = {one.name: one.skipped for one in report.tables if one.skipped}
+    return {
+        "done": [what for one in report.tables for what in one.done],
+        "skipped": skipped,
+        "is_late": bool(report.put_off) or OUT_OF_TIME in skipped.values(),
+    }
 
 
 def live(spark: SparkSession, log: str, warehouse: str, where: str) -> dict[str, Any]:
@@ -36,7 +88,7 @@ def live(spark: SparkSession, log: str, warehouse: str, where: str) -> dict[str,
     return read(read_live(spark, log, warehouse)["shop.large"], where)
 
 
-def scan(spark: SparkSession, warehouse: str, where: str, table_format: str) -> dict[str, Any]:
+def scan(spark: SparkSession, warehouse: str, table_format: str, where: str = "") -> dict[str, Any]:
     """The newest version of the table, as Spark reads it by itself."""
     from cdcflow.spark.formats import table_format as format_of
 
@@ -45,11 +97,26 @@ def scan(spark: SparkSession, warehouse: str, where: str, table_format: str) -> 
 
 
 def read(frame: DataFrame, where: str) -> dict[str, Any]:
-    """Have every column of every row worked out."""
+    """Have every column of every row worked out. `hash` tells two tables apart."""
     chosen = frame.where(where) if where else frame
     values = ", ".join(f"`{name}`" for name in chosen.columns if name != "_missing")
     row = chosen.selectExpr(f"xxhash64({values}) AS h").selectExpr("count(*) AS n", "max(h) AS h").collect()[0]
-    return {"rows": row.n}
+    return {"rows": row.n, "hash": str(row.h)}
+
+
+def written(spark: SparkSession, files: list[str], target: str, table_format: str, *, is_new: bool) -> None:
+    """Spark's own read and write of the changes of a log: into a new table, or behind the rows of one."""
+    rows = spark.read.parquet(*files).selectExpr(*APPENDED)
+    if table_format == "delta":
+        rows.write.format("delta").mode("append").save(target)
+    elif is_new:
+        rows.writeTo(table_name(spark, target)).using("iceberg").create()
+    else:
+        rows.writeTo(table_name(spark, target)).append()
+
+
+def counted(spark: SparkSession, table: str) -> dict[str, Any]:
+    return {"rows": spark.table(table_name(spark, table)).count()}
 
 
 if __name__ == "__main__":
