@@ -15,7 +15,8 @@ from cdcflow.cli.signals import again_and_again
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_what_is_under_way_is_finished_and_handlers_are_put_back(number: signal.Signals) -> None:
     """A merge that is told to stop publishes its cut first."""
-    before, done = signal.getsignal(number), []
+    before = signal.getsignal(number)
+    done: list[int] = []
 
     def act() -> None:
         if len(done) == 2:
