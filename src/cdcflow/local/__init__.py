@@ -109,7 +109,7 @@ def copy_of(layout: Layout, warehouse: Warehouse, engine: LocalEngine, *, of_log
     return LocalCopy(layout, warehouse, engine, of_log=of_log, policies=policies)
 
 
-def attaching(
+def table_with_base(
     engine: LocalEngine,
     warehouse: Path,
     layout: Layout,

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from cdcflow.config import Config
+from cdcflow.changelog.layout import Layout
+from cdcflow.config import Config, FileLog
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.interleave.progress import Gap, Progress
+from cdcflow.merge.standing import Backfill
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import Comparable, LogReader
 from cdcflow.wiring.capturing import open_source
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 DURABLE_WAIT_S = 75.0
 """So long the log may take to keep the order."""
+SEAL_WAIT_S = 5.0
 _LOOK_S = 0.1
 
 
@@ -55,7 +58,9 @@ def attached(config: Config, name: str, path: str, as_of: str | None, order: Cal
         is_wide = policies(config).of(name).readable == "wide"
         base = "" if known is None else known.base
         layout = sealed_layout(config)
-        return local.attaching(engine, place.folder, layout, shape, path, as_of, wide=is_wide, known=base).run(ordered)
+        return local.table_with_base(engine, place.folder, layout, shape, path, as_of, wide=is_wide, known=base).run(
+            ordered
+        )
 
 
 def _check_mode(config: Config, name: str) -> None:
