@@ -148,7 +148,7 @@ class Positions:
         known = self.backfill(table)
         floor = known.floor or 0 if known.finished > self.swept(table) else 0
         # Its base came after what an older backfill has read.
-        return floor if floor > self._attached_at(table) else 0
+        return floor if floor >= self._attached_at(table) else 0
 
     def _attached_at(self, table: TableId) -> int:
         there = self._there.get(table)

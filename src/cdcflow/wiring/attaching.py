@@ -58,9 +58,23 @@ def attached(config: Config, name: str, path: str, as_of: str | None, order: Cal
         is_wide = policies(config).of(name).readable == "wide"
         base = "" if known is None else known.base
         layout = sealed_layout(config)
-        return local.table_with_base(engine, place.folder, layout, shape, path, as_of, wide=is_wide, known=base).run(
-            ordered
-        )
+        made = local.table_with_base(engine, place.folder, layout, shape, path, as_of, wide=is_wide, known=base)
+        report = made.run(ordered)
+    if isinstance(config.log, FileLog):
+        _wait_until_sealed(layout, shape.id, config.log.seal.age_max + SEAL_WAIT_S)
+    return report
+
+
+def _wait_until_sealed(layout: Layout, table: TableId, wait_s: float) -> None:
+    """So that the next merge knows of the base, and does not say that the table is still being read."""
+    from cdcflow.warehouse.segments import backfills, sealed
+
+    until = time.monotonic() + wait_s
+    while time.monotonic() < until:
+        log = sealed(layout)
+        if log.newest is not None and Backfill.of(backfills(log).get(str(table), {})).base:
+            return
+        time.sleep(_LOOK_S)
 
 
 def _check_mode(config: Config, name: str) -> None:
