@@ -183,8 +183,10 @@ def test_version_of_a_delta_table_that_agrees_with_mysql_and_mariadb_is_taken_ov
 class Writing:
     """Writes that go on while a block runs."""
 
-    def __init__(self, shop: ComparedShop) -> None:
+    def __init__(self, shop: ComparedShop, key: int) -> None:
+        """`key`: from here on rows are inserted."""
         self._shop = shop
+        self._key = key
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._write)
 
@@ -196,7 +198,7 @@ class Writing:
             self._shop.execute(
                 f"UPDATE items SET name = 'busy {number}' WHERE id = {key}",
                 f"DELETE FROM items WHERE id = {key + 1}",
-                f"INSERT INTO items VALUES ({5000 + number}, 'busy', 'new')",
+                f"INSERT INTO items VALUES ({self._key + number}, 'busy', 'new')",
             )
 
     def __enter__(self) -> Writing:
@@ -229,7 +231,7 @@ def mended(taken: Taken) -> None:
     shop.execute("UPDATE items SET name = 'unseen' WHERE id = 260", "DELETE FROM items WHERE id = 261")
     taken.start()
     shop.execute("UPDATE items SET name = 'seen' WHERE id = 262", "DELETE FROM items WHERE id = 263")
-    with Writing(shop):
+    with Writing(shop, 5000):
         taken.attach()
         # Their long texts do not come with it.
         shop.execute("UPDATE items SET name = 'since' WHERE id IN (200, 250, 150)")
@@ -240,7 +242,7 @@ def mended(taken: Taken) -> None:
     said = shop.said("repair", taken.name)
     assert f"{taken.name}: {different} rows were read again" in said
     assert f"{taken.name} is not in doubt any more" in said
-    with Writing(shop):
+    with Writing(shop, 90_000):
         shop.merge()
     taken.check_equal()
     assert shop.verify(code=0)["items/tables"]["verdict"] == "equal"
