@@ -61,6 +61,7 @@ class Attaching:
         self._wide = wide
         self._known = known
         self._path = table_path(shape.id)
+        self._warehouse = warehouse
         self._folder = warehouse.joinpath(*self._path)
         self._attempted = f"attaching {shape.id}"
 
@@ -73,6 +74,7 @@ class Attaching:
         """
         target = evolve(None, [self._shape], format_=self._engine.rules, mode=CURRENT).target
         found = fitted(self._base, target, self._attempted)
+        self._warehouse.mkdir(parents=True, exist_ok=True)  # where Iceberg's catalog is
         with closing(self._engine.table(self._path)) as there:
             # First what is told at once.
             if self._is_attached(there, target):

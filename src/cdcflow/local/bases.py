@@ -307,7 +307,7 @@ def is_exact(there: pa.DataType, wanted: pa.DataType, *, is_moment: bool = False
     of UTC, though its type does not say so."""
 
     def alike(is_such: Callable[[pa.DataType], bool]) -> bool:
-        return is_such(there) and is_such(wanted)
+        return bool(is_such(there) and is_such(wanted))
 
     if pa.types.is_dictionary(there):
         return is_exact(there.value_type, wanted, is_moment=is_moment)

@@ -27,6 +27,7 @@ from cdcflow.local.delta import DeltaTable
 from cdcflow.merge.standing import IN_DOUBT, Backfill
 from cdcflow.model.change import READ
 from cdcflow.model.table import OP, TableId
+from cdcflow.warehouse.segments import backfills, sealed
 
 ROWS = 400
 LONG = "x" * 20_000
@@ -76,6 +77,16 @@ class Taken:
 
     def attach(self, *arguments: str) -> str:
         return self.shop.said("attach", self.name, "--from", str(self.path), *arguments)
+
+    def wait_until_sealed(self) -> None:
+        """Until a merge knows that the table has a base."""
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            log = sealed(self.shop.folder / "log")
+            if log.newest is not None and Backfill.of(backfills(log)[self.name]).base:
+                return
+            time.sleep(0.1)
+        raise AssertionError("no base is known")
 
     def entry(self) -> dict[str, Any]:
         status = json.loads(self.shop.said("status", "--json", code=None))
@@ -312,6 +323,7 @@ def test_attach_that_dies_is_finished_by_another_one(postgres: Taken, monkeypatc
         with monkeypatch.context() as planted:
             planted.setattr(*dead, dies)
             shop.said("attach", taken.name, "--from", str(taken.path), code=130)
+        taken.wait_until_sealed()
         shop.execute(f"INSERT INTO others VALUES ({number})", "UPDATE items SET name = 'x' WHERE id = 3")
         merge_others(shop, number)
         assert not taken.is_shown(incomplete=True)
