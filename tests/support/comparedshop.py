@@ -159,6 +159,16 @@ class ComparedShop:
             time.sleep(0.1)
         raise AssertionError(f"table {table} did not become what was waited for")
 
+    def merge_until_there(self, table: str) -> None:
+        """Merge until a table is in the warehouse, whatever it has."""
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            self.merge()
+            if (self.folder / "warehouse" / self.schema / table).exists():
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"table {table} did not come")
+
     def edit(self, table: str, changed: Callable[[pa.Table], pa.Table]) -> None:
         """Make a merged table's rows others, as a faulty merge would; the next merge publishes them."""
         with closing(local.local_engine(self.folder / "warehouse", "delta")) as engine:
@@ -201,6 +211,13 @@ class ComparedShop:
         structlog.reset_defaults()  # a command sends its lines to a stream that ends with it
         assert code is None or result.exit_code == code, result.output
         return result.stdout
+
+    def said_both(self, *arguments: str, code: int) -> str:
+        """What a command says, what is wrong included."""
+        result = _runner.invoke(app, [*arguments, "--config", str(self.file)])
+        structlog.reset_defaults()
+        assert result.exit_code == code, result.output
+        return result.output
 
     def said_error(self, *arguments: str) -> str:
         """What a command says that fails."""

@@ -23,6 +23,7 @@ COMMANDS = {
     "verify": ("cdcflow.cli.verify:verify", "Compare the source with the log and the tables."),
     "cuts": ("cdcflow.cli.cuts:cuts", "List published cuts, or print SQL that reads one."),
     "repair": ("cdcflow.cli.repair:repair", "Mend the rows that differ, through the log."),
+    "attach": ("cdcflow.cli.attach:attach", "Take over a table that was loaded another way."),
     "explain": (
         "cdcflow.cli.explain:explain",
         "Say what a table holds, and where values came from.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -67,29 +68,43 @@ def repair(
         raise typer.Exit(failure.FINDINGS)
 
 
-def _in_doubt(status: Mapping[str, Any], names: Sequence[str]) -> dict[str, str]:
-    """The tables among these (none: all) that are in doubt, with the position where changes began to be lost."""
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """Why a table is in doubt. `before`: the position where changes began to be lost ("": not known). `base`: which
+    rows it has, where these were loaded another way."""
+
+    before: str
+    base: str
+
+
+def _in_doubt(status: Mapping[str, Any], names: Sequence[str]) -> dict[str, Doubt]:
+    """The tables among these (none: all) that are in doubt."""
     found = {}
     for name, known in (status.get("tables") or {}).items():
         gap = known.get("gap")
         if gap is not None and gap["proven"] is None and (not names or name in names):
-            found[name] = str(gap["before"])
+            found[name] = Doubt(str(gap["before"]), str(gap.get("base", "")))
     return found
 
 
-def _others(status: Mapping[str, Any], names: Sequence[str], doubtful: Mapping[str, str]) -> list[str]:
+def _others(status: Mapping[str, Any], names: Sequence[str], doubtful: Mapping[str, Doubt]) -> list[str]:
     captured = [name for name, known in (status.get("tables") or {}).items() if known.get("state") != "forgotten"]
     return [name for name in names or captured if name not in doubtful]
 
 
-def _repaired_in_doubt(settings: Config, doubtful: Mapping[str, str], against: Against | None) -> bool:
+def _repaired_in_doubt(settings: Config, doubtful: Mapping[str, Doubt], against: Against | None) -> bool:
     """Repair tables that are in doubt, by the log where that is whole."""
     if against is not None:
         return _repaired(settings, list(doubtful), against, doubtful)
-    from_log = _compared(settings, list(doubtful), Against.log)
-    alone = [t.table for t in from_log.tables if t.verdict == "not compared"]
+    alone = [name for name, doubt in doubtful.items() if doubt.base]
     by_log = [name for name in doubtful if name not in alone]
-    clean = [_repaired(settings, by_log, Against.log, doubtful, from_log)] if by_log else []
+    clean = []
+    if by_log:
+        from_log = _compared(settings, by_log, Against.log)
+        left = [t.table for t in from_log.tables if t.verdict == "not compared"]
+        alone += left
+        by_log = [name for name in by_log if name not in left]
+        clean = [_repaired(settings, by_log, Against.log, doubtful, from_log)] if by_log else []
     clean += [_repaired(settings, alone, Against.tables, doubtful)] if alone else []
     return all(clean)
 
@@ -98,7 +113,7 @@ def _repaired(
     settings: Config,
     names: Sequence[str],
     against: Against,
-    doubtful: Mapping[str, str],
+    doubtful: Mapping[str, Doubt],
     first: Report | None = None,
 ) -> bool:
     """Whether nothing differs any more. No `names`: all tables. `first`: what a comparison found already."""
@@ -107,7 +122,7 @@ def _repaired(
     unnamed: set[str] = set()
     for _ in range(ROUNDS_MAX):
         wrong = [table for table in found.values() if table.verdict == "different" and table.table not in unnamed]
-        mended = {table.table for table in wrong if _mended(settings, table, doubtful.get(table.table))}
+        mended = {table.table for table in wrong if _mended(settings, table, _known_until(doubtful, table))}
         unnamed |= {table.table for table in wrong} - mended
         if not mended:
             break
@@ -115,8 +130,8 @@ def _repaired(
         found |= {(table.table, table.against): table for table in again.tables}
     tell(Report(tuple(found.values()), report.seconds))
     proven = [
-        _proven(settings, name, [table for table in found.values() if table.table == name])
-        for name in doubtful
+        _proven(settings, name, doubt.base, [table for table in found.values() if table.table == name])
+        for name, doubt in doubtful.items()
         if name in names
     ]
     return all(table.verdict == "equal" for table in found.values()) and all(proven)
@@ -135,7 +150,12 @@ def _compared(settings: Config, tables: Sequence[str], against: Against, shown: 
     )
 
 
-def _proven(settings: Config, name: str, found: Sequence[TableReport]) -> bool:
+def _known_until(doubtful: Mapping[str, Doubt], table: TableReport) -> str | None:
+    doubt = doubtful.get(table.table)
+    return None if doubt is None else doubt.before or None
+
+
+def _proven(settings: Config, name: str, base: str, found: Sequence[TableReport]) -> bool:
     """Take a table out of doubt that was found equal, in all of its columns."""
     if not found or any(table.verdict != "equal" for table in found):
         typer.echo(
@@ -150,9 +170,10 @@ def _proven(settings: Config, name: str, found: Sequence[TableReport]) -> bool:
         )
         return False
     epoch = min(table.epoch for table in found)
+    about = {"base": base} if base else {}
     answer = ask(
         settings.log.folder,
-        {"op": "proven", "tables": [name], "position": found[-1].position, "epoch": epoch},
+        {"op": "proven", "tables": [name], "position": found[-1].position, "epoch": epoch, **about},
         timeout_s=ANSWER_WITHIN_S,
     )
     if answer is None:

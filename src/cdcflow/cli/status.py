@@ -118,6 +118,8 @@ def _print(found: Mapping[str, Any]) -> None:
 def _remark(table: str, fields: Mapping[str, Any]) -> str:
     gap = fields.get("gap")
     if gap is not None and gap["proven"] is None:
+        if gap.get("base"):
+            return f"attached, and in doubt until it was compared: `cdcflow repair {table}`"
         return f"in doubt since changes were lost behind {gap['before'].partition(';')[0]}: `cdcflow repair {table}`"
     return str(fields.get("reason") or fields.get("shadow_difference") or "")
 

@@ -27,11 +27,11 @@ from cdcflow.errors import InvariantViolated
 from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.limits import Limits
 from cdcflow.interleave.messages import Adjust, Chunk, ChunkRead, Planned, PlanTable, RowVersion, Shape, Transactions
-from cdcflow.interleave.progress import CommandRecord, Progress, RepairOrder, RepairRecord, State, TableProgress
-from cdcflow.interleave.taking_up import taken_up, with_shape
+from cdcflow.interleave.progress import CommandRecord, Gap, Progress, RepairOrder, RepairRecord, State, TableProgress
+from cdcflow.interleave.taking_up import taken_up, with_shape, without_base
 from cdcflow.interleave.work import QUIET_WINDOWS_MIN, Work, no_ids
 from cdcflow.model.change import KeySet, Uint64s
-from cdcflow.model.position import Offset, Token
+from cdcflow.model.position import Epoch, Offset, Token
 from cdcflow.model.table import TableId
 
 UNKNOWN = "the log no longer says which of its rows are partial"
@@ -195,6 +195,7 @@ class Backlog:
             to_repair=() if planned.whole else known.to_repair,
             row_version=version,
             whole_since=known.whole_since if incarnation == known.incarnation else None,
+            gap=known.gap if incarnation == known.incarnation else without_base(known.gap),
         )
         self._set(table, with_shape(taken, planned.shape))
         return "taken"
@@ -393,7 +394,7 @@ class Backlog:
         work.forget_keys()
         ended = replace(self.progress.tables[table], state=state, reason=reason, plan=None, cursor=None)
         ended = replace(ended, priority=0, rows_per_second_max=None, keys_ordered=None, to_repair=())
-        whole_since = ended.since if state == "done" else ended.whole_since
+        whole_since = ended.since if state == "done" and not ended.has_base else ended.whole_since
         # What a later generation has read is right, whatever was lost before it began.
         is_mended = state == "done" and ended.gap is not None and ended.generation > ended.gap.generation
         gap = None if is_mended else ended.gap
@@ -446,6 +447,26 @@ class Backlog:
         known = self.progress.tables[table]
         assert known.gap is not None  # noqa: S101 - else the order does not fit
         self._set(table, replace(known, gap=replace(known.gap, proven=position, until=next_offset)))
+        self.changed = True
+
+    def attach(self, table: TableId, base: str, epoch: Epoch, next_offset: Offset, position: str) -> None:
+        """Its rows were loaded another way. What was read of it counts no more as a generation: answers about that come
+        too late."""
+        known = self.progress.tables[table]
+        self._work[table] = Work(self._limits.keys_per_chunk, known.row_version or self._work[table].version)
+        gap = Gap(next_offset, known.generation + 1, epoch, "", position, base=base)
+        # As of a table of which all was read, so that only keys are to be read of it.
+        attached = TableProgress(
+            "done",
+            gap.generation,
+            since=next_offset,
+            incarnation=known.incarnation,
+            exhausted=True,
+            row_version=known.row_version,
+            shape=known.shape,
+            gap=gap,
+        )
+        self._set(table, attached)
         self.changed = True
 
     def adjust(self, adjust: Adjust) -> None:

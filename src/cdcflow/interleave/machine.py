@@ -26,6 +26,7 @@ from cdcflow.interleave.messages import (
     Adjust,
     Advanced,
     Answered,
+    Attach,
     Backfill,
     Cancel,
     ChunkFailed,
@@ -87,6 +88,7 @@ class Interleave:
         delivered: Uint64s,
         partial: Mapping[TableId, KeySet | None],
     ) -> None:
+        self._epoch = epoch
         self._tail = Tail(checkpoint.next_offset, checkpoint.next_transaction, checkpoint.cut, checkpoint.position)
         stored = Progress.from_json(checkpoint.progress)
         self._backlog = Backlog(stored, tables, limits, checkpoint.next_offset, partial)
@@ -176,7 +178,7 @@ class Interleave:
                 self._command(given)
             case Forget(table):
                 self._forget(table)
-            case Backfill() | Pause() | Resume() | Cancel() | Adjust() | Reread() | Repair() | Proven():
+            case Backfill() | Pause() | Resume() | Cancel() | Adjust() | Reread() | Repair() | Proven() | Attach():
                 self._order(given)
             case PauseCapture() | ResumeCapture():
                 self._order(given)
@@ -278,6 +280,10 @@ class Interleave:
                 self._backlog.order_repair(table, order.keys, order.known_until, self._tail.next_offset)
             case Proven():
                 self._backlog.prove(table, order.position, self._tail.next_offset)
+            case Attach():
+                self._windowing.leave(table)
+                position = self._tail.position or ""
+                self._backlog.attach(table, order.base, self._epoch, self._tail.next_offset, position)
         return found
 
     def _forget(self, table: TableId) -> None:

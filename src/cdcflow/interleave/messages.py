@@ -330,6 +330,17 @@ class Proven:
     table: TableId
     position: str
     epoch: int
+    base: str = ""
+    """Of a table with a base: which one was compared (`Attach`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """The table has a base: rows that were loaded another way, which the log does not have. Do not read them; they are
+    in doubt until a comparison has shown that they are right. `base` names these rows and no others."""
+
+    table: TableId
+    base: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +360,20 @@ class Late:
     outcome: Outcome
 
 
-Order = Backfill | Pause | Resume | Cancel | Adjust | Reread | Repair | Proven | PauseCapture | ResumeCapture | Late
+Order = (
+    Backfill
+    | Pause
+    | Resume
+    | Cancel
+    | Adjust
+    | Reread
+    | Repair
+    | Proven
+    | Attach
+    | PauseCapture
+    | ResumeCapture
+    | Late
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,7 +473,17 @@ class Event:
 
 
 OutcomeKind = Literal[
-    "ordered", "paused", "resumed", "cancelled", "adjusted", "proven", "stopping", "ended", "nothing to do", "refused"
+    "ordered",
+    "paused",
+    "resumed",
+    "cancelled",
+    "adjusted",
+    "proven",
+    "attached",
+    "stopping",
+    "ended",
+    "nothing to do",
+    "refused",
 ]
 """What becomes of an order. The last two change nothing, and their `reason` says why."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cdcflow.interleave.messages import (
     Adjust,
+    Attach,
     Backfill,
     Cancel,
     Outcome,
@@ -16,13 +17,13 @@ from cdcflow.interleave.messages import (
     Resume,
     ResumeCapture,
 )
-from cdcflow.interleave.progress import Progress, TableProgress
+from cdcflow.interleave.progress import Gap, Progress, TableProgress
 from cdcflow.model.table import TableId
 
 REREAD_BYTES_MAX = 1 << 20
 """Keys that are ordered and not yet read are in every checkpoint: no more than this of one table."""
 
-TableOrder = Backfill | Pause | Resume | Cancel | Adjust | Reread | Repair | Proven
+TableOrder = Backfill | Pause | Resume | Cancel | Adjust | Reread | Repair | Proven | Attach
 
 _VERBS = {
     Backfill: "read",
@@ -33,6 +34,7 @@ _VERBS = {
     Reread: "read again",
     Repair: "repair",
     Proven: "prove",
+    Attach: "attach",
 }
 
 
@@ -54,7 +56,11 @@ def outcome_of(order: TableOrder, table: TableId, known: TableProgress | None) -
     if isinstance(order, Reread | Repair):
         return Outcome(table, "refused", _why_not_read_again(table, known))
     if isinstance(order, Proven):
-        return _unproven(table, known)
+        return _unproven(order, table, known)
+    if isinstance(order, Attach):
+        return Outcome(
+            table, "refused", f"the log has every row of {table} already, and a merge makes the table of them"
+        )
     verb = _VERBS[type(order)]
     if isinstance(order, Adjust) and known.active:
         return Outcome(table, "nothing to do", f"{table} already has the priority and rate of the settings")
@@ -78,13 +84,22 @@ def _fitting(order: TableOrder, known: TableProgress) -> OutcomeKind | None:
             return "adjusted"
         case Reread() | Repair() if _can_be_read_again(known):
             return "ordered"
-        case Proven() if known.gap is not None and known.in_doubt and order.epoch >= known.gap.epoch:
+        case Proven() if known.gap is not None and known.in_doubt and _is_of(order, known.gap):
             return "proven"
+        case Attach() if known.state != "done" or known.has_base:
+            return "attached"
         case _:
             return None
 
 
-def _unproven(table: TableId, known: TableProgress) -> Outcome:
+def _is_of(order: Proven, gap: Gap) -> bool:
+    """Whether a comparison was of the rows that are in doubt, and began when they were."""
+    return order.epoch >= gap.epoch and order.base == gap.base
+
+
+def _unproven(order: Proven, table: TableId, known: TableProgress) -> Outcome:
+    if known.gap is not None and known.in_doubt and order.base != known.gap.base:
+        return Outcome(table, "refused", f"other rows of {table} were compared than those that it has now")
     if known.in_doubt:
         return Outcome(table, "refused", f"the comparison of {table} began before its changes were lost")
     return Outcome(table, "nothing to do", f"{table} is not in doubt")

@@ -47,6 +47,9 @@ class Gap:
     which took the new position. `proven`: the position through which a comparison that began behind the gap found the
     table equal to its source, `until` the log's next offset when that was said; None: none has, and the table is in
     doubt.
+
+    `base`: the log does not have the table's rows at all, because they were loaded another way; it names them ("": the
+    log has them). `before` is "" then: nobody knows from when on a change is missing in them.
     """
 
     offset: Offset
@@ -56,6 +59,10 @@ class Gap:
     after: str
     proven: str | None = None
     until: Offset | None = None
+    base: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        return {name: value for name, value in asdict(self).items() if name != "base" or value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,8 @@ class TableProgress:
                   (`Table.to_text`), because nothing else in the log may tell what its columns are. None: rows do
     `keys_ordered`  the keys that people ordered to be read again and that are not all read yet, as `KeySet.to_text`
     `to_repair`   the orders to repair rows that are not done yet, oldest first, each with the keys that are left of it
-    `gap`         where changes of it were lost and its rows were kept; until a later generation is done
+    `gap`         where changes of it were lost and its rows were kept, or where it got a base; until a later generation
+                  is done
 
     The rest says where to go on and is for the machine and the source only: `plan` and `cursor` as the source wrote
     them, `size` of the next chunk in units, `chunks` read, `exhausted` when only keys are left to read, `whole` for
@@ -122,6 +130,11 @@ class TableProgress:
         return self.gap is not None and self.gap.proven is None
 
     @property
+    def has_base(self) -> bool:
+        """Its rows were loaded another way, and no backfill has begun since: the log does not have all of them."""
+        return self.gap is not None and self.gap.base != "" and self.gap.generation == self.generation
+
+    @property
     def keys_bytes(self) -> int:
         """How large the keys are that people ordered and that wait."""
         return len(self.keys_ordered or "") + sum(len(order.keys) for order in self.to_repair)
@@ -156,7 +169,7 @@ class TableProgress:
         """A table's entry in the JSON of all."""
         entry = {"schema": table.schema, "name": table.name, **{name: getattr(self, name) for name in _FIELDS}}
         entry["to_repair"] = [order.to_json() for order in self.to_repair] or None
-        entry["gap"] = None if self.gap is None else asdict(self.gap)
+        entry["gap"] = None if self.gap is None else self.gap.to_json()
         return {name: value for name, value in entry.items() if value is not None or name not in _LATER_FIELDS}
 
     def to_status(self, table: TableId, rate_of_settings: int) -> dict[str, object]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from cdcflow.interleave.messages import Shape
-from cdcflow.interleave.progress import Progress, TableProgress
+from cdcflow.interleave.progress import Gap, Progress, TableProgress
 from cdcflow.model.position import Offset
 from cdcflow.model.table import Table, TableId
 
@@ -29,7 +29,8 @@ def _known(
             incarnation = getattr(tables[table], "incarnation", known.incarnation)
             same = known.state != "forgotten" and known.incarnation == incarnation
             # What changed while nobody captured it, or made it another table, is not in the log.
-            now = known if same else replace(known, whole_since=None).next_generation(next_offset, incarnation)
+            lost = replace(known, whole_since=None, gap=without_base(known.gap))
+            now = known if same else lost.next_generation(next_offset, incarnation)
             now = with_shape(now, tables[table])
         else:
             now = replace(known, state="forgotten", plan=None, cursor=None, keys_since=None, keys_ordered=None)
@@ -45,6 +46,11 @@ def _new(
         new = TableProgress("cancelled", 0, Offset(0), incarnation, reason="not requested: run a backfill")
         taken = new.next_generation(next_offset) if backfill_new else new
         yield table, with_shape(taken, tables[table])
+
+
+def without_base(gap: Gap | None) -> Gap | None:
+    """The gap of a table whose rows are not those of its base any more."""
+    return None if gap is not None and gap.base else gap
 
 
 def with_shape(known: TableProgress, shape: Shape) -> TableProgress:

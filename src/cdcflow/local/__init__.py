@@ -14,6 +14,7 @@
     engine      what it takes on, and what it declines
     live        tables with the log's tail folded over them, read and not merged
     comparing   the same, to be compared with their source
+    attaching   tables made of rows that were loaded another way; bases reads these
 
 Importing this package imports neither DuckDB nor what a format needs; what needs them says so when it is called.
 """
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from cdcflow.changelog.layout import Layout
+    from cdcflow.local.attaching import Attaching
     from cdcflow.local.engine import LocalEngine
+    from cdcflow.model.table import Table
     from cdcflow.verify.port import Comparer, Copy
     from cdcflow.warehouse.cut import Cut
     from cdcflow.warehouse.job import OnEdit
@@ -42,7 +45,17 @@ if TYPE_CHECKING:
     from cdcflow.warehouse.paths import Warehouse
     from cdcflow.warehouse.reports import MergeReport
 
-__all__ = ["comparer", "copy_of", "is_installed", "local_engine", "merge", "published_cut", "read_cut", "read_live"]
+__all__ = [
+    "attaching",
+    "comparer",
+    "copy_of",
+    "is_installed",
+    "local_engine",
+    "merge",
+    "published_cut",
+    "read_cut",
+    "read_live",
+]
 
 _NEEDS = {"delta": ("duckdb", "deltalake"), "iceberg": ("duckdb", "pyiceberg.catalog.sql")}
 """What the tables of each format need."""
@@ -94,6 +107,28 @@ def copy_of(layout: Layout, warehouse: Warehouse, engine: LocalEngine, *, of_log
     from cdcflow.local.comparing import LocalCopy
 
     return LocalCopy(layout, warehouse, engine, of_log=of_log, policies=policies)
+
+
+def table_with_base(
+    engine: LocalEngine,
+    warehouse: Path,
+    layout: Layout,
+    shape: Table,
+    path: str,
+    as_of: str | None,
+    *,
+    wide: bool = False,
+    known: str = "",
+) -> Attaching:
+    """A table that is to be made of the rows at a path. `known`: the base that the daemon knows of.
+
+    Raises:
+        ConfigurationError: the rows cannot be read.
+    """
+    from cdcflow.local.attaching import Attaching
+    from cdcflow.local.bases import opened
+
+    return Attaching(engine, warehouse, layout, shape, opened(path, as_of), wide=wide, known=known)
 
 
 def _check_installed(attempted: str, table_format: str) -> None:

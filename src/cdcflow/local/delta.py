@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -112,6 +112,20 @@ class DeltaTable(FileTable[File]):
             is_empty=self._log.is_short and not self._log.files(),
         )
 
+    @property
+    def features(self) -> frozenset[str]:
+        """What its readers must know."""
+        return frozenset(self._log.protocol.get("readerFeatures") or ())
+
+    @property
+    def is_partitioned(self) -> bool:
+        return bool(self._log.metadata.get("partitionColumns"))
+
+    def parts(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """These columns of all rows, file by file."""
+        for file in self._log.files():
+            yield self._read(file, columns)
+
     def newest_commit(self) -> Mapping[str, Any] | None:
         return ours(_info(self._log.actions(self._log.version) or []).get("userMetadata"))
 
@@ -175,6 +189,10 @@ class DeltaTable(FileTable[File]):
 
     def append(self, rows: pa.Table, metadata: Mapping[str, Any], app: str, version: int, keep: int) -> None:
         self._replace([], rows, metadata, app, version)
+
+    def load(self, parts: Iterable[pa.Table], metadata: Mapping[str, Any], app: str, version: int) -> None:
+        self._check_ours()
+        self._put("WRITE", [], [f for part in parts if len(part) for f in self._written(part)], metadata, app, version)
 
     def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
         self._replace(self._log.files(), rows, metadata, "", 0)
@@ -345,15 +363,28 @@ class DeltaTable(FileTable[File]):
         marked: Sequence[tuple[File, Numbers]] = (),
     ) -> None:
         self._check_ours()
+        written = [*self._marked(marked), *(self._written(new) if new is not None and len(new) else [])]
+        gone = [*old, *(file for file, _ in marked)]
+        self._put("MERGE" if gone else "WRITE", gone, written, metadata, app, version)
+
+    def _put(
+        self,
+        operation: str,
+        old: Sequence[File],
+        new: Sequence[File],
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+    ) -> None:
+        """A commit of files that are written already."""
         now = _now_ms()
-        actions = [self._said("MERGE" if old or marked else "WRITE", metadata)]
+        actions = [self._said(operation, metadata)]
         if app:
             actions.append({"txn": {"appId": app, "version": version, "lastUpdated": now}})
-        actions += [file.removed(now) for file in [*old, *(file for file, _ in marked)]]
-        written = [*self._marked(marked), *(self._written(new) if new is not None and len(new) else [])]
-        if written:
+        actions += [file.removed(now) for file in old]
+        if new:
             sync_folder(self._folder)
-        self._log.commit([*actions, *(file.added() for file in written)])
+        self._log.commit([*actions, *(file.added() for file in new)])
 
     def _marked(self, marked: Sequence[tuple[File, Numbers]]) -> list[File]:
         """Files with the rows that are gone of them."""

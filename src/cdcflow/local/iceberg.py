@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -261,6 +262,17 @@ class IcebergTable(FileTable[FileScanTask]):
             if old:
                 ExpireSnapshots(change).by_ids(old).commit()
 
+    def load(self, parts: Iterable[pa.Table], metadata: Mapping[str, Any], app: str, version: int) -> None:
+        table = self._table
+        with self._changing() as change:
+            said = _summary(table, metadata, app, version)
+            with change.update_snapshot(snapshot_properties=said).merge_append() as producer:
+                for part in parts:
+                    _check_written(part)
+                    # Each part's files have a name of their own.
+                    for file in _dataframe_to_data_files(change.table_metadata, part, table.io, write_uuid=uuid4()):
+                        producer.append_data_file(file)
+
     def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
         old = self._old(keep)
         with self._changing() as change:
@@ -396,13 +408,7 @@ class IcebergTable(FileTable[FileScanTask]):
         if new is not None:
             _check_written(new)
         table = self._table
-        known = dict(_transactions(table, table.current_snapshot()))
-        if app:
-            known[app] = version
-        said = {
-            COMMITTED: json.dumps(metadata, separators=(",", ":")),
-            TRANSACTIONS: json.dumps(known, separators=(",", ":")),
-        }
+        said = _summary(table, metadata, app, version)
         producer: Replaced | _MergeAppendFiles
         if old or marked:
             producer = self._replaced(Replaced(change, table, said), old, marked)
@@ -442,6 +448,17 @@ def _check_written(rows: pa.Table) -> None:
         low, high = (end.as_py() for end in found)
         if low is not None and (low < ends[0] or high > ends[1]):
             raise HandOver(f"its column {name} has dates before the year 1 or after 9999, which only Spark writes")
+
+
+def _summary(table: Table, metadata: Mapping[str, Any], app: str, version: int) -> dict[str, str]:
+    """What a new snapshot says of us."""
+    known = dict(_transactions(table, table.current_snapshot()))
+    if app:
+        known[app] = version
+    return {
+        COMMITTED: json.dumps(metadata, separators=(",", ":")),
+        TRANSACTIONS: json.dumps(known, separators=(",", ":")),
+    }
 
 
 def _version(snapshot: IcebergSnapshot | None) -> int:

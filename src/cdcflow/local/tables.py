@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Generic, Protocol, TypeVar
@@ -201,6 +201,10 @@ class FileTable(ABC, Generic[_File]):
     def append(self, rows: pa.Table, metadata: Mapping[str, Any], app: str, version: int, keep: int) -> None:
         """Add rows in one commit, to a table of which only the newest `keep` versions are needed. Rows have the
         table's schema."""
+
+    @abstractmethod
+    def load(self, parts: Iterable[pa.Table], metadata: Mapping[str, Any], app: str, version: int) -> None:
+        """Add rows in one commit, as `append`, of which only one part is in memory at a time."""
 
     @abstractmethod
     def _has(self, app: str, version: int) -> bool:

@@ -11,6 +11,9 @@ source a new one. A generation that is under way, or was given up, takes nothing
 
 Where changes were lost and a table's rows were kept, it is folded on as before, and counts as whole again when a
 comparison has shown that it is right, or a later generation is done.
+
+So it is with a table that has a base: its rows were loaded another way, and the log does not have them. It has no floor
+until a later generation is done, and only the table that has these very rows can be whole.
 """
 
 from __future__ import annotations
@@ -20,7 +23,10 @@ from dataclasses import dataclass
 
 ACTIVE = frozenset(("waiting", "reading", "paused"))
 IN_DOUBT = "in doubt"
-"""Said of a table in the place of its state: changes of it were lost, and no comparison has shown that it is right."""
+"""Said of a table in the place of its state: changes of it were lost, or it has a base, and no comparison has shown
+that it is right."""
+WITHOUT_BASE = "without its base"
+"""The same: the log has only what changed since the table got a base, and the base is not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,8 @@ class Backfill:
     """From this offset on up to the other one (exclusive; 0: there is none yet) a row may be one that a lost change has
     changed."""
     in_doubt: bool = False
+    base: str = ""
+    """What the table must have, because the log has not: the rows of this name ("": the log has all of them)."""
 
     @classmethod
     def of(cls, entry: Mapping[str, object]) -> Backfill:
@@ -53,6 +61,7 @@ class Backfill:
             whole if isinstance(whole, int) else None,
             (int(gap["offset"]), int(gap.get("until") or 0)) if isinstance(gap, Mapping) else None,
             isinstance(gap, Mapping) and gap.get("proven") is None,
+            str(gap.get("base", "")) if isinstance(gap, Mapping) else "",
         )
 
     @property
@@ -62,7 +71,12 @@ class Backfill:
     @property
     def floor(self) -> int | None:
         """The offset from which on the log has every row of the table; None: there is none yet."""
-        return self.since if self.is_done else self.whole_since
+        return self.since if self.is_done and not self.base else self.whole_since
+
+    @property
+    def needs_base(self) -> bool:
+        """Whether a table that is made of the log alone would lack rows, and go on to."""
+        return self.base != "" and self.state not in ACTIVE
 
     @property
     def finished(self) -> int:
@@ -72,21 +86,26 @@ class Backfill:
             return 0
         return self.generation if self.floor == self.since else self.generation - 1
 
-    def is_whole(self, begun: int) -> bool:
-        """Whether a table that was folded from offset `begun` on has every row, and changes of none were lost."""
-        return self._has_all(begun) and not self.in_doubt
+    def is_whole(self, begun: int, base: str = "") -> bool:
+        """Whether a table that was folded from offset `begun` on, onto the rows of this name ("": onto none), has every
+        row, and changes of none were lost."""
+        return self._has_all(begun, base) and not self.in_doubt
 
-    def state_of(self, begun: int) -> str:
+    def state_of(self, begun: int, base: str = "") -> str:
         """What is said of such a table: in doubt where nothing else keeps it from being whole."""
-        return IN_DOUBT if self.in_doubt and self._has_all(begun) else self.state
+        if self._has_all(begun, base):
+            return IN_DOUBT if self.in_doubt else self.state
+        return WITHOUT_BASE if self.base and self.is_done else self.state
 
     def stays_whole(self, *, complete: bool, state: str) -> tuple[bool, str]:
         """Whether a table is whole to which nothing has come since it was, or was not, and what is said of it."""
-        if self.floor is None or not (complete or state == IN_DOUBT):
+        if (self.floor is None and not self.base) or not (complete or state == IN_DOUBT):
             return False, self.state
         return not self.in_doubt, IN_DOUBT if self.in_doubt else self.state
 
-    def _has_all(self, begun: int) -> bool:
+    def _has_all(self, begun: int, base: str) -> bool:
+        if self.base and self.base == base:
+            return True
         return self.floor is not None and begun <= self.floor
 
     def beginnings(self) -> tuple[int, ...]:

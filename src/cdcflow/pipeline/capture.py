@@ -341,6 +341,7 @@ class Capture:
         known_until: str | None = None,
         position: str | None = None,
         epoch: int | None = None,
+        base: str | None = None,
         priority: int | None = None,
         rows_per_second_max: int | None = None,
         reset: bool = False,
@@ -362,7 +363,7 @@ class Capture:
                 return self._pause_capture(asked_by)
             case "resume-capture":
                 return self._resume_capture(asked_by)
-        told = Arguments(keys, where, known_until, position, epoch, priority, rows_per_second_max, reset)
+        told = Arguments(keys, where, known_until, position, epoch, base, priority, rows_per_second_max, reset)
         orders = orders_of(self._running(op, asked_by, tables), op, tables, told)
         return self._answer_of(self._given(self._commands.new(op, asked_by, orders, told.details(orders))))
 

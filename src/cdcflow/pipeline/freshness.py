@@ -242,7 +242,8 @@ def _unread(table: TableId, progress: Progress) -> str | None:
     """Why a table has not all of its rows, however fresh its changes are."""
     known = progress.tables.get(table)
     if known is not None and known.in_doubt:
-        return f"changes of it were lost, and its rows are in doubt; run `cdcflow repair {table}`"
+        why = "it was attached" if known.has_base else "changes of it were lost"
+        return f"{why}, and its rows are in doubt; run `cdcflow repair {table}`"
     if known is None or known.state == "done" or known.whole_since is not None:
         return None
     return f"its existing rows are not all in the log ({known.state})"

@@ -6,7 +6,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Order, Outcome, Pause, Proven, Repair, Reread, Resume
+from cdcflow.interleave.messages import (
+    Adjust,
+    Attach,
+    Backfill,
+    Cancel,
+    Order,
+    Outcome,
+    Pause,
+    Proven,
+    Repair,
+    Reread,
+    Resume,
+)
 from cdcflow.model.change import KeySet
 from cdcflow.model.keytexts import keys_of
 from cdcflow.model.table import Table, TableId
@@ -24,6 +36,7 @@ class Arguments:
     known_until: str | None = None
     position: str | None = None
     epoch: int | None = None
+    base: str | None = None
     priority: int | None = None
     rows_per_second_max: int | None = None
     reset: bool = False
@@ -38,6 +51,7 @@ class Arguments:
             "by_predicate": True if self.where is not None else None,
             "known_until": self.known_until,
             "position": self.position,
+            "base": self.base,
         }
         return {name: value for name, value in found.items() if value is not None}
 
@@ -67,10 +81,12 @@ def orders_of(attempt: Attempt, op: str, names: Sequence[str], told: Arguments) 
             return (_repair(attempt, names, ids, told),)
         case "proven":
             return (_proven(names, ids, told),)
+        case "attach":
+            return (_attach(attempt, names, ids, told),)
         case _:
             raise ConfigurationError(
                 f"unknown request {op!r}",
-                remedy="use backfill, pause, resume, cancel, adjust, reread, repair or proven",
+                remedy="use backfill, pause, resume, cancel, adjust, reread, repair, proven or attach",
                 runbook="settings",
             )
 
@@ -121,7 +137,23 @@ def _proven(names: Sequence[str], ids: Sequence[TableId], told: Arguments) -> Pr
             remedy=f"run `cdcflow repair {ids[0]}`, which compares it and says so",
             runbook="order-refused",
         )
-    return Proven(ids[0], told.position, told.epoch)
+    return Proven(ids[0], told.position, told.epoch, told.base or "")
+
+
+def _attach(attempt: Attempt, names: Sequence[str], ids: Sequence[TableId], told: Arguments) -> Attach:
+    if len(names) != 1 or not told.base:
+        raise ConfigurationError(
+            "attaching a table: name one table, and its base",
+            remedy=f"run `cdcflow attach {ids[0]} --from PATH`, which writes the base and says so",
+            runbook="order-refused",
+        )
+    if not _table(attempt, ids[0]).key:
+        raise ConfigurationError(
+            f"attaching {ids[0]}: it has no key to name the rows by that differ",
+            remedy=f"run `cdcflow backfill {ids[0]}` to read all of it",
+            runbook="order-refused",
+        )
+    return Attach(ids[0], told.base)
 
 
 def _table(attempt: Attempt, wanted: TableId) -> Table:

@@ -39,7 +39,7 @@ def without_orders(source: Mapping[str, str]) -> dict[str, str]:
 
 def is_kept(known: TableProgress | None) -> bool:
     """Whether a table stays as it is behind a gap, in doubt."""
-    return known is not None and known.in_doubt and known.state == "done" and known.whole_since is not None
+    return known is not None and known.in_doubt and known.state == "done" and _has_all(known)
 
 
 def in_doubt(after: Checkpoint, before: str, tables: Iterable[Table]) -> dict[str, object]:
@@ -49,13 +49,21 @@ def in_doubt(after: Checkpoint, before: str, tables: Iterable[Table]) -> dict[st
     known = Progress.from_json(after.progress)
     found = {}
     for table, now in known.tables.items():
-        if table in keyed and now.state == "done" and not now.whole and now.whole_since is not None:
+        if table in keyed and now.state == "done" and not now.whole and _has_all(now):
             began = now.gap.before if now.gap is not None and now.in_doubt else before
-            gap = Gap(after.next_offset, now.generation, after.epoch, began, after.position or "")
+            gap = Gap(after.next_offset, now.generation, after.epoch, began, after.position or "", base=_base(now))
             found[table] = replace(now, gap=gap)
         else:
             found[table] = _unread(now)
     return replace(known, tables=found).to_json()
+
+
+def _has_all(known: TableProgress) -> bool:
+    return known.whole_since is not None or known.has_base
+
+
+def _base(known: TableProgress) -> str:
+    return "" if known.gap is None else known.gap.base
 
 
 def unread(progress: Mapping[str, object]) -> dict[str, object]:

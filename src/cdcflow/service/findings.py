@@ -156,9 +156,12 @@ def _tables(status: Mapping[str, Any]) -> Iterator[Remark]:
             text, _, remedy = str(found).rpartition("; ")
             yield Remark("error", f"In {name} {text}.", f"{remedy[0].upper()}{remedy[1:]}.", name)
         if (gap := fields.get("gap")) is not None and gap["proven"] is None:
+            lost = f"Changes of {name} were lost behind {gap['before'].partition(';')[0]}, and its rows are in doubt."
             yield Remark(
                 "warning",
-                f"Changes of {name} were lost behind {gap['before'].partition(';')[0]}, and its rows are in doubt.",
+                f"{name} was attached, and its rows are in doubt until they were compared."
+                if gap.get("base")
+                else lost,
                 f"Run `cdcflow repair {name}`.",
                 name,
             )

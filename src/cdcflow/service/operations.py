@@ -84,6 +84,15 @@ OPERATIONS: Mapping[str, Operation] = {
                 Argument("tables", "tables", "One table, as schema.table.", required=True),
                 Argument("position", "text", "Up to here in the source's log it is equal.", required=True),
                 Argument("epoch", "count", "Of the log's newest cut when the comparison began.", required=True),
+                Argument("base", "text", "Of a table with a base: which one it was."),
+            ),
+        ),
+        Operation(
+            "attach",
+            "Do not read the existing rows of a table: they were loaded another way, and are in doubt until compared.",
+            (
+                Argument("tables", "tables", "One table, as schema.table.", required=True),
+                Argument("base", "text", "A name for these rows, which the table in the warehouse has.", required=True),
             ),
         ),
         Operation(

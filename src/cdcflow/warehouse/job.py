@@ -316,16 +316,15 @@ class _Run:
         if came_to != expected and table not in self._ahead:
             raise overtaken(table, came_to, self._cut)  # what it is now is not what it was at our cut
         self._ids[table], self._modes[table] = after.id, mode
-        known = self._positions.backfill(table)
-        begun = int(after.properties.get(statement.BEGUN_PROPERTY, "0"))
+        complete, state = self._positions.standing(table, after)
         report = TableReport(
             name=str(table),
             changes=sum(f.file.rows for f in files),
             version=after.version,
-            complete=known.is_whole(begun),
+            complete=complete,
             seconds=time.monotonic() - began,
             edits=tuple(edits),
-            state=known.state_of(begun),
+            state=state,
             engine=engine.name if files else "",
         )
         if report.changes:

@@ -28,7 +28,7 @@ import structlog
 from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.merge import live as sql
-from cdcflow.merge import statement, versions
+from cdcflow.merge import versions
 from cdcflow.merge.evolution import Evolution, evolve
 from cdcflow.merge.format import Format
 from cdcflow.merge.modes import CURRENT, ModeRules, decided
@@ -328,18 +328,17 @@ class _View(Generic[Rows]):
         if entry is None:
             mode = decided(table, None, policy.mode, policy.history_columns)
             since, before, start = self._positions.beginning(table, mode), None, 0
-            begun = since
+            complete, state = known.is_whole(since), known.state_of(since)
         else:
             before = self._snapshot(there, table, entry)
             mode = decided(table, before.properties, policy.mode, policy.history_columns)
             self._positions.see(table, before)
             start = self._start
             since = self._positions.behind(table, start, mode)
-            begun = int(before.properties.get(statement.BEGUN_PROPERTY, "0"))
+            complete, state = self._positions.standing(table, before)
         files = self._log.files(table, start, since)
         range_ = TableRange(table, before, files, start, policy=policy, mode=mode, is_new=before is None)
         range_ = self._positions.swept_by(range_, since)
-        complete, state = known.is_whole(begun), known.state_of(begun)
         if entry is not None and not files and not range_.sweep:
             complete, state = known.stays_whole(complete=entry.complete, state=entry.state)
         if mode.ends is not None:

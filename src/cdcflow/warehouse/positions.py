@@ -18,6 +18,7 @@ from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.standing import Backfill
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import Table, TableId
+from cdcflow.warehouse.attaching import Attached, lacks_base
 from cdcflow.warehouse.cut import Cut, CutTable
 from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import CurrentTable, Snapshot
@@ -93,7 +94,7 @@ class Positions:
     def empty_shape(self, table: TableId) -> Table | None:
         """What a table looks like that has no row in the log; None: it may have had some, which have expired."""
         floor = self.backfill(table).floor
-        shape = self._without_rows.get(table)
+        shape = None if self.backfill(table).needs_base else self._without_rows.get(table)
         known = shape is not None and (self._whole.reaches(0) or (floor is not None and self._whole.has(floor)))
         return shape if known else None
 
@@ -117,7 +118,7 @@ class Positions:
 
     def history_lost(self, table: TableId) -> HistoryLost:
         """The error of a table that is to be made anew and has no row in the log."""
-        return self._whole.history_lost(table, 0)
+        return lacks_base(table) if self.backfill(table).needs_base else self._whole.history_lost(table, 0)
 
     def see(self, table: TableId, found: Snapshot | None) -> None:
         """A table's snapshot, as it was just looked at."""
@@ -145,7 +146,21 @@ class Positions:
     def sweep_due(self, table: TableId) -> int:
         """The offset before which rows go that nothing touched since; 0: none is to go."""
         known = self.backfill(table)
-        return known.floor or 0 if known.finished > self.swept(table) else 0
+        floor = known.floor or 0 if known.finished > self.swept(table) else 0
+        # Its base came after what an older backfill has read.
+        return floor if floor >= self._attached_at(table) else 0
+
+    def _attached_at(self, table: TableId) -> int:
+        there = self._there.get(table)
+        attached = None if there is None else Attached.of(there.properties)
+        return 0 if attached is None else attached.since
+
+    def standing(self, table: TableId, there: Snapshot) -> tuple[bool, str]:
+        """Whether a table that is there has every row, and what is said of it."""
+        known, attached = self.backfill(table), Attached.of(there.properties)
+        begun = int(there.properties.get(statement.BEGUN_PROPERTY, "0"))
+        base = "" if attached is None else attached.base
+        return known.is_whole(begun, base), known.state_of(begun, base)
 
     def swept_by(self, range_: TableRange, since: int) -> TableRange:
         """The range with what backfills make of rows that they did not find. `since`: the offset before which nothing
@@ -231,7 +246,7 @@ class Positions:
             HistoryLost: the log does not reach back to where the table is.
         """
         start = self.position(there, table, before)
-        if before is None or not start:
+        if before is None or not (start or self.app(table) in before.transactions):
             return start, self.beginning(table, mode)
         return start, self.behind(table, start, mode)
 
@@ -256,10 +271,13 @@ class Positions:
         Raises:
             CannotFollow, HistoryLost: as `start` does.
         """
+        known = Backfill.of(self._newest_backfills.get(str(table), {}))
+        if known.needs_base:
+            raise lacks_base(table)
         if not self._whole.files(table, 0):
             return 0  # it was made without a row
         refused: CdcflowError = self._whole.history_lost(table, 0)
-        beginnings = Backfill.of(self._newest_backfills.get(str(table), {})).beginnings()
+        beginnings = known.beginnings()
         if mode.keeps_changes or mode.ends is not None:
             beginnings = (self._whole.beginning, *beginnings)
         for offset in beginnings:

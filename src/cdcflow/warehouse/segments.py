@@ -307,9 +307,27 @@ def backfills(log: Range, newest: Checkpoint | None = None) -> Mapping[str, Mapp
     if newest is None and log.layout.journal_offsets():
         newest = newest_checkpoint(log.layout)
     if newest is not None and newest.next_offset == checkpoint.next_offset:
-        checkpoint = newest
+        return _tables_of(newest)
+    found = _tables_of(checkpoint)
+    return found if newest is None else {**found, **dict(_attached(found, _tables_of(newest), checkpoint.next_offset))}
+
+
+def _tables_of(checkpoint: Checkpoint) -> dict[str, Mapping[str, Any]]:
     found = checkpoint.progress.get("tables", {})
     return found if isinstance(found, dict) else {}
+
+
+def _attached(
+    before: Mapping[str, Mapping[str, Any]], newest: Mapping[str, Mapping[str, Any]], next_offset: int
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The tables that have a base of which their newest sealed row does not know yet, as they were when they got it:
+    what is known of them since is about later rows."""
+    for name, entry in newest.items():
+        gap = entry.get("gap") or {}
+        known = (before.get(name) or {}).get("gap") or {}
+        if gap.get("base") and gap["offset"] <= next_offset and known.get("base") != gap["base"]:
+            then = {"state": "done", "generation": gap["generation"], "since": gap["offset"], "whole_since": None}
+            yield name, {**entry, **then, "gap": {**gap, "proven": None, "until": None}}
 
 
 def without_rows(found: Mapping[str, Mapping[str, Any]]) -> dict[TableId, Table]:

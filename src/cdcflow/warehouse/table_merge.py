@@ -141,7 +141,7 @@ class TableMerge:
         if evolution.before is None:
             source = json.dumps(self._positions.source(table), separators=(",", ":"))
             self._make(evolution.target, source, self._since)
-        elif before is not None and not before.transactions.get(self._app):
+        elif before is not None and self._app not in before.transactions:
             self._there.begin(self._since, self._metadata())
         for act in evolution.acts():
             once = statement.transaction(act, evolution.target.incarnation)

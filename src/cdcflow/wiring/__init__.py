@@ -3,6 +3,7 @@
 The commands, the demo and a program that embeds cdcflow begin here with a `Config`.
 """
 
+from cdcflow.wiring.attaching import attached
 from cdcflow.wiring.capturing import (
     capture,
     capture_settings,
@@ -33,6 +34,7 @@ from cdcflow.wiring.verifying import verified
 from cdcflow.wiring.warehouses import engines, merge_layout, policies, reading_engine, tier, upkeep_policy, warehouse
 
 __all__ = [
+    "attached",
     "capture",
     "capture_settings",
     "control_table",

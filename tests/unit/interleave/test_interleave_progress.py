@@ -12,13 +12,14 @@ import pytest
 from cdcflow.interleave.backlog import Backlog
 from cdcflow.interleave.delivered import Delivered
 from cdcflow.interleave.limits import Limits
-from cdcflow.interleave.messages import Planned, PlanTable, Proven
+from cdcflow.interleave.messages import Attach, Planned, PlanTable, Proven
 from cdcflow.interleave.orders import outcome_of
 from cdcflow.interleave.progress import Gap, Progress, TableProgress
 from cdcflow.model.change import KeySet
-from cdcflow.model.position import Offset
+from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, Token
 from cdcflow.model.table import Column, Table, TableId, table_from_text
 from cdcflow.model.types import ColumnType
+from cdcflow.pipeline import reread
 
 ORDERS = TableId("public", "orders")
 ORDERS_TABLE = Table(ORDERS, 7, (Column("id", 1, ColumnType("bigint", pa.int64())),), ("id",))
@@ -218,3 +219,87 @@ def test_what_a_table_without_rows_looks_like_stands_in_the_log_until_a_row_of_i
     assert "shape" not in READING.to_json(ORDERS)
     forgotten = Backlog(again, {}, Limits(), Offset(1), {})
     assert forgotten.progress.tables[ORDERS].shape is None
+
+
+BASE = Gap(Offset(50), generation=4, epoch=1, before="", after="0/9", base="b1")
+ATTACHED = TableProgress("done", 4, Offset(50), incarnation=7, exhausted=True, gap=BASE)
+
+
+@pytest.mark.parametrize(
+    ("known", "outcome"),
+    [
+        (READING, "attached"),
+        (replace(READING, state="waiting", plan=None), "attached"),
+        (replace(READING, state="paused"), "attached"),
+        (replace(READING, state="cancelled"), "attached"),
+        (replace(READING, state="failed"), "attached"),
+        (ATTACHED, "attached"),
+        (replace(READING, state="done", whole_since=Offset(77)), "refused"),
+        (IN_DOUBT, "refused"),
+        (replace(READING, state="forgotten"), "refused"),
+    ],
+)
+def test_a_table_gets_a_base_where_the_log_does_not_have_all_of_its_rows(known: TableProgress, outcome: str) -> None:
+    """Who has all rows in the log needs no others."""
+    assert outcome_of(Attach(ORDERS, "b2"), ORDERS, known).outcome == outcome
+
+
+def test_a_table_with_a_base_is_not_read_and_its_repairs_do_not_make_it_whole_in_the_log() -> None:
+    """What was asked of the source before comes too late, and nothing but keys is read."""
+    backlog = taken_up(replace(READING, incarnation=7))
+    backlog.attach(ORDERS, "b1", Epoch(1), Offset(90), "0/9")
+    found = backlog.progress.tables[ORDERS]
+    assert (found.state, found.generation, found.in_doubt, found.has_base, found.active) == (
+        "done",
+        4,
+        True,
+        True,
+        False,
+    )
+    assert list(backlog.turns(0)) == []
+    backlog.order_repair(ORDERS, KeySet(pa.table({"id": [1]})), None, Offset(95))
+    asked = backlog.plan(ORDERS, Offset(95), Delivered(np.array([], np.uint64), 10))
+    assert asked is not None
+    assert backlog.planned(Planned(ORDERS, 3, "old", 1, 1, ORDERS_TABLE)) == "late"
+    assert backlog.planned(Planned(ORDERS, 4, "new", 1, 1, ORDERS_TABLE)) == "taken"
+    chunk = backlog.chunk(ORDERS, Token("low"))
+    assert chunk is not None
+    assert (chunk.kind, chunk.repairs) == ("keys", True)
+    backlog.stop(ORDERS, "done")
+    assert backlog.progress.tables[ORDERS].whole_since is None
+    assert backlog.progress.tables[ORDERS].has_base
+    backlog.begin_generation(ORDERS, Offset(99))
+    backlog.stop(ORDERS, "done")
+    found = backlog.progress.tables[ORDERS]
+    assert (found.gap, found.whole_since) == (None, 99)
+
+
+def test_a_base_survives_its_json_and_goes_with_its_table() -> None:
+    """Another table of the same name has other rows."""
+    progress = Progress({ORDERS: ATTACHED})
+    assert Progress.from_json(json.loads(json.dumps(progress.to_json()))) == progress
+    assert taken_up(ATTACHED).progress.tables[ORDERS].gap == BASE
+    assert taken_up(ATTACHED, incarnation=8).progress.tables[ORDERS].gap is None
+    forgotten = taken_up(ATTACHED, captured=False).progress.tables[ORDERS]
+    assert taken_up(forgotten).progress.tables[ORDERS].gap is None, "nobody captured it for a while"
+
+
+def test_only_a_comparison_of_its_own_base_proves_a_table() -> None:
+    """A table that got another base meanwhile is as much in doubt as before."""
+    assert outcome_of(Proven(ORDERS, "0/9", 1, "b1"), ORDERS, ATTACHED).outcome == "proven"
+    assert outcome_of(Proven(ORDERS, "0/9", 1, "b0"), ORDERS, ATTACHED).outcome == "refused"
+    assert outcome_of(Proven(ORDERS, "0/9", 1), ORDERS, ATTACHED).outcome == "refused"
+
+
+def test_a_gap_behind_a_base_keeps_the_base() -> None:
+    """`--keep-rows` keeps rows that were loaded another way, too; without it all are read anew."""
+    proven = replace(ATTACHED, gap=replace(BASE, proven="0/8", until=Offset(60)))
+    after = Checkpoint(
+        position=Position("0/20"), next_offset=Offset(70), next_transaction=5, cut=3, epoch=Epoch(2),
+        progress=Progress({ORDERS: proven}).to_json(),
+    )  # fmt: skip
+    found = Progress.from_json(reread.in_doubt(after, "0/10", [ORDERS_TABLE])).tables[ORDERS]
+    assert (found.state, found.in_doubt, found.has_base) == ("done", True, True)
+    assert reread.is_kept(found)
+    anew = Progress.from_json(reread.unread(after.progress)).tables[ORDERS]
+    assert (anew.state, anew.gap) == ("waiting", None)

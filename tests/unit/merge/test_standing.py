@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cdcflow.merge.standing import IN_DOUBT, Backfill
+from cdcflow.merge.standing import IN_DOUBT, WITHOUT_BASE, Backfill
 
 
 def backfill(state: str, since: int, whole_since: int | None = None, generation: int = 2) -> Backfill:
@@ -112,3 +112,35 @@ def test_a_table_to_which_nothing_came_is_in_doubt_and_out_of_it_all_the_same(
 ) -> None:
     """Most tables of a gap that was short did not change in it, nor later."""
     assert known.stays_whole(complete=before[0], state=before[1]) == now
+
+
+def with_base(state: str, base: str = "b1", whole_since: int | None = None, proven: str | None = "0/9") -> Backfill:
+    gap = {"offset": 50, "generation": 2, "before": "", "proven": proven, "until": 60, "base": base}
+    return Backfill.of({"state": state, "generation": 2, "since": 50, "whole_since": whole_since, "gap": gap})
+
+
+@pytest.mark.parametrize(
+    ("known", "base", "whole", "state"),
+    [
+        (with_base("done"), "b1", True, "done"),
+        (with_base("done", proven=None), "b1", False, IN_DOUBT),
+        (with_base("done"), "", False, WITHOUT_BASE),
+        (with_base("done"), "b2", False, WITHOUT_BASE),
+        (with_base("reading"), "b1", True, "reading"),
+        (with_base("reading"), "", False, "reading"),
+    ],
+)
+def test_only_a_table_with_the_base_that_the_daemon_knows_is_whole(
+    known: Backfill, base: str, whole: bool, state: str
+) -> None:
+    """Of the log alone it would lack most of its rows, and with another base have other ones."""
+    assert (known.is_whole(0, base), known.state_of(0, base)) == (whole, state)
+    assert (known.floor, known.finished) == (None, 0), "nothing of it is swept"
+
+
+def test_a_table_with_a_base_needs_it_until_all_of_it_is_being_read() -> None:
+    """A backfill makes the table of the log alone, once it is done."""
+    assert [with_base(state).needs_base for state in ("done", "cancelled", "forgotten")] == [True] * 3
+    assert not with_base("reading").needs_base
+    assert with_base("done").stays_whole(complete=True, state="done") == (True, "done")
+    assert with_base("done", proven=None).stays_whole(complete=False, state=IN_DOUBT) == (False, IN_DOUBT)

@@ -1,0 +1,86 @@
+"""`cdcflow attach`: take over a table that was loaded another way, without reading it again."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from cdcflow.cli import output
+from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath
+from cdcflow.config import Config, load
+from cdcflow.errors import ConfigurationError
+from cdcflow.service.control import ask
+
+ANSWER_WITHIN_S = 75
+
+
+def attach(
+    table: Annotated[str, typer.Argument(help="As schema.table.")],
+    from_: Annotated[str, typer.Option("--from", help="A Delta table, a Parquet file, or a folder of Parquet files.")],
+    as_of: Annotated[
+        str | None, typer.Option(help="Of a Delta table: the version to take, or the time, as 2026-01-31T12:00:00Z.")
+    ] = None,
+    config: ConfigPath = DEFAULT_CONFIG,
+) -> None:
+    """Take over a table that was loaded another way, such as a dump or a copy by Spark.
+
+    Its rows become the table in the warehouse, and the daemon does not read them. The table is in doubt until
+    `cdcflow repair` has compared it with the source and mended the rows that differ.
+    """
+    from cdcflow import wiring
+    from cdcflow.cli.events import send_structlog_to
+
+    settings = load(config)
+    send_structlog_to(sys.stderr)
+    _check(settings, table)
+    report = wiring.attached(settings, table, from_, as_of, lambda base: _order(settings, table, base))
+    if report.rows is None:
+        typer.echo(f"{table} has its base already")
+    else:
+        typer.echo(f"{table}: {output.number(report.rows)} rows of {report.said} are its base")
+        if report.left_out:
+            typer.echo(f"left out, because the table has no such columns: {', '.join(report.left_out)}")
+    typer.echo(f"next: run `cdcflow merge`, then `cdcflow repair {table}`")
+
+
+def _check(settings: Config, table: str) -> None:
+    """Before anything is read: whether the daemon would take the order."""
+    status = ask(settings.log.folder, {"op": "status"})
+    if status is None:
+        raise _no_daemon(table)
+    known = (status.get("tables") or {}).get(table)
+    if known is None or known.get("state") == "forgotten":
+        raise ConfigurationError(
+            f"attaching {table}: the daemon does not capture a table of that name",
+            remedy="name it as schema.table, and have `source.tables` select it",
+            runbook="table-not-found",
+        )
+    if known.get("state") == "done" and not (known.get("gap") or {}).get("base"):
+        raise _refused(table, f"the log has every row of {table} already, and a merge makes the table of them")
+
+
+def _order(settings: Config, table: str, base: str) -> None:
+    answer = ask(settings.log.folder, {"op": "attach", "tables": [table], "base": base}, timeout_s=ANSWER_WITHIN_S)
+    if answer is None:
+        raise _no_daemon(table)
+    outcome = answer["tables"][table]
+    if outcome["outcome"] != "attached":
+        raise _refused(table, outcome.get("reason") or outcome["outcome"])
+
+
+def _refused(table: str, why: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"attaching {table}: {why}",
+        remedy=f"run `cdcflow merge`, and `cdcflow repair {table}` if you doubt its rows",
+        runbook="attach",
+    )
+
+
+def _no_daemon(table: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"attaching {table}: no daemon runs on this log, and it must know not to read the table",
+        remedy="start `cdcflow run`, then attach again",
+        runbook="no-daemon",
+    )

@@ -1,0 +1,130 @@
+"""What takes a table over that was loaded another way."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+from cdcflow.changelog.layout import Layout
+from cdcflow.config import Config, FileLog
+from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.interleave.progress import Gap, Progress
+from cdcflow.merge.standing import Backfill
+from cdcflow.model.table import Table, TableId
+from cdcflow.ports import Comparable, LogReader
+from cdcflow.wiring.capturing import open_source
+from cdcflow.wiring.logs import log_reader, sealed_layout
+from cdcflow.wiring.warehouses import policies, warehouse
+
+if TYPE_CHECKING:
+    from cdcflow.local.attaching import Report
+
+DURABLE_WAIT_S = 75.0
+"""So long the log may take to keep the order."""
+SEAL_WAIT_S = 5.0
+_LOOK_S = 0.1
+
+
+def attached(config: Config, name: str, path: str, as_of: str | None, order: Callable[[str], None]) -> Report:
+    """Make the table of that name of the rows at a path. `order` has the daemon know that it has this base.
+
+    Raises:
+        ConfigurationError: it cannot be done; the message says why, and what to do.
+        SinkUnavailable: a merge is at work.
+    """
+    from cdcflow import local
+    from cdcflow.warehouse.formats import format_for
+
+    _check_mode(config, name)
+    place = warehouse(config)
+    if not place.is_local or config.merge.catalog is not None:
+        raise ConfigurationError(
+            f"attaching {name}: only tables in a folder of this machine are written without Spark",
+            remedy=f"run `cdcflow backfill {name}` to read all of it",
+            runbook="attach",
+        )
+    chosen = format_for(place, config.merge.format)
+    reader = log_reader(config)
+    shape = _shape(config, reader, name)
+    known = _gap(reader, shape.id)
+
+    def ordered(base: str) -> int:
+        order(base)
+        return _heard_of(reader, shape.id, base)
+
+    with closing(local.local_engine(place.folder, chosen)) as engine:
+        is_wide = policies(config).of(name).readable == "wide"
+        base = "" if known is None else known.base
+        layout = sealed_layout(config)
+        made = local.table_with_base(engine, place.folder, layout, shape, path, as_of, wide=is_wide, known=base)
+        report = made.run(ordered)
+    if isinstance(config.log, FileLog):
+        _wait_until_sealed(layout, shape.id, config.log.seal.age_max + SEAL_WAIT_S)
+    return report
+
+
+def _wait_until_sealed(layout: Layout, table: TableId, wait_s: float) -> None:
+    """So that the next merge knows of the base, and does not say that the table is still being read."""
+    from cdcflow.warehouse.segments import backfills, sealed
+
+    until = time.monotonic() + wait_s
+    while time.monotonic() < until:
+        log = sealed(layout)
+        if log.newest is not None and Backfill.of(backfills(log).get(str(table), {})).base:
+            return
+        time.sleep(_LOOK_S)
+
+
+def _check_mode(config: Config, name: str) -> None:
+    mode = policies(config).of(name).mode
+    if mode not in (None, "current"):
+        raise ConfigurationError(
+            f"attaching {name}: it has mode {mode}, and only a table of mode current can have a base",
+            remedy=f'give it another mode (merge.tables.each: {{"{name}": {{mode: current}}}}), or run'
+            f" `cdcflow backfill {name}` to read all of it",
+            runbook="attach",
+        )
+
+
+def _shape(config: Config, reader: LogReader, name: str) -> Table:
+    source = open_source(config)
+    if not isinstance(source, Comparable):
+        raise ConfigurationError("this source cannot be compared, and a table with a base must be", runbook="verify")
+    with closing(source.comparison(reader.newest_checkpoint())) as comparison:
+        shape = next((t for t in comparison.tables() if str(t.id) == name), None)
+    if shape is None:
+        raise ConfigurationError(
+            f"attaching {name}: the source has no captured table of that name",
+            remedy="name it as schema.table; `source.tables` says which are captured",
+            runbook="table-not-found",
+        )
+    if not shape.key:
+        raise ConfigurationError(
+            f"attaching {name}: it has no key to name the rows by that differ",
+            remedy=f"run `cdcflow backfill {name}` to read all of it",
+            runbook="attach",
+        )
+    return shape
+
+
+def _gap(reader: LogReader, table: TableId) -> Gap | None:
+    known = Progress.from_json(reader.newest_checkpoint().progress).tables.get(table)
+    return None if known is None else known.gap
+
+
+def _heard_of(reader: LogReader, table: TableId, base: str) -> int:
+    """The log's next offset when the daemon heard of a base, once that is safe in the log."""
+    until = time.monotonic() + DURABLE_WAIT_S
+    while True:
+        gap = _gap(reader, table)
+        if gap is not None and gap.base == base:
+            return gap.offset
+        if time.monotonic() >= until:
+            raise SourceUnavailable(
+                f"attaching {table}: the daemon did not write the order into the log within {DURABLE_WAIT_S:.0f} s",
+                remedy="look at `cdcflow status`, then attach again",
+                runbook="no-daemon",
+            )
+        time.sleep(_LOOK_S)

@@ -1,0 +1,448 @@
+"""A table that was loaded another way is taken over: only the rows that differ are read."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from comparedshop import WAIT_S, ComparedShop
+from deltalake import write_deltalake
+from tests.servers.mysql import MySQLDatabase
+from tests.servers.postgres import Database, PostgresServer
+
+from cdcflow import local
+from cdcflow.changelog.reader import read_rows
+from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.local.attaching import Attaching
+from cdcflow.local.delta import DeltaTable
+from cdcflow.merge.standing import IN_DOUBT, Backfill
+from cdcflow.model.change import READ
+from cdcflow.model.table import OP, TableId
+from cdcflow.service.control import ask
+from cdcflow.warehouse.segments import backfills, sealed
+
+ROWS = 400
+LONG = "x" * 20_000
+"""So long that PostgreSQL keeps it beside the row, and does not send it when it is unchanged."""
+NAMES = ("id", "name", "note")
+_numbers = itertools.count(1)
+
+Fetch = Callable[[], list[tuple[Any, ...]]]
+
+
+class Taken:
+    """A shop whose table is still being read when its base is attached. `fetch` asks the source itself."""
+
+    def __init__(self, shop: ComparedShop, fetch: Fetch) -> None:
+        self.shop = shop
+        self.fetch = fetch
+        self.name = f"{shop.schema}.items"
+        self.path = shop.folder / "loaded"
+        rows = ", ".join(f"({n}, 'name {n}', '{n} {LONG if n % 50 == 0 else ''}')" for n in range(ROWS))
+        shop.execute(
+            f"CREATE TABLE items (id int PRIMARY KEY, name varchar(40), note {self.text})",
+            *(["ALTER TABLE items ALTER note SET STORAGE EXTERNAL"] if shop.schema == "public" else []),
+            f"INSERT INTO items VALUES {rows}",
+        )
+
+    @property
+    def text(self) -> str:
+        return "text" if self.shop.schema == "public" else "mediumtext"
+
+    def dump(self) -> pa.Table:
+        """The source's rows, as somebody else loads them."""
+        found = self.fetch()
+        types = (pa.int32(), pa.string(), pa.large_string())
+        return pa.table([pa.array(c, t) for c, t in zip(zip(*found, strict=True), types, strict=True)], names=NAMES)
+
+    def as_parquet(self, rows: pa.Table) -> None:
+        self.path.mkdir()
+        half = len(rows) // 2
+        for number, part in enumerate((rows.slice(0, half), rows.slice(half))):
+            pq.write_table(part, self.path / f"part-{number}.parquet")
+
+    def start(self, rate: int = 5) -> None:
+        """Begin to capture, so slowly that reading does not end meanwhile."""
+        self.shop.settings["source"]["backfill"] = {"rows_per_second_max": rate, "chunk_rows_max": 20}
+        self.shop.write()
+        self.shop.start()
+        self.shop.wait_until(lambda status: status["tables"][self.name]["state"] == "reading", "reading")
+
+    def attach(self, *arguments: str) -> str:
+        return self.shop.said("attach", self.name, "--from", str(self.path), *arguments)
+
+    def wait_until_sealed(self) -> None:
+        """Until a merge knows that the table has a base."""
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            log = sealed(self.shop.folder / "log")
+            if log.newest is not None and Backfill.of(backfills(log)[self.name]).base:
+                return
+            time.sleep(0.1)
+        raise AssertionError("no base is known")
+
+    def entry(self) -> dict[str, Any]:
+        status = json.loads(self.shop.said("status", "--json", code=None))
+        found: dict[str, Any] = status["tables"][self.name]
+        return found
+
+    def read_into_the_log(self) -> int:
+        """Rows that chunks have brought."""
+        found = read_rows(self.shop.folder / "log", tables={TableId(self.shop.schema, "items")})
+        return sum(pc.sum(pc.equal(rows.column(OP), READ)).as_py() or 0 for _, _, rows in found)
+
+    def is_shown(self, *, incomplete: bool = False) -> bool:
+        return self.name in local.read_cut(self.shop.folder / "warehouse", incomplete=incomplete)
+
+    def merge_in_doubt(self) -> None:
+        """Merge until a cut shows the base, as rows that are in doubt."""
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            self.shop.merge()
+            with contextlib.suppress(ConfigurationError):  # no segment is sealed yet
+                assert not self.is_shown()
+                if local.published_cut(self.shop.folder / "warehouse").tables[self.name].state == IN_DOUBT:
+                    return
+            time.sleep(0.1)
+        raise AssertionError("no cut shows the base")
+
+    def check_equal(self) -> None:
+        """The merged table has the rows that the source has, by a look of the test's own at both."""
+        source = sorted(self.fetch())
+
+        def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
+            columns = [table.column(name).to_pylist() for name in NAMES]
+            return sorted(zip(*columns, strict=True))
+
+        merged = self.shop.merge_until("items", lambda table: rows_of(table) == source)
+        assert merged.num_rows == len(source)
+
+
+def on_postgres(shop: ComparedShop, database: Database) -> Taken:
+    def fetch() -> list[tuple[Any, ...]]:
+        with database.session() as connection:
+            return connection.execute("SELECT id, name, note FROM items").fetchall()
+
+    return Taken(shop, fetch)
+
+
+@pytest.fixture
+def postgres(postgres_shop: ComparedShop, database: Database) -> Taken:
+    return on_postgres(postgres_shop, database)
+
+
+@pytest.fixture(scope="module")
+def one_server() -> Iterator[PostgresServer]:
+    """For what does not depend on the server's version."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def taken(one_server: PostgresServer, tmp_path: Path) -> Iterator[Taken]:
+    database = one_server.create_database(f"shop_{next(_numbers)}")
+    with ComparedShop.on_postgres(database, tmp_path) as shop:
+        yield on_postgres(shop, database)
+
+
+@pytest.fixture
+def mysql(mysql_shop: ComparedShop, mysql_database: MySQLDatabase) -> Taken:
+    def fetch() -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in mysql_database.execute("SELECT id, name, note FROM items")]
+
+    return Taken(mysql_shop, fetch)
+
+
+# ── what agrees ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def agrees(taken: Taken, format_: str, *arguments: str) -> None:
+    shop = taken.shop
+    shop.settings["merge"]["format"] = format_
+    taken.start()
+    said = taken.attach(*arguments)
+    assert f"{taken.name}: {ROWS} rows of" in said
+    assert ("loaded_by" in said) is not bool(arguments)
+    assert f"cdcflow repair {taken.name}" in said
+    read = taken.read_into_the_log()
+    assert read < ROWS / 2
+    found = taken.entry()
+    assert (found["state"], found["gap"]["proven"], found["freshness"]) == ("done", None, "not proven")
+    assert "attached" in shop.said("status", code=None)
+    shop.execute("UPDATE items SET name = 'since' WHERE id = 3")
+    shop.wait_until(lambda status: bool(status["tables"][taken.name]["gap"]["base"]), "its base")
+    taken.merge_in_doubt()
+    said = shop.said("repair", taken.name)
+    assert "rows were read again" not in said
+    assert f"{taken.name} is not in doubt any more" in said
+    assert shop.verify(code=0)["items/tables"]["verdict"] == "equal"
+    taken.check_equal()
+    assert taken.read_into_the_log() == read, "no row of what agrees is read"
+    assert taken.entry()["gap"]["proven"] is not None
+    assert shop.verify(code=0)["items/tables"]["verdict"] == "equal"
+
+
+def with_another_column(taken: Taken) -> None:
+    rows = taken.dump()
+    taken.as_parquet(rows.append_column("loaded_by", pa.array(["spark"] * len(rows))))
+
+
+def test_parquet_that_agrees_with_postgres_is_taken_over_without_reading_a_row(postgres: Taken) -> None:
+    """Nobody reads a terabyte twice."""
+    with_another_column(postgres)
+    agrees(postgres, "delta")
+
+
+def test_iceberg_table_is_made_of_parquet_that_agrees_without_reading_a_row(taken: Taken) -> None:
+    """The same, in the other format."""
+    with_another_column(taken)
+    agrees(taken, "iceberg")
+
+
+@pytest.mark.mysql
+def test_version_of_a_delta_table_that_agrees_with_mysql_and_mariadb_is_taken_over(mysql: Taken) -> None:
+    """The same; what the table became later is not looked at."""
+    taken = mysql
+    write_deltalake(taken.path, taken.dump())
+    write_deltalake(taken.path, taken.dump().slice(0, 1), mode="overwrite")
+    agrees(taken, "delta", "--as-of", "0")
+
+
+# ── what differs ────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Writing:
+    """Writes that go on while a block runs."""
+
+    def __init__(self, shop: ComparedShop, key: int) -> None:
+        """`key`: from here on rows are inserted."""
+        self._shop = shop
+        self._key = key
+        self._ends = threading.Event()
+        self._thread = threading.Thread(target=self._write)
+
+    def _write(self) -> None:
+        number = 0
+        while not self._ends.wait(0.02):
+            number += 1
+            key = 300 + number % 50
+            self._shop.execute(
+                f"UPDATE items SET name = 'busy {number}' WHERE id = {key}",
+                f"DELETE FROM items WHERE id = {key + 1}",
+                f"INSERT INTO items VALUES ({self._key + number}, 'busy', 'new')",
+            )
+
+    def __enter__(self) -> Writing:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ends.set()
+        self._thread.join()
+
+
+def stale(rows: pa.Table) -> pa.Table:
+    """Rows 220 to 224 are missing, 1000 to 1002 are extra, 230 is off; 200 has an older text, and 250 is missing, too.
+    What is read before the base is attached are other rows."""
+    gone = pa.array([220, 221, 222, 223, 224, 230, 200, 250], pa.int32())
+    kept = rows.filter(pc.invert(pc.is_in(rows.column("id"), gone)))
+    more = {"id": [230, 200, 1000, 1001, 1002], "name": ["off"] + ["name"] * 4, "note": ["230 ", "old", "a", "b", "c"]}
+    return pa.concat_tables([kept, pa.table(more).cast(rows.schema)])
+
+
+DIFFERENT = 5 + 3 + 1 + 2
+"""And what was changed behind the dump and before the capture: one row changed, one deleted."""
+
+
+def mended(taken: Taken) -> None:
+    shop = taken.shop
+    # MySQL sends whole rows.
+    different = DIFFERENT + (2 if shop.schema == "public" else 0)
+    taken.as_parquet(stale(taken.dump()))
+    shop.execute("UPDATE items SET name = 'unseen' WHERE id = 260", "DELETE FROM items WHERE id = 261")
+    taken.start()
+    shop.execute("UPDATE items SET name = 'seen' WHERE id = 262", "DELETE FROM items WHERE id = 263")
+    with Writing(shop, 5000):
+        taken.attach()
+        # Their long texts do not come with it.
+        shop.execute("UPDATE items SET name = 'since' WHERE id IN (200, 250, 150)")
+        taken.merge_in_doubt()
+    read = taken.read_into_the_log()
+    found = shop.verify(code=1)["items/tables"]
+    assert (found["verdict"], found["different"]) == ("different", different)
+    said = shop.said("repair", taken.name)
+    assert f"{taken.name}: {different} rows were read again" in said
+    assert f"{taken.name} is not in doubt any more" in said
+    with Writing(shop, 90_000):
+        shop.merge()
+    taken.check_equal()
+    assert shop.verify(code=0)["items/tables"]["verdict"] == "equal"
+    assert taken.read_into_the_log() - read == different - 4, "the four that are gone are deletes"
+
+
+def test_base_that_differs_from_postgres_is_mended_by_the_rows_that_differ(postgres: Taken) -> None:
+    """Writes go on between the dump and the capture, behind it, and all the while. An unchanged long text is not sent
+    with an update (P13): where the base has an older one, or lacks the row, it is read."""
+    mended(postgres)
+
+
+@pytest.mark.mysql
+def test_base_that_differs_from_mysql_and_mariadb_is_mended_by_the_rows_that_differ(mysql: Taken) -> None:
+    """The same."""
+    mended(mysql)
+
+
+def test_base_that_is_swept_as_rows_that_no_backfill_found_is_seen(
+    taken: Taken, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted: the log is taken to have every row since the base came, as after a backfill. Then a merge removes the
+    base, and all of it is read again."""
+    taken.as_parquet(taken.dump())
+    taken.start()
+    taken.attach()
+    monkeypatch.setattr(Backfill, "floor", property(lambda known: known.since))
+    monkeypatch.setattr(Backfill, "finished", property(lambda known: known.generation))
+    taken.shop.merge()
+    taken.shop.execute("UPDATE items SET name = 'since' WHERE id = 3")
+    taken.merge_in_doubt()
+    read = taken.read_into_the_log()
+    assert "rows were read again" in taken.shop.said("repair", taken.name)
+    assert taken.read_into_the_log() > read + ROWS / 2
+
+
+# ── death in between ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def merge_others(shop: ComparedShop, rows: int) -> None:
+    """Merge until the other table has so many rows."""
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline:
+        with contextlib.suppress(HistoryLost, ConfigurationError):  # nothing of it is sealed, or was published
+            shop.merge()
+            if len(local.read_cut(shop.folder / "warehouse")["public.others"]) == rows:
+                return
+        time.sleep(0.1)
+    raise AssertionError("the other table was not merged")
+
+
+def dies(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_attach_that_dies_is_finished_by_another_one(taken: Taken, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the order and the table, and between the table and its rows: no merge makes a table of the log alone,
+    which does not have all of its rows, and nothing is called whole."""
+    shop = taken.shop
+    taken.as_parquet(taken.dump())
+    shop.execute("CREATE TABLE others (id int PRIMARY KEY)", "INSERT INTO others VALUES (1)")
+    taken.start()
+    shop.wait_until_done("others")
+    where: list[tuple[type, str]] = [(Attaching, "_write"), (Attaching, "_make"), (DeltaTable, "load")]
+    for number, dead in enumerate(where, 2):
+        with monkeypatch.context() as planted:
+            planted.setattr(*dead, dies)
+            shop.said("attach", taken.name, "--from", str(taken.path), code=130)
+        taken.wait_until_sealed()
+        shop.execute(f"INSERT INTO others VALUES ({number})", "UPDATE items SET name = 'x' WHERE id = 3")
+        merge_others(shop, number)
+        assert not taken.is_shown(incomplete=True)
+    why = shop.verify(code=1)["items/tables"]
+    assert why["verdict"] == "not compared"
+    assert f"run `cdcflow attach {taken.name} --from PATH` again" in why["reason"]
+    assert f"{ROWS} rows" in taken.attach()
+    assert "has its base already" in taken.attach()
+    taken.merge_in_doubt()
+    assert f"{taken.name} is not in doubt any more" in shop.said("repair", taken.name)
+    taken.check_equal()
+
+
+# ── what is refused ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_what_cannot_be_attached_is_refused_with_what_to_do(taken: Taken) -> None:
+    """Before anything is written: afterwards a backfill finds everything as it was."""
+    shop = taken.shop
+    rows = taken.dump()
+    taken.as_parquet(rows)
+
+    def refused(*arguments: str, table: str = "items", path: Path = taken.path) -> str:
+        return shop.said_error("attach", f"{shop.schema}.{table}", "--from", str(path), *arguments)
+
+    assert "start `cdcflow run`, then attach again" in refused()
+    shop.execute("CREATE TABLE notes (note text)", "ALTER TABLE notes REPLICA IDENTITY FULL")
+    taken.start()
+    with pytest.raises(ConfigurationError, match="it has no key"):
+        ask(shop.folder / "log", {"op": "attach", "tables": ["public.notes"], "base": "b"})
+    assert "does not capture" in refused(table="nothing")
+    assert "leave --as-of out" in refused("--as-of", "3")
+    assert "correct the path" in refused(path=shop.folder / "nothing")
+
+    def wrong(changed: pa.Table) -> str:
+        path = shop.folder / "wrong.parquet"
+        pq.write_table(changed, path)
+        return refused(path=path)
+
+    assert "note is missing" in wrong(rows.drop_columns(["note"]))
+    assert "id is int64, and int in the table" in wrong(rows.set_column(0, "id", rows.column("id").cast(pa.int64())))
+    twice = wrong(pa.concat_tables([rows, rows.slice(7, 3)]))
+    assert "3 keys are there more than once (id)" in twice
+    nameless = pa.table({"id": [None], "name": ["secret"], "note": ["secret"]}).cast(rows.schema)
+    said = wrong(pa.concat_tables([rows, nameless]))
+    assert "1 rows have NULL in their key (id)" in said
+    assert "secret" not in said
+    assert taken.entry()["gap" if "gap" in taken.entry() else "reason"] is None, "nothing was ordered"
+
+    shop.settings["merge"]["tables"] = {"mode": "history"}
+    shop.write()
+    assert "only a table of mode current can have a base" in refused()
+    del shop.settings["merge"]["tables"]
+    shop.write()
+
+    shop.wait_until(lambda status: status["tables"][taken.name]["rows"] > 0, "rows")
+    shop.merge_until_there("items")
+    assert "else move the folder away and attach again" in refused()
+    shop.move_away("items")
+    shop.said("table", "adjust", taken.name, "--rows-per-second-max", "0")
+    shop.wait_until_done("items")
+    assert "run `cdcflow merge`" in refused()
+    taken.check_equal()
+    shop.verify(code=0)
+
+
+def test_table_that_is_partly_read_and_merged_is_attached_once_its_folder_is_moved_away(taken: Taken) -> None:
+    """The printed remedy, followed to the letter; also of a table whose reading was given up."""
+    shop = taken.shop
+    taken.as_parquet(taken.dump())
+    taken.start()
+    shop.wait_until(lambda status: status["tables"][taken.name]["rows"] > 0, "rows")
+    shop.said("table", "cancel", taken.name)
+    shop.merge_until_there("items")
+    shop.said_error("attach", taken.name, "--from", str(taken.path))
+    shop.move_away("items")
+    taken.attach()
+    taken.merge_in_doubt()
+    assert f"{taken.name} is not in doubt any more" in shop.said("repair", taken.name)
+    taken.check_equal()
+
+
+def test_backfill_takes_the_place_of_a_base(taken: Taken) -> None:
+    """What the base has and the source has not is swept, as of any table that is read anew."""
+    shop = taken.shop
+    taken.as_parquet(stale(taken.dump()))
+    taken.start(rate=100)
+    shop.said("table", "pause", taken.name)
+    taken.attach()
+    taken.merge_in_doubt()
+    shop.said("backfill", taken.name)
+    assert "gap" not in taken.entry()
+    taken.check_equal()
