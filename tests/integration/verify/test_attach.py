@@ -380,7 +380,9 @@ def test_what_cannot_be_attached_is_refused_with_what_to_do(taken: Taken) -> Non
 
     assert "start `cdcflow run`, then attach again" in refused()
     shop.execute("CREATE TABLE notes (note text)", "ALTER TABLE notes REPLICA IDENTITY FULL")
-    taken.start()
+    taken.start(rate=60)
+    shop.wait_until(lambda status: status["tables"][taken.name]["rows"] > 0, "rows")
+    shop.said("table", "pause", taken.name)
     with pytest.raises(ConfigurationError, match="it has no key"):
         ask(shop.folder / "log", {"op": "attach", "tables": ["public.notes"], "base": "b"})
     assert "does not capture" in refused(table="nothing")
@@ -408,11 +410,10 @@ def test_what_cannot_be_attached_is_refused_with_what_to_do(taken: Taken) -> Non
     del shop.settings["merge"]["tables"]
     shop.write()
 
-    shop.wait_until(lambda status: status["tables"][taken.name]["rows"] > 0, "rows")
     shop.merge_until_there("items")
     assert "else move the folder away and attach again" in refused()
     shop.move_away("items")
-    shop.said("table", "adjust", taken.name, "--rows-per-second-max", "0")
+    shop.said("table", "resume", taken.name)
     shop.wait_until_done("items")
     assert "run `cdcflow merge`" in refused()
     taken.check_equal()
