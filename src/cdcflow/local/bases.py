@@ -316,8 +316,8 @@ def is_exact(there: pa.DataType, wanted: pa.DataType, *, is_moment: bool = False
     if there == wanted or pa.types.is_null(there):
         return True
     if there in _INTEGERS and wanted in _INTEGERS:
-        is_same = there.bit_width == wanted.bit_width and pa.types.is_signed_integer(there)
-        return bool(pa.types.is_signed_integer(wanted) and (there.bit_width < wanted.bit_width or is_same))
+        # Equal ones were taken already.
+        return bool(pa.types.is_signed_integer(wanted) and there.bit_width < wanted.bit_width)
     if pa.types.is_decimal(wanted) and (there in _INTEGERS or pa.types.is_decimal(there)):
         digits, scale = (_INTEGERS[there], 0) if there in _INTEGERS else (there.precision, there.scale)
         return bool(scale <= wanted.scale and digits - scale <= wanted.precision - wanted.scale)

@@ -91,6 +91,16 @@ class Taken:
             time.sleep(0.1)
         raise AssertionError("no base is known")
 
+    def wait_until_captured(self, name: str) -> None:
+        """Until a change that set this name is sealed."""
+        deadline = time.monotonic() + WAIT_S
+        while time.monotonic() < deadline:
+            for file in sealed(self.shop.folder / "log").files(TableId(self.shop.schema, "items"), 0):
+                if name in pq.read_table(file.path, columns=["name"]).column(0).to_pylist():
+                    return
+            time.sleep(0.1)
+        raise AssertionError(f"{name} was not captured")
+
     def entry(self) -> dict[str, Any]:
         status = json.loads(self.shop.said("status", "--json", code=None))
         found: dict[str, Any] = status["tables"][self.name]
@@ -320,6 +330,25 @@ def test_base_that_is_swept_as_rows_that_no_backfill_found_is_seen(
     assert taken.read_into_the_log() > read + ROWS / 2
 
 
+def test_base_joins_the_log_behind_rows_of_an_older_shape(taken: Taken) -> None:
+    """The base has the columns of today: what was captured before the last change of shape is in it, or is read."""
+    shop = taken.shop
+    taken.start()
+    shop.execute("UPDATE items SET name = 'older' WHERE id IN (300, 301)")
+    shop.execute("ALTER TABLE items ADD more int DEFAULT 7", "UPDATE items SET name = 'newer', more = 8 WHERE id = 302")
+    more = pa.array([8 if n == 302 else 7 for n in range(ROWS)], pa.int32())
+    taken.as_parquet(taken.dump().sort_by("id").append_column("more", more))
+    taken.wait_until_captured("newer")
+    taken.attach()
+    shop.execute("UPDATE items SET more = 9 WHERE id = 303")
+    taken.merge_in_doubt()
+    assert f"{taken.name} is not in doubt any more" in shop.said("repair", taken.name)
+    taken.check_equal()
+    shop.verify(code=0)
+    merged = shop.merge_until("items", lambda table: 9 in table.column("more").to_pylist())
+    assert sorted(set(merged.column("more").to_pylist())) == [7, 8, 9]
+
+
 # ── death in between ────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -380,7 +409,9 @@ def test_what_cannot_be_attached_is_refused_with_what_to_do(taken: Taken) -> Non
 
     assert "start `cdcflow run`, then attach again" in refused()
     shop.execute("CREATE TABLE notes (note text)", "ALTER TABLE notes REPLICA IDENTITY FULL")
-    taken.start()
+    taken.start(rate=60)
+    shop.wait_until(lambda status: status["tables"][taken.name]["rows"] > 0, "rows")
+    shop.said("table", "pause", taken.name)
     with pytest.raises(ConfigurationError, match="it has no key"):
         ask(shop.folder / "log", {"op": "attach", "tables": ["public.notes"], "base": "b"})
     assert "does not capture" in refused(table="nothing")
@@ -408,11 +439,10 @@ def test_what_cannot_be_attached_is_refused_with_what_to_do(taken: Taken) -> Non
     del shop.settings["merge"]["tables"]
     shop.write()
 
-    shop.wait_until(lambda status: status["tables"][taken.name]["rows"] > 0, "rows")
     shop.merge_until_there("items")
     assert "else move the folder away and attach again" in refused()
     shop.move_away("items")
-    shop.said("table", "adjust", taken.name, "--rows-per-second-max", "0")
+    shop.said("table", "resume", taken.name)
     shop.wait_until_done("items")
     assert "run `cdcflow merge`" in refused()
     taken.check_equal()
