@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from comparedshop import ComparedShop
 from tests.servers.mysql import MySQLDatabase
-from tests.servers.postgres import Database
+from tests.servers.postgres import Database, PostgresServer
+
+_numbers = itertools.count(1)
 
 
 @pytest.fixture
@@ -20,4 +23,23 @@ def postgres_shop(database: Database, tmp_path: Path) -> Iterator[ComparedShop]:
 @pytest.fixture
 def mysql_shop(mysql_database: MySQLDatabase, tmp_path: Path) -> Iterator[ComparedShop]:
     with ComparedShop.on_mysql(mysql_database, tmp_path) as shop:
+        yield shop
+
+
+@pytest.fixture(scope="session")
+def one_server() -> Iterator[PostgresServer]:
+    """For what does not depend on the server's version."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def one_database(one_server: PostgresServer) -> Database:
+    return one_server.create_database(f"shop_{next(_numbers)}")
+
+
+@pytest.fixture
+def one_shop(one_database: Database, tmp_path: Path) -> Iterator[ComparedShop]:
+    """A shop on PostgreSQL, of one version."""
+    with ComparedShop.on_postgres(one_database, tmp_path) as shop:
         yield shop

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import pytest
 from comparedshop import WAIT_S, ComparedShop
 from deltalake import write_deltalake
 from tests.servers.mysql import MySQLDatabase
-from tests.servers.postgres import Database, PostgresServer
+from tests.servers.postgres import Database
 
 from cdcflow import local
 from cdcflow.changelog.reader import read_rows
@@ -35,7 +34,6 @@ ROWS = 400
 LONG = "x" * 20_000
 """So long that PostgreSQL keeps it beside the row, and does not send it when it is unchanged."""
 NAMES = ("id", "name", "note")
-_numbers = itertools.count(1)
 
 Fetch = Callable[[], list[tuple[Any, ...]]]
 
@@ -151,18 +149,9 @@ def postgres(postgres_shop: ComparedShop, database: Database) -> Taken:
     return on_postgres(postgres_shop, database)
 
 
-@pytest.fixture(scope="module")
-def one_server() -> Iterator[PostgresServer]:
-    """For what does not depend on the server's version."""
-    with PostgresServer() as server:
-        yield server
-
-
 @pytest.fixture
-def taken(one_server: PostgresServer, tmp_path: Path) -> Iterator[Taken]:
-    database = one_server.create_database(f"shop_{next(_numbers)}")
-    with ComparedShop.on_postgres(database, tmp_path) as shop:
-        yield on_postgres(shop, database)
+def taken(one_shop: ComparedShop, one_database: Database) -> Taken:
+    return on_postgres(one_shop, one_database)
 
 
 @pytest.fixture

@@ -132,13 +132,13 @@ def test_tables_of_mysql_and_mariadb_are_compared_by_digests(mysql_shop: Compare
 
 
 @pytest.mark.postgres
-def test_a_key_of_text_has_buckets_too(postgres_shop: ComparedShop, rows_read: list[int]) -> None:
-    made(postgres_shop, "text", "id bigint, PRIMARY KEY (name, id)")
-    merged(postgres_shop)
-    assert postgres_shop.verify(code=0)["items/tables"]["by"] == "digests"
-    plant(postgres_shop, lambda rows: rows[77].update(price=None))
+def test_a_key_of_text_has_buckets_too(one_shop: ComparedShop, rows_read: list[int]) -> None:
+    made(one_shop, "text", "id bigint, PRIMARY KEY (name, id)")
+    merged(one_shop)
+    assert one_shop.verify(code=0)["items/tables"]["by"] == "digests"
+    plant(one_shop, lambda rows: rows[77].update(price=None))
     # The row that was published with it has another key now.
-    found = postgres_shop.verify(code=1)["items/tables"]
+    found = one_shop.verify(code=1)["items/tables"]
     assert (found["different"], found["differences"][0]["columns"], found["by"]) == (1, ["price"], "digests")
     assert 0 < sum(rows_read) < ROWS // 10
 
@@ -152,21 +152,21 @@ def test_a_key_of_text_has_buckets_too(postgres_shop: ComparedShop, rows_read: l
         ("ALTER TABLE items ADD a int[]", "column a: array<int>"),
     ],
 )
-def test_what_the_server_cannot_digest_is_read(postgres_shop: ComparedShop, statement: str, why: str) -> None:
+def test_what_the_server_cannot_digest_is_read(one_shop: ComparedShop, statement: str, why: str) -> None:
     """And the report says so."""
-    made(postgres_shop, "text")
-    postgres_shop.execute(*statement.split("; "))
-    merged(postgres_shop)
-    found = postgres_shop.verify(code=0)["items/tables"]
+    made(one_shop, "text")
+    one_shop.execute(*statement.split("; "))
+    merged(one_shop)
+    found = one_shop.verify(code=0)["items/tables"]
     assert (found["verdict"], found["by"], found["rows"]) == ("equal", "rows", ROWS)
     assert why in found["read_why"]
-    assert "all rows were read" in postgres_shop.said("verify")
+    assert "all rows were read" in one_shop.said("verify")
 
 
 @pytest.mark.postgres
-def test_what_a_setting_changes_is_read(postgres_shop: ComparedShop, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_setting_changes_is_read(one_shop: ComparedShop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The server knows nothing of it. Nothing is asked of the copy before that is known."""
-    shop = postgres_shop
+    shop = one_shop
     shop.file.write_text(shop.file.read_text().replace("source:", "source:\n  special_values: 'null'", 1))
     made(shop, "text")
     merged(shop)
@@ -178,35 +178,35 @@ def test_what_a_setting_changes_is_read(postgres_shop: ComparedShop, monkeypatch
 
 @pytest.mark.postgres
 def test_nothing_is_said_of_rows_that_change_between_the_passes(
-    postgres_shop: ComparedShop, monkeypatch: pytest.MonkeyPatch
+    one_shop: ComparedShop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each pass has snapshots of its own: what is written around them makes buckets differ, and no row."""
-    made(postgres_shop, "text")
-    merged(postgres_shop)
+    made(one_shop, "text")
+    merged(one_shop)
     rows = buckets.Pass.rows
 
     def changed(self: buckets.Pass, fences: Any) -> Any:
-        postgres_shop.execute("UPDATE items SET name = 'later' WHERE id % 100 = 2", "DELETE FROM items WHERE id = 7")
+        one_shop.execute("UPDATE items SET name = 'later' WHERE id % 100 = 2", "DELETE FROM items WHERE id = 7")
         return rows(self, fences)
 
     monkeypatch.setattr(buckets.Pass, "rows", changed)
-    postgres_shop.execute("UPDATE items SET name = 'now' WHERE id % 500 = 1")
-    found = postgres_shop.verify(code=0)["items/tables"]
+    one_shop.execute("UPDATE items SET name = 'now' WHERE id % 500 = 1")
+    found = one_shop.verify(code=0)["items/tables"]
     assert (found["verdict"], found["by"], found["rows"]) == ("equal", "digests", ROWS)
 
 
 @pytest.mark.postgres
-def test_a_table_that_differs_all_over_is_read(postgres_shop: ComparedShop) -> None:
+def test_a_table_that_differs_all_over_is_read(one_shop: ComparedShop) -> None:
     """A second pass would read all of it as well."""
-    made(postgres_shop, "text")
-    merged(postgres_shop)
+    made(one_shop, "text")
+    merged(one_shop)
 
     def everywhere(rows: Rows) -> None:
         for row in rows:
             row["price"] = None
 
-    plant(postgres_shop, everywhere)
-    found = postgres_shop.verify("--keys", "2", code=1)["items/tables"]
+    plant(one_shop, everywhere)
+    found = one_shop.verify("--keys", "2", code=1)["items/tables"]
     assert (found["different"], found["by"], found["read_why"]) == (ROWS - 1, "rows", buckets.MOST_DIFFER), (
         "all but the published row"
     )

@@ -15,9 +15,9 @@ def explained(shop: ComparedShop, *arguments: str) -> dict[str, Any]:
     return dict(json.loads(shop.said("explain", *arguments, "--json")))
 
 
-def test_each_value_is_traced_to_the_change_that_gave_it(postgres_shop: ComparedShop) -> None:
+def test_each_value_is_traced_to_the_change_that_gave_it(one_shop: ComparedShop) -> None:
     """A value that an update did not repeat came from an earlier change than the others."""
-    shop = postgres_shop
+    shop = one_shop
     shop.execute(
         "CREATE TABLE items (id int PRIMARY KEY, qty int, doc text)",
         "ALTER TABLE items ALTER COLUMN doc SET STORAGE EXTERNAL",

@@ -82,9 +82,9 @@ def test_rows_that_the_servers_log_never_told_of_are_mended(mysql_shop: Compared
     shop.verify("--against", "both", code=0)
 
 
-def test_row_that_is_twice_in_a_table_is_not_called_mended(postgres_shop: ComparedShop) -> None:
+def test_row_that_is_twice_in_a_table_is_not_called_mended(one_shop: ComparedShop) -> None:
     """A merge changes both of them, so reading it again cannot help. What is printed does."""
-    shop = postgres_shop
+    shop = one_shop
     make(shop)
     shop.edit("items", lambda rows: pa.concat_tables([rows, rows.slice(4, 1)]))
     shop.execute("UPDATE items SET name = 'published' WHERE id = 1")
@@ -102,9 +102,9 @@ def test_row_that_is_twice_in_a_table_is_not_called_mended(postgres_shop: Compar
 
 
 @pytest.mark.parametrize("mode", ["soft_delete", "history"])
-def test_rows_of_other_modes_are_compared(postgres_shop: ComparedShop, mode: str) -> None:
+def test_rows_of_other_modes_are_compared(one_shop: ComparedShop, mode: str) -> None:
     """What the source has now: of rows that stay those that are not deleted, of versions the open ones."""
-    shop = postgres_shop
+    shop = one_shop
     shop.settings["merge"]["tables"] = {"mode": mode}
     shop.write()
     make(shop)
@@ -114,9 +114,9 @@ def test_rows_of_other_modes_are_compared(postgres_shop: ComparedShop, mode: str
     assert (found["verdict"], found["rows"]) == ("equal", ROWS - 1)
 
 
-def test_table_of_changes_is_not_compared_and_the_log_is(postgres_shop: ComparedShop) -> None:
+def test_table_of_changes_is_not_compared_and_the_log_is(one_shop: ComparedShop) -> None:
     """The reason names the way that works."""
-    shop = postgres_shop
+    shop = one_shop
     shop.settings["merge"]["tables"] = {"mode": "append"}
     shop.write()
     make(shop)
@@ -126,9 +126,9 @@ def test_table_of_changes_is_not_compared_and_the_log_is(postgres_shop: Compared
     shop.verify("--against", "log", code=0)
 
 
-def test_repair_without_a_daemon_says_so(postgres_shop: ComparedShop) -> None:
+def test_repair_without_a_daemon_says_so(one_shop: ComparedShop) -> None:
     """Only a daemon writes the log."""
-    shop = postgres_shop
+    shop = one_shop
     make(shop)
     shop.stop()
     assert "start `cdcflow run`, then repair again" in shop.said_error("repair")

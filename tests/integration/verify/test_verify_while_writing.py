@@ -18,7 +18,7 @@ from comparedshop import ComparedShop
 ROWS = 3000
 HOT = 20
 """Rows that change all the time."""
-SECONDS = 8.0
+SECONDS = 5.0
 MINUTES = float(os.environ.get("MINUTES", "1"))
 """How long each comparison of `make verify-soak` goes on."""
 KILL_SHARE = 0.3
