@@ -139,8 +139,9 @@ def _added(layout: Layout, evolution: Evolution, files: Sequence[InputFile]) -> 
     found = {}
     for i, column in enumerate(layout.target.columns):
         having = [f for f in files if column.number in numbers[f.shape]]
-        lacks = evolution.before is not None and not evolution.fresh
-        if column.number in evolution.defaults and column.number not in known and (lacks or layout.early(i)) and having:
+        # A merge that died may have added it; where older rows of the range lack it, it came with the range all the same.
+        lacks = evolution.before is not None and not evolution.fresh and column.number not in known
+        if column.number in evolution.defaults and (lacks or layout.early(i)) and having:
             found[i] = min(max(f.file.first_offset, f.after + 1) for f in having)
     return found
 

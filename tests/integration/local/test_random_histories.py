@@ -163,6 +163,11 @@ def test_histories_of_tables_that_keep_versions_survive_a_death_before_each_comm
     assert merge.deaths > VERSIONED
 
 
+def test_default_of_a_column_that_a_dead_merge_added_is_in_no_version_that_had_ended(tmp_path: Path) -> None:
+    """In this history the merge dies when the column is there, and its range has versions from before it."""
+    run(74_682_003, 1, tmp_path, DyingEachTime(), ROUNDS, "delta", ["history"])
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(10))
 def test_many_histories_of_tables_give_what_the_fold_gives(part: int, tmp_path: Path) -> None:
