@@ -139,7 +139,7 @@ def _added(layout: Layout, evolution: Evolution, files: Sequence[InputFile]) -> 
     found = {}
     for i, column in enumerate(layout.target.columns):
         having = [f for f in files if column.number in numbers[f.shape]]
-        # A merge that died may have added it. Where older rows of the range lack it, it came with the range nevertheless.
+        # A merge that died may have added it. Where older rows of the range lack it, it came with the range anyway.
         lacks = evolution.before is not None and not evolution.fresh and column.number not in known
         if column.number in evolution.defaults and (lacks or layout.early(i)) and having:
             found[i] = min(max(f.file.first_offset, f.after + 1) for f in having)
