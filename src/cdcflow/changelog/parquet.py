@@ -82,13 +82,12 @@ class _Hashed:
 
 def _settings(schema: pa.Schema, rows: pa.Table, key: Sequence[str]) -> dict[str, object]:
     """How a file's columns are encoded; chosen by its first rows. `key`: the columns that get bounds."""
-    sample = rows.slice(0, SAMPLE_ROWS)
-    repeating = [f.name for f in schema if _is_text(f.type) and f.name != OP and _repeats(sample.column(f.name))]
+    texts = [f.name for f in schema if _is_text(f.type) and f.name != OP]
     steps = [f.name for f in schema if f.type != pa.bool_() and any(stepping(f.type) for stepping in _STEPPING)]
     return {
         "compression": "zstd",
         "compression_level": 1,
-        "use_dictionary": [OP, f"{UNCHANGED}.list.element", *repeating],
+        "use_dictionary": [OP, f"{UNCHANGED}.list.element", *repeating(rows.select(texts))],
         "column_encoding": dict.fromkeys(steps, "DELTA_BINARY_PACKED"),
         "store_decimal_as_integer": True,
         "write_statistics": [OFFSET, *key] if key else True,

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from cdcflow.warehouse.reports import MergeReport
 
 __all__ = [
-    "attaching",
     "comparer",
     "copy_of",
     "is_installed",
@@ -55,6 +54,7 @@ __all__ = [
     "published_cut",
     "read_cut",
     "read_live",
+    "table_with_base",
 ]
 
 _NEEDS = {"delta": ("duckdb", "deltalake"), "iceberg": ("duckdb", "pyiceberg.catalog.sql")}

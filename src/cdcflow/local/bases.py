@@ -32,41 +32,27 @@ _INT96 = "INT96"
 _READ = ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")
 
 
+@dataclass(frozen=True, slots=True)
 class Base:
-    """Rows in files. `said`: what they are, for people. `moments`: columns of moments in UTC that have no time zone in
-    their files, because Spark's old type of a timestamp has none."""
+    """Rows in files. `said`: what they are, for people. `batches`: some columns of all rows. `moments`: columns of
+    moments in UTC that have no time zone in their files, because Spark's old type of a timestamp has none."""
 
-    def __init__(self, said: str, schema: pa.Schema, moments: frozenset[str] = frozenset()) -> None:
-        self.said = said
-        self.schema = schema
-        self.moments = moments
-
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """These columns of all rows."""
-        raise NotImplementedError
+    said: str
+    schema: pa.Schema
+    batches: Callable[[Sequence[str]], Iterator[pa.RecordBatch]]
+    moments: frozenset[str] = frozenset()
 
 
-class _Files(Base):
+def _in_files(said: str, files: ds.Dataset, moments: frozenset[str] = frozenset()) -> Base:
     """Read by Arrow."""
-
-    def __init__(self, said: str, files: ds.Dataset, moments: frozenset[str] = frozenset()) -> None:
-        super().__init__(said, files.schema, moments)
-        self._files = files
-
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        yield from self._files.scanner(columns=list(columns)).to_batches()
+    return Base(said, files.schema, lambda columns: files.scanner(columns=list(columns)).to_batches(), moments)
 
 
-class _Marked(Base):
+def _in_marked_files(said: str, table: DeltaTable) -> Base:
     """A Delta table with rows that are marked as deleted, or with other names in its files."""
-
-    def __init__(self, said: str, table: DeltaTable) -> None:
-        super().__init__(said, table.schema)
-        self._table = table
-
-    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        for rows in self._table.parts(columns):
-            yield from rows.to_batches()
+    return Base(
+        said, table.schema, lambda columns: (batch for rows in table.parts(columns) for batch in rows.to_batches())
+    )
 
 
 def opened(place: str, as_of: str | None) -> Base:
@@ -120,7 +106,7 @@ def _parquet(path: Path) -> Base:
         for column in map(fragment.metadata.schema.column, range(fragment.metadata.num_columns))
         if column.physical_type == _INT96
     }
-    return _Files(f"the Parquet files at {place}", files, frozenset(moments))
+    return _in_files(f"the Parquet files at {place}", files, frozenset(moments))
 
 
 def _alike(shape: pa.Schema, other: pa.Schema, name: str) -> bool:
@@ -141,7 +127,7 @@ def _delta(path: Path, as_of: str | None) -> Base:
         ) from error
     said = f"version {version} of the Delta table at {place}"
     try:
-        return _Files(said, table.to_pyarrow_dataset(parquet_read_options=_READ))
+        return _in_files(said, table.to_pyarrow_dataset(parquet_read_options=_READ))
     except DeltaProtocolError:
         return _marked(place, said, path, version)
 
@@ -175,7 +161,7 @@ def _marked(place: str, said: str, path: Path, version: int) -> Base:
             raise _refused(place, f"only Spark knows its features ({', '.join(strange)})", remedy)
         if table.is_partitioned:
             raise _refused(place, "it is partitioned and has rows that are marked as deleted", remedy)
-        return _Marked(said, table)
+        return _in_marked_files(said, table)
     except HandOver as reason:
         raise _refused(place, str(reason), remedy) from reason
 
