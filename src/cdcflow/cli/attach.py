@@ -34,7 +34,8 @@ def attach(
 
     settings = load(config)
     send_structlog_to(sys.stderr)
-    _check(settings, table)
+    if ask(settings.log.folder, {"op": "status"}) is None:
+        raise _no_daemon(table)  # before anything is read
     report = wiring.attached(settings, table, from_, as_of, lambda base: _order(settings, table, base))
     if report.rows is None:
         typer.echo(f"{table} has its base already")
@@ -43,22 +44,6 @@ def attach(
         if report.left_out:
             typer.echo(f"left out, because the table has no such columns: {', '.join(report.left_out)}")
     typer.echo(f"next: run `cdcflow merge`, then `cdcflow repair {table}`")
-
-
-def _check(settings: Config, table: str) -> None:
-    """Before anything is read: whether the daemon would take the order."""
-    status = ask(settings.log.folder, {"op": "status"})
-    if status is None:
-        raise _no_daemon(table)
-    known = (status.get("tables") or {}).get(table)
-    if known is None or known.get("state") == "forgotten":
-        raise ConfigurationError(
-            f"attaching {table}: the daemon does not capture a table of that name",
-            remedy="name it as schema.table, and have `source.tables` select it",
-            runbook="table-not-found",
-        )
-    if known.get("state") == "done" and not (known.get("gap") or {}).get("base"):
-        raise _refused(table, f"the log has every row of {table} already, and a merge makes the table of them")
 
 
 def _order(settings: Config, table: str, base: str) -> None:

@@ -96,8 +96,8 @@ def _shape(config: Config, reader: LogReader, name: str) -> Table:
         shape = next((t for t in comparison.tables() if str(t.id) == name), None)
     if shape is None:
         raise ConfigurationError(
-            f"attaching {name}: the source has no captured table of that name",
-            remedy="name it as schema.table; `source.tables` says which are captured",
+            f"attaching {name}: the daemon does not capture a table of that name",
+            remedy="name it as schema.table, and have `source.tables` select it",
             runbook="table-not-found",
         )
     if not shape.key:
