@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,8 @@ LOG_ID = "c0ffee00-0000-4000-8000-000000000001"
 SLOT = "cdcflow_c0ffee00"
 
 Row = dict[str, Any]
+
+_MARKS = itertools.count(1)  # of all captures: one that reads again what another has read sees the other's marks too
 
 
 class MemorySpool:
@@ -53,7 +56,6 @@ class Capture:
         self.checkpoint = Checkpoint()
         self._chunks: ChunkSource | None = None
         self._stream: Stream | None = None
-        self._marks = 0
 
     def prepare(self, before: Checkpoint | None = None) -> Checkpoint:
         self.checkpoint = self.source.prepare(before or Checkpoint(epoch=Epoch(1)), LOG_ID)
@@ -80,8 +82,7 @@ class Capture:
     def events(self) -> list[StreamEvent]:
         """Everything up to a mark written now."""
         stream = self.stream
-        self._marks += 1
-        token = Token(f"1/{self._marks}/low")
+        token = Token(f"1/{next(_MARKS)}/low")
         self.chunks.write_mark(token)
         return collect(stream, seen_mark(token))
 

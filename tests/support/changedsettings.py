@@ -147,7 +147,11 @@ def policy_changed(changing: Changing, odd: Odd) -> None:
         return newest(bank, "odd", 1, "due")
 
     def is_at(generation: int) -> Callable[[], bool]:
-        return lambda: (changing.table("odd").state, changing.table("odd").generation) == ("done", generation)
+        def is_there() -> bool:
+            found = changing.table("odd")  # once: between two looks it may begin to be read anew
+            return (found.state, found.generation) == ("done", generation)
+
+        return is_there
 
     generation = 1
     changing.use("odd", **odd.null)

@@ -38,7 +38,6 @@ class MySQLCapture(Capture):
         self.checkpoint = Checkpoint()
         self._chunks: ChunkSource | None = None
         self._stream: Stream | None = None
-        self._marks = 0
 
     def named(self, table: str) -> TableId:
         return TableId(self.database.name, table)
