@@ -61,16 +61,16 @@ def opened(layout: Layout, bounds: Bounds) -> IndexFile:
         return IndexFile.from_buffer(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), str(path))
 
 
-def of_segment(layout: Layout, segment: Segment, text: bytes) -> IndexFile:
-    """What a segment's index is; `text` is its manifest. Its key columns are read."""
+def of_segment(layout: Layout, segment: Segment, text: bytes, after: int = 0) -> IndexFile:
+    """What the index of a segment's rows behind an offset is; `text` is its manifest. Its key columns are read."""
     blocks: dict[TableId, list[_Block]] = {}
     for file in segment.files:
         if file.table is not None:
             table = table_from_json(file.table)
-            blocks.setdefault(table.id, []).extend(_blocks(layout, segment, file, table))
+            blocks.setdefault(table.id, []).extend(_blocks(layout, segment, file, table, after))
     return IndexFile(
         segment.log_id,
-        segment.first_offset,
+        max(segment.first_offset, after + 1),
         segment.last_offset,
         0,
         {table: _together(sorted(own, key=lambda block: block.first)) for table, own in blocks.items()},
@@ -161,13 +161,16 @@ class _Block:
     truncates: Sequence[int]
 
 
-def _blocks(layout: Layout, segment: Segment, file: SegmentFile, table: Table) -> Iterator[_Block]:
-    """Of each row group one. A shape that went and came back within a segment shares its offsets with another."""
+def _blocks(layout: Layout, segment: Segment, file: SegmentFile, table: Table, after: int) -> Iterator[_Block]:
+    """Of each row group one, for the rows behind an offset. A shape that went and came back within a segment shares its offsets with another."""
     emptied = bool((file.ops or {}).get(TRUNCATE))
     with pq.ParquetFile(layout.file(segment, file)) as parquet:
         for number in range(parquet.num_row_groups):
             columns = dict.fromkeys([OFFSET, *table.key, *([OP] if emptied else [])])
             rows = parquet.read_row_group(number, columns=list(columns), use_threads=False)
+            rows = rows.slice(int(np.searchsorted(rows.column(OFFSET).to_numpy(), after, side="right")))
+            if not rows.num_rows:
+                continue
             offsets = rows.column(OFFSET).to_numpy()
             truncates: list[int] = []
             if emptied:

@@ -15,8 +15,9 @@ A large file has its pairs of key and block in 16 bits each: a hash's first bits
 only what follows is written there, and the number of the block. With the buckets' beginnings that is two and a quarter
 bytes. A small one, which will soon be part of another, has whole hashes: six bytes.
 
-The file: 8 bytes `cdckeys1`, the length of what follows as a 32-bit integer, JSON, and from the next multiple of 8 on
-the arrays that JSON names, each with its type, length, first byte and CRC-32. All numbers are little-endian.
+The file: 8 bytes `cdckeys1`; the length and the CRC-32 of the JSON that follows, 32 bits each; the JSON; and from the
+next multiple of 8 on the arrays that it names, each with its type, shape, first byte and CRC-32. All numbers are
+little-endian.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from cdcflow.errors import InvariantViolated
 from cdcflow.model.table import TableId
 
 MAGIC = b"cdckeys1"
+_LENGTHS = "<II"
 FAN = 8
 """So many neighbours of one level become one of the next."""
 BLOCKS_MAX = 1024
@@ -178,7 +180,7 @@ class IndexFile:
             "arrays": listed,
         }
         text = json.dumps(head, separators=(",", ":")).encode()
-        begun = MAGIC + struct.pack("<I", len(text)) + text
+        begun = MAGIC + struct.pack(_LENGTHS, len(text), zlib.crc32(text)) + text
         return b"".join((begun, bytes(_padding(len(begun))), *(p + bytes(_padding(len(p))) for p in parts)))
 
     @classmethod
@@ -191,9 +193,12 @@ class IndexFile:
         try:
             if content[: len(MAGIC)] != MAGIC:
                 raise ValueError("not an index")
-            begin = len(MAGIC) + 4
-            (length,) = struct.unpack("<I", content[len(MAGIC) : begin])
-            head = json.loads(bytes(content[begin : begin + length]))
+            begin = len(MAGIC) + struct.calcsize(_LENGTHS)
+            length, crc = struct.unpack(_LENGTHS, content[len(MAGIC) : begin])
+            text = bytes(content[begin : begin + length])
+            if zlib.crc32(text) != crc:
+                raise ValueError("damaged")
+            head = json.loads(text)
             body = content[begin + length + _padding(begin + length) :]
             arrays = [_array(body, *entry) for entry in head["arrays"]]
             tables = {TableId(t["schema"], t["name"]): _keys(t, arrays[slice(*t["arrays"])]) for t in head["tables"]}

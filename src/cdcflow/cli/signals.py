@@ -60,7 +60,7 @@ def again_and_again(act: Callable[[], None], pause_s: float) -> None:
 
     A second signal ends the process at once: nothing may be left half done that the next process does not finish.
     """
-    with _stopping() as stop:
+    with stopping() as stop:
         while not stop.is_set():
             began = time.monotonic()
             act()
@@ -68,7 +68,7 @@ def again_and_again(act: Callable[[], None], pause_s: float) -> None:
 
 
 @contextlib.contextmanager
-def _stopping() -> Iterator[threading.Event]:
+def stopping() -> Iterator[threading.Event]:
     """An event that SIGTERM and SIGINT set."""
     stop = threading.Event()
 

@@ -11,7 +11,7 @@ rows were read yet, history that has expired, changes that were lost.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -19,6 +19,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdcflow.changelog import moments
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import LogRows
 from cdcflow.errors import ConfigurationError, HistoryLost
@@ -27,6 +28,7 @@ from cdcflow.model.change import TRUNCATE
 from cdcflow.model.position import Checkpoint, Offset, Position
 from cdcflow.model.table import OFFSET, OP, Table, TableId
 from cdcflow.ports import LogReader
+from cdcflow.query import following
 from cdcflow.query.answers import Difference, Differences, Found, History, Moment, Transaction
 from cdcflow.query.keyrows import Key, KeyRows
 from cdcflow.query.row import Change, Row, changes_of, row_at, text_of
@@ -35,7 +37,8 @@ ROWS_MAX = 500
 KEYS_MAX = 1000
 
 AsOf = int | str | datetime | None
-"""An offset, a position of the source, or a commit time (see `cdcflow.changelog.moments`). None: now."""
+"""An offset, a cut ("cut:52"), a position of the source, or a commit time, without a zone UTC (see
+`cdcflow.changelog.moments`): everything that was committed up to then. None: now."""
 
 
 class CurrentRows(Protocol):
@@ -64,7 +67,8 @@ class _Standing:
 class ChangeLog:
     """A change log, opened for questions. One thread at a time."""
 
-    def __init__(self, reader: LogReader, layout: Layout, current: CurrentRows) -> None:
+    def __init__(self, reader: LogReader, layout: Layout, current: Callable[[], CurrentRows]) -> None:
+        """`current`: makes what makes whole tables, when it is first needed."""
         self._log = reader
         self._layout = layout
         self._current = current
@@ -95,22 +99,41 @@ class ChangeLog:
         newest = self._log.newest_checkpoint()
         if as_of is None:
             return _moment(newest)
-        if isinstance(as_of, str) and as_of.strip().isdecimal():
-            as_of = int(as_of)
-        if not isinstance(as_of, int):
-            raise ConfigurationError("not yet")
-        if not 0 <= as_of < newest.next_offset:
+        offset = self._offset_of(as_of)
+        if not 0 <= offset < newest.next_offset:
             raise ConfigurationError(
-                f"reading {self.name} at offset {as_of}: the log ends at offset {newest.next_offset - 1}",
+                f"reading {self.name} at offset {offset}: the log ends at offset {newest.next_offset - 1}",
                 remedy="name an offset that the log has",
             )
-        if as_of < (first := self._first_offset()) - 1:
+        if offset < (first := self._first_offset()) - 1:
             raise HistoryLost(
-                f"reading {self.name} at offset {as_of}: that offset has expired; the first one left is {first}",
+                f"reading {self.name} at offset {offset}: that offset has expired; the first one left is {first}",
                 remedy=f"name offset {first} or a later moment",
                 runbook="log-expired",
             )
-        return Moment(as_of)
+        return _moment(newest) if offset == newest.next_offset - 1 else Moment(offset)
+
+    def _offset_of(self, as_of: int | str | datetime) -> int:
+        if isinstance(as_of, int):
+            return as_of
+        text = "" if isinstance(as_of, datetime) else as_of.strip()
+        if text.isdecimal():
+            return int(text)
+        if text.startswith("cut:") and text[4:].isdecimal():
+            return moments.offset_of_cut(self._layout, int(text[4:]))
+        segments = self._rows.segments()
+        tail = self._log.read_transactions(segments[-1][1] + 1 if segments else 1)
+        if moments.place_of(text) is not None:
+            return moments.offset_of_position(self._layout, text, tail)
+        try:
+            clock = moments.clock_of(as_of)
+        except ValueError:
+            raise ConfigurationError(
+                f"reading {self.name} as of {as_of}: that is no offset, no cut, no position and no time",
+                remedy="write an offset (4711), a cut (cut:52), a position (0/16B3748, binlog.000003:77), or a commit"
+                " time (2026-11-25T10:00:00Z)",
+            ) from None
+        return moments.offset_before(self._layout, clock + 1, tail)
 
     def tables(self) -> dict[str, Table]:
         """Every table of which the log has rows, by name, in its newest shape."""
@@ -172,6 +195,32 @@ class ChangeLog:
         notes = () if first == 1 else (_expired(first),)
         return History(id_, wanted.texts, moment, kept, kept[-1].offset if more else first, more, notes)
 
+    def watch(
+        self, table: str, *key: object, after: int | None = None, wait: Callable[[float], bool] | None = None
+    ) -> Iterator[Change]:
+        """Each change of a row behind an offset (None: the newest one), in order, as soon as the log has it. `wait`:
+        see `following.ends`; without it this does not end."""
+        id_ = self._named(table)
+        at = self.now().offset if after is None else after
+        wanted = _key(id_, key)
+        wanted.check(self._shapes(id_, self.now().offset)[1])
+        for end in following.ends(self._log, self._layout, at, wait):
+            shapes = list(self._rows.shapes()[id_].values())
+            found = [c for part in self._rows.of(wanted, shapes, at + 1, end) for c in changes_of(part)]
+            yield from reversed(found)
+            at = end
+
+    def follow(
+        self, table: str | None = None, *, after: int | None = None, wait: Callable[[float], bool] | None = None
+    ) -> Iterator[LogRows]:
+        """The log's rows behind an offset (None: the newest one), as `changes` gives them, as soon as the log has
+        them."""
+        tables = None if table is None else (self._named(table),)
+        at = self.now().offset if after is None else after
+        for end in following.ends(self._log, self._layout, at, wait):
+            yield from self._log.read_rows(at + 1, end, tables)
+            at = end
+
     def transaction(self, number: int, *, limit: int = ROWS_MAX) -> Transaction:
         """A transaction by its number in the log, with its rows.
 
@@ -218,7 +267,7 @@ class ChangeLog:
         clock = 0 if moment.commit_clock is None else moment.commit_clock
         position = None if moment.position is None else Position(moment.position)
         checkpoint = Checkpoint(position, Offset(moment.offset + 1), 1, moment.offset + 1, clock, progress=progress)
-        return self._current.at(self._log, self._layout, table, standing.floor, checkpoint)
+        return self._current().at(self._log, self._layout, table, standing.floor, checkpoint)
 
     def range(self, table: str, first: object, last: object, as_of: AsOf = None, limit: int | None = None) -> pa.Table:
         """The rows whose first key column lies between two values (inclusive), ascending by key."""

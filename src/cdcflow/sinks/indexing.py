@@ -2,8 +2,8 @@
 
     write <first>-<last>.keys (synced) ──▶ remove those that it covers
 
-A crash leaves files that a wider one covers, which the next step removes; nobody reads them meanwhile. A lock of its own
-keeps two processes from the same work; without it nothing is written.
+A crash leaves files that a wider one covers, which the next step removes; nobody reads them meanwhile. A lock of its
+own keeps two processes from the same work; without it nothing is written.
 """
 
 from __future__ import annotations
@@ -41,6 +41,17 @@ class Indexing:
         self._index.refresh(segments)
         return [bounds for bounds in segments if bounds[1] > self._index.last_offset]
 
+    @property
+    def last_offset(self) -> int:
+        """How far the log is indexed; 0: nothing is."""
+        return self._index.last_offset
+
+    def size(self) -> tuple[int, int]:
+        """The number of its files, and their bytes."""
+        self._index.refresh(self._layout.segment_offsets())
+        paths = [path_of(self._layout, (file.first_offset, file.last_offset)) for file in self._index.files]
+        return len(paths), sum(path.stat().st_size for path in paths)
+
     def step(
         self,
         on_segment: Callable[[Bounds], None] = lambda _: None,
@@ -68,7 +79,7 @@ class Indexing:
             for bounds in due:
                 try:
                     segment, text = self._layout.manifest(*bounds)
-                    made = indexing.of_segment(self._layout, segment, text)
+                    made = indexing.of_segment(self._layout, segment, text, self._index.last_offset)
                 except FileNotFoundError:
                     break  # it was compacted or expired just now
                 self._put(made)

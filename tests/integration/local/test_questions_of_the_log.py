@@ -39,7 +39,7 @@ def test_row_at_any_offset_is_what_the_fold_has(indexed: str, tmp_path: Path) ->
     come and go; and compacted segments."""
     made = Histories(range(SEED, SEED + HISTORIES), HandLog(tmp_path / "log"))
     layout = Layout(made.log.root)
-    asked = ChangeLog(FolderReader(made.log.root), layout, LocalCurrent())
+    asked = ChangeLog(FolderReader(made.log.root), layout, LocalCurrent)
     chance = random.Random(SEED)
     for number in range(ROUNDS):
         made.write_round()
@@ -55,7 +55,7 @@ def test_row_at_any_offset_is_what_the_fold_has(indexed: str, tmp_path: Path) ->
 def test_whole_table_at_any_offset_is_what_the_fold_has(tmp_path: Path) -> None:
     """At the ends of segments and within them, tables without a key among them."""
     made = Histories(range(SEED, SEED + HISTORIES), HandLog(tmp_path / "log"))
-    asked = ChangeLog(FolderReader(made.log.root), Layout(made.log.root), LocalCurrent())
+    asked = ChangeLog(FolderReader(made.log.root), Layout(made.log.root), LocalCurrent)
     chance, compared = random.Random(SEED), 0
     for _ in range(ROUNDS):
         made.write_round()
