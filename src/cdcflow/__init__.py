@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,6 +21,6 @@ def open(log: Config | Path | str) -> ChangeLog:  # noqa: A001  as in `gzip.open
     Raises:
         ConfigurationError: there is no log.
     """
-    from cdcflow.wiring.opening import opened
-
-    return opened(log)
+    # By name: every module imports this one, and none may import all the others with it.
+    opened: ChangeLog = importlib.import_module("cdcflow.wiring.opening").opened(log)
+    return opened

@@ -162,7 +162,8 @@ class _Block:
 
 
 def _blocks(layout: Layout, segment: Segment, file: SegmentFile, table: Table, after: int) -> Iterator[_Block]:
-    """Of each row group one, for the rows behind an offset. A shape that went and came back within a segment shares its offsets with another."""
+    """Of each row group one, for the rows behind an offset. A shape that went and came back within a segment shares its
+    offsets with another."""
     emptied = bool((file.ops or {}).get(TRUNCATE))
     with pq.ParquetFile(layout.file(segment, file)) as parquet:
         for number in range(parquet.num_row_groups):
