@@ -17,10 +17,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from cdcflow.changelog.alignment import default_of, defaults_of, sources
+from cdcflow.errors import ConfigurationError
 from cdcflow.merge import fold
 from cdcflow.model.change import DELETE, INSERT, READ, TRUNCATE
-from cdcflow.model.keytexts import values
-from cdcflow.model.table import BEFORE, COMMIT_TS, LOG_COLUMNS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Table
+from cdcflow.model.table import BEFORE, COMMIT_TS, LOG_COLUMNS, OFFSET, OP, TRANSACTION, UNCHANGED, Table
 from cdcflow.query.keyrows import Key, Rows
 
 Values = Mapping[str, Any]
@@ -143,33 +144,22 @@ def _folded(change: Change, shape: Table) -> fold.Change:
 
 def _with_given(change: fold.Change, of: Table, shape: Table, shapes: Sequence[Table]) -> fold.Change:
     """The oldest change with the values of the columns that came when the row was there already."""
-    known = {c.number for c in of.columns}
+    defaults = defaults_of([s for s in shapes if s.incarnation == shape.incarnation], shape)
     given: dict[str, Any] = {}
     unknown: set[str] = set()
-    for column in shape.columns:
-        if column.number not in known:
+    for column, own in zip(shape.columns, sources(of, shape), strict=True):
+        if own is None:
             try:
-                given[column.name] = _given_then(column, shapes)
-            except ValueError:  # the server's text of it is no text that we read
+                given[column.name] = default_of(column, shape, defaults).as_py()
+            except ConfigurationError:  # the server's text of it is none that we read
                 unknown.add(column.name)
     return replace(change, values={**given, **change.values}, unchanged=change.unchanged | unknown)
 
 
 def _names(of: Table, shape: Table) -> dict[str, str]:
     """What a shape calls the columns of another one."""
-    by_number = {c.number: c.name for c in shape.columns}
-    return {c.name: by_number[c.number] for c in of.columns if c.number in by_number}
-
-
-def _given_then(column: Column, shapes: Sequence[Table]) -> Any:
-    """The value that rows have which are older than the column. ValueError: its text cannot be read."""
-    first = next((c for s in shapes for c in s.columns if c.number == column.number and c.missing is not None), None)
-    if first is None or first.missing is None:
-        return None
-    text = first.missing
-    if pa.types.is_boolean(column.type.arrow):
-        text = {"t": "true", "f": "false"}.get(text, text)
-    return values([text], column.type.arrow)[0].as_py()
+    found = zip(shape.columns, sources(of, shape), strict=True)
+    return {own.name: column.name for column, own in found if own is not None}
 
 
 def _cast(of: Table, name: str, value: Any, shape: Table, called: str) -> Any:
