@@ -49,7 +49,9 @@ def _rows(layout: Layout, table: TableId, room: Path) -> pa.Table:
                 LocalReader(engine), Place(layout, Warehouse.of(room), of_log=True, policies=DEFAULTS), table, ask
             )[1]
         except NotComparable as error:
-            raise ConfigurationError(f"reading all of {table} from the log: {error}") from None
+            raise ConfigurationError(
+                f"reading all of {table} from the log: {error}", runbook="table-not-followed"
+            ) from None
 
 
 __all__ = ["LocalCurrent"]

@@ -20,6 +20,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.changelog import moments
+from cdcflow.changelog.alignment import aligned, defaults_of, in_force
+from cdcflow.changelog.feed import feed, feed_schema
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import LogRows
 from cdcflow.errors import ConfigurationError, HistoryLost
@@ -149,6 +151,29 @@ class ChangeLog:
             HistoryLost: `first` has expired.
         """
         return self._log.read_rows(first, last, None if table is None else (self._named(table),))
+
+    def read(self, table: str, *, first: int = 1, last: int | None = None, as_feed: bool = False) -> pa.Table:
+        """A table's changes from one offset to another (both inclusive; None: up to the newest cut) as one Arrow table,
+        in the columns that the source's table has at the end. `as_feed`: in the shape of a change data feed (see
+        `cdcflow.changelog.feed`), else as the log has them (docs/changelog-format.md).
+
+        Raises:
+            HistoryLost: `first` has expired.
+            ConfigurationError: a feed cannot say a change of it, or a value does not fit into its column's later type;
+                the message says which table, and what to do.
+        """
+        id_ = self._named(table)
+        end = self.now().offset if last is None else last
+        shapes, target = self._shapes(id_, end)
+        listed = [shape for shape in shapes if shape.incarnation == target.incarnation]
+        target = in_force([*(shape for shape in listed if shape != target), target])
+        defaults = defaults_of(listed, target)
+        parts = []
+        for shape, _, rows in self._log.read_rows(first, end, (id_,)):
+            make = feed if as_feed else aligned
+            parts.append(make(rows, shape, target, defaults))
+        schema = feed_schema(target) if as_feed else target.log_schema
+        return pa.concat_tables([schema.empty_table(), *parts])
 
     def transactions(self, *, first: int = 1, last: int | None = None) -> Iterator[pa.Table]:
         """The headers of the transactions that have a row between two offsets (inclusive), in order."""
