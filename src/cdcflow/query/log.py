@@ -10,7 +10,6 @@ rows were read yet, history that has expired, changes that were lost.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -90,7 +89,7 @@ class ChangeLog:
 
     def now(self) -> Moment:
         """The newest moment that the log has."""
-        return _moment(self._log.newest_checkpoint())
+        return _moment(self._rows.refresh())
 
     def moment(self, as_of: AsOf) -> Moment:
         """
@@ -98,7 +97,7 @@ class ChangeLog:
             ConfigurationError: the log has no such moment, or cannot tell which it is.
             HistoryLost: it has expired.
         """
-        newest = self._log.newest_checkpoint()
+        newest = self._rows.refresh()
         if as_of is None:
             return _moment(newest)
         offset = self._offset_of(as_of)
@@ -123,7 +122,7 @@ class ChangeLog:
             return int(text)
         if text.startswith("cut:") and text[4:].isdecimal():
             return moments.offset_of_cut(self._layout, int(text[4:]))
-        segments = self._rows.segments()
+        segments = self._rows.segments
         tail = self._log.read_transactions(segments[-1][1] + 1 if segments else 1)
         if moments.place_of(text) is not None:
             return moments.offset_of_position(self._layout, text, tail)
@@ -343,6 +342,7 @@ class ChangeLog:
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _named(self, name: str) -> TableId:
+        self._rows.refresh()
         known = {str(table): table for table in self._rows.shapes()}
         if name not in known:
             raise ConfigurationError(
@@ -365,7 +365,7 @@ class ChangeLog:
         return shapes, shape
 
     def _first_offset(self) -> int:
-        segments = self._rows.segments()
+        segments = self._rows.segments
         return segments[0][0] if segments else 1
 
     def _standing(self, table: TableId, offset: int) -> _Standing:
@@ -390,10 +390,9 @@ class ChangeLog:
     def _backfill(self, table: TableId, offset: int) -> Mapping[str, Any]:
         """What the log says of a table's backfill at an offset. Within a segment: what it said at its end, if the rows
         that this speaks of were there already, or what it said before."""
-        newest, segments = self._log.newest_checkpoint(), self._rows.segments()
-        at = bisect_left([last for _, last in segments], offset)
+        newest, segments = self._rows.newest, self._rows.segments
+        at = self._rows.segment_of(offset)
         bounds = segments[at] if at < len(segments) else None
-        sealed_to = segments[-1][1] if segments else 0
         end = newest.next_offset - 1 if bounds is None else bounds[1]
         after = _entry(
             newest if bounds is None or offset == newest.next_offset - 1 else self._checkpoint(bounds), table
@@ -403,7 +402,7 @@ class ChangeLog:
         if offset >= end or known.floor == was.floor:
             return after
         is_there = known.floor is not None and known.floor <= offset
-        return after if is_there and self._rows.last_read(table, bounds, sealed_to) <= offset else before
+        return after if is_there and self._rows.last_read(table, bounds) <= offset else before
 
     def _checkpoint(self, bounds: tuple[int, int]) -> Checkpoint:
         return self._rows.manifest(bounds).last_checkpoint()
@@ -434,7 +433,7 @@ class ChangeLog:
         return sorted(newest, key=lambda key: -newest[key])
 
     def _header(self, number: int) -> Mapping[str, Any]:
-        low, high = self._first_offset(), int(self._log.newest_checkpoint().next_offset) - 1
+        low, high = self._first_offset(), int(self._rows.refresh().next_offset) - 1
         while low <= high:
             middle = (low + high) // 2
             part = next(iter(self._log.read_transactions(middle, middle)), None)
