@@ -27,7 +27,7 @@ from cdcflow.changelog.indexing import KeyIndex
 from cdcflow.changelog.keyhash import hashes
 from cdcflow.changelog.layout import Bounds, Layout
 from cdcflow.changelog.segment import Segment, SegmentFile
-from cdcflow.errors import ConfigurationError, InvariantViolated
+from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
 from cdcflow.model.change import DELETE, INSERT, READ, TRUNCATE
 from cdcflow.model.keytexts import are_equal, values
 from cdcflow.model.position import Checkpoint
@@ -113,6 +113,7 @@ class KeyRows:
 
     log: LogReader
     layout: Layout
+    files_max: int | None = None
     files_read: int = 0
     """Of segments, since it was made: for whoever wants to know what a question costs."""
     _index: KeyIndex = field(init=False)
@@ -121,12 +122,14 @@ class KeyRows:
     _shapes: tuple[int, dict[TableId, dict[int, Table]]] = (-1, {})
     _tail: list[Rows] = field(default_factory=list)
     _tail_end: int = 0
+    _read_before: int = 0
 
     def __post_init__(self) -> None:
         self._index = KeyIndex(self.layout)
 
     def refresh(self) -> Checkpoint:
-        """Look what the log has now: the checkpoint of its newest cut."""
+        """Look what the log has now, for a new question: the checkpoint of its newest cut."""
+        self._read_before = self.files_read
         written = following.written(self.layout)
         if written is None or written != self._now.written:
             # First the checkpoint: what it covers is sealed, or in a journal, or both.
@@ -222,6 +225,14 @@ class KeyRows:
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
+    def _count(self) -> None:
+        self.files_read += 1
+        if self.files_max is not None and self.files_read - self._read_before > self.files_max:
+            raise SinkUnavailable(
+                f"looking for a row in the log {self.layout.name}: more than {self.files_max} files would be read",
+                remedy="index the log: `cdcflow log index`, or ask with `cdcflow get` or `cdcflow history`",
+            )
+
     def _files(self, bounds: Bounds, table: TableId) -> list[tuple[SegmentFile, Table]]:
         """A table's files in a segment."""
         return [
@@ -282,7 +293,7 @@ class KeyRows:
         ]
         found: list[Rows] = []
         for file, shape in sorted(files, key=lambda one: -one[0].first_offset):
-            self.files_read += 1
+            self._count()
             with pq.ParquetFile(self.layout.file(segment, file), memory_map=True) as parquet:
                 for number in reversed(range(parquet.num_row_groups)):
                     found += _of_group(parquet, number, shape, key, ranges, first, last)

@@ -68,12 +68,15 @@ class _Standing:
 class ChangeLog:
     """A change log, opened for questions. One thread at a time."""
 
-    def __init__(self, reader: LogReader, layout: Layout, current: Callable[[], CurrentRows]) -> None:
-        """`current`: makes what makes whole tables, when it is first needed."""
+    def __init__(
+        self, reader: LogReader, layout: Layout, current: Callable[[], CurrentRows], files_max: int | None = None
+    ) -> None:
+        """`current`: makes what makes whole tables, when it is first needed. `files_max`: a question about a row that
+        would read more files of segments is refused."""
         self._log = reader
         self._layout = layout
         self._current = current
-        self._rows = KeyRows(reader, layout)
+        self._rows = KeyRows(reader, layout, files_max)
 
     @property
     def name(self) -> str:

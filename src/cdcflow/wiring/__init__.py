@@ -31,6 +31,7 @@ from cdcflow.wiring.logs import (
     sealed_layout,
     topics,
 )
+from cdcflow.wiring.opening import opened
 from cdcflow.wiring.planning import log_growth, planned
 from cdcflow.wiring.verifying import verified
 from cdcflow.wiring.warehouses import engines, merge_layout, policies, reading_engine, tier, upkeep_policy, warehouse
@@ -43,6 +44,7 @@ __all__ = [
     "limits",
     "log_event",
     "open_source",
+    "opened",
     "publisher",
     "tried",
     "commands_in_log",
