@@ -69,6 +69,7 @@ class Indexing:
         room = folder(self._layout)
         with storing(f"writing the index {room}"):
             if not room.exists():
+                self._layout.root.mkdir(parents=True, exist_ok=True)  # of a log that is in a store alone
                 self._layer.mkdir(room)
         with held(room / "lock", f"indexing {self._layout.name}"):
             if anew:
