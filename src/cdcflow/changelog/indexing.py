@@ -128,6 +128,19 @@ class KeyIndex:
                     return int(began[int(np.lexsort((began[:, 0], ends))[-1]), 2])
         return None
 
+    def hits(self, table: TableId, wanted: Hashes, last: int) -> npt.NDArray[np.bool_]:
+        """Of each of these hashes whether the log may have a row of its key up to an offset. Where anything up to there
+        is not indexed, it may."""
+        found, at = np.zeros(len(wanted), np.bool_), 1
+        for file in self._files:
+            if file.first_offset > at:
+                break
+            at = file.last_offset + 1
+            keys = file.tables.get(table)
+            if keys is not None:
+                found |= keys.hits(wanted)
+        return found if at > last else np.ones(len(wanted), np.bool_)
+
     def may_have(self, table: TableId, wanted: Sequence[int], first: int, last: int) -> list[Bounds]:
         """The ranges of offsets between two offsets (inclusive) in which rows of the keys with these hashes may lie, or
         the table was emptied; ascending, those without an index among them as a whole."""

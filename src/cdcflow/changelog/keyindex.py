@@ -84,6 +84,14 @@ class TableKeys:
         low, high = np.searchsorted(self.hashes, wanted, "left"), np.searchsorted(self.hashes, wanted, "right")
         return self.blocks[self.at[low:high]]
 
+    def hits(self, wanted: Hashes) -> npt.NDArray[np.bool_]:
+        """Of each of these hashes whether any block may have its key."""
+        first = (wanted >> np.uint64(64 - HASH_BITS)).astype(np.uint32) & np.uint32(_first(self.bits))
+        found: npt.NDArray[np.bool_] = np.searchsorted(self.hashes, first, "left") < np.searchsorted(
+            self.hashes, first, "right"
+        )
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class CompactKeys:
@@ -122,6 +130,19 @@ class CompactKeys:
         pairs = self.pairs[self.starts[bucket] : self.starts[bucket + 1]]
         hits = pairs[(pairs >> np.uint16(self.block_bits)) == wanted]
         found: Int64s = self.blocks[hits & np.uint16((1 << self.block_bits) - 1)]
+        return found
+
+    def hits(self, wanted: Hashes) -> npt.NDArray[np.bool_]:
+        """See `TableKeys.hits`."""
+        buckets = wanted >> np.uint64(64 - self.bucket_bits)
+        rest = self.bits - self.bucket_bits
+        middle = (wanted >> np.uint64(64 - self.bits)) & np.uint64((1 << rest) - 1)
+        starts, ends = self.starts[buckets].astype(np.int64), self.starts[buckets + np.uint64(1)].astype(np.int64)
+        found = np.zeros(len(wanted), np.bool_)
+        for at in range(int((ends - starts).max(initial=0))):  # the n-th pair of every bucket at once
+            there = np.flatnonzero((starts + at < ends) & ~found)
+            pairs = self.pairs[starts[there] + at] >> np.uint16(self.block_bits)
+            found[there] = pairs == middle[there]
         return found
 
     def whole(self) -> TableKeys:

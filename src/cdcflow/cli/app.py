@@ -16,6 +16,7 @@ COMMANDS = {
     "init": ("cdcflow.cli.init:init", "Write a commented settings file."),
     "doctor": ("cdcflow.cli.doctor:doctor", "Check settings, rights and tables."),
     "run": ("cdcflow.cli.run:run", "Capture changes until you stop it."),
+    "serve": ("cdcflow.cli.serve:serve", "Take rows over HTTP into tables of a log."),
     "plan": ("cdcflow.cli.plan:plan", "Show what changed settings will do."),
     "apply": ("cdcflow.cli.plan:apply", "Make the running daemon use changed settings."),
     "backfill": ("cdcflow.cli.backfill:backfill", "Read tables again while the capture goes on."),

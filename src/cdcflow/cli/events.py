@@ -19,14 +19,14 @@ OnEvent = Callable[[str, Mapping[str, object]], None]
 
 ERRORS = frozenset(
     (
-        *("capture failed", "publishing failed", "table failed", "capture did not stop in time"),
+        *("capture failed", "publishing failed", "serving failed", "table failed", "capture did not stop in time"),
         "shadow check found a difference",
     )
 )
 WARNINGS = frozenset(
     (
         *("capture interrupted", "publishing waits", "stopped while it was interrupted", "table waits"),
-        *("left behind", "partial rows unknown", "rows changed unseen", "order ignored", "table to be read again"),
+        *("seal put off", "left behind", "partial rows unknown", "rows changed unseen", "order ignored", "table to be read again"),
         *("keys to be read", "table rewritten"),
     )
 )

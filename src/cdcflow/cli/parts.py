@@ -232,11 +232,11 @@ class Table:
 
     def made_of(self, config: Config) -> object:
         # How tables are read says nothing of where this one is.
-        return config.source.control_table and config.source.model_copy(update={"backfill": None, "tables": ()})
+        return config.database.control_table and config.database.model_copy(update={"backfill": None, "tables": ()})
 
     def prepare(self, config: Config) -> Running | None:
         table = wiring.control_table(config)
-        return None if table is None else _Door(TableDoor(table, self._answer, config.source.heartbeat, self._tell))
+        return None if table is None else _Door(TableDoor(table, self._answer, config.database.heartbeat, self._tell))
 
 
 class _Door:
@@ -257,7 +257,7 @@ def made_of_publishing(config: Config) -> object:
     """What a publisher depends on: where it publishes, and where the log is that it reads."""
     log = config.log
     place = (log.path, log.objects) if isinstance(log, FileLog) else log
-    return config.publish, place, config.source.kind
+    return config.publish, place, config.database.kind
 
 
 __all__ = [

@@ -63,7 +63,7 @@ def _from_log(settings: Config) -> dict[str, Any]:
         **ended,
         **in_log(checkpoint),
         "durable_offset": durable,
-        "tables": _unproven(progress.to_status(settings.source.backfill.rows_per_second_max or 0)),
+        "tables": _unproven(progress.to_status(settings.database.backfill.rows_per_second_max or 0)),
         **({} if merged is None else {"merge": merge_status(merged, durable)}),
         "verified": last_words.of_verified(settings.log.folder),
         **wrong,

@@ -10,6 +10,7 @@ read anew.
 from __future__ import annotations
 
 from cdcflow.config.base import Settings
+from cdcflow.config.collections import Collection, Idempotency, Push, Serve
 from cdcflow.config.loading import load
 from cdcflow.config.logs import FileLog, Kafka, KafkaLog, Objects, Seal, StoreAccess
 from cdcflow.config.notify import Notify
@@ -34,11 +35,13 @@ __all__ = [
     "AccessToken",
     "Backfill",
     "BinaryMode",
+    "Collection",
     "Config",
     "DecimalMode",
     "FileLog",
     "FormatName",
     "IntervalMode",
+    "Idempotency",
     "Kafka",
     "KafkaLog",
     "Merge",
@@ -48,8 +51,10 @@ __all__ = [
     "Postgres",
     "Publish",
     "PublishKafka",
+    "Push",
     "Registry",
     "Seal",
+    "Serve",
     "Service",
     "Settings",
     "Special",

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from cdcflow.config.collections import Collection, Serve
 from cdcflow.config.logs import FileLog, Kafka, KafkaLog, StoreAccess
 from cdcflow.config.publishing import Publish, PublishKafka
 from cdcflow.config.references import is_reference
-from cdcflow.config.sources import MySQL
+from cdcflow.config.sources import MySQL, Postgres
 from cdcflow.config.whole import Config, Merge, Service
 
 _PATHS = (
@@ -22,7 +23,8 @@ _PATHS = (
 
 def rebased(config: Config, folder: Path) -> Config:
     source = config.source
-    source = source.model_copy(update={"password": _reference_below(folder, source.password)})
+    if isinstance(source, Postgres | MySQL):
+        source = source.model_copy(update={"password": _reference_below(folder, source.password)})
     if isinstance(source, MySQL):
         tls = source.tls.model_copy(update={"ca": _below(folder, source.tls.ca)})
         key = _below(folder, source.server_public_key)
@@ -33,6 +35,7 @@ def rebased(config: Config, folder: Path) -> Config:
             "log": _rebased_log(config.log, folder),
             "merge": _rebased_merge(config.merge, folder),
             "service": _rebased_service(config.service, folder),
+            "serve": None if config.serve is None else _rebased_serve(config.serve, folder),
             "publish": None if config.publish is None else Publish(kafka=_rebased_topics(config.publish.kafka, folder)),
         }
     )
@@ -55,6 +58,16 @@ def _rebased_service(service: Service, folder: Path) -> Service:
     tokens = [t.model_copy(update={"token": _reference_below(folder, t.token)}) for t in service.tokens]
     notify = [n.model_copy(update={"webhook": _reference_below(folder, n.webhook)}) for n in service.notify]
     return service.model_copy(update={"tokens": tuple(tokens), "notify": tuple(notify)})
+
+
+def _rebased_serve(serve: Serve, folder: Path) -> Serve:
+    def rebased_collection(one: Collection) -> Collection:
+        place = one.json_schema
+        return one.model_copy(update={"json_schema": _below(folder, place)}) if isinstance(place, Path) else one
+
+    tokens = [t.model_copy(update={"token": _reference_below(folder, t.token)}) for t in serve.tokens]
+    collections = [rebased_collection(one) for one in serve.collections]
+    return serve.model_copy(update={"tokens": tuple(tokens), "collections": tuple(collections)})
 
 
 def _keys(access: StoreAccess, folder: Path) -> dict[str, str | None]:

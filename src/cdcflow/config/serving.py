@@ -36,7 +36,7 @@ def is_loopback(listen: str) -> bool:
         return host == "localhost"
 
 
-def check_tokens(listen: str | None, tokens: Sequence[AccessToken]) -> None:
+def check_tokens(listen: str | None, tokens: Sequence[AccessToken], setting: str = "service.tokens") -> None:
     """See that whatever other machines reach asks for a token, and that each token has a name of its own.
 
     Raises:
@@ -48,7 +48,7 @@ def check_tokens(listen: str | None, tokens: Sequence[AccessToken]) -> None:
     if listen is not None and not tokens and not is_loopback(listen):
         raise ValueError(
             f"listens on {listen}, which other machines can reach, and has no token: listen on 127.0.0.1, or set "
-            "service.tokens: [{name: ops, role: operate, token: '${env:CDCFLOW_HTTP_TOKEN}'}]"
+            f"{setting}: [{{name: ops, role: operate, token: '${{env:CDCFLOW_HTTP_TOKEN}}'}}]"
         )
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, ValidatorFunctionWrapHandler, field_validator, model_validator
 
 from cdcflow.config.base import URL, Settings, is_host_and_port
+from cdcflow.config.collections import Push, Serve
 from cdcflow.config.logs import TOPIC_EXPIRES, FileLog, KafkaLog, StoreAccess
 from cdcflow.config.notify import Notify
 from cdcflow.config.publishing import Publish
@@ -17,6 +18,7 @@ from cdcflow.config.references import is_reference
 from cdcflow.config.serving import AccessToken, check_tokens
 from cdcflow.config.sources import MySQL, Postgres
 from cdcflow.config.units import Seconds
+from cdcflow.errors import ConfigurationError
 
 _THRIFT = re.compile(r"thrift://[^\s,/]+:\d+(,thrift://[^\s,/]+:\d+)*")
 _SECRET_PROPERTY = re.compile(r"password|secret|(token|credential)$")
@@ -173,13 +175,57 @@ class Service(Settings):
 
 
 class Config(Settings):
-    """The whole of `cdcflow.yaml`."""
+    """The whole of `cdcflow.yaml`. With `serve` the log is written by `cdcflow serve`, and `source` is left out."""
 
-    source: Annotated[Postgres | MySQL, Field(discriminator="kind")]
+    source: Annotated[Postgres | MySQL | Push, Field(discriminator="kind")]
     log: FileLog | KafkaLog
+    serve: Serve | None = None
     merge: Merge = Merge()
     publish: Publish | None = None
     service: Service = Service()
+
+    @property
+    def database(self) -> Postgres | MySQL:
+        """The database that changes are captured from.
+
+        Raises:
+            ConfigurationError: these settings have collections instead.
+        """
+        if isinstance(self.source, Push):
+            raise ConfigurationError(
+                "these settings have `serve`: programs write to the log, and there is no database to capture from",
+                remedy="run `cdcflow serve`, or name the settings file of a database with --config",
+            )
+        return self.source
+
+    @model_validator(mode="before")
+    @classmethod
+    def _programs_are_the_source(cls, given: object) -> object:
+        if not isinstance(given, dict) or given.get("serve") is None:
+            return given
+        if "source" in given:
+            raise ValueError(
+                "serve and source are both set, and a log has one writer: move `serve` into a settings file with a log of"
+                " its own"
+            )
+        return {**given, "source": {"kind": "push"}}
+
+    @model_validator(mode="after")
+    def _written_by_serve(self) -> Self:
+        if not isinstance(self.source, Push):
+            return self
+        if self.serve is None:
+            raise ValueError("source.kind is push, and serve is not set: leave source out, and set serve")
+        if not isinstance(self.log, FileLog) or not self.log.has_directory:
+            raise ValueError("serve needs a log in a folder: set log.path")
+        if not self.log.index:
+            raise ValueError("serve finds rows by the log's index: set log.index to true, or leave it out")
+        if self.log.retention is not None and not self.log.retention.state:
+            raise ValueError(
+                "serve with log.retention would forget rows that have not changed for long:"
+                " set log.retention.state to true"
+            )
+        return self
 
     @model_validator(mode="after")
     def _kept_for_what_is_set(self) -> Self:

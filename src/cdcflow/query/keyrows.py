@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 from cdcflow.changelog.extents import TRIES_MAX
 from cdcflow.changelog.folder import FolderReader
 from cdcflow.changelog.indexing import KeyIndex
-from cdcflow.changelog.keyhash import hashes
+from cdcflow.changelog.keyhash import Hashes, hashes
 from cdcflow.changelog.layout import Bounds, Layout
 from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
@@ -162,6 +162,15 @@ class KeyRows:
     def segments(self) -> Sequence[Bounds]:
         """The sealed segments, oldest first."""
         return self._now.segments
+
+    @property
+    def indexed_to(self) -> int:
+        """What lies behind this offset is not indexed."""
+        return self._index.last_offset
+
+    def may_have(self, table: TableId, wanted: Hashes, last: int) -> npt.NDArray[np.bool_]:
+        """Of each of these hashes (`changelog.keyhash`) whether the log may have a row of its key up to an offset."""
+        return self._index.hits(table, wanted, last)
 
     def segment_of(self, offset: int) -> int:
         """The number of the sealed segment that has an offset; that of all of them: none has it."""

@@ -15,12 +15,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.changelog import moments, states
 from cdcflow.changelog.alignment import aligned, defaults_of, in_force
 from cdcflow.changelog.feed import feed, feed_schema
+from cdcflow.changelog.keyhash import Hashes
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import LogRows
 from cdcflow.changelog.states import State
@@ -196,6 +199,16 @@ class ChangeLog:
     def transactions(self, *, first: int = 1, last: int | None = None) -> Iterator[pa.Table]:
         """The headers of the transactions that have a row between two offsets (inclusive), in order."""
         return self._log.read_transactions(first, last)
+
+    def indexed_to(self) -> int:
+        """The offset up to which a row is found by the index alone; 0: nothing is indexed."""
+        self._rows.refresh()
+        return self._rows.indexed_to
+
+    def may_have(self, table: TableId, wanted: Hashes, last: int) -> npt.NDArray[np.bool_]:
+        """Of each of these hashes of keys (`changelog.keyhash`) whether the log may have a row of it up to an offset. By
+        the index alone: where something is not indexed, or has expired, it may have any."""
+        return self._rows.may_have(table, wanted, last)
 
     # ── one row ─────────────────────────────────────────────────────────────────────────────────────────────
 

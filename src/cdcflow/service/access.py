@@ -52,7 +52,14 @@ class _Session:
 class Access:
     """The tokens of the settings, and the sessions that were opened with them. Safe to use from any thread."""
 
-    def __init__(self, tokens: Sequence[AccessToken] = (), clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        tokens: Sequence[AccessToken] = (),
+        clock: Callable[[], float] = time.monotonic,
+        setting: str = "service.tokens",
+    ) -> None:
+        """`setting`: where the tokens are, for errors."""
+        self.setting = setting
         self._tokens = tuple(tokens)
         self._clock = clock
         self._sessions: dict[bytes, _Session] = {}
@@ -82,7 +89,7 @@ class Access:
         for one in self._tokens:
             if len(secret(one.token) or "") < TOKEN_CHARACTERS_MIN:
                 raise ConfigurationError(
-                    f"the token {one.name} of service.tokens has fewer than {TOKEN_CHARACTERS_MIN} characters",
+                    f"the token {one.name} of {self.setting} has fewer than {TOKEN_CHARACTERS_MIN} characters",
                     remedy="make one that nobody can guess: openssl rand -hex 24",
                 )
 

@@ -17,6 +17,7 @@ from cdcflow.service.history import History
 
 if TYPE_CHECKING:
     import uvicorn
+    from starlette.types import ASGIApp
 
     from cdcflow.service.explorer import Explorer
 
@@ -31,6 +32,7 @@ class HttpServer:
 
     `answer` carries out an operation for somebody, whose name comes second (None: there are none). `overview` adds to
     a status what the page shows besides, `sample` gives what is plotted; with `history` somebody else takes it.
+    `application`: what is served instead, made for the names it may be asked by. `setting`: which one `listen` is.
     """
 
     def __init__(
@@ -45,6 +47,8 @@ class HttpServer:
         sample: StatusOf | None = None,
         explorer: Explorer | None = None,
         history: History | None = None,
+        setting: str = "service.listen",
+        application: Callable[[Collection[str]], ASGIApp] | None = None,
     ) -> None:
         host, _, port = listen.rpartition(":")
         self._listen = listen
@@ -55,7 +59,9 @@ class HttpServer:
         self._answer = answer
         self._overview: Overview = overview or (lambda found: {"status": found})
         self._history = history or History(sample or status)
-        self._takes_samples = history is None
+        self._takes_samples = history is None and application is None
+        self._setting = setting
+        self._application = application
         self._explorer = explorer
         self._socket: socket.socket | None = None
         self._server: uvicorn.Server | None = None
@@ -112,8 +118,8 @@ class HttpServer:
             return _sharing_a_port(self._address, family, before)
         except OSError as error:
             raise ConfigurationError(
-                f"the daemon cannot listen on {self._listen} (service.listen): {error.strerror}",
-                remedy="choose another port, or leave service.listen out",
+                f"the daemon cannot listen on {self._listen} ({self._setting}): {error.strerror}",
+                remedy=f"choose another port, or leave {self._setting} out",
             ) from None
 
     def _made(self) -> uvicorn.Server:
@@ -122,9 +128,13 @@ class HttpServer:
         from cdcflow.service.connection import PromptConnection
         from cdcflow.service.web import Doors, application
 
-        doors = Doors(self._status, self._overview, self._access, self._history, self._answer, self._explorer)
+        if self._application is None:
+            doors = Doors(self._status, self._overview, self._access, self._history, self._answer, self._explorer)
+            served = application(doors, self._names)
+        else:
+            served = self._application(self._names)
         config = uvicorn.Config(
-            application(doors, self._names),
+            served,
             http=PromptConnection,
             loop="asyncio",
             ws="none",

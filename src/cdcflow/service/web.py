@@ -83,10 +83,10 @@ def application(doors: Doors, names: Collection[str]) -> ASGIApp:
         Route("/api/v1/session", _Sessions(doors.access).close, methods=["DELETE"]),
         Route("/api/v1/operations/{name}", _operating(doors), methods=["POST"]),
     ]
-    handlers: Any = {HTTPException: _refused, CdcflowError: _failed, Exception: _failed}
+    handlers: Any = {HTTPException: refused, CdcflowError: failed, Exception: failed}
     app = Starlette(routes=routes, exception_handlers=handlers)
     app.router.redirect_slashes = False
-    return _Guard(app, names)
+    return Guard(app, names)
 
 
 # ── what anybody may ask ────────────────────────────────────────────────────────────────────────────────────
@@ -94,15 +94,15 @@ def application(doors: Doors, names: Collection[str]) -> ASGIApp:
 
 def _open(doors: Doors) -> dict[str, Endpoint]:
     async def alive(request: Request) -> Response:
-        return _json({"status": "alive"})
+        return as_json({"status": "alive"})
 
     async def ready(request: Request) -> Response:
         code, text = readiness(await run_in_threadpool(doors.status))
-        return _json(text, code)
+        return as_json(text, code)
 
     async def well(request: Request) -> Response:
         code, text = health(await run_in_threadpool(doors.status))
-        return _json(text, code)
+        return as_json(text, code)
 
     async def measured(request: Request) -> Response:
         status = await run_in_threadpool(doors.status)
@@ -135,11 +135,11 @@ def _read(name: str) -> tuple[bytes, bytes]:
 
 def _closed(doors: Doors) -> dict[str, Endpoint]:
     async def status(request: Request) -> Response:
-        return _json(await run_in_threadpool(doors.status))
+        return as_json(await run_in_threadpool(doors.status))
 
     async def tables(request: Request) -> Response:
         found = await run_in_threadpool(doors.status)
-        return _json({"tables": found.get("tables") or {}, "left_out": found.get("left_out") or []})
+        return as_json({"tables": found.get("tables") or {}, "left_out": found.get("left_out") or []})
 
     async def overview(request: Request) -> Response:
         def seen() -> Mapping[str, Any]:
@@ -149,10 +149,10 @@ def _closed(doors: Doors) -> dict[str, Endpoint]:
         may = [name for name, one in OPERATIONS.items() if doors.answer is not None and caller.may(one.role)]
         who: dict[str, object] = {"name": caller.name, "role": caller.role, "operations": may}
         who |= {"session": _session(request) is not None, "needs_token": doors.access.needs_token}
-        return _json({**await run_in_threadpool(seen), "caller": who})
+        return as_json({**await run_in_threadpool(seen), "caller": who})
 
     async def history(request: Request) -> Response:
-        return _json(doors.history.points())
+        return as_json(doors.history.points())
 
     async def changes(request: Request) -> Response:
         asked = request.query_params
@@ -160,26 +160,26 @@ def _closed(doors: Doors) -> dict[str, Endpoint]:
             _explorer(doors).changes,
             asked.get("table"),
             key=asked.getlist("key"),
-            before=_count(asked.get("before"), "before"),
-            limit=_count(asked.get("limit"), "limit") or 50,
+            before=count_of(asked.get("before"), "before"),
+            limit=count_of(asked.get("limit"), "limit") or 50,
             values=asked.get("values") == "true",
         )
-        return _json(found)
+        return as_json(found)
 
     async def row(request: Request) -> Response:
         asked = request.query_params
         if (table := asked.get("table")) is None:
             raise HTTPException(400, "table is missing: name it as schema.table")
         key = asked.getlist("key")
-        return _json(await run_in_threadpool(_explorer(doors).row, table, key, asked.get("as_of")))
+        return as_json(await run_in_threadpool(_explorer(doors).row, table, key, asked.get("as_of")))
 
     async def transaction(request: Request) -> Response:
         values = request.query_params.get("values") == "true"
         number = request.path_params["number"]
-        return _json(await run_in_threadpool(_explorer(doors).transaction, number, values=values))
+        return as_json(await run_in_threadpool(_explorer(doors).transaction, number, values=values))
 
     async def api(request: Request) -> Response:
-        return _json(description())
+        return as_json(description())
 
     return {
         "/status": status,
@@ -196,13 +196,13 @@ def _closed(doors: Doors) -> dict[str, Endpoint]:
 
 def _reading(doors: Doors, endpoint: Endpoint) -> Endpoint:
     async def read(request: Request) -> Response:
-        request.state.caller = await _caller(doors.access, request)
+        request.state.caller = await caller_of(doors.access, request)
         return await endpoint(request)
 
     return read
 
 
-async def _caller(access: Access, request: Request) -> Caller:
+async def caller_of(access: Access, request: Request) -> Caller:
     """Who asks. A cookie counts only where our own page sent it.
 
     Raises:
@@ -227,7 +227,7 @@ def _explorer(doors: Doors) -> Explorer:
     return doors.explorer
 
 
-def _count(text: str | None, name: str) -> int | None:
+def count_of(text: str | None, name: str) -> int | None:
     if text is None:
         return None
     if not (text.isdecimal() and 0 < int(text) < 1 << 62):
@@ -245,10 +245,10 @@ def _operating(doors: Doors) -> Endpoint:
         if operation is None or doors.answer is None:
             raise HTTPException(404, f"there is no operation {name!r}; there are: {', '.join(sorted(OPERATIONS))}")
         arguments = await _body(request)
-        caller = await _writer(doors.access, request)
+        caller = await writer_of(doors.access, request)
         if not caller.may(operation.role):
             raise HTTPException(403, _may_not(doors.access, caller, name))
-        return _json(await run_in_threadpool(doors.answer, {**arguments, "op": name}, f"HTTP, token {caller.name}"))
+        return as_json(await run_in_threadpool(doors.answer, {**arguments, "op": name}, f"HTTP, token {caller.name}"))
 
     return operate
 
@@ -259,12 +259,12 @@ def _may_not(access: Access, caller: Caller, name: str) -> str:
     return f"{name} needs a token with the role operate; {caller.name} has the role {caller.role}"
 
 
-async def _writer(access: Access, request: Request) -> Caller:
+async def writer_of(access: Access, request: Request) -> Caller:
     """Who asks for an operation: by a token, or by our own page in a session."""
     by_token = "authorization" in request.headers
     if not by_token and _session(request) is not None and not is_from_our_page(_lower(request), request.url.scheme):
         raise HTTPException(403, "a session counts only for requests of the page itself")
-    return await _caller(access, request)
+    return await caller_of(access, request)
 
 
 async def _body(request: Request) -> dict[str, Any]:
@@ -294,7 +294,7 @@ class _Sessions:
         made = await run_in_threadpool(self._access.open_session, token) if isinstance(token, str) else None
         if made is None:
             raise HTTPException(401, "nobody has this token")
-        answer = _json({"ok": True})
+        answer = as_json({"ok": True})
         answer.set_cookie(_cookie(request), made, max_age=int(SESSION_S), httponly=True, samesite="strict")
         return answer
 
@@ -303,7 +303,7 @@ class _Sessions:
             raise HTTPException(403, "only the page itself closes a session")
         if (session := _session(request)) is not None:
             self._access.close_session(session)
-        answer = _json({"ok": True})
+        answer = as_json({"ok": True})
         answer.delete_cookie(_cookie(request), httponly=True, samesite="strict")
         return answer
 
@@ -320,12 +320,13 @@ def _cookie(request: Request) -> str:
 # ── around all of it ────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _Guard:
+class Guard:
     """Refuses requests under foreign names and bodies without end, and says to browsers what they must not do."""
 
-    def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, names: Collection[str], body_bytes_max: int = BODY_BYTES_MAX) -> None:
         self._app = app
         self._names = names
+        self._body_bytes_max = body_bytes_max
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -336,8 +337,8 @@ class _Guard:
             await Response(
                 "this daemon does not answer to this host name (see service.hosts)\n", 421, media_type="text/plain"
             )(scope, receive, guarded)
-        elif b"transfer-encoding" in headers or _length(headers) > BODY_BYTES_MAX:
-            await _problem(413, "Content Too Large", "the body is too large, or of unknown length")(
+        elif b"transfer-encoding" in headers or _length(headers) > self._body_bytes_max:
+            await problem_answer(413, "Content Too Large", "the body is too large, or of unknown length")(
                 scope, receive, guarded
             )
         else:
@@ -346,7 +347,7 @@ class _Guard:
 
 def _length(headers: Mapping[bytes, bytes]) -> int:
     text = headers.get(b"content-length", b"0")
-    return int(text) if text.isdigit() else BODY_BYTES_MAX + 1
+    return int(text) if text.isdigit() else 1 << 62
 
 
 def _with_headers(send: Send) -> Send:
@@ -360,12 +361,12 @@ def _with_headers(send: Send) -> Send:
     return sending
 
 
-async def _refused(request: Request, error: HTTPException) -> Response:
+async def refused(request: Request, error: HTTPException) -> Response:
     if error.status_code == 404 and not request.url.path.startswith("/api/"):
         hint = "try /, /healthz, /readyz, /metrics, /status or /api/v1/openapi.json\n"
         return Response(hint, 404, media_type="text/plain")
     remedy = "configure one in service.tokens, and send it" if error.status_code == 401 else None
-    answer = _problem(error.status_code, _TITLES.get(error.status_code, "Refused"), error.detail, remedy)
+    answer = problem_answer(error.status_code, _TITLES.get(error.status_code, "Refused"), error.detail, remedy)
     answer.headers.update(error.headers or {})
     if error.status_code == 401:
         answer.headers["WWW-Authenticate"] = "Bearer"
@@ -382,19 +383,19 @@ _TITLES = {
 }
 
 
-async def _failed(request: Request, error: Exception) -> Response:
+async def failed(request: Request, error: Exception) -> Response:
     found = problems.of_error(error)
     return Response(
         json.dumps(found) + "\n", int(str(found["status"])), headers={"Content-Type": problems.CONTENT_TYPE}
     )
 
 
-def _problem(code: int, title: str, detail: str, remedy: str | None = None) -> Response:
+def problem_answer(code: int, title: str, detail: str, remedy: str | None = None) -> Response:
     found = problems.problem(code, title, detail, remedy)
     return Response(json.dumps(found) + "\n", code, headers={"Content-Type": problems.CONTENT_TYPE})
 
 
-def _json(value: object, code: int = 200) -> Response:
+def as_json(value: object, code: int = 200) -> Response:
     return Response(json.dumps(value, default=str) + "\n", code, media_type="application/json")
 
 

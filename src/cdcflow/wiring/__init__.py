@@ -34,6 +34,7 @@ from cdcflow.wiring.logs import (
 )
 from cdcflow.wiring.opening import opened
 from cdcflow.wiring.planning import log_growth, planned
+from cdcflow.wiring.pushing import pushing
 from cdcflow.wiring.rebuilding import rebuilt
 from cdcflow.wiring.verifying import verified
 from cdcflow.wiring.warehouses import engines, merge_layout, policies, reading_engine, tier, upkeep_policy, warehouse
@@ -73,6 +74,7 @@ __all__ = [
     "topics",
     "log_growth",
     "planned",
+    "pushing",
     "rebuilt",
     "engines",
     "merge_layout",

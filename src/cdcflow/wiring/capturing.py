@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 def open_source(config: Config) -> Source:
     """The configured source. Nothing is connected before it is asked something."""
-    settings = config.source
+    settings = config.database
 
     def password() -> str | None:
         return secret(settings.password)
@@ -50,7 +50,7 @@ def open_source(config: Config) -> Source:
 
 def control_table(config: Config) -> ControlTable | None:
     """The configured control table in the source; None: there is none. Nothing is connected before it is asked."""
-    settings = config.source
+    settings = config.database
     if settings.control_table is None:
         return None
     if isinstance(settings, Postgres):
@@ -129,7 +129,7 @@ def capture_settings(
         open_source=lambda: open_source(config),
         open_log=open_again,
         limits=limits(config, backfill_new=backfill_new),
-        pace=Pace(heartbeat_s=config.source.heartbeat),
+        pace=Pace(heartbeat_s=config.database.heartbeat),
     )
 
 
@@ -148,11 +148,11 @@ def tried(config: Config) -> dict[str, str]:
 
 
 def _address_of(config: Config) -> str:
-    if isinstance(config.source, Postgres):
-        return Address.parse(config.source.url).parts
+    if isinstance(config.database, Postgres):
+        return Address.parse(config.database.url).parts
     from cdcflow.sources.mysql.connection import Address as MySQLAddress
 
-    return MySQLAddress.parse(config.source.url).parts
+    return MySQLAddress.parse(config.database.url).parts
 
 
 def _newest_checkpoint(config: Config) -> Checkpoint:
@@ -173,7 +173,7 @@ def publisher(config: Config, on_event: OnEvent | None = None) -> Publisher:
     from cdcflow.sinks.kafka.tables.assembly import publisher_of
 
     tell = _noting(config, config.publish.kafka.topic_prefix, on_event or log_event)
-    return publisher_of(config.publish.kafka, lambda: _tail(config), config.source.kind, tell)
+    return publisher_of(config.publish.kafka, lambda: _tail(config), config.database.kind, tell)
 
 
 def _noting(config: Config, prefix: str, on_event: OnEvent) -> OnEvent:
@@ -208,7 +208,7 @@ def _tail(config: Config) -> Tail | None:
 
 def limits(config: Config, *, backfill_new: bool) -> Limits:
     """The settings as the interleave machine takes them."""
-    backfill = config.source.backfill
+    backfill = config.database.backfill
     return Limits(
         backfill_new=backfill_new,
         chunk_time_target_s=backfill.chunk_time_target_ms / 1000,

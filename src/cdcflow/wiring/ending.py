@@ -66,16 +66,16 @@ def _of_tables(config: Config) -> Iterator[tuple[str, str]]:
 
 
 def _of_control(config: Config) -> Iterator[tuple[str, str]]:
-    table = config.source.control_table
+    table = config.database.control_table
     if table is not None:
         yield f"control table {table}", f"if nothing else uses it, run DROP TABLE {table};"
 
 
 def _of_role(config: Config) -> Iterator[tuple[str, str]]:
-    user = unquote(urlsplit(config.source.url).username or "")
+    user = unquote(urlsplit(config.database.url).username or "")
     if not user:
         return
-    if isinstance(config.source, Postgres):
+    if isinstance(config.database, Postgres):
         name = '"' + user.replace('"', '""') + '"'
         # DROP OWNED alone would take tables with it that the role owns.
         sql = f"REASSIGN OWNED BY {name} TO CURRENT_USER; DROP OWNED BY {name}; DROP ROLE {name};"

@@ -35,7 +35,7 @@ def planned(config: Config, in_use: Mapping[str, str] | None = None, rates: Rate
     if not refused and not any(change.taken == "refused" for change in settings):
         preview, refused = _previewed(config, checkpoint)
     tables = {*progress.tables, *(t.id for t in preview.tables)} if preview else progress.tables.keys()
-    limit = config.source.backfill.rows_per_second_max or 0
+    limit = config.database.backfill.rows_per_second_max or 0
     return plan(
         preview,
         progress,

@@ -1,0 +1,111 @@
+"""The log of collections, opened with what writes it and what answers about it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from cdcflow.config import Config, FileLog, Serve
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.position import SourceIdentity
+from cdcflow.wiring.logs import log_layout, log_reader, open_log
+from cdcflow.wiring.opening import opened
+
+if TYPE_CHECKING:
+    from cdcflow.changelog.layout import Layout
+    from cdcflow.query.log import ChangeLog
+    from cdcflow.service.explorer import Explorer
+    from cdcflow.service.push.schemas import Shape
+    from cdcflow.service.push.writer import Writer
+
+KIND = "push"
+OnEvent = Callable[[str, Mapping[str, object]], None]
+FILES_MAX = 256
+"""So many files of the log are read at most for one question over HTTP."""
+
+
+@dataclass
+class Pushing:
+    """What `cdcflow serve` runs: the writer, not started yet, and what its API needs."""
+
+    config: Config
+    serve: Serve
+    shapes: Mapping[str, Shape]
+    writer: Writer
+
+    @cached_property
+    def explorer(self) -> Explorer:
+        from cdcflow.service.explorer import Explorer
+
+        return Explorer(lambda: log_reader(self.config), asked=lambda: self._asked)
+
+    @cached_property
+    def _asked(self) -> ChangeLog:
+        return opened(self.config, files_max=FILES_MAX)
+
+
+def pushing(config: Config, tell: OnEvent) -> Pushing:
+    """Open the log of the configured collections; make it when there is none.
+
+    Raises:
+        ConfigurationError: the settings have no collections, the log belongs to another kind of source, a schema cannot
+            be kept, or what the log has of a collection is not what its schema says.
+    """
+    from cdcflow.service.push import remembered, rows, schemas
+    from cdcflow.service.push import writer as writing
+
+    serve = config.serve
+    if serve is None or not isinstance(config.log, FileLog):
+        raise ConfigurationError(
+            "cdcflow serve needs collections that programs write to, and the settings have none",
+            remedy="set serve.collections in a settings file with a log of its own (docs/serve.md)",
+        )
+    made = [schemas.compiled(one.name, one.key, one.json_schema) for one in serve.collections]
+    layout = log_layout(config.log)
+    identity = _identity(layout)
+    reader = log_reader(config)
+    known = reader.table_shapes() if layout.log_json.exists() else {}
+    shapes = {}
+    for one in made:
+        versions = known.get(one.table.id, {})
+        shapes[one.name] = schemas.continued(one, [versions[number] for number in sorted(versions)])
+    log = open_log(config, identity)
+    try:
+        memory = remembered.Memory(serve.idempotency.age, serve.idempotency.keys)
+        writer = writing.Writer(
+            log,  # type: ignore[arg-type]  # a log in a folder: the settings see to it
+            reader,
+            rows.Rows(opened(config)),
+            memory,
+            list(shapes.values()),
+            tell,
+        )
+    except BaseException:
+        log.close()
+        raise
+    return Pushing(config, serve, shapes, writer)
+
+
+def _identity(layout: Layout) -> SourceIdentity:
+    """Who writes this log: made once, with the log.
+
+    Raises:
+        ConfigurationError: another kind of source does.
+    """
+    if not layout.log_json.exists():
+        return SourceIdentity(KIND, uuid.uuid4().hex, "collections")
+    found = layout.log_file().source
+    if found.kind != KIND:
+        raise ConfigurationError(
+            f"opening the log {layout.root} for collections: a capture from {found.kind} writes it, and a log has one"
+            " writer",
+            remedy="set log.path in the settings of `cdcflow serve` to a folder of its own",
+            runbook="other-log",
+        )
+    return found
+
+
+__all__ = ["Pushing", "pushing"]
