@@ -26,7 +26,14 @@ ERRORS = frozenset(
 WARNINGS = frozenset(
     (
         *("capture interrupted", "publishing waits", "stopped while it was interrupted", "table waits"),
-        *("seal put off", "left behind", "partial rows unknown", "rows changed unseen", "order ignored", "table to be read again"),
+        *(
+            "seal put off",
+            "left behind",
+            "partial rows unknown",
+            "rows changed unseen",
+            "order ignored",
+            "table to be read again",
+        ),
         *("keys to be read", "table rewritten"),
     )
 )

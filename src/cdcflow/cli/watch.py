@@ -53,7 +53,7 @@ class Watch:
         with self._lock:
             still_s = round(time.monotonic() - self._moved_at, 1)
             status |= self._source
-        limit_s = max(30.0, 4 * self._in_use().source.heartbeat)
+        limit_s = max(30.0, 4 * self._in_use().database.heartbeat)
         status |= {"heartbeat_age_seconds": still_s, "heartbeat_age_seconds_max": limit_s}
         status["lag_seconds"] = lag_seconds(status, still_s)
         next_offset = status.get("next_offset")

@@ -206,8 +206,8 @@ class ChangeLog:
         return self._rows.indexed_to
 
     def may_have(self, table: TableId, wanted: Hashes, last: int) -> npt.NDArray[np.bool_]:
-        """Of each of these hashes of keys (`changelog.keyhash`) whether the log may have a row of it up to an offset. By
-        the index alone: where something is not indexed, or has expired, it may have any."""
+        """Of each of these hashes of keys (`changelog.keyhash`) whether the log may have a row of it up to an offset.
+        By the index alone: where something is not indexed, or has expired, it may have any."""
         return self._rows.may_have(table, wanted, last)
 
     # ── one row ─────────────────────────────────────────────────────────────────────────────────────────────

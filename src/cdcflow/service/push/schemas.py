@@ -263,8 +263,9 @@ def _property(name: str, column: str, said: Any) -> Property:
             f"the property {column} has no type, or several",
             "give it one of string, integer, number, boolean, object, array (or a list of one and null)",
         )
-    kind = kinds[0]
-    if kind == "string" and (said_format := said.get("format")) is not None:
+    kind = str(kinds[0])
+    if kind == "string" and "format" in said:
+        said_format = str(said["format"])
         if said_format not in ("date-time", "date"):
             raise _refused(name, f"the property {column} has the format {said_format}", "leave format out")
         kind = said_format

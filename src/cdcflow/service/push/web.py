@@ -101,9 +101,7 @@ def _closed(doors: Doors) -> dict[str, Endpoint]:
         asked = request.query_params
         if (table := asked.get("table")) is None:
             raise HTTPException(400, "table is missing: name it as push.collection")
-        return as_json(
-            await run_in_threadpool(doors.explorer.row, table, asked.getlist("key"), asked.get("as_of"))
-        )
+        return as_json(await run_in_threadpool(doors.explorer.row, table, asked.getlist("key"), asked.get("as_of")))
 
     async def changes(request: Request) -> Response:
         asked = request.query_params

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,7 +32,7 @@ from cdcflow.errors import CdcflowError, OutcomeUnknown, SinkUnavailable
 from cdcflow.interleave.progress import TableProgress
 from cdcflow.model.change import DELETE, INSERT, UPDATE, ChangeBatch, Run, commit_clock
 from cdcflow.model.position import Checkpoint, Epoch, Offset
-from cdcflow.model.table import BEFORE, OP, UNCHANGED, Table
+from cdcflow.model.table import BEFORE, UNCHANGED, Table
 from cdcflow.ports import Log, LogReader, Numbered
 from cdcflow.service.push import remembered
 from cdcflow.service.push.operations import Failure, Operation, Row, done
@@ -156,7 +157,9 @@ class Writer:
         """
         with self._counting:
             if self._closed:
-                raise SinkUnavailable("cdcflow serve is ending, and takes no more requests", remedy="send it again later")
+                raise SinkUnavailable(
+                    "cdcflow serve is ending, and takes no more requests", remedy="send it again later"
+                )
             if self._waiting_bytes + request.bytes > WAITING_BYTES_MAX and self._waiting_bytes:
                 raise SinkUnavailable("more is waiting to be written than fits", remedy="send it again in a moment")
             self._waiting_bytes += request.bytes
@@ -438,7 +441,7 @@ def _apart(batch: ChangeBatch, others: Sequence[ChangeBatch]) -> list[ChangeBatc
     """A batch in pieces that lie before, between and behind those of bulk requests of the same table."""
     ends = [0, *(int(other.index[0]) for other in others if other.table == batch.table), int(batch.index[-1]) + 1]
     pieces = []
-    for first, last in zip(ends, ends[1:], strict=False):
+    for first, last in pairwise(ends):
         a, b = np.searchsorted(batch.index, (first, last))
         if a < b:
             pieces.append(ChangeBatch(batch.table, batch.index[a:b], batch.rows.slice(a, b - a)))
