@@ -74,6 +74,7 @@ RULES: tuple[Rule, ...] = (
     Rule("publish", "running"),
     Rule("service.traces", "next cut"),
     Rule("service", "running"),
+    Rule("serve", "restart", "cdcflow serve reads it when it starts"),
 )
 """The first rule whose name a setting's begins with counts."""
 
@@ -145,7 +146,7 @@ def _flatten(name: str, value: Any, found: dict[str, str]) -> None:  # Any: what
 
 def _may_be_secret(name: str, text: str) -> bool:
     # A column may be called password, and what becomes of its values is no secret; a token is always a reference.
-    is_none = name.startswith(("source.columns.", "service.tokens"))
+    is_none = name.startswith(("source.columns.", "service.tokens", "serve.tokens", "serve.collections."))
     return not is_none and _SECRET.search(name) is not None and _REFERENCE.fullmatch(text) is None
 
 

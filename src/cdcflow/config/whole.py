@@ -179,10 +179,10 @@ class Config(Settings):
 
     source: Annotated[Postgres | MySQL | Push, Field(discriminator="kind")]
     log: FileLog | KafkaLog
-    serve: Serve | None = None
     merge: Merge = Merge()
     publish: Publish | None = None
     service: Service = Service()
+    serve: Serve | None = None
 
     @property
     def database(self) -> Postgres | MySQL:

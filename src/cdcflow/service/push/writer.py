@@ -366,7 +366,7 @@ class _Group:
             else:
                 result["absent"] = True
             results.append(result)
-        if failures and (request.atomic or not written):
+        if failures and (request.atomic or not results):
             conflict = all(failure.code != "invalid" for failure in failures)
             return Refused(f"{len(failures)} operations cannot be done, and nothing was written", failures, conflict)
         for one, op, row in written:
