@@ -1,0 +1,163 @@
+"""The HTTP API of collections: who may write, and what is answered."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pushing import Pushed, asked, table
+
+from cdcflow.changelog.folder import FolderReader
+from cdcflow.config import AccessToken
+from cdcflow.service.access import Access
+from cdcflow.service.explorer import Explorer
+from cdcflow.service.http import HttpServer
+from cdcflow.service.push.columns import CONTENT_TYPE
+from cdcflow.service.push.web import Doors, application
+
+READ, OPERATE = "r" * 24, "o" * 24
+ORDERS = "/api/v1/collections/orders"
+PUT = {"op": "put", "value": {"id": 1, "note": "a", "hits": 1}}
+
+
+class Api:
+    """Asks a server."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def ask(
+        self, method: str, path: str, body: Any = None, token: str | None = OPERATE, **headers: str
+    ) -> tuple[int, Any, Mapping[str, str]]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        if body is not None:
+            named.setdefault("Content-Type", "application/json")
+        if token is not None:
+            named["Authorization"] = f"Bearer {token}"
+        connection.request(method, path, body if isinstance(body, bytes | None) else json.dumps(body), named)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, json.loads(text) if text.startswith("{") else text, dict(answer.headers)
+
+
+@pytest.fixture
+def pushed(tmp_path: Path) -> Iterator[Pushed]:
+    made = Pushed(tmp_path / "log")
+    yield made
+    made.stop()
+
+
+@pytest.fixture
+def api(pushed: Pushed, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
+    monkeypatch.setenv("READ_TOKEN", READ)
+    monkeypatch.setenv("OPERATE_TOKEN", OPERATE)
+    access = Access(
+        [
+            AccessToken(name="reader", role="read", token="${env:READ_TOKEN}"),
+            AccessToken(name="shop", role="operate", token="${env:OPERATE_TOKEN}"),
+        ],
+        setting="serve.tokens",
+    )
+    server = serving(pushed, access)
+    yield Api(server.port)
+    server.close()
+
+
+def serving(pushed: Pushed, access: Access) -> HttpServer:
+    explorer = Explorer(lambda: FolderReader(pushed.folder), asked=lambda: asked(pushed.folder))
+    doors = Doors({"orders": pushed.shape}, pushed.writer, access, explorer, 1 << 16)
+    made = HttpServer("127.0.0.1:0", dict, access=access, application=lambda names: application(doors, names))
+    made.start()
+    return made
+
+
+def test_what_was_answered_is_read_back(api: Api) -> None:
+    """A program reads its own writes, also at the moment before one."""
+    code, first, _ = api.ask("POST", ORDERS, PUT)
+    assert (code, first["first_offset"]) == (200, 1)
+    api.ask("POST", ORDERS, {"op": "increment", "key": 1, "value": {"hits": 4}})
+    code, row, _ = api.ask("GET", "/api/v1/row?table=push.orders&key=1", token=READ)
+    assert (code, row["values"]["hits"]) == (200, "5")
+    _, before, _ = api.ask("GET", "/api/v1/row?table=push.orders&key=1&as_of=1", token=READ)
+    assert before["values"]["hits"] == "1"
+    _, changes, _ = api.ask("GET", "/api/v1/changes?table=push.orders", token=READ)
+    assert [one["op"] for one in changes["changes"]] == ["u", "c"]
+    _, listed, _ = api.ask("GET", "/api/v1/collections", token=READ)
+    assert listed["collections"][0]["columns"]["id"] == "int64"
+    assert listed["offset"] == 2
+
+
+@pytest.mark.parametrize(
+    ("token", "code", "said"),
+    [(None, 401, "needs a token"), ("x" * 24, 401, "needs a token"), (READ, 403, "the role operate; reader has the role")],
+)
+def test_only_who_may_operate_writes(api: Api, token: str | None, code: int, said: str) -> None:
+    """A token that reads must not write."""
+    found, problem, _ = api.ask("POST", ORDERS, PUT, token=token)
+    assert (found, said in problem["detail"]) == (code, True)
+
+
+def test_without_tokens_nobody_writes(pushed: Pushed) -> None:
+    """Else every page in a browser on this machine could; and the remedy names the setting."""
+    server = serving(pushed, Access(setting="serve.tokens"))
+    code, problem, _ = Api(server.port).ask("POST", ORDERS, PUT, token=None)
+    assert (code, "set serve.tokens" in problem["detail"]) == (403, True)
+    assert Api(server.port).ask("GET", "/api/v1/collections", token=None)[0] == 200
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "headers", "code"),
+    [
+        (ORDERS, b"{", {}, 400),
+        (ORDERS, b'[{"op": "put", "value": {"id": NaN}}]', {}, 400),
+        (ORDERS, b"[" * 30_000, {}, 400),
+        (ORDERS, [], {}, 400),
+        (f"{ORDERS}?atomic=maybe", PUT, {}, 400),
+        (ORDERS, PUT, {"Content_Type": "text/plain"}, 415),
+        (ORDERS, PUT, {"Content_Encoding": "gzip"}, 415),
+        (ORDERS, PUT, {"Idempotency_Key": "k" * 256}, 400),
+        (ORDERS, PUT, {"Host": "evil.example"}, 421),
+        (ORDERS, b" " * (1 << 17), {}, 413),
+        ("/api/v1/collections/nothing", PUT, {}, 404),
+        (ORDERS, {"op": "put", "value": {"id": "s3cr3t"}}, {}, 422),
+        (ORDERS, {"op": "increment", "key": 77, "value": {"hits": 1}}, {}, 409),
+    ],
+)
+def test_request_that_cannot_be_done_is_refused(
+    api: Api, pushed: Pushed, path: str, body: Any, headers: dict[str, str], code: int
+) -> None:
+    """By its status, and nothing was written."""
+    found, problem, _ = api.ask("POST", path, body, **headers)
+    assert found == code
+    assert "s3cr3t" not in str(problem)
+    assert pushed.writer.checkpoint.next_offset == 1
+
+
+def test_key_of_a_request_is_the_callers_own(api: Api) -> None:
+    """Sent again it is answered as before, and says so; another body under it is a conflict."""
+    _, first, headers = api.ask("POST", ORDERS, PUT, Idempotency_Key="k1")
+    assert "idempotency-replayed" not in {name.lower() for name in headers}
+    _, again, headers = api.ask("POST", ORDERS, PUT, Idempotency_Key="k1")
+    assert again == first
+    assert headers["Idempotency-Replayed".lower()] == "true"
+    assert api.ask("POST", ORDERS, {**PUT, "key": 1}, Idempotency_Key="k1")[0] == 409
+
+
+def test_rows_in_columns_are_one_transaction(api: Api, pushed: Pushed) -> None:
+    """Bulk loads: as many rows as fit into a request, or none."""
+    sink = pa.BufferOutputStream()
+    rows = pa.table({"id": list(range(500)), "note": [f"n{n}" for n in range(500)]})
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write_table(rows)
+    code, found, _ = api.ask("POST", ORDERS, bytes(sink.getvalue()), Content_Type=CONTENT_TYPE)
+    assert (code, found["rows"], found["last_offset"]) == (200, 500, 500)
+    assert len(table(pushed.folder)) == 500
+    assert api.ask("POST", ORDERS, {"op": "delete", "key": 499})[1]["results"][0]["op"] == "d"
