@@ -1,0 +1,215 @@
+"""`cdcflow serve` as a process: what it answered is there after a SIGKILL, and the log is an ordinary one."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pushing import asked, table
+
+from cdcflow.cli.failure import exit_code
+from cdcflow.config import load
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.position import SourceIdentity
+from cdcflow.sinks.files import FileLog
+from cdcflow.wiring import pushing
+
+TOKEN = "t" * 24
+SETTINGS = """
+serve:
+  listen: 127.0.0.1:0
+  tokens:
+    - {name: shop, role: operate, token: "${env:SERVE_TOKEN}"}
+  collections:
+    - name: orders
+      key: [id]
+      json_schema:
+        type: object
+        properties: {id: {type: integer}, note: {type: string}, hits: {type: integer}}
+        required: [id]
+log: {path: ./log, seal: {age_max: 200ms}}
+merge: {engine: local, warehouse: ./warehouse}
+"""
+COUNTER = 0
+
+
+class Served:
+    """A process of `cdcflow serve`."""
+
+    def __init__(self, folder: Path) -> None:
+        env = {**os.environ, "SERVE_TOKEN": TOKEN}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "cdcflow", "serve", "--config", str(folder / "cdcflow.yaml")],
+            env=env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.lines = []
+        for line in self.process.stdout:
+            self.lines.append(line)
+            if found := re.search(r" serving .*port=(\d+)", line):
+                self.port = int(found[1])
+                return
+        raise AssertionError("".join(self.lines))
+
+    def send(self, operations: Any, key: str) -> dict[str, Any]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        headers = {"Authorization": f"Bearer {TOKEN}", "Content-Type": "application/json", "Idempotency-Key": key}
+        try:
+            connection.request("POST", "/api/v1/collections/orders", json.dumps(operations), headers)
+            answer = connection.getresponse()
+            assert answer.status == 200, answer.read()
+            return dict(json.loads(answer.read()))
+        finally:
+            connection.close()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def terminate(self) -> tuple[int, str]:
+        self.process.send_signal(signal.SIGTERM)
+        rest, _ = self.process.communicate(timeout=60)
+        return self.process.returncode, "".join(self.lines) + rest
+
+
+@dataclass
+class Client:
+    """Writes one order after another, each with one more of a counter, in one transaction; asks again what was not
+    answered."""
+
+    number: int
+    answers: dict[int, dict[str, Any]] = field(default_factory=dict)
+    sent: int = 0
+    wrong: list[BaseException] = field(default_factory=list)
+
+    def request(self, n: int) -> tuple[list[dict[str, Any]], str]:
+        id_ = self.number * 1000 + n
+        put = {"op": "put", "value": {"id": id_, "note": f"order {id_}"}}
+        return [put, {"op": "increment", "key": COUNTER, "value": {"hits": 1}}], f"{self.number}-{n}"
+
+    def run(self, served: Served) -> None:
+        try:
+            while True:
+                n = len(self.answers) + 1
+                self.sent = n
+                self.answers[n] = served.send(*self.request(n))
+        except (OSError, http.client.HTTPException):
+            return
+        except BaseException as error:  # noqa: BLE001  told by the test
+            self.wrong.append(error)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.setenv("SERVE_TOKEN", TOKEN)
+    (tmp_path / "cdcflow.yaml").write_text(SETTINGS)
+    return tmp_path
+
+
+def test_what_was_answered_is_there_once_and_in_order_after_kills(folder: Path) -> None:
+    """An answer is a promise; a request without one is there wholly or not at all, and may be sent again."""
+    seed = random.randrange(1 << 30)
+    print(f"seed={seed}")
+    rng = random.Random(seed)
+    clients = [Client(number) for number in range(1, 5)]
+    served = Served(folder)
+    served.send({"op": "put", "value": {"id": COUNTER, "hits": 0}}, "counter")
+    for _ in range(3):
+        threads = [threading.Thread(target=client.run, args=(served,)) for client in clients]
+        for thread in threads:
+            thread.start()
+        time.sleep(rng.uniform(0.3, 1.0))
+        served.kill()
+        for thread in threads:
+            thread.join()
+        assert [client.wrong for client in clients] == [[], [], [], []]
+        served = Served(folder)
+    for client in clients:
+        client.answers[client.sent] = served.send(*client.request(client.sent))
+        for n in rng.sample(sorted(client.answers), 3):
+            assert served.send(*client.request(n)) == client.answers[n], "a request that is sent again"
+    code, lines = served.terminate()
+    assert code == 0, lines
+
+    answered = {client.number * 1000 + n: a for client in clients for n, a in client.answers.items()}
+    assert len(answered) > 20
+    rows = [row for _, _, part in asked(folder / "log").changes("push.orders") for row in part.to_pylist()]
+    by_offset = {row["_offset"]: row for row in rows}
+    for id_, answer in answered.items():
+        first = by_offset[answer["first_offset"]]
+        assert (first["id"], first["_op"], first["_txn"]) == (id_, "c", answer["transaction"])
+        counter = by_offset[answer["last_offset"]]
+        assert (counter["id"], counter["hits"]) == (COUNTER, answer["results"][1]["values"]["hits"])
+        assert counter["_txn"] == answer["transaction"]
+    assert len(rows) == 2 * len(answered) + 1
+    assert sorted(answer["results"][1]["values"]["hits"] for answer in answered.values()) == list(
+        range(1, len(answered) + 1)
+    )
+    in_order = sorted(answered.values(), key=lambda answer: int(answer["transaction"]))
+    assert [one["results"][1]["values"]["hits"] for one in in_order] == list(range(1, len(answered) + 1))
+    assert set(table(folder / "log")) == {COUNTER, *answered}
+
+    for command in (["merge"], ["log", "check", "--deep"], ["get", "push.orders", str(COUNTER)]):
+        done = subprocess.run(
+            [sys.executable, "-m", "cdcflow", *command, "--config", str(folder / "cdcflow.yaml")],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert f"hits: {len(answered)}" in done.stdout
+
+
+def test_log_of_a_capture_is_refused_and_stays_as_it_was(folder: Path) -> None:
+    """One writer per log; the remedy is a folder of its own."""
+    FileLog.open(folder / "log", SourceIdentity("postgres", "7", "shop")).close()
+    before = (folder / "log" / "log.json").read_bytes(), (folder / "log" / "epoch").read_bytes()
+    with pytest.raises(ConfigurationError, match="a capture from postgres writes it") as caught:
+        pushing(load(folder / "cdcflow.yaml"), lambda event, fields: None)
+    assert exit_code(caught.value) == 78
+    assert ((folder / "log" / "log.json").read_bytes(), (folder / "log" / "epoch").read_bytes()) == before
+    text = (folder / "cdcflow.yaml").read_text()
+    (folder / "cdcflow.yaml").write_text(text.replace("./log", "./log-of-its-own"))
+    pushing(load(folder / "cdcflow.yaml"), lambda event, fields: None).writer.stop()
+
+
+def test_changed_schema_is_taken_or_refused_at_the_start(folder: Path) -> None:
+    """A new optional property is a new column of the same table; another type is refused before the log is opened."""
+    settings = folder / "cdcflow.yaml"
+
+    def again(**changed: str) -> None:
+        text = SETTINGS
+        for old, new in changed.items():
+            text = text.replace(f"{old}: {{type: ", new)
+        settings.write_text(text)
+        opened = pushing(load(settings), lambda event, fields: None)
+        opened.writer.start()
+        row = {"id": 1, "note": "x", **({"extra": True} if "extra" in text else {})}
+        from cdcflow.service.push.operations import parsed
+        from cdcflow.service.push.writer import Request
+
+        shape = opened.shapes["orders"]
+        request = Request(shape, parsed(shape, {"op": "put", "value": row}), 10)
+        opened.writer.submit(request).result(30)
+        opened.writer.stop()
+
+    again()
+    again(note="extra: {type: boolean}, note: {type: ")
+    assert table(folder / "log")[1] == {"id": 1, "note": "x", "hits": None, "extra": True}
+    with pytest.raises(ConfigurationError, match="note is integer, and in the log string"):
+        again(note="extra: {type: boolean}, n: {type: string}, note: {type: integer}, x: {type: ")
