@@ -335,7 +335,7 @@ class Guard:
         headers = dict(scope["headers"])
         if not is_ours(headers.get(b"host", b"").decode("latin-1"), self._names):
             await Response(
-                "this daemon does not answer to this host name (see service.hosts)\n", 421, media_type="text/plain"
+                "this daemon does not answer to this host name (see service.hosts or serve.hosts)\n", 421, media_type="text/plain"
             )(scope, receive, guarded)
         elif b"transfer-encoding" in headers or _length(headers) > self._body_bytes_max:
             await problem_answer(413, "Content Too Large", "the body is too large, or of unknown length")(
@@ -365,7 +365,7 @@ async def refused(request: Request, error: HTTPException) -> Response:
     if error.status_code == 404 and not request.url.path.startswith("/api/"):
         hint = "try /, /healthz, /readyz, /metrics, /status or /api/v1/openapi.json\n"
         return Response(hint, 404, media_type="text/plain")
-    remedy = "configure one in service.tokens, and send it" if error.status_code == 401 else None
+    remedy = "configure one in service.tokens or serve.tokens, and send it" if error.status_code == 401 else None
     answer = problem_answer(error.status_code, _TITLES.get(error.status_code, "Refused"), error.detail, remedy)
     answer.headers.update(error.headers or {})
     if error.status_code == 401:
