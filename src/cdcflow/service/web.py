@@ -335,7 +335,9 @@ class Guard:
         headers = dict(scope["headers"])
         if not is_ours(headers.get(b"host", b"").decode("latin-1"), self._names):
             await Response(
-                "this daemon does not answer to this host name (see service.hosts or serve.hosts)\n", 421, media_type="text/plain"
+                "this daemon does not answer to this host name (see service.hosts or serve.hosts)\n",
+                421,
+                media_type="text/plain",
             )(scope, receive, guarded)
         elif b"transfer-encoding" in headers or _length(headers) > self._body_bytes_max:
             await problem_answer(413, "Content Too Large", "the body is too large, or of unknown length")(

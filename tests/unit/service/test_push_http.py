@@ -17,6 +17,7 @@ from cdcflow.config import AccessToken
 from cdcflow.service.access import Access
 from cdcflow.service.explorer import Explorer
 from cdcflow.service.http import HttpServer
+from cdcflow.service.operations import Role
 from cdcflow.service.push.columns import CONTENT_TYPE
 from cdcflow.service.push.web import Doors, application
 
@@ -58,16 +59,15 @@ def pushed(tmp_path: Path) -> Iterator[Pushed]:
 def api(pushed: Pushed, monkeypatch: pytest.MonkeyPatch) -> Iterator[Api]:
     monkeypatch.setenv("READ_TOKEN", READ)
     monkeypatch.setenv("OPERATE_TOKEN", OPERATE)
-    access = Access(
-        [
-            AccessToken(name="reader", role="read", token="${env:READ_TOKEN}"),
-            AccessToken(name="shop", role="operate", token="${env:OPERATE_TOKEN}"),
-        ],
-        setting="serve.tokens",
-    )
+    tokens = [token("reader", "read", "READ_TOKEN"), token("shop", "operate", "OPERATE_TOKEN")]
+    access = Access(tokens, setting="serve.tokens")
     server = serving(pushed, access)
     yield Api(server.port)
     server.close()
+
+
+def token(name: str, role: Role, variable: str) -> AccessToken:
+    return AccessToken(name=name, role=role, token=f"${{env:{variable}}}")
 
 
 def serving(pushed: Pushed, access: Access) -> HttpServer:
@@ -96,7 +96,11 @@ def test_what_was_answered_is_read_back(api: Api) -> None:
 
 @pytest.mark.parametrize(
     ("token", "code", "said"),
-    [(None, 401, "needs a token"), ("x" * 24, 401, "needs a token"), (READ, 403, "the role operate; reader has the role")],
+    [
+        (None, 401, "needs a token"),
+        ("x" * 24, 401, "needs a token"),
+        (READ, 403, "the role operate; reader has the role"),
+    ],
 )
 def test_only_who_may_operate_writes(api: Api, token: str | None, code: int, said: str) -> None:
     """A token that reads must not write."""

@@ -17,7 +17,7 @@ from cdcflow.service.push import columns
 from cdcflow.service.push.operations import Failure, parsed
 from cdcflow.service.push.schemas import Shape, Wrong, compiled, continued
 
-SECRET = "s3cr3t-value"
+HIDDEN = "row-value"
 
 
 def schema(*required: str, **properties: Any) -> dict[str, Any]:
@@ -35,32 +35,32 @@ def reasons(*given: Any) -> list[str]:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"op": "put", "value": {"id": SECRET}}, "id: not an integer of 64 bits"),
+        ({"op": "put", "value": {"id": HIDDEN}}, "id: not an integer of 64 bits"),
         ({"op": "put", "value": {"id": 2**63}}, "id: not an integer of 64 bits"),
         ({"op": "put", "value": {"id": True}}, "id: not an integer of 64 bits"),
-        ({"op": "put", "value": {"note": SECRET}}, "id: missing"),
-        ({"op": "put", "value": {"id": 1, SECRET: 2}}, "a property that the schema does not have"),
+        ({"op": "put", "value": {"note": HIDDEN}}, "id: missing"),
+        ({"op": "put", "value": {"id": 1, HIDDEN: 2}}, "a property that the schema does not have"),
         ({"op": "put", "value": {"id": 1, "note": "x" * 21}}, "note: maxLength of the schema is not kept"),
         ({"op": "put", "value": {"id": 1, "note": "\ud800"}}, "note: not a string"),
         ({"op": "put", "value": {"id": 1, "at": "2026-11-25T10:00:00"}}, "at: not a date-time with a zone"),
         ({"op": "put", "value": {"id": 1, "at": "0001-01-01T00:00:00+05:00"}}, "at: not a date-time"),
         ({"op": "put", "value": {"id": 1, "tags": {}}}, "tags: not an array"),
         ({"op": "put", "key": 2, "value": {"id": 1}}, "value: another key"),
-        ({"op": "put", "value": [SECRET]}, "not an object"),
-        ({"op": SECRET}, "op: must be one of put, delete"),
-        ({"op": "delete", "key": {"id": 1, "x": SECRET}}, "key: must have exactly id"),
-        ({"op": "delete", "key": 1, "value": SECRET}, "delete has key, op and nothing else"),
+        ({"op": "put", "value": [HIDDEN]}, "not an object"),
+        ({"op": HIDDEN}, "op: must be one of put, delete"),
+        ({"op": "delete", "key": {"id": 1, "x": HIDDEN}}, "key: must have exactly id"),
+        ({"op": "delete", "key": 1, "value": HIDDEN}, "delete has key, op and nothing else"),
         ({"op": "increment", "key": 1, "value": {"note": 1}}, "only columns that are numbers"),
         ({"op": "increment", "key": 1, "value": {"id": 1}}, "only columns that are numbers"),
         ({"op": "compare_and_set", "key": 1, "value": {}}, "expect: missing"),
-        (SECRET, "op: must be one of"),
+        (HIDDEN, "op: must be one of"),
     ],
 )
 def test_wrong_operation_is_told_without_its_values(given: Any, said: str) -> None:
     """The reason goes to logs of programs: it names the property, and nothing that was in it."""
     [reason] = reasons(given)
     assert said in reason
-    assert SECRET not in reason
+    assert HIDDEN not in reason
 
 
 def test_values_become_those_of_exact_types() -> None:
@@ -175,7 +175,7 @@ def test_wrong_rows_of_a_stream_are_told_by_number() -> None:
     ("given", "said"),
     [
         (pa.table({"note": ["a"]}), "id: missing"),
-        (pa.table({"id": [1], SECRET: [1]}), "a column twice, or one that the schema does not have"),
+        (pa.table({"id": [1], HIDDEN: [1]}), "a column twice, or one that the schema does not have"),
         (pa.table({"id": ["1"]}), "id: string does not become int64"),
         (pa.table({"id": pa.array([2**63], pa.uint64())}), "id: uint64 does not become int64"),
         (pa.table({"id": [1], "tags": ["[]"]}), "tags: objects and arrays are sent as JSON"),

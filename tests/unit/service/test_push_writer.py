@@ -135,7 +135,7 @@ def test_forgotten_answers_leave_the_log_as_well(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(12))
 def test_random_requests_are_what_a_dict_says(tmp_path: Path, seed: int) -> None:
     """JSON and columns, seals and restarts in between: the letters and the rows are those of a plain table."""
-    print(f"seed={seed}")  # noqa: T201
+    print(f"seed={seed}")
     rng = random.Random(seed)
     pushed, model, letters = Pushed(tmp_path / "log"), dict[int, dict[str, Any]](), list[str]()
     for _ in range(40):

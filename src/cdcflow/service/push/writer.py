@@ -202,7 +202,11 @@ class Writer:
         except BaseException as error:  # noqa: BLE001  told by the main thread, which ends with it
             self.failure = self.failure or error
         finally:
-            self._end(group)
+            try:
+                self._end(group)
+            finally:
+                self._ended.set()
+                self._seal.set()
 
     def _next_group(self) -> tuple[list[Request], bool]:
         """What waits, up to a bound; and whether nothing will come after it."""
@@ -269,8 +273,6 @@ class Writer:
                 left.append(one)
         for number, request in enumerate(left):
             _give(request, _unknown() if number < len(group) else _not_begun())
-        self._ended.set()
-        self._seal.set()
 
     def _seal_again_and_again(self) -> None:
         said = ""
@@ -473,7 +475,8 @@ def _progress(before: Mapping[str, object], tables: Sequence[Table], written: se
 
 
 def _give(request: Request, answer: Answer | CdcflowError) -> None:
-    if not request.answer.set_running_or_notify_cancel():
+    # Who asked may have gone, and where the writer ends some of its group may have been answered.
+    if request.answer.done() or not request.answer.set_running_or_notify_cancel():
         return
     if isinstance(answer, CdcflowError):
         request.answer.set_exception(answer)
