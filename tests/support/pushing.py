@@ -16,7 +16,6 @@ from cdcflow.model.position import SourceIdentity
 from cdcflow.query.log import ChangeLog
 from cdcflow.service.push.operations import parsed
 from cdcflow.service.push.remembered import Memory, Once
-from cdcflow.service.push.rows import Rows
 from cdcflow.service.push.schemas import Shape, compiled, continued
 from cdcflow.service.push.writer import Answer, Request, Writer
 from cdcflow.sinks.files import FileLog
@@ -52,7 +51,7 @@ class Pushed:
         self.writer = Writer(
             self.log,
             reader,
-            Rows(asked(folder)),
+            asked(folder),
             Memory(3600.0, keys_max),
             [shape],
             lambda event, fields: self.told.append(event),

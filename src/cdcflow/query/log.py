@@ -200,6 +200,11 @@ class ChangeLog:
         """The headers of the transactions that have a row between two offsets (inclusive), in order."""
         return self._log.read_transactions(first, last)
 
+    def first_offset(self) -> int:
+        """The first offset that has not expired."""
+        self._rows.refresh()
+        return self._first_offset()
+
     def indexed_to(self) -> int:
         """The offset up to which a row is found by the index alone; 0: nothing is indexed."""
         self._rows.refresh()

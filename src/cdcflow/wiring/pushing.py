@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from cdcflow.config import Config, FileLog, Serve
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.model.position import SourceIdentity
 from cdcflow.wiring.logs import log_layout, log_reader, open_log
 from cdcflow.wiring.opening import opened
@@ -54,7 +54,7 @@ def pushing(config: Config, tell: OnEvent) -> Pushing:
         ConfigurationError: the settings have no collections, the log belongs to another kind of source, a schema cannot
             be kept, or what the log has of a collection is not what its schema says.
     """
-    from cdcflow.service.push import remembered, rows, schemas
+    from cdcflow.service.push import remembered, schemas
     from cdcflow.service.push import writer as writing
 
     serve = config.serve
@@ -74,11 +74,14 @@ def pushing(config: Config, tell: OnEvent) -> Pushing:
         shapes[one.name] = schemas.continued(one, [versions[number] for number in sorted(versions)])
     log = open_log(config, identity)
     try:
+        asked = opened(config)
+        for table in known.keys() & {*(shape.table.id for shape in shapes.values()), remembered.TABLE.id}:
+            _check_whole(asked, str(table))
         memory = remembered.Memory(serve.idempotency.age, serve.idempotency.keys)
         writer = writing.Writer(
             log,  # type: ignore[arg-type]  # a log in a folder: the settings see to it
             reader,
-            rows.Rows(opened(config)),
+            asked,
             memory,
             list(shapes.values()),
             tell,
@@ -87,6 +90,19 @@ def pushing(config: Config, tell: OnEvent) -> Pushing:
         log.close()
         raise
     return Pushing(config, serve, shapes, writer)
+
+
+def _check_whole(log: ChangeLog, table: str) -> None:
+    """
+    Raises:
+        HistoryLost: rows of a collection have expired that nothing has kept.
+    """
+    if lacking := log.lacks(table, log.now().offset):
+        raise HistoryLost(
+            f"looking for the rows of {table} in the log {log.name}: {lacking}",
+            remedy="put the expired segments back from a backup, or set log.path to a new folder and write all rows",
+            runbook="log-expired",
+        )
 
 
 def _identity(layout: Layout) -> SourceIdentity:

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,11 +20,16 @@ from typing import Any
 import pytest
 from pushing import asked, table
 
+from cdcflow import wiring
 from cdcflow.cli.failure import exit_code
 from cdcflow.config import load
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.model.position import SourceIdentity
+from cdcflow.service.push.operations import parsed
+from cdcflow.service.push.remembered import Once
+from cdcflow.service.push.writer import Answer, Request, Written
 from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.retention import Rule
 from cdcflow.wiring import pushing
 
 TOKEN = "t" * 24
@@ -191,24 +197,51 @@ def test_changed_schema_is_taken_or_refused_at_the_start(folder: Path) -> None:
     """A new optional property is a new column of the same table; another type is refused before the log is opened."""
     settings = folder / "cdcflow.yaml"
 
-    def again(**changed: str) -> None:
-        text = SETTINGS
-        for old, new in changed.items():
-            text = text.replace(f"{old}: {{type: ", new)
-        settings.write_text(text)
-        opened = pushing(load(settings), lambda event, fields: None)
-        opened.writer.start()
-        row = {"id": 1, "note": "x", **({"extra": True} if "extra" in text else {})}
-        from cdcflow.service.push.operations import parsed
-        from cdcflow.service.push.writer import Request
+    def again(properties: str, **row: object) -> None:
+        settings.write_text(SETTINGS.replace("note: {type: string}", properties))
+        run(settings, {"op": "put", "value": {"id": 1, **row}})
 
-        shape = opened.shapes["orders"]
-        request = Request(shape, parsed(shape, {"op": "put", "value": row}), 10)
-        opened.writer.submit(request).result(30)
-        opened.writer.stop()
-
-    again()
-    again(note="extra: {type: boolean}, note: {type: ")
+    again("note: {type: string}", note="x")
+    again("extra: {type: boolean}, note: {type: string}", note="x", extra=True)
     assert table(folder / "log")[1] == {"id": 1, "note": "x", "hits": None, "extra": True}
     with pytest.raises(ConfigurationError, match="note is integer, and in the log string"):
-        again(note="extra: {type: boolean}, n: {type: string}, note: {type: integer}, x: {type: ")
+        again("extra: {type: boolean}, note: {type: integer}", extra=False)
+
+
+def run(settings: Path, *requests: Any, key: str | None = None) -> list[Answer]:
+    """What a process answers to these requests, one after another, and ends."""
+    opened = pushing(load(settings), lambda event, fields: None)
+    try:
+        opened.writer.start()
+        shape = opened.shapes["orders"]
+        once = None if key is None else Once.of("shop", "orders", key)
+        return [opened.writer.submit(Request(shape, parsed(shape, r), 10, True, once)).result(30) for r in requests]
+    finally:
+        opened.writer.stop()
+
+
+def test_rows_outlive_the_segments_they_were_in(folder: Path) -> None:
+    """A state keeps them, and the answers that are remembered; without one the log no longer knows a key's row."""
+    settings = folder / "cdcflow.yaml"
+    settings.write_text(SETTINGS.replace("200ms}}", "200ms}, retention: {age: 30d, state: true}}"))
+    [first] = run(settings, [{"op": "put", "value": {"id": n, "hits": n}} for n in range(5)], key="k")
+    run(settings, {"op": "delete", "key": 4})
+    run(settings, {"op": "put", "value": {"id": 9}})
+    config = load(settings)
+    bounds = wiring.sealed_bounds(config)
+    assert wiring.keeping(config).kept(bounds[1][1]) == ""
+    wiring.retention(config, grace_s=0).expire(Rule(before_cut=10**6, last_offset_max=bounds[1][1]))
+    assert wiring.opened(config).first_offset() == bounds[2][0]
+    add = {"op": "increment", "key": 3, "value": {"hits": 10}}
+    puts = [{"op": "put", "value": {"id": id_}} for id_ in (2, 7)]
+    answers = run(settings, add, {"op": "delete", "key": 4}, *puts)
+    written = [json.loads(answer.answer)["results"][0]["op"] for answer in answers if isinstance(answer, Written)]
+    assert written == ["u", None, "u", "c"]
+    assert isinstance(first, Written)
+    assert run(settings, [{"op": "put", "value": {"id": 0}}], key="k") == [Written(first.answer, again=True)]
+    assert table(folder / "log")[3]["hits"] == 13
+    shutil.rmtree(folder / "log" / "states")
+    with pytest.raises(HistoryLost, match="has expired"):
+        run(settings, add)
+    settings.write_text(settings.read_text().replace("./log", "./new-log"))
+    assert len(run(settings, puts[0])) == 1

@@ -158,3 +158,18 @@ def test_a_file_that_ends_early_is_damaged() -> None:
     for end in (3, 11, 60, len(content) - 20):
         with pytest.raises(InvariantViolated, match="damaged"):
             IndexFile.from_buffer(memoryview(content[:end]), "orders.keys")
+
+
+def test_many_hashes_are_answered_as_each_alone() -> None:
+    """A bulk request asks for all of its keys at once, of small files and of compact ones."""
+    rng = np.random.default_rng(7)
+    found = [rng.integers(0, 2**64, 20_000, np.uint64) for _ in range(5)]
+    keys = TableKeys.of([(n * 20_000 + 1, (n + 1) * 20_000, 1) for n in range(5)], found, [])
+    compact = CompactKeys.of(keys)
+    assert compact is not None
+    wanted = np.concatenate([found[2][:500], rng.integers(0, 2**64, 3000, np.uint64)])
+    for one in (keys, compact, compact.whole()):
+        alone = [len(one.may_have(int(hash_))) > 0 for hash_ in wanted]
+        assert one.hits(wanted).tolist() == alone
+        assert all(alone[:500])
+    assert keys.hits(np.zeros(0, np.uint64)).tolist() == compact.hits(np.zeros(0, np.uint64)).tolist() == []

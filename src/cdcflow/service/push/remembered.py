@@ -16,9 +16,10 @@ from typing import Any
 import pyarrow as pa
 
 from cdcflow.model.change import DELETE
-from cdcflow.model.table import COMMIT_TS, OP, Column, Table, TableId
+from cdcflow.model.table import COMMIT_TS, OFFSET, OP, Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.ports import LogReader
+from cdcflow.query.log import ChangeLog
 from cdcflow.service.push.schemas import SCHEMA
 
 ANSWERS_BYTES_MAX = 64 << 20
@@ -73,19 +74,15 @@ class Memory:
         self._answers: OrderedDict[str, Remembered] = OrderedDict()
         self._bytes = 0
 
-    def begin(self, reader: LogReader, now_us: int) -> None:
-        """Remember what the log does."""
+    def begin(self, reader: LogReader, log: ChangeLog, now_us: int) -> None:
+        """Remember what the log does.
+
+        Raises:
+            HistoryLost, ConfigurationError: it has expired, and was not kept.
+        """
         if TABLE.id not in reader.table_shapes():
             return
-        end = int(reader.newest_checkpoint().next_offset) - 1
-        parts: list[pa.Table] = []
-        # Newest first: what is older than the memory need not be read.
-        for last in range(end, 0, -_STRETCH):
-            found = _rows(reader, max(1, last - _STRETCH + 1), last)
-            parts[:0] = found
-            if found and _at_us(found[0]) < now_us - self._age_us:
-                break
-        for part in parts:
+        for part in self._in_log(reader, log, now_us):
             for row in part.to_pylist():
                 self._forget(row["key"])
                 if row[OP] != DELETE:
@@ -111,6 +108,18 @@ class Memory:
         return gone
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _in_log(self, reader: LogReader, log: ChangeLog, now_us: int) -> list[pa.Table]:
+        """The table's changes back to those that are older than the memory, or all of its rows, oldest first."""
+        end, first = int(reader.newest_checkpoint().next_offset) - 1, log.first_offset()
+        parts: list[pa.Table] = []
+        for last in range(end, first - 1, -_STRETCH):
+            found = _rows(reader, max(first, last - _STRETCH + 1), last)
+            parts[:0] = found
+            if found and _at_us(found[0]) < now_us - self._age_us:
+                return parts
+        # Some may be older than what has expired: those were kept as rows.
+        return parts if first == 1 else [log.folded(str(TABLE.id), end)[1].sort_by(OFFSET)]
 
     def _is_due(self, now_us: int) -> bool:
         oldest = next(iter(self._answers.values()))

@@ -50,6 +50,7 @@ class Batch:
     def __init__(self, table: Table, first_offset: int, offsets: npt.NDArray[np.int64], rows: pa.RecordBatch) -> None:
         self.table = table
         self.last_offset = int(offsets[-1]) if len(offsets) else first_offset
+        self.bytes = int(rows.nbytes) + 24 * rows.num_rows
         self._offsets = offsets
         self._rows = rows
         found = hashes([rows.column(name) for name in table.key])
@@ -87,10 +88,15 @@ class Rows:
         self._in_log: set[str] = set()
         self._indexed = 0
 
+    @property
+    def bytes(self) -> int:
+        """About so much is kept. May be asked by any thread."""
+        return self._bytes + sum(batch.bytes for batch in tuple(self._batches))
+
     def begin(self, reader: LogReader) -> None:
         """Keep what the log has and its index not yet: what an earlier run left."""
         self._in_log = {table.name for table in reader.table_shapes()}
-        self._indexed = self._log.indexed_to()
+        self._indexed = max(self._log.indexed_to(), self._log.first_offset() - 1)
         end = int(reader.newest_checkpoint().next_offset) - 1
         if self._indexed < end:
             for shape, _, rows in reader.read_rows(self._indexed + 1, end):

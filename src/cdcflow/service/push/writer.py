@@ -34,6 +34,7 @@ from cdcflow.model.change import DELETE, INSERT, UPDATE, ChangeBatch, Run, commi
 from cdcflow.model.position import Checkpoint, Epoch, Offset
 from cdcflow.model.table import BEFORE, UNCHANGED, Table
 from cdcflow.ports import Log, LogReader, Numbered
+from cdcflow.query.log import ChangeLog
 from cdcflow.service.push import remembered
 from cdcflow.service.push.operations import Failure, Operation, Row, done
 from cdcflow.service.push.remembered import Memory, Once, Remembered
@@ -43,6 +44,8 @@ from cdcflow.service.push.schemas import Shape
 OnEvent = Callable[[str, Mapping[str, object]], None]
 WAITING_BYTES_MAX = 64 << 20
 """What waits to be written: a request that comes on top of it is refused."""
+UNINDEXED_BYTES_MAX = 256 << 20
+"""What is kept in memory because the index does not have it yet: with more nothing is taken."""
 GROUP_BYTES_MAX = 16 << 20
 GROUP_REQUESTS_MAX = 1000
 LOOK_EVERY_S = 0.5
@@ -98,20 +101,22 @@ class Request:
 
 
 class Writer:
-    """Writes the collections `shapes` to a log. `submit` may be called from any thread; `failure` is what ended it."""
+    """Writes the collections `shapes` to a log; `asked` is the same log, for questions of its thread. `submit` may be
+    called from any thread; `failure` is what ended it."""
 
     def __init__(
         self,
         log: PushLog,
         reader: LogReader,
-        rows: Rows,
+        asked: ChangeLog,
         memory: Memory,
         shapes: Sequence[Shape],
         tell: OnEvent,
         clock_us: Callable[[], int] = lambda: time.time_ns() // 1000,
     ) -> None:
         self._log = log
-        self._rows = rows
+        self._asked = asked
+        self._rows = Rows(asked)
         self._memory = memory
         self._shapes = shapes
         self._tell = tell
@@ -142,7 +147,7 @@ class Writer:
         """Say in the log that its tables are whole, and begin to take requests."""
         if self._reader.exists():
             self._rows.begin(self._reader)
-            self._memory.begin(self._reader, self._clock_us())
+            self._memory.begin(self._reader, self._asked, self._clock_us())
         tables = [*(shape.table for shape in self._shapes), remembered.TABLE]
         self._cut(_progress(self._checkpoint.progress, tables, self._written_tables()))
         self._log.sync()
@@ -162,6 +167,11 @@ class Writer:
                 )
             if self._waiting_bytes + request.bytes > WAITING_BYTES_MAX and self._waiting_bytes:
                 raise SinkUnavailable("more is waiting to be written than fits", remedy="send it again in a moment")
+            if self._rows.bytes > UNINDEXED_BYTES_MAX:
+                raise SinkUnavailable(
+                    "the log's index is far behind, and what it lacks is kept in memory",
+                    remedy="see what keeps it: run `cdcflow log index`",
+                )
             self._waiting_bytes += request.bytes
             self._waiting.put(request)
         return request.answer
