@@ -23,6 +23,8 @@ class DuckSession:
     """Implements `cdcflow.warehouse.port.SqlSession`. A view of the log's rows is worked out at once: files are read
     once. `close` it."""
 
+    sorts_each_window = True
+
     def __init__(self) -> None:
         self._db = connect()
         self._numbers = itertools.count(1)

@@ -42,7 +42,7 @@ from cdcflow.merge.statement import Replaced
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import name_sql
 from cdcflow.model.table import MISSING, OFFSET
-from cdcflow.warehouse.port import HandOver, Kept, Snapshot
+from cdcflow.warehouse.port import Compacted, HandOver, Kept, Snapshot
 
 SCANNED_TIMES = 4
 """As many times as much as may be held in memory may be looked through: 200 MB of keys, ten million UUIDs as text, take
@@ -225,6 +225,10 @@ class FileTable(ABC, Generic[_File]):
         """In bytes."""
 
     @abstractmethod
+    def _touched(self, file: _File) -> Touched:
+        """How much of it is dead."""
+
+    @abstractmethod
     def _read(self, file: _File, columns: Sequence[str]) -> pa.Table:
         """These columns of a file's rows that are not deleted, with the table's types."""
 
@@ -298,15 +302,42 @@ class FileTable(ABC, Generic[_File]):
         """So many that they should become one."""
         return bool(replacing.small([self._size(file) for file in self._files()]))
 
-    def compact(self) -> str:
-        """Small files become one, where there are many. What is mostly dead a merge writes again that touches it."""
+    def compact(self) -> Compacted:
+        """One portion (see `replacing`). Files keep the order of their rows."""
         files = self._files()
-        small = sorted(replacing.small([self._size(file) for file in files]))
-        if not small:
-            return ""
-        chosen = [files[n] for n in small]
-        self._replace(chosen, self._all_of(chosen), {"upkeep": "compact"}, "", 0)
-        return f"{len(chosen)} small files made one"
+        chosen, rows = self._joined(files) or self._unworn(files) or ([], None)
+        if not chosen:
+            return Compacted()
+        self._replace([files[n] for n in chosen], rows, {"upkeep": "compact"}, "", 0)
+        now = self._files()
+        made = len(now) - (len(files) - len(chosen))
+        return Compacted(len(chosen), made, has_more=bool(replacing.joined(self._sizes(now)) or self._worn(now)))
+
+    def _joined(self, files: Sequence[_File]) -> tuple[list[int], pa.Table] | None:
+        """Small files that become one, and their rows."""
+        chosen: list[int] = []
+        parts: list[pa.Table] = []
+        size = 0
+        for n in replacing.joined(self._sizes(files)):
+            part = self._all_of([files[n]])
+            size += part.nbytes
+            if size > replacing.JOINED_MEMORY_MAX:
+                break
+            chosen.append(n)
+            parts.append(part)
+        return (chosen, pa.concat_tables(parts)) if len(chosen) > 1 else None
+
+    def _unworn(self, files: Sequence[_File]) -> tuple[list[int], pa.Table] | None:
+        """Files that are written again because rows of them are dead, and what lives of them."""
+        chosen = sorted(self._worn(files))
+        return (chosen, self._all_of([files[n] for n in chosen])) if chosen else None
+
+    def _worn(self, files: Sequence[_File]) -> list[int]:
+        held = replacing.WORN_BYTES_MAX if self._bytes_max is None else min(self._bytes_max, replacing.WORN_BYTES_MAX)
+        return replacing.worn([self._touched(file) for file in files], held)
+
+    def _sizes(self, files: Sequence[_File]) -> list[int]:
+        return [self._size(file) for file in files]
 
     def standing(self, layout: Layout, changes: str, *, whole: bool = False) -> str:
         if whole and not isinstance(self._standing, _Whole):

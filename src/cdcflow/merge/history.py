@@ -262,7 +262,9 @@ def _rows(layout: Layout, range_: Range, bounds: str) -> str:
     unsure = (
         "" if range_.gap is None else f" AND NOT ({_across(before, 'lt' if range_.has_reads else 'o', *range_.gap)})"
     )
-    is_exact = f"NOT bs AND (bt OR zop NOT IN ('r', 'x')) AND NOT coalesce(nh < eo, false){made_again}{unsure}"
+    is_exact = f"NOT bs{made_again}{unsure}"
+    if range_.has_reads:
+        is_exact += " AND (bt OR zop NOT IN ('r', 'x')) AND NOT coalesce(nh < eo, false)"
     columns = [
         "CASE WHEN eo IS NULL THEN lo ELSE eo END AS o",
         "'c' AS op",
