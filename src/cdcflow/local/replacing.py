@@ -1,5 +1,5 @@
-"""Which files of a table are written again: beside a change small ones, where there are many, and those of which much is
-dead; in an upkeep, which has more time, also those that cost readers less. What it costs is bounded, whatever the
+"""Which files of a table are written again: beside a change small ones, where there are many, and those of which much
+is dead; in an upkeep, which has more time, also those that cost readers less. What it costs is bounded, whatever the
 table's size; a file whose turn does not come keeps its marks.
 
 An upkeep writes in portions of so many bytes, a commit each. Kept cuts keep the files that were there before, so a file
@@ -38,7 +38,7 @@ WORN_SHARE_MAX = 1 / 20
 """In an upkeep a file of which more is dead is written again. Delta's own threshold, for OPTIMIZE … PURGE
 (`optimize.maxDeletedRowsRatio`): readers look at marks, and pay for them, however few they are."""
 
-WORN_BYTES_MAX = 512 << 20
+WORN_BYTES_MAX = 128 << 20
 """A larger file keeps its marks: it is held in memory while it is written again."""
 
 

@@ -356,15 +356,15 @@ class FileTable(ABC, Generic[_File]):
         layout = folding.layout
         if folding.is_of_all:
             self._standing = self._stand()  # whatever the keys are
-        standing = self._stand_for(layout, folding.changes, _kept(folding, self.schema.names))
+        found = self._stand_for(layout, folding.changes, _kept(folding, self.schema.names))
         key = [layout.target.columns[i].name for i in layout.key] if layout.target.key else []
-        if folding.replaced is not None and isinstance(standing, _Picked):
-            # They need not come by way of what stands in memory.
-            rows, dead = self.session.arrow(folding.rows()), self._matched(standing, folding.replaced)
-            self._commit_picked(standing, metadata, app, version, key, rows, dead)
+        if folding.replaced is not None and isinstance(found, _Picked):
+            # What comes need not become part of what stands in memory first.
+            rows, dead = self.session.arrow(folding.rows()), self._matched(found, folding.replaced)
+            self._commit_picked(found, metadata, app, version, key, rows, dead)
             self._standing = None
             return
-        name = standing.name
+        name = found.name
         ((first,),) = self.session.rows(f"SELECT min(o) FROM {folding.changes}")  # noqa: S608  a name of ours
         for sql in folding.statements(name):
             self.session.rows(sql)

@@ -37,7 +37,6 @@ from cdcflow.merge.reduce import Family, Layout
 from cdcflow.merge.types import name_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET
 
-
 _FOLLOWED = "o", "n", "p", "t", "op"
 """What is to be known of the event that follows."""
 

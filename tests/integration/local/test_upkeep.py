@@ -220,7 +220,8 @@ def test_upkeep_that_dies_at_any_step_is_finished_by_the_next(
     assert deaths >= 5
     assert {cut: read(warehouse, cut) for cut in before} == before
     assert not [what for table in looked_after(warehouse, format_name).tables for what in table.done]
-    assert worn and not dead_rows(warehouse, format_name)
+    assert worn > 0
+    assert not dead_rows(warehouse, format_name)
 
 
 @pytest.mark.parametrize("way", ["small files, some at a time", "worn files, one at a time"])
@@ -232,7 +233,7 @@ def test_what_the_budget_leaves_no_time_for_is_written_again_the_next_time(
     before = {cut: read(warehouse, cut) for cut in range(1, CUTS + 1)}
     made = []
     for _ in range(20):
-        ticks = iter([0, 0, 0])  # when it begins, and twice for the first table; its first commit takes all of the budget
+        ticks = iter([0, 0, 0])  # when it begins, and twice for the first table; its first commit takes all of it
         with monkeypatch.context() as patch, closing(LocalEngine(warehouse, format_name)) as engine:
             patch.setattr("cdcflow.warehouse.upkeep.monotonic", lambda ticks=ticks: next(ticks, 100))
             (orders, *_) = upkeep(Engines(engine), UpkeepPolicy()).tables
