@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 from bench import mergelog
 
 from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.schema_history import SchemaHistory
 from cdcflow.changelog.sealing import file_name
-from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, SegmentFile
+from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, SegmentFile, manifest_hash
 from cdcflow.merge.fold import Change
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId, table_from_json
 
@@ -80,6 +81,10 @@ class HandLog:
         if self.has_transactions:
             files = (_transactions(room, numbers, self.reads), *files)
         mergelog.seal(begun, self.log_id, (first, self.next_offset - 1), self.cut, files, self.progress)
+        schemas = SchemaHistory()
+        for table, version in self.versions.items():
+            schemas.learn(table, version)
+        Layout(self.root).schemas.write_text(schemas.to_json())
         # As a whole, as the sinks do: somebody may be reading the log.
         placed = Layout(self.root).segment(first, self.next_offset - 1)
         placed.parent.mkdir(parents=True, exist_ok=True)
@@ -102,6 +107,7 @@ class HandLog:
         if len(listed) < 2:
             return
         old = [layout.manifest(*bounds)[0] for bounds in listed]
+        newest = layout.manifest(*listed[-1])[1]
         by_shape: dict[Table, list[dict[str, Any]]] = {}
         numbers: list[tuple[int, int]] = []
         for segment in old:
@@ -125,6 +131,7 @@ class HandLog:
             first_cut=old[0].first_cut,
             files=files,
             previous=old[0].previous,
+            stands_for=old[-1].stands_for or manifest_hash(newest),
             seams=tuple(seam for s in old for seam in (*s.seams, (s.last_cut, s.last_offset)))[:-1],
         )
         (room / "segment.json").write_text(made.to_json())

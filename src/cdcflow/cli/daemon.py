@@ -13,7 +13,7 @@ from cdcflow import wiring
 from cdcflow.cli.beside import Beside, Part
 from cdcflow.cli.events import OnEvent
 from cdcflow.cli.failure import exit_code
-from cdcflow.cli.parts import Notifications, Observing, Publish, Publishing, Retention, Table
+from cdcflow.cli.parts import Index, Notifications, Observing, Publish, Publishing, Retention, Table
 from cdcflow.cli.reloading import Reloading
 from cdcflow.cli.serving import Http
 from cdcflow.cli.signals import obeying_signals
@@ -62,7 +62,7 @@ def run(
         if reloading is not None:
             parts.append(Observing(capture, tell))
         told = Notifications(watch.status, tell, watch.tables_in_log)
-        beside = around.enter_context(Beside([*parts, Retention(tell), publish, told]))
+        beside = around.enter_context(Beside([*parts, Retention(tell), Index(tell), publish, told]))
         hang_up = None if reloading is None else reloading.hang_up
         around.enter_context(obeying_signals(capture.stop, tell, lambda: capture.is_starting, hang_up))
         around.enter_context(told)

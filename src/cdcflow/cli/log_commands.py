@@ -251,6 +251,33 @@ def expire(
 
 
 @app.command()
+def index(
+    anew: Annotated[bool, typer.Option("--anew", help="Make all of it again.")] = False,
+    config: ConfigPath = DEFAULT_CONFIG,
+    json: Json = False,
+) -> None:
+    """Index the keys of what is sealed and not indexed yet.
+
+    So a row is found without reading the log. The daemon does it by itself (log.index); may run beside it.
+    """
+    from cdcflow import wiring
+    from cdcflow.sinks.indexing import Indexing
+
+    layout = wiring.sealed_layout(load(config))
+    _log(config)
+    indexing = Indexing(layout)
+    done = indexing.step(anew=anew)
+    files, size = indexing.size()
+    if json:
+        output.print_json({"indexed": done, "files": files, "bytes": size, "last_offset": indexing.last_offset})
+        return
+    typer.echo(
+        f"{done} segments were indexed; the index has {files} files ({output.size(size)}) and reaches offset"
+        f" {indexing.last_offset}"
+    )
+
+
+@app.command()
 def copy(
     to: Annotated[
         Path,

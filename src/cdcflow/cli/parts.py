@@ -16,7 +16,6 @@ from cdcflow.config import Config, FileLog
 from cdcflow.pipeline import Capture
 from cdcflow.service.control import Answer
 from cdcflow.service.control_table import TableDoor
-from cdcflow.sinks.expiring import Expiring
 
 if TYPE_CHECKING:  # few need these, and each loads a library
     from cdcflow.service.notifying import Notifier
@@ -152,16 +151,32 @@ class Retention:
 
     def prepare(self, config: Config) -> Running | None:
         expiring = wiring.expiring(config, self._tell)
-        return None if expiring is None else _Expiry(expiring)
+        return None if expiring is None else _Thread(expiring)
 
 
-class _Expiry:
-    def __init__(self, expiring: Expiring) -> None:
+class Index:
+    """What indexes the log's keys (`log.index`)."""
+
+    def __init__(self, tell: OnEvent) -> None:
+        self._tell = tell
+
+    def made_of(self, config: Config) -> object:
+        return (config.log.index, config.log.objects) if isinstance(config.log, FileLog) else None
+
+    def prepare(self, config: Config) -> Running | None:
+        indexing = wiring.indexing(config, self._tell)
+        return None if indexing is None else _Thread(indexing)
+
+
+class _Thread:
+    """Works between entering and leaving a context."""
+
+    def __init__(self, thread: contextlib.AbstractContextManager[object]) -> None:
         self._ending = contextlib.ExitStack()
-        self._expiring = expiring
+        self._thread = thread
 
     def begin(self) -> None:
-        self._ending.enter_context(self._expiring)
+        self._ending.enter_context(self._thread)
 
     def end(self, *, wait: bool) -> None:
         self._ending.close()

@@ -14,6 +14,7 @@ from cdcflow.cli.beside import Running
 from cdcflow.cli.events import OnEvent
 from cdcflow.cli.watch import Watch
 from cdcflow.config import Config
+from cdcflow.query.log import ChangeLog
 from cdcflow.service import facts
 from cdcflow.service.access import Access
 from cdcflow.service.explorer import Explorer
@@ -24,6 +25,10 @@ from cdcflow.service.recent import Recent
 from cdcflow.warehouse.paths import CUTS
 
 MERGES_EVERY_S = 10.0
+
+
+FILES_MAX = 256
+"""So many files of a log are read at most for one question: the processors are the capture's."""
 
 
 class Http:
@@ -42,10 +47,17 @@ class Http:
         self._watch = watch
         self._answer = answer
         self._tell = tell
-        self._explorer = Explorer(lambda: wiring.log_reader(in_use()))
+        self._opened: tuple[Config, ChangeLog] | None = None
+        self._explorer = Explorer(lambda: wiring.log_reader(in_use()), asked=lambda: self._asked(in_use()))
         self._history = History(lambda: around.sampled(watch.status(at_most_old_s=EVERY_S)))
         self._takes_samples = False
         self._newest: HttpServer | None = None
+
+    def _asked(self, config: Config) -> ChangeLog:
+        """The log, opened once for these settings: what was read of its index stays read."""
+        if self._opened is None or self._opened[0] is not config:
+            self._opened = config, wiring.opened(config, files_max=FILES_MAX)
+        return self._opened[1]
 
     def made_of(self, config: Config) -> object:
         return config.service.listen, config.service.hosts, config.service.tokens

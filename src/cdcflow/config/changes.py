@@ -66,6 +66,7 @@ RULES: tuple[Rule, ...] = (
     Rule("log.kafka.history", "merge"),
     Rule("log.kafka.objects", "merge"),
     Rule("log.retention", "running"),
+    Rule("log.index", "running"),
     Rule("log.seal", "next cut"),
     Rule("log.objects", "next cut"),
     Rule("log.kafka", "next cut"),

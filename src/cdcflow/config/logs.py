@@ -108,11 +108,12 @@ class FileLog(Settings):
     """A log in a directory; with `objects` its sealed segments are put into an object store.
 
     Without `path` the log is only read, from the store: `has_directory` says so, and `path` is where what was read
-    is kept.
+    is kept. `index`: the daemon indexes the keys of what it seals, so that a row is found without reading the log.
     """
 
     path: Path
     seal: Seal = Seal()
+    index: bool = True
     objects: Objects | None = None
     retention: Retention | None = None
 

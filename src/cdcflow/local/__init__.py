@@ -13,6 +13,7 @@
     delta       tables of Delta Lake; deltalog reads and writes their log, vectors are their marks
     engine      what it takes on, and what it declines
     live        tables with the log's tail folded over them, read and not merged
+    current     one table of a log as it was at an offset
     comparing   the same, to be compared with their source
     attaching   tables made of rows that were loaded another way; bases reads these
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from cdcflow.local.attaching import Attaching
     from cdcflow.local.engine import LocalEngine
     from cdcflow.model.table import Table
+    from cdcflow.query.log import CurrentRows
     from cdcflow.verify.port import Comparer, Copy
     from cdcflow.warehouse.cut import Cut
     from cdcflow.warehouse.job import OnEdit
@@ -107,6 +109,18 @@ def copy_of(layout: Layout, warehouse: Warehouse, engine: LocalEngine, *, of_log
     from cdcflow.local.comparing import LocalCopy
 
     return LocalCopy(layout, warehouse, engine, of_log=of_log, policies=policies)
+
+
+def current_rows() -> CurrentRows:
+    """What makes whole tables of a log.
+
+    Raises:
+        ConfigurationError: what it needs is not installed.
+    """
+    _check_installed("making a whole table of a log", "delta")
+    from cdcflow.local.current import LocalCurrent
+
+    return LocalCurrent()
 
 
 def table_with_base(

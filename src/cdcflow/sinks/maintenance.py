@@ -10,6 +10,7 @@ import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.errors import SinkUnavailable
@@ -31,16 +32,24 @@ def maintenance(layout: Layout, wait: Callable[[float], bool] | None = None) -> 
     Raises:
         Busy: another process works on the segments.
     """
-    path = layout.root / "upkeep"  # not renamed with this module: versions must exclude each other
+    # The file is not renamed with this module: versions must exclude each other.
+    with held(layout.root / "upkeep", f"working on the segments of {layout.root}", wait):
+        yield
+
+
+@contextmanager
+def held(path: Path, attempted: str, wait: Callable[[float], bool] | None = None) -> Iterator[None]:
+    """Hold a lock of this machine. `wait`: as for `maintenance`; `attempted` begins the error.
+
+    Raises:
+        Busy: another process, or thread, holds it.
+    """
     with storing(f"locking {path}"):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
     try:
         while not _locked(fd):
             if wait is None or wait(LOOK_EVERY_S):
-                raise Busy(
-                    f"working on the segments of {layout.root}: another process is doing so",
-                    remedy="try again when it is done",
-                )
+                raise Busy(f"{attempted}: another process is doing so", remedy="try again when it is done")
         yield
     finally:
         os.close(fd)

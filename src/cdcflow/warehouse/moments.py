@@ -10,23 +10,17 @@ has taken over meanwhile), or are not of the kind that was asked for, nothing is
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 
+from cdcflow.changelog.moments import Place, clock_of, place_of
 from cdcflow.errors import ConfigurationError
 from cdcflow.warehouse.cut import Cut, ListedCut, cut_expired
 from cdcflow.warehouse.port import Cuts
 
 AsOf = int | str | datetime
 """The number of a cut, a position of the source, or a commit time. A time without a zone is UTC."""
-
-_LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
-_BINLOG = re.compile(r"(.+)\.(\d+):(\d+)(;.*)?", re.DOTALL)
-
-_Place = tuple[str, int, int]
-"""The log that a position is in, and where in it."""
 
 
 def find(cuts: Cuts, warehouse: object, cut: int | None, as_of: AsOf | None) -> Cut:
@@ -80,9 +74,9 @@ def _moment(cuts: Sequence[ListedCut], as_of: AsOf, attempted: str) -> tuple[str
     if isinstance(as_of, int):
         number = as_of
         return "cut", lambda one: one.cut <= number
-    if isinstance(as_of, str) and (place := _place(as_of)) is not None:
+    if isinstance(as_of, str) and (place := place_of(as_of)) is not None:
         _check_order(cuts, place, attempted)
-        return "position", lambda one: (_place(one.position) or place) <= place
+        return "position", lambda one: (place_of(one.position) or place) <= place
     until = _clock(as_of, attempted)
     return "time", lambda one: one.commit_clock <= until
 
@@ -90,7 +84,7 @@ def _moment(cuts: Sequence[ListedCut], as_of: AsOf, attempted: str) -> tuple[str
 def _clock(as_of: str | datetime, attempted: str) -> int:
     """A time in microseconds since 1970 UTC."""
     try:
-        found = as_of if isinstance(as_of, datetime) else datetime.fromisoformat(as_of.strip())
+        return clock_of(as_of)
     except ValueError:
         raise ConfigurationError(
             f"{attempted}: that is neither the number of a cut nor a position nor a time",
@@ -98,27 +92,15 @@ def _clock(as_of: str | datetime, attempted: str) -> int:
             " (2026-11-25T10:00:00Z)",
             runbook="settings",
         ) from None
-    whole = found.replace(tzinfo=UTC) if found.tzinfo is None else found
-    since = whole - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
-def _place(position: str) -> _Place | None:
-    """Where a position is, as far as it can be compared: an LSN, or a file of the binary log and a byte in it."""
-    if (lsn := _LSN.fullmatch(position.strip())) is not None:
-        return "", int(lsn[1], 16), int(lsn[2], 16)
-    if (binlog := _BINLOG.fullmatch(position.strip())) is not None:
-        return binlog[1], int(binlog[2]), int(binlog[3])
-    return None
-
-
-def _check_order(cuts: Sequence[ListedCut], wanted: _Place, attempted: str) -> None:
+def _check_order(cuts: Sequence[ListedCut], wanted: Place, attempted: str) -> None:
     """See that the positions of these cuts have one order, and the wanted one is in it.
 
     Raises:
         ConfigurationError: they have none.
     """
-    places = [_place(one.position) for one in cuts if one.position]
+    places = [place_of(one.position) for one in cuts if one.position]
     known = [place for place in places if place is not None]
     if len(known) < len(places) or any(place[0] != wanted[0] for place in known):
         why = "the cuts have positions of another log"

@@ -21,14 +21,17 @@ from cdcflow.wiring.logs import (
     copy_log,
     expiring,
     history_layout,
+    indexing,
     log_id,
     log_layout,
     log_reader,
     open_log,
     retention,
     sealed_bounds,
+    sealed_layout,
     topics,
 )
+from cdcflow.wiring.opening import opened
 from cdcflow.wiring.planning import log_growth, planned
 from cdcflow.wiring.verifying import verified
 from cdcflow.wiring.warehouses import engines, merge_layout, policies, reading_engine, tier, upkeep_policy, warehouse
@@ -41,6 +44,7 @@ __all__ = [
     "limits",
     "log_event",
     "open_source",
+    "opened",
     "publisher",
     "tried",
     "commands_in_log",
@@ -54,12 +58,14 @@ __all__ = [
     "upload_status",
     "copy_log",
     "history_layout",
+    "indexing",
     "log_id",
     "log_layout",
     "log_reader",
     "open_log",
     "retention",
     "sealed_bounds",
+    "sealed_layout",
     "expiring",
     "topics",
     "log_growth",

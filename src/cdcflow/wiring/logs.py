@@ -17,6 +17,7 @@ from cdcflow.pipeline.settings import OpenedLog
 from cdcflow.ports import LogReader
 from cdcflow.sinks import files
 from cdcflow.sinks.expiring import Expiring, OnEvent, Policy
+from cdcflow.sinks.indexing import IndexingBeside
 from cdcflow.sinks.retention import Retention
 from cdcflow.sinks.uploading import Uploading
 
@@ -155,6 +156,12 @@ def expiring(config: Config, on_event: OnEvent) -> Expiring | None:
     return Expiring(
         log_layout(log), Policy(policy.age, policy.bytes, keep_for), on_event, every_s=policy.every, remote=remote
     )
+
+
+def indexing(config: Config, on_event: OnEvent) -> IndexingBeside | None:
+    """What indexes the configured log's keys beside a capture; None where it is not to."""
+    log = config.log
+    return IndexingBeside(log_layout(log), on_event) if isinstance(log, FileLog) and log.index else None
 
 
 def copy_log(config: Config, target: Config, on_segment: Callable[[int, int], None]) -> Copied:

@@ -1,0 +1,220 @@
+"""Rows of an older shape of a table in the columns of another one, as Arrow columns.
+
+    shape 1   id#1  qty#2  note#3
+    shape 3   id#1  amount#2  due#4        qty renamed, note dropped, due added with a default
+
+A column is its number: a renamed one keeps it, one that was dropped and added again gets another. Of a table that was
+dropped and made again numbers mean nothing, so there columns are found by name, whatever its case. A column that a
+shape does not have yet holds what the source gave to the rows of then (`Column.missing`), or NULL; one that the target
+does not have is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.model.change import DELETE, TRUNCATE
+from cdcflow.model.keytexts import values
+from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Identity, Table
+
+Defaults = Mapping[str, str]
+"""By column of the target the source's text of what rows of shapes without it have there."""
+
+
+@lru_cache(maxsize=1024)
+def sources(shape: Table, target: Table) -> tuple[Column | None, ...]:
+    """For each column of the target the one of the shape that it is; None: the shape does not have it."""
+    if shape.incarnation == target.incarnation:
+        by_number = {c.number: c for c in shape.columns}
+        return tuple(by_number.get(c.number) for c in target.columns)
+    by_name = {c.name.lower(): c for c in shape.columns}
+    return tuple(by_name.get(c.name.lower()) for c in target.columns)
+
+
+def defaults_of(shapes: Sequence[Table], target: Table) -> dict[str, str]:
+    """What rows of older shapes have in columns that came later. `shapes`: oldest first. The first shape that has a
+    column counts: a later one may not tell the default any more."""
+    found: dict[str, str] = {}
+    for at, column in enumerate(target.columns):
+        first = next((own for shape in shapes if (own := sources(shape, target)[at]) is not None), column)
+        if first.missing is not None:
+            found[column.name] = first.missing
+    return found
+
+
+def in_force(shapes: Sequence[Table]) -> Table:
+    """The last of some shapes, oldest first, with an identity that holds whatever they say of old rows."""
+    last = shapes[-1]
+    is_full = any(shape.identity is Identity.FULL for shape in shapes)
+    return Table(last.id, last.incarnation, last.columns, last.key, Identity.FULL if is_full else last.identity)
+
+
+def aligned_columns(rows: pa.Table, shape: Table, target: Table, defaults: Defaults) -> list[pa.ChunkedArray]:
+    """A table's own columns in those of the target. Where a change does not have the whole row (a truncate, and most
+    deletes), columns that came later are NULL.
+
+    Raises:
+        ConfigurationError: a value does not fit into its column's new type; the message does not have the value.
+    """
+    found: list[pa.ChunkedArray] = []
+    whole: pa.ChunkedArray | None = None
+    for column, own in zip(target.columns, sources(shape, target), strict=True):
+        if own is not None:
+            found.append(_cast(rows.column(own.name), column, target))
+            continue
+        scalar = default_of(column, target, defaults)
+        if not scalar.is_valid:
+            found.append(pa.chunked_array([pa.nulls(rows.num_rows, column.type.arrow)]))
+            continue
+        if whole is None:
+            whole = _is_whole(rows, shape)
+        found.append(_chunked(pc.if_else(whole, scalar, pa.scalar(None, column.type.arrow))))
+    return found
+
+
+def aligned(rows: pa.Table, shape: Table, target: Table, defaults: Defaults) -> pa.Table:
+    """Rows of the log (`shape.log_schema`) as the target has them (`target.log_schema`), `_unchanged` and `_before`
+    under the target's names."""
+    if shape.columns == target.columns and shape.before_type == target.before_type:
+        return rows
+    return pa.Table.from_arrays(
+        [
+            *(rows.column(name) for name in (OFFSET, TRANSACTION, COMMIT_TS)),
+            *aligned_columns(rows, shape, target, defaults),
+            rows.column(OP),
+            _unchanged(rows.column(UNCHANGED), shape, target),
+            _before(rows.column(BEFORE), shape, target),
+        ],
+        schema=target.log_schema,
+    )
+
+
+def before_columns(before: pa.StructArray, shape: Table, target: Table, defaults: Defaults) -> list[pa.Array]:
+    """The columns of whole old rows, none of them NULL and with all columns of the shape, in those of the target."""
+    found: list[pa.Array] = []
+    for column, own in zip(target.columns, sources(shape, target), strict=True):
+        if own is None:
+            scalar = default_of(column, target, defaults)
+            found.append(pa.repeat(scalar, len(before)))
+        else:
+            found.append(_cast(before.field(own.name), column, target))
+    return found
+
+
+def default_of(column: Column, target: Table, defaults: Defaults) -> pa.Scalar:
+    """What rows of shapes without a column have there.
+
+    Raises:
+        ConfigurationError: its default is a constant that cannot be read from its text.
+    """
+    text, arrow = defaults.get(column.name), column.type.arrow
+    if text is None:
+        return pa.scalar(None, arrow)
+    if pa.types.is_boolean(arrow):
+        return pa.scalar(text in ("t", "true", "1"))
+    try:
+        return values([text], arrow)[0]
+    except ValueError:
+        raise ConfigurationError(
+            f"reading {target.id}: column {column.name} ({column.type.source}) was added with a default for the rows"
+            " that were there, and cdcflow cannot make a value of that type from its text",
+            remedy="read from the offset of the first row that has the column on",
+            runbook="table-not-followed",
+        ) from None
+
+
+# ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _cast(array: pa.ChunkedArray | pa.Array, column: Column, target: Table) -> pa.ChunkedArray | pa.Array:
+    if array.type == column.type.arrow:
+        return array
+    try:
+        return array.cast(column.type.arrow)
+    except pa.ArrowException:  # told anew: Arrow's own words hold the value
+        raise ConfigurationError(
+            f"reading {target.id}: column {column.name} has values of type {array.type} that are none of its later type"
+            f" {column.type.arrow}",
+            remedy="read only the offsets before its type changed, or only those behind",
+            runbook="table-not-followed",
+        ) from None
+
+
+def _is_whole(rows: pa.Table, shape: Table) -> pa.ChunkedArray | pa.Array:
+    """Of each row whether it is a row of the table with all its columns, those aside that it left unchanged."""
+    ops = rows.column(OP)
+    lives = pc.invert(pc.is_in(ops, pa.array([DELETE, TRUNCATE])))
+    if shape.identity is not Identity.FULL:
+        return lives
+    return pc.or_(lives, pc.and_(pc.equal(ops, DELETE), pc.is_null(rows.column(UNCHANGED))))
+
+
+def _chunked(array: pa.Array | pa.ChunkedArray) -> pa.ChunkedArray:
+    return array if isinstance(array, pa.ChunkedArray) else pa.chunked_array([array])
+
+
+def _one(array: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if not isinstance(array, pa.ChunkedArray):
+        return array
+    return array.chunk(0) if array.num_chunks == 1 else array.combine_chunks()
+
+
+def _unchanged(column: pa.Array | pa.ChunkedArray, shape: Table, target: Table) -> pa.Array:
+    lists = _one(column)
+    if lists.null_count == len(lists):
+        return lists
+    named = {own.name: c.name for c, own in zip(target.columns, sources(shape, target), strict=True) if own is not None}
+    renamed = [[named[name] for name in names if name in named] if names else None for names in _distinct(lists)]
+    codes = _codes(lists)
+    dictionary = pa.array([names or None for names in renamed], lists.type)
+    return dictionary.take(codes)
+
+
+def _distinct(lists: pa.ListArray) -> list[list[str] | None]:
+    """The distinct sets of names, a few in the order of `_codes`."""
+    return [
+        None if text is None else text.split("\0") for text in _joined(lists).dictionary_encode().dictionary.to_pylist()
+    ]
+
+
+def _codes(lists: pa.ListArray) -> pa.Array:
+    return _joined(lists).dictionary_encode().indices
+
+
+def _joined(lists: pa.ListArray) -> pa.Array:
+    return pc.binary_join(lists, "\0")
+
+
+def _before(column: pa.Array | pa.ChunkedArray, shape: Table, target: Table) -> pa.Array:
+    structs = _one(column)
+    wanted = target.before_type
+    if structs.null_count == len(structs):
+        return pa.nulls(len(structs), wanted)
+    own = {c.name: o for c, o in zip(target.columns, sources(shape, target), strict=True)}
+    columns = {c.name: c for c in target.columns}
+    there = {f.name for f in shape.before_type}
+    parts = []
+    for field in wanted:
+        source = own[field.name]
+        if source is None or source.name not in there:
+            parts.append(pa.nulls(len(structs), field.type))
+        else:
+            parts.append(_cast(structs.field(source.name), columns[field.name], target))
+    return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=structs.is_null())
+
+
+__all__ = [
+    "Defaults",
+    "aligned",
+    "aligned_columns",
+    "before_columns",
+    "default_of",
+    "defaults_of",
+    "in_force",
+    "sources",
+]

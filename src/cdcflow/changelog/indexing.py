@@ -1,0 +1,213 @@
+"""The index of a log's keys as files: which there are, which of them count, and what one of a segment is made of.
+
+    <log>/index/<first offset>-<last offset>.keys       see `keyindex`
+
+The index is made from segments and can always be made again. A log that was put back to an earlier state has the same
+offsets for other rows, so each file says how the log went on at its end: the hash of the manifest of the segment that
+ended there. A file whose end the log does not know is of another past, as are those before it until one fits.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from cdcflow.changelog.keyhash import Hashes, hashes
+from cdcflow.changelog.keyindex import IndexFile, TableKeys
+from cdcflow.changelog.layout import Bounds, Layout, segment_bounds, segment_name, uncovered
+from cdcflow.changelog.segment import Segment, SegmentFile, manifest_hash
+from cdcflow.model.change import TRUNCATE
+from cdcflow.model.table import OFFSET, OP, Table, TableId, table_from_json
+
+SUFFIX = ".keys"
+_TRIES_MAX = 5
+
+
+def folder(layout: Layout) -> Path:
+    """Where a log's index lies."""
+    return layout.root / "index"
+
+
+def path_of(layout: Layout, bounds: Bounds) -> Path:
+    return folder(layout) / f"{segment_name(bounds)}{SUFFIX}"
+
+
+def listed(layout: Layout) -> list[Bounds]:
+    """The first and last offsets of the files that are there and that no wider one covers, ascending."""
+    try:
+        names = [path.name for path in folder(layout).iterdir()]
+    except FileNotFoundError:
+        return []
+    found = (segment_bounds(name.removesuffix(SUFFIX)) for name in names if name.endswith(SUFFIX))
+    return uncovered([bounds for bounds in found if bounds is not None])
+
+
+def opened(layout: Layout, bounds: Bounds) -> IndexFile:
+    """One file, mapped into memory.
+
+    Raises:
+        FileNotFoundError: it is not there any more.
+        InvariantViolated: it is damaged.
+    """
+    path = path_of(layout, bounds)
+    with path.open("rb") as file:
+        return IndexFile.from_buffer(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), str(path))
+
+
+def of_segment(layout: Layout, segment: Segment, text: bytes, after: int = 0) -> IndexFile:
+    """What the index of a segment's rows behind an offset is; `text` is its manifest. Its key columns are read."""
+    blocks: dict[TableId, list[_Block]] = {}
+    for file in segment.files:
+        if file.table is not None:
+            table = table_from_json(file.table)
+            blocks.setdefault(table.id, []).extend(_blocks(layout, segment, file, table, after))
+    return IndexFile(
+        segment.log_id,
+        max(segment.first_offset, after + 1),
+        segment.last_offset,
+        0,
+        {table: _together(sorted(own, key=lambda block: block.first)) for table, own in blocks.items()},
+        chain=chain_of(segment, text),
+        cut=segment.last_cut,
+    )
+
+
+def chain_of(segment: Segment, text: bytes) -> str:
+    """How the log went on at a segment's end: it is the same after a compaction."""
+    return segment.stands_for or manifest_hash(text)
+
+
+@dataclass(slots=True)
+class KeyIndex:
+    """The index of a log as it is now. `refresh` looks for what is new; what was opened stays open."""
+
+    layout: Layout
+    _files: list[IndexFile] = field(default_factory=list)
+    _opened: dict[Bounds, IndexFile] = field(default_factory=dict)
+    _listed: list[Bounds] = field(default_factory=list)
+
+    @property
+    def last_offset(self) -> int:
+        """What lies behind it is not indexed; 0: nothing is."""
+        return self._files[-1].last_offset if self._files else 0
+
+    @property
+    def files(self) -> Sequence[IndexFile]:
+        return self._files
+
+    def refresh(self, segments: Sequence[Bounds]) -> None:
+        """Look for files that are new or gone. `segments`: those that count, oldest first."""
+        for _ in range(_TRIES_MAX):
+            there = listed(self.layout)
+            if there == self._listed:
+                return
+            try:
+                self._opened = {b: self._opened.get(b) or opened(self.layout, b) for b in there}
+            except FileNotFoundError:  # it was joined with others just now
+                continue
+            self._listed = there
+            self._files = _counting(self.layout, list(self._opened.values()), segments)
+            return
+
+    def version_at(self, table: TableId, offset: int) -> int | None:
+        """The number of the shape that a table's newest row up to an offset has, as far as it is indexed; None: it has
+        none."""
+        for file in reversed(self._files):
+            keys = file.tables.get(table)
+            if keys is not None and file.first_offset <= offset:
+                began = keys.blocks[keys.blocks[:, 0] <= offset]
+                if len(began):
+                    ends = np.minimum(began[:, 1], offset)
+                    return int(began[int(np.lexsort((began[:, 0], ends))[-1]), 2])
+        return None
+
+    def may_have(self, table: TableId, wanted: Sequence[int], first: int, last: int) -> list[Bounds]:
+        """The ranges of offsets between two offsets (inclusive) in which rows of the keys with these hashes may lie, or
+        the table was emptied; ascending, those without an index among them as a whole."""
+        found: list[tuple[int, int]] = []
+        at = first
+        for file in self._files:
+            if file.last_offset < first or file.first_offset > last:
+                continue
+            if file.first_offset > at:
+                found.append((at, file.first_offset - 1))
+            at = file.last_offset + 1
+            keys = file.tables.get(table)
+            if keys is not None:
+                found += ((int(o), int(o)) for o in keys.truncates)
+                for one in wanted:
+                    found += ((int(a), int(b)) for a, b, _ in keys.may_have(one))
+        if at <= last:
+            found.append((at, last))
+        return sorted({(max(a, first), min(b, last)) for a, b in found if a <= last and b >= first})
+
+
+# ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    first: int
+    last: int
+    version: int
+    found: Hashes
+    truncates: Sequence[int]
+
+
+def _blocks(layout: Layout, segment: Segment, file: SegmentFile, table: Table, after: int) -> Iterator[_Block]:
+    """Of each row group one, for the rows behind an offset. A shape that went and came back within a segment shares its
+    offsets with another."""
+    emptied = bool((file.ops or {}).get(TRUNCATE))
+    with pq.ParquetFile(layout.file(segment, file)) as parquet:
+        for number in range(parquet.num_row_groups):
+            columns = dict.fromkeys([OFFSET, *table.key, *([OP] if emptied else [])])
+            rows = parquet.read_row_group(number, columns=list(columns), use_threads=False)
+            rows = rows.slice(int(np.searchsorted(rows.column(OFFSET).to_numpy(), after, side="right")))
+            if not rows.num_rows:
+                continue
+            offsets = rows.column(OFFSET).to_numpy()
+            truncates: list[int] = []
+            if emptied:
+                truncates = offsets[pc.equal(rows.column(OP), TRUNCATE).to_numpy()].tolist()
+            # A table without a key has no row that is asked for by it.
+            found = hashes([rows.column(name) for name in table.key])
+            yield _Block(int(offsets[0]), int(offsets[-1]), file.version, found, truncates)
+
+
+def _together(blocks: Sequence[_Block]) -> TableKeys:
+    bounds = [(b.first, b.last, b.version) for b in blocks]
+    return TableKeys.of(bounds, [b.found for b in blocks], sorted(o for b in blocks for o in b.truncates))
+
+
+def _counting(layout: Layout, files: Sequence[IndexFile], segments: Sequence[Bounds]) -> list[IndexFile]:
+    """Without those of another log, of another past, and of what has expired."""
+    log = layout.log_file()
+    kept = [f for f in files if f.log_id == log.log_id and f.last_offset >= log.first_offset]
+    while kept and not _fits(layout, kept[-1], segments):
+        kept.pop()
+    return kept
+
+
+def _fits(layout: Layout, file: IndexFile, segments: Sequence[Bounds]) -> bool:
+    """Whether the log went on at the file's end as the file says."""
+    lasts: npt.NDArray[np.int64] = np.array([last for _, last in segments], np.int64)
+    at = int(np.searchsorted(lasts, file.last_offset))
+    if at == len(segments) or segments[at][0] > file.last_offset:
+        return False
+    try:
+        segment, text = layout.manifest(*segments[at])
+    except FileNotFoundError:  # compacted just now
+        return False
+    if segment.last_offset == file.last_offset:
+        return chain_of(segment, text) == file.chain
+    return (file.cut, file.last_offset) in segment.seams
+
+
+__all__ = ["KeyIndex", "chain_of", "folder", "listed", "of_segment", "opened", "path_of"]

@@ -1,0 +1,272 @@
+"""Which offset of a log is meant by a cut, a position of the source, or a commit time.
+
+    cut        a point between two transactions: everything up to it has offsets up to the one given back
+    position   the same, as the source's own log counts
+    time       `commit_clock`, the commit time made strictly increasing, so that it has one order
+
+Manifests say at which cut, position and time each segment ends. So one manifest after another is halved upon, and of
+the one segment in which a moment lies the transactions are read, not the rows of any table.
+
+Positions have an order in one server's log only. Where those of the segments do not grow (another server has taken over
+meanwhile), or are not of the kind that was asked for, nothing is guessed.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdcflow.changelog.extents import Found, retried
+from cdcflow.changelog.layout import Bounds, Layout
+from cdcflow.changelog.segment import Segment
+from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.model.position import Checkpoint
+
+Place = tuple[str, int, int]
+"""The log of the source that a position is in, and where in it."""
+
+_LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
+_BINLOG = re.compile(r"(.+)\.(\d+):(\d+)(;.*)?", re.DOTALL)
+
+
+def place_of(position: str) -> Place | None:
+    """A position as far as it can be compared: an LSN, or a file of the binary log and a byte in it; None: it is
+    neither."""
+    if (lsn := _LSN.fullmatch(position.strip())) is not None:
+        return "", int(lsn[1], 16), int(lsn[2], 16)
+    if (binlog := _BINLOG.fullmatch(position.strip())) is not None:
+        return binlog[1], int(binlog[2]), int(binlog[3])
+    return None
+
+
+def clock_of(time: str | datetime) -> int:
+    """A time in microseconds since 1970 UTC. A time without a zone is UTC. ValueError: the text is none."""
+    found = time if isinstance(time, datetime) else datetime.fromisoformat(time.strip())
+    whole = found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    since = whole - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def time_text(clock: int) -> str:
+    """A commit clock as people read it."""
+    return datetime.fromtimestamp(clock / 1e6, UTC).isoformat(timespec="microseconds")
+
+
+def sealed_checkpoint(layout: Layout) -> Checkpoint:
+    """The checkpoint at the end of the newest sealed segment (`cut` 0, offset 1 next: there is none yet).
+
+    Raises:
+        ConfigurationError: there is no log, or a newer cdcflow wrote it.
+    """
+    return _reading(layout, lambda log: log.manifest(-1).last_checkpoint() if len(log) else Checkpoint())
+
+
+def offset_of_cut(layout: Layout, cut: int) -> int:
+    """The last offset of a cut at which a segment ended, compacted or not; 0 is the log's beginning.
+
+    Raises:
+        ConfigurationError: no sealed segment ends at that cut; the message names those next to it.
+        HistoryLost: it has expired.
+    """
+    return _reading(layout, lambda log: _offset_of_cut(log, cut))
+
+
+def offset_of_position(layout: Layout, position: str, tail: Iterable[pa.Table] = ()) -> int:
+    """The last offset of the newest transaction at or before a position of the source; 0: there is none before it.
+
+    `tail`: headers of the transactions behind the sealed segments (as `read_transactions` gives them), for who reads
+    these, too.
+
+    Raises:
+        ConfigurationError: the log has not come to that position, or its positions cannot be compared with it.
+        HistoryLost: the transactions up to it have expired.
+    """
+    wanted = place_of(position)
+    if wanted is None:
+        raise ConfigurationError(
+            f"reading {layout.name} as of position {position}: cdcflow cannot compare that position",
+            remedy="name a position as `cdcflow cuts` shows it (0/16B3748, binlog.000003:77), a cut, or a commit time",
+            runbook="settings",
+        )
+    return _reading(layout, lambda log: _offset_of_position(log, position, wanted, list(tail)))
+
+
+def offset_before(layout: Layout, clock: int, tail: Iterable[pa.Table] = ()) -> int:
+    """The last offset of the transactions whose commit clock (µs since 1970) is lower; 0: there is none.
+
+    So what was committed by a time ends at `offset_before(layout, clock + 1)`, and what was committed from a time on
+    begins behind `offset_before(layout, clock)`. `tail` as of `offset_of_position`.
+
+    Raises:
+        HistoryLost: transactions with that clock, or before it, have expired.
+    """
+    return _reading(layout, lambda log: _offset_before(log, clock, list(tail)))
+
+
+# ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Sealed:
+    """The sealed segments that count, oldest first, their manifests read when they are first looked at."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self.begins = layout.log_file().first_offset
+        self.bounds: Sequence[Bounds] = [b for b in layout.segment_offsets() if b[0] >= self.begins]
+        self._read: dict[Bounds, Segment] = {}
+
+    def __len__(self) -> int:
+        return len(self.bounds)
+
+    @property
+    def name(self) -> str:
+        return self.layout.name
+
+    @property
+    def has_expired(self) -> bool:
+        """Older transactions were there."""
+        return bool(self.bounds) and self.bounds[0][0] > 1
+
+    def manifest(self, at: int) -> Segment:
+        bounds = self.bounds[at]
+        if bounds not in self._read:
+            self._read[bounds] = self.layout.manifest(*bounds)[0]
+        return self._read[bounds]
+
+    def end(self, at: int) -> Checkpoint:
+        return self.manifest(at).last_checkpoint()
+
+    def headers(self, at: int, column: str) -> pa.Table:
+        """One column of a segment's transactions, and the last offset of each."""
+        segment = self.manifest(at)
+        file = self.layout.file(segment, segment.transactions_file)
+        return pq.read_table(file, columns=["last_offset", column])
+
+    def lost(self, what: str) -> HistoryLost:
+        first = self.bounds[0][0]
+        return HistoryLost(
+            f"reading {self.name} {what}: that has expired; the first offset left is {first}",
+            remedy=f"read from offset {first} on, or name a later moment",
+            runbook="log-expired",
+        )
+
+
+def _reading(layout: Layout, read: Callable[[_Sealed], Found]) -> Found:
+    """What is read of the segments; those that were compacted meanwhile are listed anew."""
+    return retried(lambda: read(_Sealed(layout)), layout.root)
+
+
+def _offset_of_cut(log: _Sealed, cut: int) -> int:
+    if cut == 0 and not log.has_expired:
+        return 0
+    newest = log.manifest(-1).last_cut if len(log) else 0
+    if cut > newest:
+        raise ConfigurationError(
+            f"reading {log.name} as of cut {cut}: the log is sealed up to cut {newest}",
+            remedy="name an older cut, or wait until the log is sealed further",
+            runbook="no-cut",
+        )
+    at = bisect_left(range(len(log)), cut, key=lambda n: log.manifest(n).last_cut)
+    segment = log.manifest(at)
+    if (offset := segment.offset_of(cut)) is not None:
+        return offset
+    before = segment.first_offset - 1
+    if cut == segment.first_cut - 1:
+        return before
+    if cut < segment.first_cut:
+        raise log.lost(f"as of cut {cut}")
+    known = [(segment.first_cut - 1, before), *segment.seams, (segment.last_cut, segment.last_offset)]
+    above = bisect_left(known, (cut, 0))
+    (cut_before, offset_before_it), (cut_after, offset_after_it) = known[above - 1 : above + 1]
+    raise ConfigurationError(
+        f"reading {log.name} as of cut {cut}: that cut lies inside segment {segment.first_offset}-"
+        f"{segment.last_offset}, which does not say where it ended",
+        remedy=f"name cut {cut_before} (offset {offset_before_it}) or cut {cut_after} (offset {offset_after_it});"
+        " or an offset or a commit time",
+        runbook="no-cut",
+    )
+
+
+def _offset_before(log: _Sealed, clock: int, tail: Sequence[pa.Table]) -> int:
+    at = bisect_left(range(len(log)), clock, key=lambda n: log.end(n).commit_clock)
+    if at < len(log):
+        headers = log.headers(at, "commit_clock")
+        clocks = headers.column("commit_clock").cast(pa.int64()).to_numpy()
+        count = int(bisect_left(clocks, clock))
+        if not count and not at and log.has_expired and clock < int(clocks[0]):
+            raise log.lost(f"from {time_text(clock)} on")
+        return _last_of(headers, count, log.bounds[at][0] - 1)
+    last = log.bounds[-1][1] if len(log) else 0
+    for headers in tail:
+        clocks = headers.column("commit_clock").cast(pa.int64()).to_numpy()
+        last = _last_of(headers, int(bisect_left(clocks, clock)), last)
+    return last
+
+
+def _offset_of_position(log: _Sealed, position: str, wanted: Place, tail: Sequence[pa.Table]) -> int:
+    attempted = f"reading {log.name} as of position {position}"
+    ends = [log.end(n).position for n in range(len(log))]
+    behind = [str(text) for headers in tail for text in headers.column("position").to_pylist()]
+    places = _ordered([text for text in (*ends, *behind) if text], wanted, attempted)
+    if not places or wanted > places[-1]:
+        raise ConfigurationError(
+            f"{attempted}: the log has come to {next(filter(None, reversed((*ends, *behind))), 'no position yet')}",
+            remedy="name an earlier position, or wait until the log has come there",
+            runbook="no-cut",
+        )
+    # Segments from before the source was first read have no position, and come before all that have one.
+    at = len(ends) - sum(1 for text in ends if text) + bisect_right(places[: sum(1 for text in ends if text)], wanted)
+    if at < len(log):
+        headers = log.headers(at, "position")
+        inside = _ordered(headers.column("position").to_pylist(), wanted, attempted)
+        count = bisect_right(inside, wanted)
+        if not count and not at and log.has_expired:
+            raise log.lost(f"as of position {position}")
+        return _last_of(headers, count, log.bounds[at][0] - 1)
+    last = log.bounds[-1][1] if len(log) else 0
+    for headers in tail:
+        inside = _ordered(headers.column("position").to_pylist(), wanted, attempted)
+        last = _last_of(headers, bisect_right(inside, wanted), last)
+    return last
+
+
+def _last_of(headers: pa.Table, count: int, before: int) -> int:
+    """The last offset of the first so many transactions; of none: that `before` them."""
+    return int(headers.column("last_offset")[count - 1].as_py()) if count else before
+
+
+def _ordered(positions: Sequence[str], wanted: Place, attempted: str) -> list[Place]:
+    """These positions, which must have one order, and the wanted one be in it.
+
+    Raises:
+        ConfigurationError: they have none.
+    """
+    found = [place_of(text) for text in positions]
+    known = [place for place in found if place is not None]
+    if len(known) < len(found) or any(place[0] != wanted[0] for place in known):
+        why = "the log has positions of another kind, or of another server"
+    elif any(before > after for before, after in pairwise(known)):
+        why = "the positions in the log do not grow: another server has taken over meanwhile"
+    else:
+        return known
+    raise ConfigurationError(
+        f"{attempted}: {why}", remedy="name an offset, a cut or a commit time instead", runbook="no-cut"
+    )
+
+
+__all__ = [
+    "Place",
+    "clock_of",
+    "offset_before",
+    "offset_of_cut",
+    "offset_of_position",
+    "place_of",
+    "sealed_checkpoint",
+    "time_text",
+]

@@ -1,0 +1,134 @@
+"""A log as it was at an offset, for one table: another log whose segments end there, made of this one's.
+
+    this log      [1 ─── 90][91 ─── 150][151 ─── 200]journal ▕ 230
+    at 170        [1 ─── 90][91 ─── 150][151 ─ 170]                  the last one has a file of its own
+    at 220        [1 ─── 90][91 ─── 150][151 ─── 200][201 ─ 220]     from the journal
+
+Whole segments are the same files: links, or names in the same store. So whatever folds sealed segments folds a log of
+the past, and what is not sealed yet.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from cdcflow.changelog.layout import Bounds, Layout
+from cdcflow.changelog.parquet import Parquet
+from cdcflow.changelog.reader import LogRows
+from cdcflow.changelog.rows import Shape
+from cdcflow.changelog.sealing import Tally, file_name
+from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile
+from cdcflow.model.position import Checkpoint
+from cdcflow.model.table import Table
+
+
+def ending(
+    layout: Layout,
+    segments: Sequence[Bounds],
+    rows: Iterator[LogRows],
+    begins: int,
+    checkpoint: Checkpoint,
+    room: Path,
+) -> Layout:
+    """A log in `room` that has these segments of another one, and behind them one of some rows, from offset `begins`
+    on; it ends with the checkpoint. Only tables of these rows have what the last segment has; it has no transactions.
+    """
+    found = Layout(room, layout.store)
+    found.segments.mkdir(parents=True)
+    found.log_json.write_text(replace(layout.log_file(), first_offset=1).to_json())
+    if (schemas := layout.schemas_json()) is not None:
+        found.schemas.write_bytes(schemas)
+    for bounds in segments:
+        _linked(layout, found, bounds)
+    if begins < checkpoint.next_offset:
+        _made(found, layout.log_file().log_id, begins, checkpoint, rows)
+    elif segments:
+        segment, _ = layout.manifest(*segments[-1])
+        _write(found, replace(segment, checkpoint=json.loads(checkpoint.to_json())))
+    return found
+
+
+def _linked(layout: Layout, found: Layout, bounds: Bounds) -> None:
+    target = found.segment(*bounds)
+    target.mkdir()
+    (target / "segment.json").write_bytes(layout.manifest(*bounds)[1])
+    for path in layout.segment(*bounds).glob("*.parquet") if layout.is_home else ():
+        (target / path.name).symlink_to(path.resolve())
+
+
+def _made(found: Layout, log_id: str, begins: int, checkpoint: Checkpoint, rows: Iterator[LogRows]) -> None:
+    end = int(checkpoint.next_offset) - 1
+    room = found.segment(begins, end)
+    room.mkdir()
+    with _Files(room) as files:
+        for shape, version, part in rows:
+            files.add(shape, version, part)
+        written = files.close()
+    _write(
+        found,
+        Segment(
+            log_id,
+            begins,
+            end,
+            first_transaction=1,
+            last_transaction=1,
+            first_cut=checkpoint.cut,
+            last_cut=checkpoint.cut,
+            files=(_no_transactions(room), *written),
+            checkpoint=json.loads(checkpoint.to_json()),
+            previous="",
+            epoch=1,
+        ),
+    )
+
+
+def _write(found: Layout, segment: Segment) -> None:
+    path = found.segment(segment.first_offset, segment.last_offset) / "segment.json"
+    path.write_text(segment.to_json())
+
+
+class _Files:
+    """One table's files of one segment, one for each shape."""
+
+    def __init__(self, room: Path) -> None:
+        self._room = room
+        self._opened: dict[Shape, tuple[Parquet, Tally]] = {}
+
+    def __enter__(self) -> _Files:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            for parquet, _tally in self._opened.values():
+                parquet.give_up()
+
+    def add(self, table: Table, version: int, rows: pa.Table) -> None:
+        shape = Shape(table, version)
+        if shape not in self._opened:
+            name = file_name(table, version)
+            file: IO[bytes] = (self._room / name).open("wb")
+            self._opened[shape] = Parquet(name, table.log_schema, file, table.key), Tally(shape)
+        parquet, tally = self._opened[shape]
+        for batch in rows.cast(table.log_schema).to_batches():
+            if batch.num_rows:
+                parquet.add(batch)
+                tally.add(batch, 0)
+
+    def close(self) -> list[SegmentFile]:
+        return [tally.file(parquet) for parquet, tally in self._opened.values()]
+
+
+def _no_transactions(room: Path) -> SegmentFile:
+    name = "transactions.parquet"
+    pq.write_table(TRANSACTIONS_SCHEMA.empty_table(), room / name)
+    return SegmentFile(name, 0, (room / name).stat().st_size, "")
+
+
+__all__ = ["ending"]

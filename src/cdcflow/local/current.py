@@ -1,0 +1,57 @@
+"""A whole table of a log at an offset, as Arrow: the log's fold by the live view, over a log that ends there."""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from cdcflow.changelog import upto
+from cdcflow.changelog.layout import Layout
+from cdcflow.errors import ConfigurationError
+from cdcflow.local.engine import LocalEngine
+from cdcflow.local.live import LocalReader
+from cdcflow.merge.policy import DEFAULTS
+from cdcflow.merge.target import Target
+from cdcflow.model.position import Checkpoint
+from cdcflow.model.table import MISSING, TableId
+from cdcflow.ports import LogReader
+from cdcflow.verify.asking import Place, asked
+from cdcflow.verify.port import NotComparable
+from cdcflow.warehouse.paths import Warehouse
+
+
+class LocalCurrent:
+    """Implements `cdcflow.query.log.CurrentRows`."""
+
+    def at(self, log: LogReader, layout: Layout, table: TableId, floor: int, checkpoint: Checkpoint) -> pa.Table:
+        offset = int(checkpoint.next_offset) - 1
+        there = layout.segment_offsets() if layout.exists() else []
+        kept = [bounds for bounds in there if bounds[1] >= floor and bounds[1] <= offset]
+        begins = kept[-1][1] + 1 if kept else floor
+        rows = log.read_rows(begins, offset, (table,)) if begins <= offset else iter(())
+        with tempfile.TemporaryDirectory(prefix="cdcflow-current-") as room:
+            ended = upto.ending(layout, kept, rows, begins, checkpoint, Path(room) / "log")
+            return _rows(ended, table, Path(room) / "tables")
+
+
+def _rows(layout: Layout, table: TableId, room: Path) -> pa.Table:
+    def ask(past: Any, query: str, target: Target) -> pa.Table:  # Any: a `LocalPastTable`
+        rows: pa.Table = past.result(query, target)
+        return rows.drop_columns([MISSING])
+
+    with closing(LocalEngine(room, "delta")) as engine:
+        try:
+            return asked(
+                LocalReader(engine), Place(layout, Warehouse.of(room), of_log=True, policies=DEFAULTS), table, ask
+            )[1]
+        except NotComparable as error:
+            raise ConfigurationError(
+                f"reading all of {table} from the log: {error}", runbook="table-not-followed"
+            ) from None
+
+
+__all__ = ["LocalCurrent"]

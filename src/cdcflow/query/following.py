@@ -1,0 +1,61 @@
+"""Waiting for what is new in a log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from cdcflow.changelog.indexing import folder
+from cdcflow.changelog.layout import Layout
+from cdcflow.ports import LogReader
+
+LOOK_EVERY_S = 0.02
+"""At what lies on this machine: two looks at a folder. Only if something was written the log is read."""
+ASK_EVERY_S = 0.5
+"""Of a broker or a store."""
+
+
+def ends(log: LogReader, layout: Layout, after: int, wait: Callable[[float], bool] | None = None) -> Iterator[int]:
+    """The last offset of the log, each time that it has grown, first if it is higher than `after`. `wait(seconds)` is
+    called between two looks, and ends it when it says True."""
+    waited = wait or _sleep
+    seen: object = None
+    while True:
+        now = written(layout)
+        if now is None or now != seen:
+            seen = now
+            end = int(log.newest_checkpoint().next_offset) - 1
+            if end > after:
+                yield end
+                after = end
+                continue
+        if waited(LOOK_EVERY_S if now is not None else ASK_EVERY_S):
+            return
+
+
+def written(layout: Layout) -> object:
+    """What changes when something is written to a log on this machine, or is removed from it; None: it is elsewhere."""
+    if not layout.log_json.exists():
+        return None
+    journals = layout.journal_offsets()
+    try:
+        size = layout.journal(journals[-1]).stat().st_size if journals else 0
+    except FileNotFoundError:  # sealed just now
+        size = -1
+    return (journals, size, *map(_changed, (layout.segments, folder(layout), layout.log_json)))
+
+
+def _changed(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
+
+
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
+__all__ = ["ends", "written"]

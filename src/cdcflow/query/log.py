@@ -1,0 +1,490 @@
+"""An opened change log: its tables, its changes, and what is asked of it.
+
+    cli get, history, range, diff ─┐
+    Python cdcflow.open(log)       ├─▶ ChangeLog ──▶ keyrows (index, files, tail) ──▶ row (fold) ──▶ answers
+    HTTP   /api/v1/log/…          ─┘        └──────▶ CurrentRows (a whole table at an offset)
+
+Nothing is asked of the source, and no daemon need run. An answer says what it does not cover: a table of which not all
+rows were read yet, history that has expired, changes that were lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from cdcflow.changelog import moments
+from cdcflow.changelog.alignment import aligned, defaults_of, in_force
+from cdcflow.changelog.feed import feed, feed_schema
+from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.reader import LogRows
+from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.merge.standing import ACTIVE, Backfill
+from cdcflow.model.change import TRUNCATE
+from cdcflow.model.position import Checkpoint, Offset, Position
+from cdcflow.model.table import OFFSET, OP, Table, TableId
+from cdcflow.ports import LogReader
+from cdcflow.query import following
+from cdcflow.query.answers import Difference, Differences, Found, History, Moment, Transaction
+from cdcflow.query.keyrows import Key, KeyRows
+from cdcflow.query.row import Change, Row, changes_of, row_at, text_of
+
+ROWS_MAX = 500
+KEYS_MAX = 1000
+
+AsOf = int | str | datetime | None
+"""An offset, a cut ("cut:52"), a position of the source, or a commit time, without a zone UTC (see
+`cdcflow.changelog.moments`): everything that was committed up to then. None: now."""
+
+
+class CurrentRows(Protocol):
+    """Makes whole tables of a log."""
+
+    def at(self, log: LogReader, layout: Layout, table: TableId, floor: int, checkpoint: Checkpoint) -> pa.Table:
+        """A table's rows at the end of a checkpoint, which says what is known of the table there: made of the changes
+        from offset `floor` on, in its columns of then, and `_offset`, that of each row's last change.
+
+        Raises:
+            ConfigurationError, HistoryLost: it cannot be made; the message says why.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What the log knows of a table at an offset: a row that has no change from `floor` on is not in it, if it
+    `is_whole`. `entry`: what the checkpoint says of its backfill."""
+
+    floor: int
+    is_whole: bool
+    entry: Mapping[str, Any]
+    notes: tuple[str, ...]
+
+
+class ChangeLog:
+    """A change log, opened for questions. One thread at a time."""
+
+    def __init__(
+        self, reader: LogReader, layout: Layout, current: Callable[[], CurrentRows], files_max: int | None = None
+    ) -> None:
+        """`current`: makes what makes whole tables, when it is first needed. `files_max`: a question about a row that
+        would read more files of segments is refused."""
+        self._log = reader
+        self._layout = layout
+        self._current = current
+        self._rows = KeyRows(reader, layout, files_max)
+
+    @property
+    def name(self) -> str:
+        """What people call the log."""
+        return self._log.name
+
+    @property
+    def files_read(self) -> int:
+        """So many files of segments were opened for questions about keys."""
+        return self._rows.files_read
+
+    # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def now(self) -> Moment:
+        """The newest moment that the log has."""
+        return _moment(self._rows.refresh())
+
+    def moment(self, as_of: AsOf) -> Moment:
+        """
+        Raises:
+            ConfigurationError: the log has no such moment, or cannot tell which it is.
+            HistoryLost: it has expired.
+        """
+        newest = self._rows.refresh()
+        if as_of is None:
+            return _moment(newest)
+        offset = self._offset_of(as_of)
+        if not 0 <= offset < newest.next_offset:
+            raise ConfigurationError(
+                f"reading {self.name} at offset {offset}: the log ends at offset {newest.next_offset - 1}",
+                remedy="name an offset that the log has",
+            )
+        if offset < (first := self._first_offset()) - 1:
+            raise HistoryLost(
+                f"reading {self.name} at offset {offset}: that offset has expired; the first one left is {first}",
+                remedy=f"name offset {first} or a later moment",
+                runbook="log-expired",
+            )
+        return _moment(newest) if offset == newest.next_offset - 1 else Moment(offset)
+
+    def _offset_of(self, as_of: int | str | datetime) -> int:
+        if isinstance(as_of, int):
+            return as_of
+        text = "" if isinstance(as_of, datetime) else as_of.strip()
+        if text.isdecimal():
+            return int(text)
+        if text.startswith("cut:") and text[4:].isdecimal():
+            return moments.offset_of_cut(self._layout, int(text[4:]))
+        segments = self._rows.segments
+        tail = self._log.read_transactions(segments[-1][1] + 1 if segments else 1)
+        if moments.place_of(text) is not None:
+            return moments.offset_of_position(self._layout, text, tail)
+        try:
+            clock = moments.clock_of(as_of)
+        except ValueError:
+            raise ConfigurationError(
+                f"reading {self.name} as of {as_of}: that is no offset, no cut, no position and no time",
+                remedy="write an offset (4711), a cut (cut:52), a position (0/16B3748, binlog.000003:77), or a commit"
+                " time (2026-11-25T10:00:00Z)",
+            ) from None
+        return moments.offset_before(self._layout, clock + 1, tail)
+
+    def tables(self) -> dict[str, Table]:
+        """Every table of which the log has rows, by name, in its newest shape."""
+        last = self.now().offset
+        shapes = {table: self._rows.shape_at(table, last) for table in self._rows.shapes()}
+        return {str(table): shape for table, shape in sorted(shapes.items()) if shape is not None}
+
+    def changes(self, table: str | None = None, *, first: int = 1, last: int | None = None) -> Iterator[LogRows]:
+        """The log's rows (of one table) from one offset to another, both inclusive (None: up to the newest cut), as
+        `cdcflow.changelog.reader.read_rows` gives them.
+
+        Raises:
+            HistoryLost: `first` has expired.
+        """
+        return self._log.read_rows(first, last, None if table is None else (self._named(table),))
+
+    def read(self, table: str, *, first: int = 1, last: int | None = None, as_feed: bool = False) -> pa.Table:
+        """A table's changes from one offset to another (both inclusive; None: up to the newest cut) as one Arrow table,
+        in the columns that the source's table has at the end. `as_feed`: in the shape of a change data feed (see
+        `cdcflow.changelog.feed`), else as the log has them (docs/changelog-format.md).
+
+        Raises:
+            HistoryLost: `first` has expired.
+            ConfigurationError: a feed cannot say a change of it, or a value does not fit into its column's later type;
+                the message says which table, and what to do.
+        """
+        id_ = self._named(table)
+        end = self.now().offset if last is None else last
+        shapes, target = self._shapes(id_, end)
+        listed = [shape for shape in shapes if shape.incarnation == target.incarnation]
+        target = in_force([*(shape for shape in listed if shape != target), target])
+        defaults = defaults_of(listed, target)
+        parts = []
+        for shape, _, rows in self._log.read_rows(first, end, (id_,)):
+            make = feed if as_feed else aligned
+            parts.append(make(rows, shape, target, defaults))
+        schema = feed_schema(target) if as_feed else target.log_schema
+        return pa.concat_tables([schema.empty_table(), *parts])
+
+    def transactions(self, *, first: int = 1, last: int | None = None) -> Iterator[pa.Table]:
+        """The headers of the transactions that have a row between two offsets (inclusive), in order."""
+        return self._log.read_transactions(first, last)
+
+    # ── one row ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def get(self, table: str, *key: object, as_of: AsOf = None) -> Found:
+        """A row, by the values of its key (texts, or what `str` makes one of), as it was at a moment.
+
+        Raises:
+            ConfigurationError: the log has no such table, the table no key, a value is none of its column; or see
+                `moment`.
+        """
+        id_, moment = self._named(table), self.moment(as_of)
+        shapes, shape = self._shapes(id_, moment.offset)
+        wanted = _key(id_, key)
+        wanted.check(shape)
+        standing = self._standing(id_, moment.offset)
+
+        def find(of: Key, offset: int) -> Iterator[Any]:
+            return self._rows.of(of, shapes, standing.floor, offset)
+
+        found = row_at(find, wanted, moment.offset, shape, shapes)
+        return _found(id_, wanted, moment, found, standing)
+
+    def history(
+        self, table: str, *key: object, as_of: AsOf = None, before: int | None = None, limit: int = 50
+    ) -> History:
+        """The changes of a row up to a moment, newest first. `before`: only those with a lower offset."""
+        id_, moment = self._named(table), self.moment(as_of)
+        shapes, shape = self._shapes(id_, moment.offset)
+        wanted = _key(id_, key)
+        wanted.check(shape)
+        last = moment.offset if before is None else min(moment.offset, before - 1)
+        first = self._first_offset()
+        changes: list[Change] = []
+        for part in self._rows.of(wanted, shapes, first, last):
+            changes += changes_of(part)
+            if len(changes) > limit:
+                break
+        more = len(changes) > limit
+        kept = tuple(changes[:limit])
+        notes = () if first == 1 else (_expired(first),)
+        return History(id_, wanted.texts, moment, kept, kept[-1].offset if more else first, more, notes)
+
+    def watch(
+        self, table: str, *key: object, after: int | None = None, wait: Callable[[float], bool] | None = None
+    ) -> Iterator[Change]:
+        """Each change of a row behind an offset (None: the newest one), in order, as soon as the log has it. `wait`:
+        see `following.ends`; without it this does not end."""
+        id_ = self._named(table)
+        at = self.now().offset if after is None else after
+        wanted = _key(id_, key)
+        wanted.check(self._shapes(id_, self.now().offset)[1])
+        for end in following.ends(self._log, self._layout, at, wait):
+            shapes = list(self._rows.shapes()[id_].values())
+            found = [c for part in self._rows.of(wanted, shapes, at + 1, end) for c in changes_of(part)]
+            yield from reversed(found)
+            at = end
+
+    def follow(
+        self, table: str | None = None, *, after: int | None = None, wait: Callable[[float], bool] | None = None
+    ) -> Iterator[LogRows]:
+        """The log's rows behind an offset (None: the newest one), as `changes` gives them, as soon as the log has
+        them."""
+        tables = None if table is None else (self._named(table),)
+        at = self.now().offset if after is None else after
+        for end in following.ends(self._log, self._layout, at, wait):
+            yield from self._log.read_rows(at + 1, end, tables)
+            at = end
+
+    def transaction(self, number: int, *, limit: int = ROWS_MAX) -> Transaction:
+        """A transaction by its number in the log, with its rows.
+
+        Raises:
+            ConfigurationError: the log has none of that number with rows, or no longer.
+        """
+        header = self._header(number)
+        first, last = int(header["first_offset"]), int(header["last_offset"])
+        stop = min(last, first + limit - 1)
+        parts = [(shape, rows) for shape, _, rows in self._log.read_rows(first, stop)]
+        changes = sorted((c for part in parts for c in changes_of(part)), key=lambda change: change.offset)
+        return Transaction(
+            number,
+            first,
+            last,
+            header["position"],
+            header["xid"],
+            header["commit_ts"],
+            header["kind"],
+            header["origin"],
+            tuple(changes),
+            truncated=stop < last,
+        )
+
+    # ── many rows ───────────────────────────────────────────────────────────────────────────────────────────
+
+    def current(self, table: str, as_of: AsOf = None) -> pa.Table:
+        """A whole table as it was at a moment: its columns of then, and `_offset`, each row's last change.
+
+        Raises:
+            ConfigurationError, HistoryLost: see `moment`; or not all of its rows are in the log.
+        """
+        id_, moment = self._named(table), self.moment(as_of)
+        standing = self._standing(id_, moment.offset)
+        if not standing.is_whole:
+            raise ConfigurationError(
+                f"reading {id_} of {self.name} at offset {moment.offset}: {'; '.join(standing.notes)}",
+                remedy="name a later moment, or none; `cdcflow status` shows how far its backfill is",
+            )
+        return self._whole(id_, standing, moment)
+
+    def _whole(self, table: TableId, standing: _Standing, moment: Moment) -> pa.Table:
+        progress = {"tables": {str(table): standing.entry}}
+        clock = 0 if moment.commit_clock is None else moment.commit_clock
+        position = None if moment.position is None else Position(moment.position)
+        checkpoint = Checkpoint(position, Offset(moment.offset + 1), 1, moment.offset + 1, clock, progress=progress)
+        return self._current().at(self._log, self._layout, table, standing.floor, checkpoint)
+
+    def range(self, table: str, first: object, last: object, as_of: AsOf = None, limit: int | None = None) -> pa.Table:
+        """The rows whose first key column lies between two values (inclusive), ascending by key."""
+        rows = self.current(table, as_of)
+        _, shape = self._shapes(self._named(table), self.moment(as_of).offset)
+        if not shape.key:
+            raise ConfigurationError(f"reading a range of {table}: the table has no key")
+        name = shape.key[0]
+        low, high = (Key(shape.id, (str(value),)).columns(_first_key(shape)) for value in (first, last))
+        if low is None or high is None:
+            raise ConfigurationError(
+                f"reading a range of {table}: an end is no {shape.row_schema.field(name).type}",
+                remedy=f"give values of column {name}",
+            )
+        column = rows.column(name)
+        within = pc.and_(
+            pc.greater_equal(column, low[0][0].cast(column.type)), pc.less_equal(column, high[0][0].cast(column.type))
+        )
+        found = rows.filter(within).sort_by([(k, "ascending") for k in shape.key])
+        return found if limit is None else found.slice(0, limit)
+
+    def diff(self, table: str, first: AsOf, last: AsOf = None, limit: int = KEYS_MAX) -> Differences:
+        """What is not the same of a table at two moments. At most `limit` of the keys that were changed in between are
+        looked at, those with the newest changes."""
+        id_, before, after = self._named(table), self.moment(first), self.moment(last)
+        if before.offset > after.offset:
+            raise ConfigurationError(
+                f"comparing {table} at two moments: the first ({before.offset}) is the later one",
+                remedy="name the earlier one first",
+            )
+        _, shape = self._shapes(id_, after.offset)
+        if not shape.key:
+            raise ConfigurationError(
+                f"comparing {table} at two moments: the table has no key",
+                remedy=f"read its changes: `cdcflow log show --table {table}`",
+            )
+        keys = self._touched(id_, before.offset + 1, after.offset)
+        found = []
+        notes: dict[str, None] = {}
+        for texts in keys[:limit]:
+            then, now = (self.get(table, *texts, as_of=m.offset) for m in (before, after))
+            notes |= dict.fromkeys((*then.notes, *now.notes))
+            if then.values != now.values:
+                what = "added" if then.values is None else "removed" if now.values is None else "changed"
+                found.append(Difference(what, texts, then.values, now.values))
+        return Differences(id_, before, after, tuple(found), len(keys), len(keys) > limit, tuple(notes))
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _named(self, name: str) -> TableId:
+        self._rows.refresh()
+        known = {str(table): table for table in self._rows.shapes()}
+        if name not in known:
+            raise ConfigurationError(
+                f"the log {self.name} has no table {name}; it has: {', '.join(sorted(known)) or 'none yet'}",
+                remedy="name it as schema.table",
+                runbook="table-not-found",
+            )
+        return known[name]
+
+    def _shapes(self, table: TableId, offset: int) -> tuple[Sequence[Table], Table]:
+        """All shapes that the table has had, oldest first, and the one at an offset."""
+        known = self._rows.shapes()[table]
+        shapes = [known[number] for number in sorted(known)]
+        shape = self._rows.shape_at(table, offset)
+        if shape is None:
+            raise ConfigurationError(
+                f"reading {table} of {self.name} at offset {offset}: the log has no row of it up to there",
+                remedy="name a later moment, or none",
+            )
+        return shapes, shape
+
+    def _first_offset(self) -> int:
+        segments = self._rows.segments
+        return segments[0][0] if segments else 1
+
+    def _standing(self, table: TableId, offset: int) -> _Standing:
+        begins = self._first_offset()
+        entry = self._backfill(table, offset)
+        known = Backfill.of(entry)
+        notes: list[str] = []
+        floor = known.floor if known.floor is not None and known.floor <= offset else None
+        if known.base:
+            notes.append("its rows were loaded another way, and the log has only what changed since")
+            floor = None
+        elif floor is None:
+            state = f" (state: {known.state})" if known.state in ACTIVE else ""
+            notes.append(f"not all rows of the table are in the log at that moment{state}")
+        if known.in_doubt and not known.base:
+            notes.append("changes of it were lost, and no comparison has shown since that it is right")
+        at = max(1, floor or 1)
+        if at < begins:
+            notes.append(_expired(begins))
+        return _Standing(max(at, begins), floor is not None and at >= begins, entry, tuple(notes))
+
+    def _backfill(self, table: TableId, offset: int) -> Mapping[str, Any]:
+        """What the log says of a table's backfill at an offset. Within a segment: what it said at its end, if the rows
+        that this speaks of were there already, or what it said before."""
+        newest, segments = self._rows.newest, self._rows.segments
+        at = self._rows.segment_of(offset)
+        bounds = segments[at] if at < len(segments) else None
+        end = newest.next_offset - 1 if bounds is None else bounds[1]
+        after = _entry(
+            newest if bounds is None or offset == newest.next_offset - 1 else self._checkpoint(bounds), table
+        )
+        before = _entry(self._checkpoint(segments[at - 1]), table) if at else {}
+        known, was = Backfill.of(after), Backfill.of(before)
+        if offset >= end or known.floor == was.floor:
+            return after
+        is_there = known.floor is not None and known.floor <= offset
+        return after if is_there and self._rows.last_read(table, bounds) <= offset else before
+
+    def _checkpoint(self, bounds: tuple[int, int]) -> Checkpoint:
+        return self._rows.manifest(bounds).last_checkpoint()
+
+    def _touched(self, table: TableId, first: int, last: int) -> list[tuple[str, ...]]:
+        """The keys that had a change between two offsets, those with the newest changes first. After a truncate: of all
+        rows that were there, too."""
+        newest: dict[tuple[str, ...], int] = {}
+        emptied = False
+        for shape, _, rows in self._log.read_rows(first, last, (table,)):
+            is_row = pc.not_equal(rows.column(OP), TRUNCATE)
+            emptied |= not pc.all(is_row).as_py()
+            rows = rows.filter(is_row)
+            grouped = rows.select([*shape.key, OFFSET]).group_by(list(shape.key)).aggregate([(OFFSET, "max")])
+            types = [shape.row_schema.field(name).type for name in shape.key]
+            offsets = grouped.column(f"{OFFSET}_max").to_pylist()
+            columns = [grouped.column(name).to_pylist() for name in shape.key]
+            for offset, *key in zip(offsets, *columns, strict=True):
+                newest[tuple(text_of(v, t) for v, t in zip(key, types, strict=True))] = offset
+        if emptied:
+            _, shape = self._shapes(table, first - 1)
+            rows = self._whole(table, self._standing(table, first - 1), Moment(first - 1))
+            types = [shape.row_schema.field(name).type for name in shape.key]
+            for there in zip(
+                *(rows.column(n).cast(t).to_pylist() for n, t in zip(shape.key, types, strict=True)), strict=True
+            ):
+                newest.setdefault(tuple(text_of(v, t) for v, t in zip(there, types, strict=True)), 0)
+        return sorted(newest, key=lambda key: -newest[key])
+
+    def _header(self, number: int) -> Mapping[str, Any]:
+        low, high = self._first_offset(), int(self._rows.refresh().next_offset) - 1
+        while low <= high:
+            middle = (low + high) // 2
+            part = next(iter(self._log.read_transactions(middle, middle)), None)
+            if part is None:
+                break
+            header: Mapping[str, Any] = part.slice(0, 1).to_pylist()[0]
+            if header["number"] == number:
+                return header
+            if header["number"] < number:
+                low = int(header["last_offset"]) + 1
+            else:
+                high = int(header["first_offset"]) - 1
+        raise ConfigurationError(
+            f"the log {self.name} has no transaction {number} with rows",
+            remedy="it may have expired; the newest ones are in the last changes: `cdcflow log show`",
+        )
+
+
+def _moment(checkpoint: Checkpoint) -> Moment:
+    return Moment(int(checkpoint.next_offset) - 1, checkpoint.position, checkpoint.commit_clock or None)
+
+
+def _key(table: TableId, key: Sequence[object]) -> Key:
+    return Key(table, tuple(str(value) if not isinstance(value, bytes) else f"\\x{value.hex()}" for value in key))
+
+
+def _entry(checkpoint: Checkpoint, table: TableId) -> Mapping[str, Any]:
+    tables = checkpoint.progress.get("tables", {})
+    found = tables.get(str(table)) if isinstance(tables, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _expired(first: int) -> str:
+    return f"the log begins at offset {first}: what was before has expired"
+
+
+def _found(table: TableId, key: Key, moment: Moment, row: Row, standing: _Standing) -> Found:
+    if row.last is None:
+        state = "never there" if standing.is_whole else "not known"
+    elif row.values is not None:
+        state = "there"
+    else:
+        state = "emptied" if row.last.op == TRUNCATE else "deleted"
+    return Found(table, key.texts, moment, state, row.values, row.last, row.unknown, standing.notes)
+
+
+def _first_key(shape: Table) -> Table:
+    return Table(shape.id, shape.incarnation, shape.columns, shape.key[:1], shape.identity)
+
+
+__all__ = ["AsOf", "ChangeLog", "CurrentRows"]

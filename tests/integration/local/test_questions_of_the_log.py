@@ -1,0 +1,138 @@
+"""What a log is asked, of random histories, against the fold in plain Python.
+
+As in `test_random_histories.py`, each history has a seed of its own: `CDCFLOW_HISTORY_SEED=<seed> CDCFLOW_HISTORIES=1`
+runs one alone.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from handlog import HandLog
+from mergehistories import differences
+from tablefolds import Folded, Merged
+from tablehistories import Histories, History
+
+from cdcflow.changelog.folder import FolderReader
+from cdcflow.changelog.layout import Layout
+from cdcflow.local.current import LocalCurrent
+from cdcflow.merge.fold import Row
+from cdcflow.model.table import Table
+from cdcflow.query.log import ChangeLog
+from cdcflow.query.row import text_of
+from cdcflow.sinks.indexing import Indexing
+
+SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
+HISTORIES = int(os.environ.get("CDCFLOW_HISTORIES", "0")) or 25
+ROUNDS = 4
+
+
+@pytest.mark.parametrize("indexed", ["not at all", "by halves", "wholly"])
+def test_row_at_any_offset_is_what_the_fold_has(indexed: str, tmp_path: Path) -> None:
+    """Whatever is indexed: partial rows, key changes, truncates, backfills begun anew, tables made again, columns that
+    come and go; and compacted segments."""
+    made = Histories(range(SEED, SEED + HISTORIES), HandLog(tmp_path / "log"))
+    layout = Layout(made.log.root)
+    asked = ChangeLog(FolderReader(made.log.root), layout, LocalCurrent)
+    chance = random.Random(SEED)
+    for number in range(ROUNDS):
+        made.write_round()
+        if indexed == "wholly" or (indexed == "by halves" and number % 2 == 0):
+            Indexing(layout).step()
+        for history in made.listed:
+            _check(history, asked, made.log.next_offset - 1, f"CDCFLOW_HISTORY_SEED={history.seed}")
+    for history in made.listed:
+        offset = chance.randrange(made.log.next_offset)
+        _check(history, asked, offset, f"CDCFLOW_HISTORY_SEED={history.seed}")
+
+
+def test_whole_table_at_any_offset_is_what_the_fold_has(tmp_path: Path) -> None:
+    """At the ends of segments and within them, tables without a key among them."""
+    made = Histories(range(SEED, SEED + HISTORIES), HandLog(tmp_path / "log"))
+    asked = ChangeLog(FolderReader(made.log.root), Layout(made.log.root), LocalCurrent)
+    chance, compared = random.Random(SEED), 0
+    for _ in range(ROUNDS):
+        made.write_round()
+        for history in made.listed:
+            compared += _check_whole(history, asked, made.log.next_offset - 1, f"CDCFLOW_HISTORY_SEED={history.seed}")
+    for history in made.listed:
+        offset = chance.randrange(made.log.next_offset)
+        compared += _check_whole(history, asked, offset, f"CDCFLOW_HISTORY_SEED={history.seed}")
+    assert compared or HISTORIES < 10
+
+
+def _check_whole(history: History, asked: ChangeLog, offset: int, told: str) -> bool:
+    name = str(history.id)
+    asked.now()
+    standing = asked._standing(history.id, offset)
+    written = [w for w in history.merged.log if standing.floor <= w[1].offset <= offset]
+    if not standing.is_whole or not written:
+        return False
+    merged = Merged("current")
+    merged.log = written
+    merged.merge({"state": "done", "since": standing.floor})
+    if merged.is_left_out or merged.folded is None or merged.folded.shape is None:
+        return False  # a table cannot follow this
+    rows = asked.current(name, as_of=offset)
+    shape = merged.folded.shape
+    listed = [{**row, "_missing": None} for row in rows.to_pylist()]
+    differ = differences(merged.expected(), merged.folded.actual(shape, listed))
+    assert not differ, f"{told}, {name} at {offset}: {differ}"
+    return True
+
+
+def _check(history: History, asked: ChangeLog, offset: int, told: str) -> None:
+    name = str(history.id)
+    written = [w for w in history.merged.log if w[1].offset <= offset]
+    if not written or not written[-1][0].key:
+        return
+    shape = written[-1][0]
+    asked.now()
+    floor = asked._standing(history.id, offset).floor
+    if len({_key_numbers(s) for s, _ in written if s.incarnation == shape.incarnation}) > 1:
+        return  # rows from before have another key
+    folded = Folded()
+    folded.add(w for w in written if w[1].offset >= floor)
+    for key in {_key(s, change.values) for s, change in written if change.op != "t"}:
+        if len(key) != len(shape.key):
+            continue
+        found = asked.get(name, *key, as_of=offset)
+        there = {_key(shape, _named(shape, row.values)): row for row in folded.rows.values()}.get(key)
+        assert _said(found) == _expected(shape, there), f"{told}, key {key} of {name} at {offset}: {found}"
+
+
+def _said(found: Any) -> Any:
+    return None if found.values is None else ({n: str(v) for n, v in found.values.items()}, set(found.unknown))
+
+
+def _expected(shape: Table, row: Row | None) -> Any:
+    if row is None:
+        return None
+    names = {str(c.number): c.name for c in shape.columns}
+    missing = {names[n] for n in row.missing if n in names}
+    return {name: _text(shape, name, row.values.get(n)) for n, name in names.items() if name not in missing}, missing
+
+
+def _text(shape: Table, name: str, value: Any) -> str:
+    """The log gives a decimal its scale, and an earlier value the later type."""
+    of = shape.row_schema.field(name).type
+    return str(value if pa.types.is_string(of) else pa.scalar(value, of).as_py())
+
+
+def _named(shape: Table, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {c.name: values.get(str(c.number)) for c in shape.columns}
+
+
+def _key_numbers(shape: Table) -> tuple[int, ...]:
+    numbers = {c.name: c.number for c in shape.columns}
+    return tuple(numbers[name] for name in shape.key)
+
+
+def _key(shape: Table, values: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(text_of(values[name], shape.row_schema.field(name).type) for name in shape.key)

@@ -1,0 +1,224 @@
+"""The feed of a table's changes: against `merge.fold`, which says what each row was before and after a change."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from mergehistories import make_table
+
+from cdcflow.changelog.alignment import aligned, defaults_of
+from cdcflow.changelog.feed import NotInFeed, feed, feed_schema
+from cdcflow.errors import ConfigurationError
+from cdcflow.merge.fold import Change, Row, fold
+from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Identity, Table
+
+SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
+NUMBERS = {"id": 1, "a": 2, "b": 2, "doc": 3, "added": 4}
+OLD = replace(make_table(numbers=NUMBERS, id="int64", a="int32", doc="string"), identity=Identity.FULL)
+NEW = replace(
+    make_table(numbers=NUMBERS, missing={"added": "7"}, id="int64", b="int64", added="int32"), identity=Identity.FULL
+)
+"""After OLD: a renamed to b and widened, doc dropped, added added with a default."""
+
+Values = dict[str, Any]
+
+
+def log_rows(shape: Table, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Rows of the log; each has its offset, and is a transaction of its own, unless it says otherwise."""
+    whole = [
+        {
+            OFFSET: n,
+            TRANSACTION: row.get(OFFSET, n),
+            COMMIT_TS: row.get(OFFSET, n),
+            UNCHANGED: None,
+            BEFORE: None,
+            **row,
+        }
+        for n, row in enumerate(rows, start=1)
+    ]
+    return pa.Table.from_pylist(whole, shape.log_schema)
+
+
+def said(kind: str, offset: int, values: Mapping[str, Any]) -> Values:
+    return {"_change_type": kind, "_commit_version": offset, OFFSET: offset, **values}
+
+
+def found(table: pa.Table) -> list[Values]:
+    assert table.schema == feed_schema(NEW)
+    listed: list[Values] = table.drop_columns(["_commit_timestamp"]).to_pylist()
+    return listed
+
+
+def by_fold(state: dict[Any, Row], change: Change, shape: Table) -> tuple[list[Values], dict[Any, Row]]:
+    """What the feed must say of a change, and the rows after it, in the newest shape."""
+
+    def row(values: Mapping[str, Any]) -> Values:
+        if shape == OLD:
+            return {"id": values["id"], "b": values["a"], "added": 7}
+        return {name: values[name] for name in ("id", "b", "added")}
+
+    after = fold(state, [change], ("id",))
+    key = (change.values["id"],)
+    was, now = state.get(key), after.get(key)
+    match change.op:
+        case "c" | "r":
+            assert now is not None
+            return [said("insert", change.offset, row(now.values))], after
+        case "d":
+            assert was is not None
+            return [said("delete", change.offset, row(was.values))], after
+    assert was is not None
+    assert now is not None
+    assert not now.missing
+    kinds = (("update_preimage", was), ("update_postimage", now))
+    return [said(kind, change.offset, row(there.values)) for kind, there in kinds], after
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + 20))
+def test_feed_says_what_the_fold_says_of_each_row_before_and_after(seed: int) -> None:
+    """Whole old rows fill what changes left out, and give the preimages, over two shapes."""
+    chance = random.Random(seed)
+    state: dict[Any, Row] = {}
+    expected: list[Values] = []
+    listed: list[pa.Table] = []
+    defaults = defaults_of([OLD, NEW], NEW)
+    for offset in range(1, 121):
+        shape = OLD if offset <= 60 else NEW
+        if offset == 61:  # as the source has them from now on
+            state = {
+                k: Row({"id": r.values["id"], "b": r.values["a"], "added": 7}, frozenset(), r.offset)
+                for k, r in state.items()
+            }
+        names = [c.name for c in shape.columns if c.name != "id"]
+        id_ = chance.randrange(6)
+        old = state.get((id_,))
+        fresh: Values = {"id": id_} | {n: None if chance.random() < 0.2 else chance.randrange(9) for n in names}
+        if "doc" in fresh and fresh["doc"] is not None:
+            fresh["doc"] = str(fresh["doc"])
+        op = chance.choice("ud") if old else chance.choice("cr")
+        row: Values = {OFFSET: offset, OP: op}
+        if op == "u":
+            assert old is not None
+            unchanged = chance.sample(names, chance.randrange(len(names)))
+            sent = {n: v for n, v in fresh.items() if n not in unchanged}
+            row |= sent | {UNCHANGED: unchanged or None, BEFORE: dict(old.values)}
+            change = Change(offset, op, sent, frozenset(unchanged))
+        elif op == "d":
+            assert old is not None
+            row |= old.values
+            change = Change(offset, op, {"id": id_})
+        else:
+            row |= fresh
+            change = Change(offset, op, fresh)
+        says, state = by_fold(state, change, shape)
+        expected += says
+        listed.append(feed(log_rows(shape, [row]), shape, NEW, defaults))
+    assert found(pa.concat_tables(listed)) == expected, f"CDCFLOW_HISTORY_SEED={seed}"
+
+
+def test_many_rows_at_once_are_each_of_them_in_order() -> None:
+    """A preimage stands directly before its postimage, wherever in the batch."""
+    rows = [
+        {OP: "c", "id": 1, "b": 1, "added": 1},
+        {OP: "u", "id": 1, "b": 2, "added": 1, BEFORE: {"id": 1, "b": 1, "added": 1}},
+        {OP: "u", "id": 1, "b": 3, UNCHANGED: ["added"], BEFORE: {"id": 1, "b": 2, "added": 1}},
+        {OP: "d", "id": 1, "b": 3, "added": 1},
+    ]
+    shown = [(row["_change_type"], row["b"], row["added"]) for row in found(feed(log_rows(NEW, rows), NEW, NEW))]
+    assert shown == [
+        ("insert", 1, 1),
+        ("update_preimage", 1, 1),
+        ("update_postimage", 2, 1),
+        ("update_preimage", 2, 1),
+        ("update_postimage", 3, 1),
+        ("delete", 3, 1),
+    ]
+
+
+def test_log_with_the_key_alone_has_no_preimages_and_deletes_of_the_key() -> None:
+    """What the log does not have is not made up."""
+    shape = replace(NEW, identity=Identity.KEY)
+    rows = [{OP: "u", "id": 1, "b": 2, "added": 1}, {OP: "d", "id": 1}]
+    assert found(feed(log_rows(shape, rows), shape, NEW)) == [
+        said("update_postimage", 1, {"id": 1, "b": 2, "added": 1}),
+        said("delete", 2, {"id": 1, "b": None, "added": None}),
+    ]
+
+
+def test_changed_key_is_a_delete_and_an_insert() -> None:
+    """As in the log; the insert's values come from the whole old row where it left them out."""
+    old = {"id": 1, "b": 2, "added": 3}
+    rows = [{OP: "d", **old}, {OP: "c", "id": 5, "b": 9, UNCHANGED: ["added"], BEFORE: old}]
+    assert found(feed(log_rows(NEW, rows), NEW, NEW)) == [
+        said("delete", 1, old),
+        said("insert", 2, {"id": 5, "b": 9, "added": 3}),
+    ]
+
+
+def test_partial_row_stops_the_feed_and_the_remedies_work() -> None:
+    """A NULL that means nothing must not be taken for a value."""
+    shape = replace(NEW, identity=Identity.KEY)
+    rows = log_rows(
+        shape,
+        [
+            {OP: "c", "id": 1, "b": 1, "added": 1},
+            {OP: "u", "id": 1, "b": 2, UNCHANGED: ["added"]},
+            {OP: "u", "id": 1, "b": 3, "added": 4},
+        ],
+    )
+    with pytest.raises(NotInFeed, match=r"public\.orders.*offset 2") as stopped:
+        feed(rows, shape, NEW)
+    assert "up to offset 1, and from offset 3 on" in str(stopped.value)
+    assert stopped.value.offset == 2
+    assert len(feed(rows.slice(0, 1), shape, NEW)) == len(feed(rows.slice(2), shape, NEW)) == 1
+    assert aligned(rows, shape, shape, {}).column(UNCHANGED).to_pylist() == [None, ["added"], None]
+
+
+def test_truncate_stops_the_feed_or_is_a_row() -> None:
+    """Rows that went without a word would stay in every copy."""
+    rows = log_rows(NEW, [{OP: "c", "id": 1, "b": 1, "added": 1}, {OP: "t"}, {OP: "c", "id": 2, "b": 1, "added": 1}])
+    with pytest.raises(NotInFeed, match=r"offset 2 .*\n  read up to offset 1, .* from offset 3 on"):
+        feed(rows, NEW, NEW)
+    shown = found(feed(rows, NEW, NEW, truncates_as_rows=True))
+    assert shown[1] == said("truncate", 2, {"id": None, "b": None, "added": None})
+    assert [row["_change_type"] for row in shown] == ["insert", "truncate", "insert"]
+
+
+def test_older_rows_of_the_log_have_newer_names_in_all_of_their_columns() -> None:
+    """Also where columns are named: in `_unchanged`, and in the old row."""
+    rows = log_rows(
+        OLD,
+        [
+            {OP: "u", "id": 1, UNCHANGED: ["a", "doc"], BEFORE: {"id": 1, "a": 5, "doc": "x"}},
+            {OP: "d", "id": 1, "a": 5, "doc": "x"},
+            {OP: "t"},
+        ],
+    )
+    shown = aligned(rows, OLD, NEW, defaults_of([OLD, NEW], NEW))
+    assert shown.schema == NEW.log_schema
+    assert shown.column(UNCHANGED).to_pylist() == [["b"], None, None]
+    assert shown.column(BEFORE).to_pylist() == [{"id": 1, "b": 5, "added": None}, None, None]
+    assert shown.column("added").to_pylist() == [7, 7, None]
+    assert shown.column("b").to_pylist() == [None, 5, None]
+
+
+def test_table_that_was_made_again_is_read_by_names() -> None:
+    """Its numbers are another table's."""
+    again = replace(make_table(id="int64", added="int32", b="int64"), incarnation=2)
+    rows = log_rows(NEW, [{OP: "c", "id": 1, "b": 5, "added": 3}])
+    assert aligned(rows, NEW, again, {}).select(["id", "added", "b"]).to_pylist() == [{"id": 1, "added": 3, "b": 5}]
+
+
+def test_value_that_a_later_type_does_not_hold_is_an_error_without_it() -> None:
+    """Errors hold no row's values."""
+    narrow = make_table(numbers=NUMBERS, id="int64", b="int8")
+    rows = log_rows(NEW, [{OP: "c", "id": 1, "b": 123456, "added": 3}])
+    with pytest.raises(ConfigurationError, match="column b has values of type int64") as stopped:
+        aligned(rows, NEW, narrow, {})
+    assert "123456" not in str(stopped.value)
