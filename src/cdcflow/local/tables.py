@@ -358,8 +358,9 @@ class FileTable(ABC, Generic[_File]):
             self._standing = self._stand()  # whatever the keys are
         found = self._stand_for(layout, folding.changes, _kept(folding, self.schema.names))
         key = [layout.target.columns[i].name for i in layout.key] if layout.target.key else []
-        if folding.replaced is not None and isinstance(found, _Picked):
-            # What comes need not become part of what stands in memory first.
+        brought = {*(c.name for c in layout.target.columns), OFFSET, MISSING}
+        if folding.replaced is not None and isinstance(found, _Picked) and brought.issuperset(self.schema.names):
+            # What comes need not become part of what stands in memory first: of that no value lives on.
             rows, dead = self.session.arrow(folding.rows()), self._matched(found, folding.replaced)
             self._commit_picked(found, metadata, app, version, key, rows, dead)
             self._standing = None
