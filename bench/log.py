@@ -6,7 +6,7 @@
     index    what it takes to make it, and its share of the log's bytes
     watch    from the sync of a commit to the change in the hands of who watches the row
 
-`--rows`: changes; keys are a tenth of them, segments one for each 20,000 changes, and at least 500.
+`--rows`: changes; keys are a tenth of them, segments one for each 20,000 changes, and at least 5,000.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from cdcflow.testing.sinks import ORDERS, Writer, changes, transactions
 ROWS = 10_000_000
 BENCH = "log"
 NAME = "shop.large"
-SEGMENT_ROWS, SEGMENTS_MIN = 20_000, 500
+SEGMENT_ROWS, SEGMENTS_MIN = 20_000, 5_000
 LOOKUPS, SCANS, COMMITS = 1000, 3, 200
 P50_MS, P99_MS, WATCH_MS = 10.0, 50.0, 100.0
 BYTES_SHARE = 0.03

@@ -17,7 +17,7 @@ from cdcflow.local.live import LocalReader
 from cdcflow.merge.policy import DEFAULTS
 from cdcflow.merge.target import Target
 from cdcflow.model.position import Checkpoint
-from cdcflow.model.table import MISSING, TableId
+from cdcflow.model.table import MISSING, Table, TableId
 from cdcflow.ports import LogReader
 from cdcflow.verify.asking import Place, asked
 from cdcflow.verify.port import NotComparable
@@ -27,14 +27,23 @@ from cdcflow.warehouse.paths import Warehouse
 class LocalCurrent:
     """Implements `cdcflow.query.log.CurrentRows`."""
 
-    def at(self, log: LogReader, layout: Layout, table: TableId, floor: int, checkpoint: Checkpoint) -> pa.Table:
+    def at(
+        self,
+        log: LogReader,
+        layout: Layout,
+        table: TableId,
+        floor: int,
+        checkpoint: Checkpoint,
+        base: tuple[Table, pa.Table] | None = None,
+    ) -> pa.Table:
         offset = int(checkpoint.next_offset) - 1
         there = layout.segment_offsets() if layout.exists() else []
         kept = [bounds for bounds in there if bounds[1] >= floor and bounds[1] <= offset]
         begins = kept[-1][1] + 1 if kept else floor
         rows = log.read_rows(begins, offset, (table,)) if begins <= offset else iter(())
+        front = [] if base is None else [(base[0], upto.BASE_VERSION, base[1])]
         with tempfile.TemporaryDirectory(prefix="cdcflow-current-") as room:
-            ended = upto.ending(layout, kept, rows, begins, checkpoint, Path(room) / "log")
+            ended = upto.ending(layout, kept, rows, begins, checkpoint, Path(room) / "log", front, floor)
             return _rows(ended, table, Path(room) / "tables")
 
 

@@ -18,11 +18,12 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcflow.changelog import moments
+from cdcflow.changelog import moments, states
 from cdcflow.changelog.alignment import aligned, defaults_of, in_force
 from cdcflow.changelog.feed import feed, feed_schema
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import LogRows
+from cdcflow.changelog.states import State
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.merge.standing import ACTIVE, Backfill
 from cdcflow.model.change import TRUNCATE
@@ -31,7 +32,8 @@ from cdcflow.model.table import OFFSET, OP, Table, TableId
 from cdcflow.ports import LogReader
 from cdcflow.query import following
 from cdcflow.query.answers import Difference, Differences, Found, History, Moment, Transaction
-from cdcflow.query.keyrows import Key, KeyRows
+from cdcflow.query.folding import folded
+from cdcflow.query.keyrows import Key, KeyRows, Rows
 from cdcflow.query.row import Change, Row, changes_of, row_at, text_of
 
 ROWS_MAX = 500
@@ -45,9 +47,18 @@ AsOf = int | str | datetime | None
 class CurrentRows(Protocol):
     """Makes whole tables of a log."""
 
-    def at(self, log: LogReader, layout: Layout, table: TableId, floor: int, checkpoint: Checkpoint) -> pa.Table:
-        """A table's rows at the end of a checkpoint, which says what is known of the table there: made of the changes
-        from offset `floor` on, in its columns of then, and `_offset`, that of each row's last change.
+    def at(
+        self,
+        log: LogReader,
+        layout: Layout,
+        table: TableId,
+        floor: int,
+        checkpoint: Checkpoint,
+        base: Rows | None = None,
+    ) -> pa.Table:
+        """A table's rows at the end of a checkpoint, which says what is known of the table there: made of `base`, rows
+        from before `floor`, and the changes from there on, in its columns of then, and `_offset`, that of each row's
+        last change.
 
         Raises:
             ConfigurationError, HistoryLost: it cannot be made; the message says why.
@@ -57,11 +68,12 @@ class CurrentRows(Protocol):
 @dataclass(frozen=True, slots=True)
 class _Standing:
     """What the log knows of a table at an offset: a row that has no change from `floor` on is not in it, if it
-    `is_whole`. `entry`: what the checkpoint says of its backfill."""
+    `is_whole`. `entry`: what the checkpoint says of its backfill. `state`: what the log keeps of before."""
 
     floor: int
     is_whole: bool
     entry: Mapping[str, Any]
+    state: State | None
     notes: tuple[str, ...]
 
 
@@ -140,10 +152,14 @@ class ChangeLog:
         return moments.offset_before(self._layout, clock + 1, tail)
 
     def tables(self) -> dict[str, Table]:
-        """Every table of which the log has rows, by name, in its newest shape."""
+        """Every table of which the log has rows, or keeps some from before, by name, in its newest shape."""
         last = self.now().offset
-        shapes = {table: self._rows.shape_at(table, last) for table in self._rows.shapes()}
-        return {str(table): shape for table, shape in sorted(shapes.items()) if shape is not None}
+        found: dict[str, Table] = {}
+        for table in sorted(self._rows.shapes()):
+            shape = self._rows.shape_at(table, last) or self._kept_shape(table, last)
+            if shape is not None:
+                found[str(table)] = shape
+        return found
 
     def changes(self, table: str | None = None, *, first: int = 1, last: int | None = None) -> Iterator[LogRows]:
         """The log's rows (of one table) from one offset to another, both inclusive (None: up to the newest cut), as
@@ -196,11 +212,23 @@ class ChangeLog:
         wanted.check(shape)
         standing = self._standing(id_, moment.offset)
 
-        def find(of: Key, offset: int) -> Iterator[Any]:
-            return self._rows.of(of, shapes, standing.floor, offset)
+        def find(of: Key, offset: int) -> Iterator[Rows]:
+            if offset >= standing.floor:
+                yield from self._rows.of(of, shapes, standing.floor, offset)
+            if standing.state is not None:
+                yield from self._kept(of, standing.state)
 
         found = row_at(find, wanted, moment.offset, shape, shapes)
         return _found(id_, wanted, moment, found, standing)
+
+    def _kept(self, key: Key, state: State) -> Iterator[Rows]:
+        """A row as a state has it."""
+        shape = state.tables[str(key.table)].table
+        columns = key.columns(shape)
+        if columns is not None:
+            rows = states.rows_of_key(self._layout, state, str(key.table), columns)
+            if rows.num_rows:
+                yield shape, rows
 
     def history(
         self, table: str, *key: object, as_of: AsOf = None, before: int | None = None, limit: int = 50
@@ -294,7 +322,37 @@ class ChangeLog:
         clock = 0 if moment.commit_clock is None else moment.commit_clock
         position = None if moment.position is None else Position(moment.position)
         checkpoint = Checkpoint(position, Offset(moment.offset + 1), 1, moment.offset + 1, clock, progress=progress)
-        return self._current().at(self._log, self._layout, table, standing.floor, checkpoint)
+        base = None
+        if standing.state is not None:
+            base = standing.state.tables[str(table)].table, states.rows(self._layout, standing.state, str(table))
+        return self._current().at(self._log, self._layout, table, standing.floor, checkpoint, base)
+
+    def lacks(self, table: str, offset: int) -> str:
+        """Why not all rows of a table are known at an offset; "": all are."""
+        id_ = self._named(table)
+        standing = self._standing(id_, self.moment(offset).offset)
+        return "" if standing.is_whole else "; ".join(standing.notes)
+
+    def folded(self, table: str, offset: int) -> Rows:
+        """A whole table at an offset as rows of the log, each with the offset, transaction and time of its last change,
+        and its shape: what a state keeps (`changelog.states`).
+
+        Raises: as `current`.
+        """
+        now = self.current(table, offset)
+        id_, moment = self._named(table), self.moment(offset)
+        standing = self._standing(id_, moment.offset)
+        shapes, shape = self._shapes(id_, moment.offset)
+        return shape, folded(now, self._since(id_, standing, moment.offset), shape, list(shapes))
+
+    def _since(self, table: TableId, standing: _Standing, offset: int) -> Iterator[Rows]:
+        """Everything that a table is made of up to an offset."""
+        if standing.state is not None:
+            entry = standing.state.tables[str(table)]
+            yield entry.table, states.rows(self._layout, standing.state, str(table))
+        if offset >= standing.floor:
+            for shape, _, rows in self._log.read_rows(standing.floor, offset, (table,)):
+                yield shape, rows
 
     def range(self, table: str, first: object, last: object, as_of: AsOf = None, limit: int | None = None) -> pa.Table:
         """The rows whose first key column lies between two values (inclusive), ascending by key."""
@@ -359,13 +417,19 @@ class ChangeLog:
         """All shapes that the table has had, oldest first, and the one at an offset."""
         known = self._rows.shapes()[table]
         shapes = [known[number] for number in sorted(known)]
-        shape = self._rows.shape_at(table, offset)
+        shape = self._rows.shape_at(table, offset) or self._kept_shape(table, offset)
+        if shape is None and self._first_offset() > 1:
+            shape = shapes[-1]  # its rows have expired
         if shape is None:
             raise ConfigurationError(
                 f"reading {table} of {self.name} at offset {offset}: the log has no row of it up to there",
                 remedy="name a later moment, or none",
             )
         return shapes, shape
+
+    def _kept_shape(self, table: TableId, offset: int) -> Table | None:
+        kept = self._state(table, self._first_offset(), offset)
+        return None if kept is None else kept.tables[str(table)].table
 
     def _first_offset(self) -> int:
         segments = self._rows.segments
@@ -386,9 +450,18 @@ class ChangeLog:
         if known.in_doubt and not known.base:
             notes.append("changes of it were lost, and no comparison has shown since that it is right")
         at = max(1, floor or 1)
-        if at < begins:
+        kept = self._state(table, begins, offset) if at < begins else None
+        if at < begins and kept is None:
             notes.append(_expired(begins))
-        return _Standing(max(at, begins), floor is not None and at >= begins, entry, tuple(notes))
+        is_whole = floor is not None and (at >= begins or kept is not None)
+        return _Standing(max(at, begins), is_whole, entry, kept, tuple(notes))
+
+    def _state(self, table: TableId, begins: int, offset: int) -> State | None:
+        """What the log keeps of a table's rows from before its first offset."""
+        if begins - 1 > offset or begins - 1 not in states.listed(self._layout):
+            return None
+        state = states.opened(self._layout, begins - 1)
+        return state if str(table) in state.tables else None
 
     def _backfill(self, table: TableId, offset: int) -> Mapping[str, Any]:
         """What the log says of a table's backfill at an offset. Within a segment: what it said at its end, if the rows
@@ -400,7 +473,11 @@ class ChangeLog:
         after = _entry(
             newest if bounds is None or offset == newest.next_offset - 1 else self._checkpoint(bounds), table
         )
-        before = _entry(self._checkpoint(segments[at - 1]), table) if at else {}
+        before: Mapping[str, Any] = {}
+        if at:
+            before = _entry(self._checkpoint(segments[at - 1]), table)
+        elif (kept := self._state(table, self._first_offset(), offset)) is not None:
+            before = kept.tables[str(table)].backfill
         known, was = Backfill.of(after), Backfill.of(before)
         if offset >= end or known.floor == was.floor:
             return after

@@ -3,6 +3,7 @@
 oldest ──segment──segment──segment──│──segment──▶        │ the offset that the slowest reader has come to
          └ older than age, or more than bytes ┘
          └─────────── expire ─────┘
+                                  └ state: every table's rows at its end are kept first, where that is wanted
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from cdcflow.changelog import notes
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import list_segments
 from cdcflow.errors import CdcflowError
+from cdcflow.sinks import states
+from cdcflow.sinks.keeping import Keeping
 from cdcflow.sinks.retention import GRACE_S, PATIENCE_S, RemoteStore, Retention, Rule, expiring
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
@@ -48,13 +51,16 @@ class Expiring:
         *,
         every_s: float,
         remote: RemoteStore | None = None,
+        keeping: Callable[[], Keeping] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`keeping`: makes what keeps the tables' rows before segments expire; None: they are not kept."""
         self._layout = layout
         self._policy = policy
         self._tell = on_event
         self._every_s = every_s
         self._remote = remote
+        self._keeping = keeping
         self._clock = clock
         self._said = ""
         self._closing = threading.Event()
@@ -85,17 +91,29 @@ class Expiring:
         offset, reason = self._floor()
         due = expiring(list_segments(self._layout), rule)
         held = [segment for segment in due if offset is not None and segment.last_offset > offset]
-        if len(held) < len(due):
+        going = due[: len(due) - len(held)]
+        if going and (lacking := self._keep(going[-1].last_offset)):
+            held, going, reason = due, [], lacking
+        if going:
             retention = Retention(self._layout, self._remote, grace_s=GRACE_S, wait=self._patience())
-            gone = retention.expire(replace(rule, last_offset_max=offset))
+            gone = retention.expire(replace(rule, last_offset_max=going[-1].last_offset))
             if gone:
                 size = sum(segment.size for segment in gone)
                 told = {"segments": len(gone), "bytes": size, "first_offset": gone[-1].last_offset + 1}
                 self._tell("log expired", told)
+            if self._keeping is not None:
+                states.tidy(self._layout)
         if held:
             self._say("retention waits", f"{len(held)} segments are due and kept: {reason}")
         else:
             self._said = ""
+
+    def _keep(self, offset: int) -> str:
+        """Keep the tables' rows of an offset; why that cannot be done yet, "": it is done, or not wanted."""
+        if self._keeping is None:
+            return ""
+        lacking = self._keeping().kept(offset)
+        return f"log.retention.state cannot keep all tables. {lacking}" if lacking else ""
 
     def _floor(self) -> tuple[int | None, str]:
         """The last offset that may go (None: any), and why it is no later one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cdcflow.changelog.folder import FolderReader
@@ -24,6 +25,7 @@ from cdcflow.sinks.uploading import Uploading
 if TYPE_CHECKING:  # who only captures need not load Kafka's library
     from cdcflow.sinks.kafka.copying import Copied
     from cdcflow.sinks.kafka.topics import Topics
+    from cdcflow.sinks.keeping import Keeping
     from cdcflow.sinks.objects.bucket import Bucket
     from cdcflow.sinks.objects.store import BucketStore
 
@@ -154,8 +156,27 @@ def expiring(config: Config, on_event: OnEvent) -> Expiring | None:
             from cdcflow.sinks.objects.remote import RemoteBucket
         remote = RemoteBucket(Bucket(log.objects))
     return Expiring(
-        log_layout(log), Policy(policy.age, policy.bytes, keep_for), on_event, every_s=policy.every, remote=remote
+        log_layout(log),
+        Policy(policy.age, policy.bytes, keep_for),
+        on_event,
+        every_s=policy.every,
+        remote=remote,
+        keeping=partial(keeping, config) if policy.state else None,
     )
+
+
+def keeping(config: Config) -> Keeping:
+    """What keeps the rows of the configured log's tables before its segments expire.
+
+    Raises:
+        ConfigurationError: what it needs is not installed.
+    """
+    from cdcflow import local
+    from cdcflow.query.log import ChangeLog
+    from cdcflow.sinks.keeping import Keeping
+
+    layout = sealed_layout(config)
+    return Keeping(ChangeLog(log_reader(config), layout, local.current_rows), layout)
 
 
 def indexing(config: Config, on_event: OnEvent) -> IndexingBeside | None:

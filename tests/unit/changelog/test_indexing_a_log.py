@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
+from dyinglayer import DyingLayer, Killed
 
 from cdcflow.changelog import indexing
 from cdcflow.changelog.indexing import KeyIndex
@@ -17,7 +16,6 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.indexing import Indexing
-from cdcflow.sinks.layer import OsLayer
 from cdcflow.sinks.maintenance import Busy, held
 from cdcflow.sinks.retention import Retention, Rule
 from cdcflow.testing.sinks import ORDERS, Writer, orders
@@ -158,33 +156,8 @@ def test_index_of_another_log_counts_for_nothing(grown: GrowingLog, tmp_path: Pa
     assert_right(grown)
 
 
-class Killed(BaseException):
-    """The process is gone."""
-
-
-class DyingLayer(OsLayer):
-    """Files of a process that is killed before its so manyth act."""
-
-    def __init__(self, acts: int) -> None:
-        self.left = acts
-
-    def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
-        if name not in ("create", "open", "write", "truncate", "fsync", "fsync_dir", "rename", "unlink", "mkdir"):
-            return found
-        return self._dying(found)
-
-    def _dying(self, act: Callable[..., Any]) -> Callable[..., Any]:
-        def done(*given: Any) -> Any:
-            if not self.left:
-                raise Killed
-            self.left -= 1
-            return act(*given)
-
-        return done
-
-
-def test_index_is_right_wherever_its_writer_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("at_once", "most"), [(1, 50), (9, 10)])
+def test_index_is_right_wherever_its_writer_is_killed(tmp_path: Path, at_once: int, most: int) -> None:
     """While it writes a file, between a joined one and the removal of what it was made of, and in the removal."""
     deaths = 0
     grown = GrowingLog(tmp_path / "log")
@@ -192,7 +165,9 @@ def test_index_is_right_wherever_its_writer_is_killed(tmp_path: Path) -> None:
     for acts in range(200):
         shutil.rmtree(indexing.folder(grown.layout), ignore_errors=True)
         try:
-            Indexing(grown.layout, DyingLayer(acts)).step()
+            layer = DyingLayer(acts)
+            for _ in range(9):
+                Indexing(grown.layout, layer).step(segments_max=at_once)
         except Killed:
             deaths += 1
         else:
@@ -202,7 +177,7 @@ def test_index_is_right_wherever_its_writer_is_killed(tmp_path: Path) -> None:
         assert_right(grown)
         assert places(grown.layout, NOBODY) == []
         assert len(names(grown.layout)) == 2
-    assert deaths > 50
+    assert deaths > most
 
 
 def test_two_do_not_index_at_one_time(grown: GrowingLog) -> None:
