@@ -17,7 +17,7 @@ from cdcflow.merge.reduce import TRANSACTIONS_READ, Layout, read_schema
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import DECIMAL_TEXT, name_sql, text_sql
 from cdcflow.model.table import MISSING, Table
-from cdcflow.warehouse.port import Kept, Snapshot
+from cdcflow.warehouse.port import Compacted, Kept, Snapshot
 from cdcflow.warehouse.segments import InputFile
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ _numbers = itertools.count(1)
 
 class SparkSql:
     """Implements `cdcflow.warehouse.port.SqlSession`."""
+
+    sorts_each_window = False
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -107,7 +109,7 @@ class StatementTable(ABC):
         """Keep a version for as long as its cut is kept, where the format does not by itself."""
 
     @abstractmethod
-    def compact(self) -> str:
+    def compact(self) -> Compacted:
         """See `cdcflow.warehouse.port.CurrentTable.compact`."""
 
     @abstractmethod
