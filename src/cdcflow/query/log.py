@@ -428,13 +428,8 @@ class ChangeLog:
         known = self._rows.shapes()[table]
         shapes = [known[number] for number in sorted(known)]
         shape = self._rows.shape_at(table, offset) or self._kept_shape(table, offset)
-        if shape is None and self._first_offset() > 1:
-            shape = shapes[-1]  # its rows have expired
-        if shape is None:
-            raise ConfigurationError(
-                f"reading {table} of {self.name} at offset {offset}: the log has no row of it up to there",
-                remedy="name a later moment, or none",
-            )
+        if shape is None:  # its rows have expired, or come later
+            shape = shapes[-1 if self._first_offset() > 1 else 0]
         return shapes, shape
 
     def _kept_shape(self, table: TableId, offset: int) -> Table | None:
