@@ -42,7 +42,7 @@ class NotInFeed(ConfigurationError):
 
     section = "table-not-followed"
 
-    def __init__(self, message: str, offset: int, remedy: str) -> None:
+    def __init__(self, message: str, offset: int = 0, remedy: str | None = None) -> None:
         super().__init__(message, remedy=remedy)
         self.offset = offset
 

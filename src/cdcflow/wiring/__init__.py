@@ -27,6 +27,7 @@ from cdcflow.wiring.logs import (
     open_log,
     retention,
     sealed_bounds,
+    sealed_layout_of,
     topics,
 )
 from cdcflow.wiring.planning import log_growth, planned
@@ -60,6 +61,7 @@ __all__ = [
     "open_log",
     "retention",
     "sealed_bounds",
+    "sealed_layout_of",
     "expiring",
     "topics",
     "log_growth",
