@@ -94,7 +94,8 @@ def _part(spark: SparkSession, plan: Planned, shape: Table, files: Sequence[Inpu
     if any(DECIMAL_TEXT in column for column in columns):
         register_decimal_text(spark)
     rows = spark.read.schema(_read_ddl(shape)).parquet(*(literal_path(f.path) for f in files))
-    rows = rows.where(f"{OFFSET} BETWEEN {plan.first} AND {plan.last}")
+    if any(f.file.first_offset < plan.first or f.file.last_offset > plan.last for f in files):
+        rows = rows.where(f"{OFFSET} BETWEEN {plan.first} AND {plan.last}")
     if shown.kind != LOG:
         is_update = f"{OP} = 'u' AND {BEFORE} IS NOT NULL"
         twice = f"CASE WHEN {is_update} THEN array(true, false) ELSE array(false) END"
@@ -110,6 +111,9 @@ def _read_ddl(shape: Table) -> str:
 
 
 def _log_columns(shown: Shaped, shape: Table) -> Iterator[str]:
+    if shape.columns == shown.target.columns and shape.before_type == shown.target.before_type and not _converts(shape):
+        yield from map(name_sql, shown.target.log_schema.names)
+        return
     yield from (OFFSET, TRANSACTION, COMMIT_TS)
     pairs = list(zip(shown.target.columns, sources(shape, shown.target), strict=True))
     for column, own in pairs:
@@ -143,6 +147,11 @@ def _feed_columns(shown: Shaped, shape: Table) -> Iterator[str]:
 
 def _is_full(shape: Table) -> bool:
     return shape.identity is Identity.FULL
+
+
+def _converts(shape: Table) -> bool:
+    """Whether a column is of another type in its file than it is shown in."""
+    return any(stored(column.type.arrow).convert is not None for column in shape.columns)
 
 
 def _is_whole(shape: Table) -> str:
