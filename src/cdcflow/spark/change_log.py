@@ -119,6 +119,12 @@ class Options:
             raise _option(
                 "the log is not named, or twice", "name its folder (option log) or a settings file (option config)"
             )
+        place = str(log or config)
+        if not place.startswith("/"):
+            raise _option(
+                f"the path {place} is relative, and Spark's processes may run in other folders",
+                f"name the whole path, as str(Path({place!r}).absolute()) gives it",
+            )
         if "table" not in found:
             raise _option("no table is named", "set the option table to a schema.table of the log")
         kind, truncates = found.get("shape", LOG), found.get("truncates", "stop")
@@ -544,7 +550,7 @@ def _number(name: str, text: str) -> int:
 
 
 def _option(found: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(f'reading a change log with format("{NAME}"): {found}', remedy=remedy)
+    return ConfigurationError(f'reading a change log with format("{NAME}"): {found}', remedy=remedy, runbook="settings")
 
 
 __all__ = ["NAME", "ChangeLogSource", "OpenSettings", "Options", "again", "packed", "planned", "schema_ddl"]

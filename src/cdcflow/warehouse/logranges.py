@@ -94,6 +94,7 @@ def bounds_of(layout: Layout, ends: Ends) -> tuple[int, int]:
         raise ConfigurationError(
             f"reading {layout.name} from offset {first}: the log is sealed up to offset {newest.next_offset - 1}",
             remedy=f"name offset {newest.next_offset}, at which the next row comes, or one before",
+            runbook="log-range",
         )
     return first, max(last, first - 1)
 
@@ -157,7 +158,9 @@ def shaped(
             table was dropped and made again. The message says where to part the range.
     """
     if kind not in (LOG, FEED):
-        raise ConfigurationError(f"reading {table} of {layout.name} in shape {kind}", remedy="name shape log or feed")
+        raise ConfigurationError(
+            f"reading {table} of {layout.name} in shape {kind}", remedy="name shape log or feed", runbook="settings"
+        )
     shapes = tuple(shapes_of(files)) or (_known_shape(layout, table),)
     target = target_of(shapes)
     for shape in shapes:
@@ -222,6 +225,7 @@ def _one_each(layout: Layout, ends: Ends) -> None:
             raise ConfigurationError(
                 f"reading {layout.name}: the range has {len(given)} ends, {end} {' and '.join(given)}",
                 remedy=f"name one of them: {end} offset, cut, position or time",
+                runbook="log-range",
             )
 
 
@@ -252,7 +256,7 @@ def _last(layout: Layout, ends: Ends, newest: Checkpoint) -> int:
                 f"reading {layout.name} up to {time_text(clock)}: the log is sealed up to {known}, and more may come"
                 " from before that time",
                 remedy="name an earlier time, or no end: then the range ends where the log is sealed",
-                runbook="no-cut",
+                runbook="log-range",
             )
         return offset_before(layout, clock + 1)
     return newest.next_offset - 1
@@ -263,7 +267,9 @@ def _clock(layout: Layout, time: Time) -> int:
         return clock_of(time)
     except ValueError:
         raise ConfigurationError(
-            f"reading {layout.name}: {time} is no time", remedy="write it as 2026-11-25T10:00:00Z"
+            f"reading {layout.name}: {time} is no time",
+            remedy="write it as 2026-11-25T10:00:00Z",
+            runbook="log-range",
         ) from None
 
 
@@ -272,7 +278,7 @@ def _check_end(layout: Layout, last: int, newest: Checkpoint) -> None:
         raise ConfigurationError(
             f"reading {layout.name} up to offset {last}: the log is sealed up to offset {newest.next_offset - 1}",
             remedy="name that offset or one before it, or no end: then the range ends where the log is sealed",
-            runbook="no-cut",
+            runbook="log-range",
         )
 
 

@@ -41,6 +41,8 @@ pytestmark = pytest.mark.spark
 SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 ALONE = int(os.environ.get("CDCFLOW_HISTORIES", "0"))
 
+PAGE = Path(__file__).parents[3] / "docs" / "log-in-spark.md"
+
 Read = Callable[..., list[dict[str, Any]]]
 """read(log folder, "schema.table", from_offset=3, …): the rows, by offset."""
 
@@ -430,6 +432,34 @@ def expire(log: HandLog, count: int) -> None:
         shutil.rmtree(layout.segment(*bounds))
 
 
+@pytest.mark.long
+def test_each_block_of_the_page_runs(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A page whose one-liners fail costs more trust than no page."""
+    log, orders = (
+        HandLog(tmp_path / "cdcflow-log", has_transactions=True),
+        make_table("orders", id="int64", note="string"),
+    )
+    log.segment([(orders, "r", {"id": n, "note": f"n{n}"}) for n in range(1, 4)])
+    log.segment([(orders, "u", {"id": 2, "note": "new"}), (orders, "d", {"id": 3})])
+    monkeypatch.chdir(tmp_path)
+    found = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.read_text())
+    names: dict[str, Any] = {"spark": spark}
+    assert len(found) == 4
+    for block in found:
+        own = block.replace("spark = session()\n", "")  # a second one would be another Java
+        exec(compile(own, str(PAGE), "exec"), names)  # noqa: S102  our own page
+    assert names["changes"].count() == names["feed"].count() == 5
+    assert [row["_offset"] for row in in_order(names["since"])] == [4, 5]
+    assert names["counted"] == {"d": 1, "r": 3, "u": 1}
+    assert {row["id"]: row["note"] for row in spark.read.parquet(str(tmp_path / "copy")).collect()} == {
+        1: "n1",
+        2: "new",
+        3: None,
+    }
+
+
 def test_options_that_mean_nothing_are_refused(hand_log: HandLog) -> None:
     """A misspelt bound would read everything."""
     hand_log.segment([(make_table("orders", id="int64"), "c", {"id": 1})])
@@ -439,6 +469,7 @@ def test_options_that_mean_nothing_are_refused(hand_log: HandLog) -> None:
         ({}, "set the option table"),
         ({"table": "public.orders", "fromOffset": "one"}, "whole number"),
         ({"table": "public.orders", "shape": "cdf"}, "log or feed"),
+        ({"table": "public.orders", "log": "cdcflow-log"}, "name the whole path"),
         ({"table": "public.orders", "config": "x.yaml"}, "named, or twice"),
     ):
         with pytest.raises(ConfigurationError, match=said):
