@@ -19,6 +19,7 @@ far the next batch goes; but a query that was started again first asks for the p
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
@@ -71,6 +72,9 @@ NAME = "cdcflow"
 
 PARTITION_BYTES = 32 << 20
 """So much of Parquet files goes to one task, of small files several, of a large one a part."""
+
+LOOK_PAUSE_S = 1.0
+"""So long after a look that found nothing new the next one may come."""
 
 OpenSettings = Callable[[str], Layout]
 """Where the sealed segments are of the log that a settings file names."""
@@ -359,6 +363,7 @@ class ChangeLogStream(DataSourceStreamReader):
             raise _option("a stream has no end, and one is named", "leave out toOffset, toCut, toPosition and toTime")
         self._rows = _Rows(plan, open_log, schema)
         self._at: int | None = None
+        self._looked_s = 0.0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
         return self._offset(self._rows.plan.begin - 1)
@@ -367,9 +372,12 @@ class ChangeLogStream(DataSourceStreamReader):
         plan = self._rows.plan
         at = plan.begin - 1 if self._at is None else self._at
         layout = self._rows.open_log(plan.options)
+        # Of a query without a trigger Spark asks a hundred times a second, and a look may be a request to a store.
+        time.sleep(max(0.0, self._looked_s + LOOK_PAUSE_S - time.monotonic()))
         ends = [last for _, last in layout.segments_behind(at) if last > at]
         most = plan.options.offsets_max
         within = ends if most is None else ([last for last in ends if last <= at + most] or ends[:1])
+        self._looked_s = 0.0 if within else time.monotonic()
         self._at = within[-1] if within else at
         return self._offset(self._at)
 

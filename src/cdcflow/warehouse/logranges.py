@@ -18,8 +18,16 @@ import pyarrow.parquet as pq
 from cdcflow.changelog.alignment import aligned, default_of, defaults_of, in_force, sources
 from cdcflow.changelog.feed import check_in_feed, feed
 from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.moments import clock_of, offset_before, offset_of_cut, offset_of_position, time_text
+from cdcflow.changelog.moments import (
+    clock_of,
+    offset_before,
+    offset_of_cut,
+    offset_of_position,
+    sealed_checkpoint,
+    time_text,
+)
 from cdcflow.changelog.reader import row_groups, table_shapes
+from cdcflow.changelog.schema_history import SchemaHistory
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.merge.types import stored, widens
 from cdcflow.model.change import TRUNCATE
@@ -29,6 +37,8 @@ from cdcflow.warehouse.segments import InputFile, Range, sealed, shapes_of
 
 LOG, FEED = "log", "feed"
 Time = str | datetime
+
+_NO_OFFSET = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +92,8 @@ def bounds_of(layout: Layout, ends: Ends) -> tuple[int, int]:
         HistoryLost: its beginning has expired.
     """
     _one_each(layout, ends)
-    log = sealed(layout)
-    newest = log.checkpoint if log.newest is not None else Checkpoint()
-    first_left = log.segments[0].first_offset if log.newest is not None else 1
+    newest = sealed_checkpoint(layout)
+    first_left = max(layout.log_file().first_offset, next(iter(layout.segment_offsets()), (1, 0))[0])
     first = _first(layout, ends, first_left)
     last = _last(layout, ends, newest)
     _check_end(layout, last, newest)
@@ -114,7 +123,9 @@ def table_named(layout: Layout, name: str) -> TableId:
     Raises:
         ConfigurationError: the log has no row of it.
     """
-    found = sealed(layout).tables()
+    found = _tables(layout)
+    if name not in found:
+        found = sealed(layout).tables()
     if name not in found:
         raise ConfigurationError(
             f"reading {layout.name}: its sealed part has no row of a table {name or '(none was named)'}",
@@ -130,9 +141,9 @@ def files_between(layout: Layout, table: TableId, first: int, last: int) -> list
     Raises:
         HistoryLost: `first` has expired.
     """
-    log = sealed(layout, first - 1)
     if last < first:
         return []
+    log = sealed(layout, _NO_OFFSET)  # manifests are read below, as far as they are needed
     _check_there(layout, log, first, last)
     found = []
     for segment in log.segments.behind(first - 1):
@@ -292,6 +303,14 @@ def _check_there(layout: Layout, log: Range, first: int, last: int) -> None:
         )
     if first < (first_left := log.segments[0].first_offset):
         raise expired(layout, first, first_left)
+
+
+def _tables(layout: Layout) -> dict[str, TableId]:
+    """The tables that the log's list of shapes has: at least those of the newest segments. What it costs does not
+    depend on how many segments there are."""
+    text = layout.schemas_json()
+    history = SchemaHistory() if text is None else SchemaHistory.from_json(text, str(layout.schemas))
+    return {str(table): table for table in history.shapes()}
 
 
 def _known_shape(layout: Layout, table: TableId) -> Table:

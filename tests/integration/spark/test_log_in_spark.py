@@ -245,6 +245,28 @@ def test_feed_stops_at_what_it_cannot_say_and_the_remedies_work(read: Read, hand
     assert feed(from_offset=3, truncates="row") == [("insert", 2), ("truncate", None), ("insert", 3)]
 
 
+def test_range_without_common_columns_says_where_to_part_it(read: Read, hand_log: HandLog) -> None:
+    """A type that does not hold the old values, and for a feed another table of the same name; a narrower type is held
+    by the wider one."""
+    numbers, texts = (make_table("orders", id="int64", a=kind) for kind in ("int64", "string"))
+    again = make_table("orders", incarnation=2, id="int64", a="string")
+    narrow = make_table("orders", incarnation=2, id="int32", a="string")
+    hand_log.segment([(numbers, "c", {"id": 1, "a": 1}), (texts, "c", {"id": 2, "a": "x"})])
+    hand_log.segment([(again, "c", {"id": 2**40, "a": "y"})])
+    hand_log.segment([(narrow, "c", {"id": 4, "a": "z"})])
+
+    def parts(**shape: str) -> list[tuple[int, int, list[Any]]]:
+        found = followed(lambda **ends: read(hand_log.root, "public.orders", **shape, **ends), 1, 4)
+        return [(first, last, [row["a"] for row in rows]) for first, last, rows in found]
+
+    with pytest.raises(ConfigurationError, match="column a was bigint and is string later"):
+        read(hand_log.root, "public.orders")
+    assert parts() == [(1, 1, [1]), (2, 4, ["x", "y", "z"])]
+    with pytest.raises(ConfigurationError, match="dropped and made again"):
+        read(hand_log.root, "public.orders", shape="feed", from_offset=2)
+    assert parts(shape="feed") == [(1, 1, [1]), (2, 2, ["x"]), (3, 4, ["y", "z"])]
+
+
 def test_every_type_has_the_values_that_the_merge_gives_it(spark: Any, hand_log: HandLog) -> None:
     """The data source converts in Arrow, the plan in SQL by the merge's rules."""
     types: dict[str, Any] = {
