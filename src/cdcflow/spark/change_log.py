@@ -45,7 +45,7 @@ from pyspark.sql.types import StructType
 
 from cdcflow.changelog.alignment import sources
 from cdcflow.changelog.extents import TRIES_MAX, Found
-from cdcflow.changelog.feed import feed_schema
+from cdcflow.changelog.feed import COMMIT_TIMESTAMP, feed_schema
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.moments import clock_of
 from cdcflow.changelog.reader import row_groups
@@ -259,6 +259,7 @@ def planned(layout: Layout, options: Options) -> Planned:
             first, last = bounds_of(layout, Ends())
         files = files_between(layout, table, first, last)
         shown = shaped(layout, table, files, options.kind, truncates_as_rows=options.truncates_as_rows)
+        _check_names(shown.target)
         return Planned(options, layout.log_file().log_id, table, first, last, shown, lost)
 
     return again(plan)
@@ -474,7 +475,7 @@ def again(read: Callable[[], Found]) -> Found:
 def _may_have(file: InputFile, target: Table, one: Filter) -> bool:
     name = getattr(one, "attribute", None)
     value = getattr(one, "value", None)
-    if name == (COMMIT_TS,) and isinstance(one, GreaterThan | GreaterThanOrEqual):
+    if name in ((COMMIT_TS,), (COMMIT_TIMESTAMP,)) and isinstance(one, GreaterThan | GreaterThanOrEqual):
         # The clock of a segment's end is as late as all commit times up to there, or later.
         clock = file.segment.checkpoint.get("commit_clock")
         is_known = isinstance(value, datetime) and value.tzinfo is not None and isinstance(clock, int)
@@ -521,6 +522,17 @@ def _is_alike(value: object, bound: object) -> bool:
 def _check_schema(plan: Planned, schema: StructType) -> None:
     if schema.names != columns_of(plan.shown).names:
         raise _option("the query has a schema of its own", "leave out .schema(…), and select columns instead")
+
+
+def _check_names(target: Table) -> None:
+    names = [column.name.lower() for column in target.columns]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigurationError(
+            f"reading {target.id} with Spark: it has columns that differ only in the case of their names"
+            f" ({', '.join(twice)}), which are the same to Spark",
+            remedy="rename one of them at the source, and read from the offset behind on",
+            runbook="table-not-followed",
+        )
 
 
 def _check_shape(plan: Planned, file: InputFile, layout: Layout) -> None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdcflow.changelog.alignment import aligned, default_of, defaults_of, in_force, sources
-from cdcflow.changelog.feed import check_in_feed, feed
+from cdcflow.changelog.feed import FEED_COLUMNS, check_in_feed, feed
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.moments import (
     clock_of,
@@ -174,6 +174,12 @@ def shaped(
         )
     shapes = tuple(shapes_of(files)) or (_known_shape(layout, table),)
     target = target_of(shapes)
+    if kind == FEED and (taken := sorted({c.name for c in target.columns} & set(FEED_COLUMNS))):
+        raise ConfigurationError(
+            f"reading the feed of {table}: the table has columns of its own called {', '.join(taken)}",
+            remedy="read it with shape log",
+            runbook="table-not-followed",
+        )
     for shape in shapes:
         if (why := _in_the_way(shape, target, kind)) is not None:
             raise parted(table, why, max(f.file.last_offset for f in files if f.shape == shape))

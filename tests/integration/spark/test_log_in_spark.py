@@ -267,6 +267,17 @@ def test_range_without_common_columns_says_where_to_part_it(read: Read, hand_log
     assert parts(shape="feed") == [(1, 1, [1]), (2, 2, ["x"]), (3, 4, ["y", "z"])]
 
 
+def test_names_that_a_reader_cannot_have_twice_are_refused(read: Read, hand_log: HandLog) -> None:
+    """One of two columns would be shown under the name of both."""
+    feeds, cases = make_table("feeds", id="int64", _change_type="string"), make_table("cases", id="int64", ID="int64")
+    hand_log.segment([(feeds, "c", {"id": 1, "_change_type": "x"}), (cases, "c", {"id": 2, "ID": 3})])
+    with pytest.raises(ConfigurationError, match="of its own called _change_type\n  read it with shape log"):
+        read(hand_log.root, "public.feeds", shape="feed")
+    assert read(hand_log.root, "public.feeds")[0]["_change_type"] == "x"
+    with pytest.raises(ConfigurationError, match="only in the case of their names"):
+        read(hand_log.root, "public.cases")
+
+
 def test_every_type_has_the_values_that_the_merge_gives_it(spark: Any, hand_log: HandLog) -> None:
     """The data source converts in Arrow, the plan in SQL by the merge's rules."""
     types: dict[str, Any] = {
