@@ -94,7 +94,7 @@ def bounds_of(layout: Layout, ends: Ends) -> tuple[int, int]:
     _one_each(layout, ends)
     newest = sealed_checkpoint(layout)
     first_left = max(layout.log_file().first_offset, next(iter(layout.segment_offsets()), (1, 0))[0])
-    first = _first(layout, ends, first_left)
+    first = _first(layout, ends, newest, first_left)
     last = _last(layout, ends, newest)
     _check_end(layout, last, newest)
     if first < first_left:
@@ -246,7 +246,7 @@ def _one_each(layout: Layout, ends: Ends) -> None:
             )
 
 
-def _first(layout: Layout, ends: Ends, first_left: int) -> int:
+def _first(layout: Layout, ends: Ends, newest: Checkpoint, first_left: int) -> int:
     if ends.from_offset is not None:
         return max(1, ends.from_offset)
     if ends.from_cut is not None:
@@ -254,7 +254,15 @@ def _first(layout: Layout, ends: Ends, first_left: int) -> int:
     if ends.from_position is not None:
         return offset_of_position(layout, ends.from_position) + 1
     if ends.from_time is not None:
-        return offset_before(layout, _clock(layout, ends.from_time)) + 1
+        clock = _clock(layout, ends.from_time)
+        if clock > newest.commit_clock + 1:
+            raise ConfigurationError(
+                f"reading {layout.name} from {time_text(clock)} on: the log is sealed up to {_known(newest)}, and what"
+                " comes next may be from before that time",
+                remedy=f"name an earlier time, or offset {newest.next_offset}, at which the next row comes",
+                runbook="log-range",
+            )
+        return offset_before(layout, clock) + 1
     return first_left
 
 
@@ -268,15 +276,18 @@ def _last(layout: Layout, ends: Ends, newest: Checkpoint) -> int:
     if ends.to_time is not None:
         clock = _clock(layout, ends.to_time)
         if clock > newest.commit_clock:
-            known = time_text(newest.commit_clock) if newest.cut else "no time yet"
             raise ConfigurationError(
-                f"reading {layout.name} up to {time_text(clock)}: the log is sealed up to {known}, and more may come"
-                " from before that time",
+                f"reading {layout.name} up to {time_text(clock)}: the log is sealed up to {_known(newest)}, and more may"
+                " come from before that time",
                 remedy="name an earlier time, or no end: then the range ends where the log is sealed",
                 runbook="log-range",
             )
         return offset_before(layout, clock + 1)
     return newest.next_offset - 1
+
+
+def _known(newest: Checkpoint) -> str:
+    return time_text(newest.commit_clock) if newest.cut else "no time yet"
 
 
 def _clock(layout: Layout, time: Time) -> int:

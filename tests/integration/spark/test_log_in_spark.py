@@ -345,12 +345,13 @@ def test_range_may_be_named_by_cut_position_and_time(spark: Any, tmp_path: Path)
     assert offsets(from_position="0/2", to_position="0/5") == [3, 4, 5]
     assert offsets(from_time=time_of(3), to_time=time_of(5).isoformat()) == [3, 4, 5]
     assert offsets(from_time=time_of(3) + timedelta(microseconds=1), to_time=time_of(5)) == [4, 5]
-    assert offsets(from_offset=9) == []
+    assert offsets(from_offset=9) == offsets(from_time=time_of(8) + timedelta(microseconds=1)) == []
     for ends, said in (
         ({"to_offset": 9}, "sealed up to offset 8\n  name that offset"),
         ({"from_offset": 10}, "sealed up to offset 8\n  name offset 9"),
         ({"to_cut": 5}, "sealed up to cut 4"),
         ({"to_time": time_of(99)}, "name an earlier time"),
+        ({"from_time": time_of(9)}, "or offset 9, at which the next row comes"),
         ({"from_offset": 1, "from_cut": 1}, "name one of them"),
     ):
         with pytest.raises(ConfigurationError, match=said):

@@ -277,6 +277,7 @@ def test_a_session_without_kafka_s_jars_says_what_to_do() -> None:
     assert not isinstance(error, HistoryLost)
 
 
+@pytest.mark.long
 def test_log_in_kafka_is_read_by_spark_as_far_as_it_is_sealed(spark: Any, topics: Topics, tmp_path: Path) -> None:
     """Its history of sealed segments; what the topic has behind it comes when a merge has sealed it."""
     tier = KafkaTier(topics, tmp_path / "history", SMALL)
