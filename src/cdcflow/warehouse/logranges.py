@@ -277,8 +277,8 @@ def _last(layout: Layout, ends: Ends, newest: Checkpoint) -> int:
         clock = _clock(layout, ends.to_time)
         if clock > newest.commit_clock:
             raise ConfigurationError(
-                f"reading {layout.name} up to {time_text(clock)}: the log is sealed up to {_known(newest)}, and more may"
-                " come from before that time",
+                f"reading {layout.name} up to {time_text(clock)}: the log is sealed up to {_known(newest)}, and more"
+                " may come from before that time",
                 remedy="name an earlier time, or no end: then the range ends where the log is sealed",
                 runbook="log-range",
             )
