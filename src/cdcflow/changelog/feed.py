@@ -193,4 +193,13 @@ def _filled(rows: pa.Table, shape: Table) -> pa.Table:
     return rows
 
 
-__all__ = ["CHANGE_TYPE", "COMMIT_TIMESTAMP", "COMMIT_VERSION", "FEED_COLUMNS", "NotInFeed", "check_in_feed", "feed"]
+__all__ = [
+    "CHANGE_TYPE",
+    "COMMIT_TIMESTAMP",
+    "COMMIT_VERSION",
+    "FEED_COLUMNS",
+    "NotInFeed",
+    "check_in_feed",
+    "feed",
+    "feed_schema",
+]
