@@ -41,12 +41,12 @@ class SparkSql:
         if hidden:
             raise InvariantViolated(f"reading {hidden[0]}: Spark takes it for a hidden file and would read nothing")
         if any(DECIMAL_TEXT in column for column in columns):
-            _register_decimal_text(self._spark)
-        rows = self._spark.read.schema(read_schema(shape, moved=moved)).parquet(*(_literal(f.path) for f in files))
+            register_decimal_text(self._spark)
+        rows = self._spark.read.schema(read_schema(shape, moved=moved)).parquet(*(literal_path(f.path) for f in files))
         return named(rows.where(where).selectExpr(*columns), what)
 
     def transactions(self, files: Sequence[InputFile], columns: Sequence[str]) -> str:
-        rows = self._spark.read.schema(TRANSACTIONS_READ).parquet(*(_literal(f.path) for f in files))
+        rows = self._spark.read.schema(TRANSACTIONS_READ).parquet(*(literal_path(f.path) for f in files))
         return named(rows.selectExpr(*columns), "transactions")
 
     def view(self, what: str, sql: str) -> str:
@@ -196,12 +196,12 @@ def named(frame: DataFrame, what: str) -> str:
     return name
 
 
-def _literal(path: str) -> str:
+def literal_path(path: str) -> str:
     """Spark takes a path for a pattern; this one means itself."""
     return "".join(f"\\{c}" if c in "\\[]{}*?" else c for c in path)
 
 
-def _register_decimal_text(spark: SparkSession) -> None:
+def register_decimal_text(spark: SparkSession) -> None:
     def text(content: bytes | None, scale: int) -> str | None:
         if content is None:
             return None
