@@ -20,181 +20,32 @@ far the next batch goes; but a query that was started again first asks for the p
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import date, datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from cdcflow.changelog.alignment import sources
-from cdcflow.changelog.extents import TRIES_MAX, Found
-from cdcflow.changelog.feed import COMMIT_TIMESTAMP, feed_schema
+from cdcflow.changelog.extents import TRIES_MAX
 from cdcflow.changelog.layout import Layout
-from cdcflow.changelog.moments import clock_of
 from cdcflow.changelog.reader import row_groups
-from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
-from cdcflow.merge.types import name_sql
-from cdcflow.model.table import COMMIT_TS, OFFSET, Table, TableId
-from cdcflow.spark.arrow import ddl_of, for_spark
-from cdcflow.warehouse.logranges import (
-    FEED,
-    LOG,
-    Ends,
-    Shaped,
-    bounds_of,
-    check_feed,
-    files_between,
-    parted,
-    shaped,
-    table_named,
-    target_of,
-)
-from cdcflow.warehouse.segments import InputFile, SegmentGone
-
-NAME = "cdcflow"
-
-PARTITION_BYTES = 32 << 20
-"""So much of Parquet files goes to one task, of small files several, of a large one a part."""
+from cdcflow.errors import ConfigurationError, InvariantViolated
+from cdcflow.model.table import Table
+from cdcflow.spark.arrow import for_spark
+from cdcflow.spark.log_options import NAME, Options, Planned, again, columns_of, option_error, planned, schema_ddl
+from cdcflow.spark.log_pruning import Piece, Pieces, may_have, narrowed, packed
+from cdcflow.warehouse.logranges import FEED, check_feed, files_between, parted, target_of
+from cdcflow.warehouse.segments import InputFile
 
 LOOK_PAUSE_S = 1.0
 """So long after a look that found nothing new the next one may come."""
 
 OpenSettings = Callable[[str], Layout]
 """Where the sealed segments are of the log that a settings file names."""
-
-_ENDS = {
-    "fromoffset": "from_offset",
-    "fromcut": "from_cut",
-    "fromposition": "from_position",
-    "fromtime": "from_time",
-    "tooffset": "to_offset",
-    "tocut": "to_cut",
-    "toposition": "to_position",
-    "totime": "to_time",
-}
-_NUMBERS = ("from_offset", "from_cut", "to_offset", "to_cut")
-_OTHERS = ("log", "path", "config", "table", "shape", "truncates", "maxoffsetspertrigger")
-_SAID = (
-    "log or config, table, shape, truncates, fromOffset, fromCut, fromPosition, fromTime, toOffset, toCut, toPosition,"
-    " toTime, maxOffsetsPerTrigger"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What a query asks for. One of `log`, the log's folder, and `config`, a settings file, is there."""
-
-    log: str | None
-    config: str | None
-    table: str
-    kind: str = LOG
-    truncates_as_rows: bool = False
-    ends: Ends = field(default_factory=Ends)
-    offsets_max: int | None = None
-
-    @classmethod
-    def of(cls, given: Mapping[str, str]) -> Options:
-        """
-        Raises:
-            ConfigurationError: an option is unknown or has no such value, or the log or the table is not named.
-        """
-        found = {name.lower(): value for name, value in given.items()}
-        if unknown := sorted(set(found) - {*_ENDS, *_OTHERS}):
-            raise _option(f"there is no option {', '.join(unknown)}", f"its options are {_SAID}")
-        log, config = found.get("log", found.get("path")), found.get("config")
-        if (log is None) == (config is None):
-            raise _option(
-                "the log is not named, or twice", "name its folder (option log) or a settings file (option config)"
-            )
-        place = str(log or config)
-        if not place.startswith("/"):
-            raise _option(
-                f"the path {place} is relative, and Spark's processes may run in other folders",
-                f"name the whole path, as str(Path({place!r}).absolute()) gives it",
-            )
-        if "table" not in found:
-            raise _option("no table is named", "set the option table to a schema.table of the log")
-        kind, truncates = found.get("shape", LOG), found.get("truncates", "stop")
-        if kind not in (LOG, FEED):
-            raise _option(f"there is no shape {kind}", "set the option shape to log or feed")
-        if truncates not in ("stop", "row"):
-            raise _option(f"truncates is {truncates}", "set the option truncates to stop or row")
-        most = found.get("maxoffsetspertrigger")
-        ends = {
-            end: _number(name, found[name]) if end in _NUMBERS else found[name]
-            for name, end in _ENDS.items()
-            if name in found
-        }
-        return cls(
-            log,
-            config,
-            found["table"],
-            kind,
-            truncates == "row",
-            Ends(**ends),  # type: ignore[arg-type]  # numbers and texts, by field
-            None if most is None else max(1, _number("maxOffsetsPerTrigger", most)),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """A query: `first` to `last` (inclusive) are the offsets of a batch, or those that a stream finds when it begins.
-
-    `lost`: the beginning that was asked for has expired. A stream that was there before does not need it any more.
-    """
-
-    options: Options
-    log_id: str
-    table: TableId
-    first: int
-    last: int
-    shown: Shaped
-    lost: HistoryLost | None = None
-
-    @property
-    def begin(self) -> int:
-        """The first offset, for who needs it.
-
-        Raises:
-            HistoryLost: it has expired.
-        """
-        if self.lost is not None:
-            raise self.lost
-        return self.first
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """What of a file is wanted: offsets from `first` to `last`, both inclusive."""
-
-    file: InputFile
-    first: int
-    last: int
-
-
-class Pieces(InputPartition):
-    """What one task reads, in the order of the offsets."""
-
-    def __init__(self, pieces: Sequence[Piece]) -> None:
-        super().__init__(tuple(pieces))
-        self.pieces = tuple(pieces)
 
 
 class ChangeLogSource(DataSource):
@@ -233,46 +84,13 @@ class ChangeLogSource(DataSource):
             if options.log is not None:
                 return Layout.of(options.log)
             if settings is None:
-                raise _option(
+                raise option_error(
                     "this session knows no settings files",
                     "register the source with cdcflow.spark.register(spark, cdcflow.wiring.sealed_layout_of)",
                 )
             return settings(str(options.config))
 
         return opened
-
-
-def planned(layout: Layout, options: Options) -> Planned:
-    """What a query asks for, by the manifests as they are now.
-
-    Raises:
-        ConfigurationError, HistoryLost: it cannot be had; the message says why.
-    """
-
-    def plan() -> Planned:
-        table = table_named(layout, options.table)
-        lost = None
-        try:
-            first, last = bounds_of(layout, options.ends)
-        except HistoryLost as error:
-            lost = error
-            first, last = bounds_of(layout, Ends())
-        files = files_between(layout, table, first, last)
-        shown = shaped(layout, table, files, options.kind, truncates_as_rows=options.truncates_as_rows)
-        _check_names(shown.target)
-        return Planned(options, layout.log_file().log_id, table, first, last, shown, lost)
-
-    return again(plan)
-
-
-def schema_ddl(shown: Shaped) -> str:
-    """The columns of a query, as DDL."""
-    return ", ".join(f"{name_sql(field.name)} {ddl_of(field.type)}" for field in columns_of(shown))
-
-
-def columns_of(shown: Shaped) -> pa.Schema:
-    """The same, as the log has them."""
-    return feed_schema(shown.target) if shown.kind == FEED else shown.target.log_schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +179,9 @@ class ChangeLogStream(DataSourceStreamReader):
         _check_schema(plan, schema)
         ends = plan.options.ends
         if any(getattr(ends, f"to_{name}") is not None for name in ("offset", "cut", "position", "time")):
-            raise _option("a stream has no end, and one is named", "leave out toOffset, toCut, toPosition and toTime")
+            raise option_error(
+                "a stream has no end, and one is named", "leave out toOffset, toCut, toPosition and toTime"
+            )
         self._rows = _Rows(plan, open_log, schema)
         self._at: int | None = None
         self._looked_s = 0.0
@@ -412,127 +232,12 @@ class ChangeLogStream(DataSourceStreamReader):
         return {"log": self._rows.plan.log_id, "offset": offset}
 
 
-def packed(files: Sequence[InputFile], first: int, last: int) -> list[InputPartition]:
-    """The files' rows from one offset to another as tasks of about the same size."""
-    found: list[InputPartition] = []
-    together: list[Piece] = []
-    size = 0
-    for file in files:
-        slim = _slim(file)
-        low, high = max(first, file.file.first_offset), min(last, file.file.last_offset)
-        if file.file.bytes > PARTITION_BYTES:
-            count = -(-file.file.bytes // PARTITION_BYTES)
-            step = -(-(high - low + 1) // count)
-            found += [Pieces([Piece(slim, at, min(high, at + step - 1))]) for at in range(low, high + 1, step)]
-            continue
-        if together and size + file.file.bytes > PARTITION_BYTES:
-            found.append(Pieces(together))
-            together, size = [], 0
-        together.append(Piece(slim, low, high))
-        size += file.file.bytes
-    return [*found, *([Pieces(together)] if together else [])]
-
-
-def narrowed(first: int, last: int, filters: Sequence[Filter]) -> tuple[int, int]:
-    """A range of offsets as far as filters of `_offset` leave it."""
-    for one in filters:
-        if getattr(one, "attribute", None) != (OFFSET,):
-            continue
-        match one:
-            case EqualTo(value=int(value)):
-                first, last = max(first, value), min(last, value)
-            case GreaterThan(value=int(value)):
-                first = max(first, value + 1)
-            case GreaterThanOrEqual(value=int(value)):
-                first = max(first, value)
-            case LessThan(value=int(value)):
-                last = min(last, value - 1)
-            case LessThanOrEqual(value=int(value)):
-                last = min(last, value)
-            case _:
-                pass
-    return first, last
-
-
-def may_have(file: InputFile, target: Table, filters: Sequence[Filter]) -> bool:
-    """Whether a file may have a row that all filters let through, as far as its manifest tells."""
-    return all(_may_have(file, target, one) for one in filters)
-
-
-def again(read: Callable[[], Found]) -> Found:
-    """What is read of the manifests, anew where a segment was compacted meanwhile."""
-    for _ in range(TRIES_MAX):
-        try:
-            return read()
-        except (SegmentGone, FileNotFoundError):
-            continue
-    return read()
-
-
-# ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _may_have(file: InputFile, target: Table, one: Filter) -> bool:
-    name = getattr(one, "attribute", None)
-    value = getattr(one, "value", None)
-    if name in ((COMMIT_TS,), (COMMIT_TIMESTAMP,)) and isinstance(one, GreaterThan | GreaterThanOrEqual):
-        # The clock of a segment's end is as late as all commit times up to there, or later.
-        clock = file.segment.checkpoint.get("commit_clock")
-        is_known = isinstance(value, datetime) and value.tzinfo is not None and isinstance(clock, int)
-        return not (is_known and isinstance(clock, int) and clock < clock_of(value))  # type: ignore[arg-type]
-    if not file.shape.key or file.file.key_min is None or file.file.key_max is None:
-        return True
-    own = dict(zip((c.name for c in target.columns), sources(file.shape, target), strict=True))
-    column = own.get(name[0]) if isinstance(name, tuple) and len(name) == 1 else None
-    if column is None or column.name != file.shape.key[0]:
-        return True
-    low, high = _key_bounds(file, column.type.arrow)
-    if low is None or high is None:
-        return True
-    match one:
-        case EqualTo():
-            return not _is_alike(value, low) or low <= value <= high
-        case In(value=values):
-            return any(not _is_alike(each, low) or low <= each <= high for each in values)
-        case GreaterThan() | GreaterThanOrEqual():
-            return not _is_alike(value, low) or value <= high
-        case LessThan() | LessThanOrEqual():
-            return not _is_alike(value, low) or value >= low
-        case _:
-            return True
-
-
-def _key_bounds(file: InputFile, arrow: pa.DataType) -> tuple[Any, Any]:
-    """The bounds of the first key column: whole numbers and dates; None: of another kind."""
-    texts = (str(file.file.key_min), str(file.file.key_max))
-    if pa.types.is_integer(arrow):
-        return int(texts[0]), int(texts[1])
-    if pa.types.is_date(arrow):
-        try:
-            return date.fromisoformat(texts[0]), date.fromisoformat(texts[1])
-        except ValueError:  # a year that Python's dates do not have
-            return None, None
-    return None, None
-
-
-def _is_alike(value: object, bound: object) -> bool:
-    return type(value) is type(bound)
+# ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _check_schema(plan: Planned, schema: StructType) -> None:
     if schema.names != columns_of(plan.shown).names:
-        raise _option("the query has a schema of its own", "leave out .schema(…), and select columns instead")
-
-
-def _check_names(target: Table) -> None:
-    names = [column.name.lower() for column in target.columns]
-    if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigurationError(
-            f"reading {target.id} with Spark: it has columns that differ only in the case of their names"
-            f" ({', '.join(twice)}), which are the same to Spark",
-            remedy="rename one of them at the source, and read from the offset behind on",
-            runbook="table-not-followed",
-        )
+        raise option_error("the query has a schema of its own", "leave out .schema(…), and select columns instead")
 
 
 def _check_shape(plan: Planned, file: InputFile, layout: Layout) -> None:
@@ -556,21 +261,4 @@ def _check_shape(plan: Planned, file: InputFile, layout: Layout) -> None:
     )
 
 
-def _slim(file: InputFile) -> InputFile:
-    """The same without what no task needs of its segment: a checkpoint may be large."""
-    segment = replace(file.segment, checkpoint={}, files=(), seams=())
-    return replace(file, segment=segment, file=replace(file.file, table=None, key_runs=None))
-
-
-def _number(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise _option(f"{name} is {text}", f"set the option {name} to a whole number") from None
-
-
-def _option(found: str, remedy: str) -> ConfigurationError:
-    return ConfigurationError(f'reading a change log with format("{NAME}"): {found}', remedy=remedy, runbook="settings")
-
-
-__all__ = ["NAME", "ChangeLogSource", "OpenSettings", "Options", "again", "packed", "planned", "schema_ddl"]
+__all__ = ["ChangeLogReader", "ChangeLogSource", "ChangeLogStream", "OpenSettings"]

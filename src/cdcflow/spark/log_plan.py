@@ -25,10 +25,10 @@ from cdcflow.merge.types import DECIMAL_TEXT, literal, name_sql, stored, text_sq
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Identity, Table
 from cdcflow.ports import Tier
 from cdcflow.spark.arrow import ddl_of
-from cdcflow.spark.change_log import Options, Planned, again, planned, schema_ddl
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.engine import located
 from cdcflow.spark.live import lasting_room
+from cdcflow.spark.log_options import Options, Planned, again, planned, schema_ddl
 from cdcflow.spark.sql import literal_path, register_decimal_text
 from cdcflow.warehouse.logranges import LOG, Ends, Shaped, check_feed, files_between
 from cdcflow.warehouse.segments import InputFile

@@ -33,7 +33,7 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import read_rows
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.model.table import Table, TableId
-from cdcflow.spark import change_log, read_log, register
+from cdcflow.spark import change_log, log_options, log_pruning, read_log, register
 from cdcflow.warehouse.logranges import files_between
 
 pytestmark = pytest.mark.spark
@@ -373,7 +373,7 @@ def told_source() -> type[change_log.ChangeLogSource]:
             def partitions() -> Any:
                 found = own()
                 files = [
-                    piece.file.path for part in found if isinstance(part, change_log.Pieces) for piece in part.pieces
+                    piece.file.path for part in found if isinstance(part, log_pruning.Pieces) for piece in part.pieces
                 ]
                 Path(self.options["log"]).with_name("planned.json").write_text(json.dumps(files))
                 return found
@@ -422,11 +422,11 @@ def test_filters_leave_out_no_file_that_may_have_a_row(hand_log: HandLog) -> Non
         (EqualTo(("note",), 9), True),
         (EqualTo(("id", "x"), 9), True),
     ):
-        assert change_log.may_have(file, table, [one]) == expected, one
+        assert log_pruning.may_have(file, table, [one]) == expected, one
     offset = ("_offset",)
-    assert change_log.narrowed(1, 10, [GreaterThan(offset, 3), LessThan(offset, 7)]) == (4, 6)
-    assert change_log.narrowed(1, 10, [GreaterThanOrEqual(offset, 3), LessThanOrEqual(offset, 7)]) == (3, 7)
-    assert change_log.narrowed(1, 10, [EqualTo(offset, 5), GreaterThan(name, 7)]) == (5, 5)
+    assert log_pruning.narrowed(1, 10, [GreaterThan(offset, 3), LessThan(offset, 7)]) == (4, 6)
+    assert log_pruning.narrowed(1, 10, [GreaterThanOrEqual(offset, 3), LessThanOrEqual(offset, 7)]) == (3, 7)
+    assert log_pruning.narrowed(1, 10, [EqualTo(offset, 5), GreaterThan(name, 7)]) == (5, 5)
 
 
 def test_compaction_between_planning_and_reading_fails_no_query(spark: Any, hand_log: HandLog) -> None:
@@ -434,8 +434,8 @@ def test_compaction_between_planning_and_reading_fails_no_query(spark: Any, hand
     table = make_table("orders", id="int64")
     for number in range(4):
         hand_log.segment([(table, "c", {"id": 2 * number + n}) for n in (1, 2)])
-    options = change_log.Options(str(hand_log.root), None, "public.orders")
-    plan = change_log.planned(Layout(hand_log.root), options)
+    options = log_options.Options(str(hand_log.root), None, "public.orders")
+    plan = log_options.planned(Layout(hand_log.root), options)
     schema = by_source(spark, hand_log.root, "public.orders").schema
     reader = change_log.ChangeLogReader(plan, lambda options: Layout(Path(str(options.log))), schema)
     tasks = reader.partitions()
@@ -568,6 +568,31 @@ def test_stream_that_is_killed_in_a_batch_reads_the_same_batch_again(
     said = str(run(99))
     assert "HistoryLost" in said
     assert "first one left is 15" in said
+
+
+@pytest.mark.long
+def test_stream_of_a_feed_goes_on_behind_a_truncate(spark: Any, hand_log: HandLog, tmp_path: Path) -> None:
+    """It stops there; with its checkpoint and another option it goes on, with a new one behind."""
+    table = make_table("orders", id="int64")
+    hand_log.segment([(table, "c", {"id": 1}), (table, "t", {}), (table, "c", {"id": 2})])
+
+    def run(checkpoint: str, **options: Any) -> list[str]:
+        found: list[str] = []
+        options |= {"log": str(hand_log.root), "table": "public.orders", "shape": "feed"}
+        writer = (
+            spark.readStream.format("cdcflow")
+            .options(**options)
+            .load()
+            .writeStream.foreachBatch(lambda frame, _: found.extend(row["_change_type"] for row in in_order(frame)))
+        )
+        writer = writer.option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True)
+        writer.start().awaitTermination()
+        return found
+
+    with pytest.raises(Exception, match="at offset 2 the table was emptied"):
+        run("one")
+    assert run("one", truncates="row") == ["insert", "truncate", "insert"]
+    assert run("another", fromOffset=3) == ["insert"]
 
 
 @pytest.mark.long
