@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 from embeddedhistory import EmbeddedHistory
-from versionhistories import Log, Piece, as_text, compacted, make, split, untrue
+from versionhistories import Log, Piece, as_text, compacted, is_doubtful, make, split, untrue
 from versiontables import in_order, told
 
 from cdcflow.merge import ends
@@ -68,10 +68,13 @@ def test_versions_say_what_was_so_at_the_source() -> None:
 
 
 def test_versions_are_the_same_however_merges_cut_the_log() -> None:
-    """A merge more or less, or a compaction, must not change what history says."""
+    """A merge more or less, or a compaction, must not change what history says. Of a row with a version that lasts over
+    a time without a capture nothing is asked: when that ended was heard of in one way or another, or not at all."""
     for seed, log in logs(generations=1):
         chance = random.Random(seed)
         whole, cut = told([log.pieces]), told(split(chance, compacted(chance, log.pieces)))
+        doubted = {k for k, v in (*whole, *cut) if is_doubtful(log, v)}
+        whole, cut = ([(k, v) for k, v in versions if k not in doubted] for versions in (whole, cut))
         assert cut == whole, differs(seed, log, whole, cut)
 
 
