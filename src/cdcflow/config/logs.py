@@ -25,11 +25,11 @@ class Seal(Settings):
 
 class Retention(Settings):
     """When sealed segments expire by themselves: those that end `age` ago, and the oldest while all together have more
-    than `bytes`. `keep_for`: whose progress is waited for (None: merge, and publish where it is set)."""
+    than `bytes`. `keep_for`: whose progress is waited for (None: merge, publish where it is set, and consumers)."""
 
     age: Seconds | None = None
     bytes: Bytes | None = None
-    keep_for: tuple[Literal["merge", "publish"], ...] | None = None
+    keep_for: tuple[Literal["merge", "publish", "consumer"], ...] | None = None
     every: Seconds = 600.0
 
     @model_validator(mode="after")
