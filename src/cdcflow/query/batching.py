@@ -1,11 +1,11 @@
 """Rows of a log in the order of their commits, cut into batches of one table each.
 
-    window    a stretch of offsets that ends where a transaction ends, if the transaction is not larger than a window
-    batch     rows of one table's shape that follow each other; it lies in one transaction, or ends where one ends
+window    a stretch of offsets that ends where a transaction ends, if the transaction is not larger than a window
+batch     rows of one table's shape that follow each other; it lies in one transaction, or ends where one ends
 
-    offsets   1 2 3 │ 4 5 6 7 │ 8        │ : a transaction ends
-    tables    a a a │ a a b b │ b
-    batches   ────── ──── ──── ──        1-3, 4-5 (goes on), 6-7, 8
+offsets   1 2 3 │ 4 5 6 7 │ 8        │ : a transaction ends
+tables    a a a │ a a b b │ b
+batches   ────── ──── ──── ──        1-3, 4-5 (goes on), 6-7, 8
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ def pieces(
     Raises:
         HistoryLost: `first` has expired.
     """
-    for begin, end, is_whole in windows(log, first, last):
+    for begin, end, is_whole in windows(log, first, last, WINDOW_ROWS):
         parts = [(shape, _of_ops(rows, ops)) for shape, _, rows in log.read_rows(begin, end, tables)]
         yield from _cut([part for part in parts if part[1].num_rows], end, rows_max, is_whole=is_whole)
 
 
-def windows(log: LogReader, first: int, last: int, rows_max: int = WINDOW_ROWS) -> Iterator[tuple[int, int, bool]]:
+def windows(log: LogReader, first: int, last: int, rows_max: int) -> Iterator[tuple[int, int, bool]]:
     """Stretches of offsets that follow each other from `first` to `last`, and whether each ends where a transaction
     ends."""
     at = first

@@ -35,7 +35,8 @@ from cdcflow.query.keyrows import Key, KeyRows
 from cdcflow.query.row import Change, Row, changes_of, row_at, text_of
 
 if TYPE_CHECKING:
-    from cdcflow.query.consumers import Consumer, Consumers, States
+    from cdcflow.query.consumers import Consumers
+    from cdcflow.query.consuming import Consumer, States
 
 ROWS_MAX = 500
 KEYS_MAX = 1000

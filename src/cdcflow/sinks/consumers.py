@@ -27,7 +27,7 @@ FOLDER = "consumers"
 
 
 class ConsumerFiles:
-    """Implements `cdcflow.query.consumers.States`. `options`: what a command needs to find the folder."""
+    """Implements `cdcflow.query.consuming.States`. `options`: what a command needs to find the folder."""
 
     def __init__(self, folder: Path, layout: Layout, options: str = "", layer: FileLayer = OS_LAYER) -> None:
         self._folder = folder

@@ -16,7 +16,7 @@ from cdcflow.sinks.consumers import FOLDER, ConsumerFiles, states
 from cdcflow.wiring.logs import log_layout, log_reader, sealed_layout
 
 if TYPE_CHECKING:
-    from cdcflow.query.consumers import States
+    from cdcflow.query.consuming import States
     from cdcflow.query.log import ChangeLog
 
 SETTINGS = (".yaml", ".yml")
