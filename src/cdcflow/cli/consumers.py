@@ -14,7 +14,6 @@ from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 
 if TYPE_CHECKING:
     from cdcflow.query.consumers import Consumers, Listed
-    from cdcflow.query.consuming import Batch
 
 app = typer.Typer(no_args_is_help=True, help="Read the log under a name, with a cursor that is kept.")
 

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import cdcflow
 from cdcflow import __version__, wiring
 from cdcflow.cli.beside import Running
 from cdcflow.cli.events import OnEvent
@@ -16,6 +17,7 @@ from cdcflow.cli.watch import Watch
 from cdcflow.config import Config
 from cdcflow.service import facts
 from cdcflow.service.access import Access
+from cdcflow.service.consumers import ConsumerDoor
 from cdcflow.service.explorer import Explorer
 from cdcflow.service.findings import remarks
 from cdcflow.service.history import EVERY_S, History
@@ -43,6 +45,7 @@ class Http:
         self._answer = answer
         self._tell = tell
         self._explorer = Explorer(lambda: wiring.log_reader(in_use()))
+        self._consumers = ConsumerDoor(lambda: cdcflow.open(in_use()).consumers())
         self._history = History(lambda: around.sampled(watch.status(at_most_old_s=EVERY_S)))
         self._takes_samples = False
         self._newest: HttpServer | None = None
@@ -62,6 +65,7 @@ class Http:
             overview=self._around.overview,
             explorer=self._explorer,
             history=self._history,
+            consumers=self._consumers,
         )
         before = self._newest
         server.start(before)

@@ -44,9 +44,12 @@ def pieces(
     Raises:
         HistoryLost: `first` has expired.
     """
+    goes_on = False
     for begin, end, is_whole in windows(log, first, last, WINDOW_ROWS):
         parts = [(shape, _of_ops(rows, ops)) for shape, _, rows in log.read_rows(begin, end, tables)]
-        yield from _cut([part for part in parts if part[1].num_rows], end, rows_max, is_whole=is_whole)
+        found = [part for part in parts if part[1].num_rows]
+        yield from _cut(found, end, rows_max, goes_on=goes_on, is_whole=is_whole)
+        goes_on = not is_whole
 
 
 def windows(log: LogReader, first: int, last: int, rows_max: int) -> Iterator[tuple[int, int, bool]]:
@@ -79,7 +82,10 @@ def _of_ops(rows: pa.Table, ops: str | None) -> pa.Table:
     return rows if ops is None else rows.filter(pc.is_in(rows.column(OP), pa.array(list(ops))))
 
 
-def _cut(parts: list[tuple[Table, pa.Table]], end: int, rows_max: int, *, is_whole: bool) -> Iterator[Piece]:
+def _cut(
+    parts: list[tuple[Table, pa.Table]], end: int, rows_max: int, *, goes_on: bool, is_whole: bool
+) -> Iterator[Piece]:
+    """The pieces of a window. `goes_on`: it begins in the middle of a transaction; `is_whole`: it ends with one."""
     by_shape: dict[Table, list[pa.Table]] = {}
     for shape, rows in parts:
         by_shape.setdefault(shape, []).append(rows)
@@ -95,7 +101,7 @@ def _cut(parts: list[tuple[Table, pa.Table]], end: int, rows_max: int, *, is_who
     ends = np.flatnonzero(transaction[1:] != transaction[:-1]) + 1
     ends = np.append(ends, count) if is_whole else ends
     taken = [0] * len(listed)
-    for begin, stop in _stretches(np.flatnonzero(np.diff(owner)) + 1, ends, count, rows_max):
+    for begin, stop in _stretches(np.flatnonzero(np.diff(owner)) + 1, ends, count, rows_max, goes_on=goes_on):
         which = int(owner[begin])
         shape, rows = listed[which]
         size = stop - begin
@@ -106,19 +112,24 @@ def _cut(parts: list[tuple[Table, pa.Table]], end: int, rows_max: int, *, is_who
 
 
 def _stretches(
-    changes: Iterable[int], ends: np.ndarray[tuple[int], np.dtype[np.int64]], count: int, rows_max: int
+    changes: Iterable[int],
+    ends: np.ndarray[tuple[int], np.dtype[np.int64]],
+    count: int,
+    rows_max: int,
+    *,
+    goes_on: bool,
 ) -> Iterator[tuple[int, int]]:
     """From where to where (exclusive) each piece goes. `changes`: where another table's rows begin; `ends`: where
-    transactions end."""
-    begin = 0
+    transactions end. What begins in the middle of a transaction ends with it at the latest."""
+    begin, is_inside = 0, goes_on
     for stop in (*(int(n) for n in changes), count):
         while begin < stop:
             limit = min(stop, begin + rows_max)
-            before = int(np.searchsorted(ends, limit, "right"))
-            whole = int(ends[before - 1]) if before else 0
-            at = whole if whole > begin else limit
+            after, before = int(np.searchsorted(ends, begin, "right")), int(np.searchsorted(ends, limit, "right"))
+            has_end = after < before
+            at = int(ends[after if is_inside else before - 1]) if has_end else limit
             yield begin, at
-            begin = at
+            begin, is_inside = at, not has_end
 
 
 __all__ = ["WINDOW_ROWS", "Piece", "pieces", "windows"]

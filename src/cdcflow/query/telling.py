@@ -15,7 +15,7 @@ from cdcflow.query.consuming import Batch
 
 def told(batch: Batch, limit: int | None = None) -> Iterator[dict[str, Any]]:
     """Each row of a batch (the first so many) with its cursor. Numbers are numbers, bytes hex as `\\x0af3`; decimals,
-    dates, times, and what JSON's numbers cannot be (NaN) are texts. Of a delete there are the values that the log has."""
+    dates, times, and what JSON's numbers cannot be (NaN) are texts. A delete has the values that the log has."""
     for number, row in enumerate(batch.rows.slice(0, limit).to_pylist(), 1):
         unchanged = list(row[UNCHANGED] or ())
         yield {

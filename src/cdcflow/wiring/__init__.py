@@ -31,6 +31,7 @@ from cdcflow.wiring.logs import (
     sealed_layout,
     topics,
 )
+from cdcflow.wiring.opening import consumers_status
 from cdcflow.wiring.planning import log_growth, planned
 from cdcflow.wiring.verifying import verified
 from cdcflow.wiring.warehouses import engines, merge_layout, policies, reading_engine, tier, upkeep_policy, warehouse
@@ -54,6 +55,7 @@ __all__ = [
     "log_problem",
     "store_faults",
     "upload_status",
+    "consumers_status",
     "copy_log",
     "history_layout",
     "indexing",
