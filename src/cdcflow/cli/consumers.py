@@ -189,4 +189,4 @@ def _told(one: Listed) -> dict[str, Any]:
 def _line(line: dict[str, Any]) -> str:
     values = " ".join(f"{name}={value}" for name, value in line["values"].items())
     left = "".join(f" {name}=(unchanged)" for name in line["unchanged"])
-    return f"{line['offset']} {line['op']} {line['table']} {values}{left}".replace("\n", "\\n")
+    return f"{line['offset']} {line['op']} {line['table']} {values}{left}".rstrip().replace("\n", "\\n")

@@ -125,7 +125,7 @@ def test_stream_has_cursors_as_event_ids_and_goes_on_behind_one(server: HttpServ
 
 
 def test_rights(server: HttpServer) -> None:
-    """Values need a token, as everywhere; a commit any, since who reads must be able to say so; making one keeps log."""
+    """Values need a token, as everywhere; a commit any, since who reads must be able to say so."""
     assert ask(server, "GET", CHANGES).code == 401
     assert ask(server, "GET", "/api/v1/consumers").code == 401
     denied = ask(server, "POST", "/api/v1/consumers", {"name": "shop"}, token=READ, headers=JSON)
