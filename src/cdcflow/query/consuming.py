@@ -62,10 +62,12 @@ class States(Protocol):
 
 
 class NotWhole(ConfigurationError):
-    """A backfill out of the log lacks rows of these tables."""
+    """A backfill out of the log lacks rows of these tables. Next: have the source read them again."""
+
+    section = "log-expired"
 
     def __init__(self, message: str, tables: Sequence[str], remedy: str) -> None:
-        super().__init__(message, remedy=remedy, runbook="log-expired")
+        super().__init__(message, remedy=remedy)
         self.tables = tuple(tables)
 
 
