@@ -15,7 +15,7 @@ from bench.harness import Budget, Failed, tell
 
 NAMES = (
     "drain", "catchup", "backfill", "load", "latency", "transaction", "growth", "restart", "writer",
-    "kafka", "publish", "tokafka", "kafkalatency", "merge", "tables", "verify",
+    "kafka", "publish", "tokafka", "kafkalatency", "merge", "tables", "verify", "log",
     "mysql.drain", "mysql.backfill", "mysql.memory",
 )  # fmt: skip
 SOURCES = Path(__file__).parent.parent / "src"

@@ -92,6 +92,7 @@ def offset_of_position(layout: Layout, position: str, tail: Iterable[pa.Table] =
         raise ConfigurationError(
             f"reading {layout.name} as of position {position}: cdcflow cannot compare that position",
             remedy="name a position as `cdcflow cuts` shows it (0/16B3748, binlog.000003:77), a cut, or a commit time",
+            runbook="settings",
         )
     return _reading(layout, lambda log: _offset_of_position(log, position, wanted, list(tail)))
 

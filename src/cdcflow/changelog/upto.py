@@ -11,7 +11,7 @@ the past, and what is not sealed yet.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -25,7 +25,7 @@ from cdcflow.changelog.reader import LogRows
 from cdcflow.changelog.rows import Shape
 from cdcflow.changelog.sealing import Tally, file_name
 from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile
-from cdcflow.model.position import Checkpoint
+from cdcflow.model.position import Checkpoint, Offset
 from cdcflow.model.table import Table
 
 
@@ -36,19 +36,26 @@ def ending(
     begins: int,
     checkpoint: Checkpoint,
     room: Path,
+    base: Iterable[LogRows] = (),
+    floor: int = 1,
 ) -> Layout:
     """A log in `room` that has these segments of another one, and behind them one of some rows, from offset `begins`
     on; it ends with the checkpoint. Only tables of these rows have what the last segment has; it has no transactions.
+
+    `base`: rows of a segment in front of all, which ends before offset `floor`.
     """
     found = Layout(room, layout.store)
     found.segments.mkdir(parents=True)
     found.log_json.write_text(replace(layout.log_file(), first_offset=1).to_json())
     if (schemas := layout.schemas_json()) is not None:
         found.schemas.write_bytes(schemas)
+    log_id = layout.log_file().log_id
+    if base:
+        _made(found, log_id, 1, replace(checkpoint, next_offset=Offset(floor), cut=1), iter(base))
     for bounds in segments:
         _linked(layout, found, bounds)
     if begins < checkpoint.next_offset:
-        _made(found, layout.log_file().log_id, begins, checkpoint, rows)
+        _made(found, log_id, begins, checkpoint, rows)
     elif segments:
         segment, _ = layout.manifest(*segments[-1])
         _write(found, replace(segment, checkpoint=json.loads(checkpoint.to_json())))

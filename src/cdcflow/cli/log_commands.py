@@ -260,9 +260,9 @@ def index(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """Index the keys of what is sealed and not indexed yet, so that a row is found without reading the log.
+    """Index the keys of what is sealed and not indexed yet.
 
-    The daemon does so by itself (log.index). May run beside it.
+    So a row is found without reading the log. The daemon does it by itself (log.index); may run beside it.
     """
     from cdcflow import wiring
     from cdcflow.sinks.indexing import Indexing

@@ -10,6 +10,7 @@ from cdcflow import wiring
 from cdcflow.cli.daemon import never_reached
 from cdcflow.cli.events import OnEvent
 from cdcflow.cli.parts import made_of_publishing
+from cdcflow.cli.signals import wait_for
 from cdcflow.config import Config, load
 from cdcflow.errors import CdcflowError, OutcomeUnknown, SinkUnavailable
 
@@ -94,7 +95,7 @@ def _run(publisher: Publisher, *, once: bool, wait: bool) -> None:
             ended.set()
 
     threading.Thread(target=publish, name="publish", daemon=True).start()
-    ended.wait()
+    wait_for(ended)
     if failures:
         raise failures[0]
 

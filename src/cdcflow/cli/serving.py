@@ -9,12 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import cdcflow
 from cdcflow import __version__, wiring
 from cdcflow.cli.beside import Running
 from cdcflow.cli.events import OnEvent
 from cdcflow.cli.watch import Watch
 from cdcflow.config import Config
+from cdcflow.query.log import ChangeLog
 from cdcflow.service import facts
 from cdcflow.service.access import Access
 from cdcflow.service.consumers import ConsumerDoor
@@ -26,6 +26,10 @@ from cdcflow.service.recent import Recent
 from cdcflow.warehouse.paths import CUTS
 
 MERGES_EVERY_S = 10.0
+
+
+FILES_MAX = 256
+"""So many files of a log are read at most for one question: the processors are the capture's."""
 
 
 class Http:
@@ -44,11 +48,18 @@ class Http:
         self._watch = watch
         self._answer = answer
         self._tell = tell
-        self._explorer = Explorer(lambda: wiring.log_reader(in_use()))
-        self._consumers = ConsumerDoor(lambda: cdcflow.open(in_use()).consumers())
+        self._opened: tuple[Config, ChangeLog] | None = None
+        self._explorer = Explorer(lambda: wiring.log_reader(in_use()), asked=lambda: self._asked(in_use()))
+        self._consumers = ConsumerDoor(lambda: wiring.opened(in_use()).consumers())
         self._history = History(lambda: around.sampled(watch.status(at_most_old_s=EVERY_S)))
         self._takes_samples = False
         self._newest: HttpServer | None = None
+
+    def _asked(self, config: Config) -> ChangeLog:
+        """The log, opened once for these settings: what was read of its index stays read."""
+        if self._opened is None or self._opened[0] is not config:
+            self._opened = config, wiring.opened(config, files_max=FILES_MAX)
+        return self._opened[1]
 
     def made_of(self, config: Config) -> object:
         return config.service.listen, config.service.hosts, config.service.tokens

@@ -14,6 +14,7 @@ from cdcflow.cli.events import OnEvent
 from cdcflow.cli.failure import TOO_SLOW_TO_STOP
 
 STOP_WITHIN_S = 10.0
+SLICE_S = 0.5
 START_BROKEN_OFF_WITHIN_S = 2.0
 """A library that waits for a server's first answer cannot always be woken, and nothing is lost with a start."""
 
@@ -55,6 +56,21 @@ def obeying_signals(
             signal.signal(number, handler)
 
 
+def wait_for(event: threading.Event, seconds: float | None = None) -> bool:
+    """Wait in the main thread (None: for ever), and obey signals meanwhile; whether the event came.
+
+    In slices: a signal that comes just before the thread sleeps does not wake it, and Python would look at it when
+    something else does.
+    """
+    until = None if seconds is None else time.monotonic() + seconds
+    while not event.is_set():
+        left = SLICE_S if until is None else min(SLICE_S, until - time.monotonic())
+        if left <= 0:
+            return False
+        event.wait(left)
+    return True
+
+
 def again_and_again(act: Callable[[], None], pause_s: float) -> None:
     """Do it every `pause_s` seconds, begin to begin, until SIGTERM or SIGINT; what is under way is finished.
 
@@ -64,7 +80,7 @@ def again_and_again(act: Callable[[], None], pause_s: float) -> None:
         while not stop.is_set():
             began = time.monotonic()
             act()
-            stop.wait(max(0.0, pause_s - (time.monotonic() - began)))
+            wait_for(stop, pause_s - (time.monotonic() - began))
 
 
 @contextlib.contextmanager

@@ -17,24 +17,36 @@ from cdcflow.local.live import LocalReader
 from cdcflow.merge.policy import DEFAULTS
 from cdcflow.merge.target import Target
 from cdcflow.model.position import Checkpoint
-from cdcflow.model.table import MISSING, TableId
+from cdcflow.model.table import MISSING, Table, TableId
 from cdcflow.ports import LogReader
 from cdcflow.verify.asking import Place, asked
 from cdcflow.verify.port import NotComparable
 from cdcflow.warehouse.paths import Warehouse
 
+BASE_VERSION = 1_000_000
+"""What the file of a base calls its shape's number, which no log has."""
+
 
 class LocalCurrent:
     """Implements `cdcflow.query.log.CurrentRows`."""
 
-    def at(self, log: LogReader, layout: Layout, table: TableId, floor: int, checkpoint: Checkpoint) -> pa.Table:
+    def at(
+        self,
+        log: LogReader,
+        layout: Layout,
+        table: TableId,
+        floor: int,
+        checkpoint: Checkpoint,
+        base: tuple[Table, pa.Table] | None = None,
+    ) -> pa.Table:
         offset = int(checkpoint.next_offset) - 1
         there = layout.segment_offsets() if layout.exists() else []
         kept = [bounds for bounds in there if bounds[1] >= floor and bounds[1] <= offset]
         begins = kept[-1][1] + 1 if kept else floor
         rows = log.read_rows(begins, offset, (table,)) if begins <= offset else iter(())
+        front = [] if base is None else [(base[0], BASE_VERSION, base[1])]
         with tempfile.TemporaryDirectory(prefix="cdcflow-current-") as room:
-            ended = upto.ending(layout, kept, rows, begins, checkpoint, Path(room) / "log")
+            ended = upto.ending(layout, kept, rows, begins, checkpoint, Path(room) / "log", front, floor)
             return _rows(ended, table, Path(room) / "tables")
 
 
@@ -49,7 +61,9 @@ def _rows(layout: Layout, table: TableId, room: Path) -> pa.Table:
                 LocalReader(engine), Place(layout, Warehouse.of(room), of_log=True, policies=DEFAULTS), table, ask
             )[1]
         except NotComparable as error:
-            raise ConfigurationError(f"reading all of {table} from the log: {error}") from None
+            raise ConfigurationError(
+                f"reading all of {table} from the log: {error}", runbook="table-not-followed"
+            ) from None
 
 
 __all__ = ["LocalCurrent"]

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.merge.standing import ACTIVE
@@ -23,9 +22,7 @@ from cdcflow.model.change import READ
 from cdcflow.model.table import TableId
 from cdcflow.query.consuming import CURRENT, Consumer, NotWhole, States
 from cdcflow.query.cursors import Backfill, Cursor, Definition, Part, State
-
-if TYPE_CHECKING:
-    from cdcflow.query.log import AsOf, ChangeLog
+from cdcflow.query.log import AsOf, ChangeLog
 
 BATCH_ROWS = 10_000
 NOW, BEGINNING = "now", "beginning"
@@ -148,7 +145,7 @@ class Consumers:
             known = Standing.of(standing.entry)
             since = max(1, known.since)
             if standing.is_whole:
-                parts.append(Part(str(table), standing.floor, is_rows=True))
+                parts.append(Part(str(table), max(1, known.floor or 1), is_rows=True))
             elif not known.base and known.state in {*ACTIVE, ""} and since >= begins:
                 parts.append(Part(str(table), since, is_rows=False))
             elif definition.tables is not None or known.state != "forgotten":

@@ -8,20 +8,18 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from types import EllipsisType, TracebackType
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import Protocol, Self
 
 import pyarrow as pa
 
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.model.change import READ
-from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION, Table, TableId
+from cdcflow.model.table import OFFSET, Table, TableId
 from cdcflow.query import following
 from cdcflow.query.answers import Moment
 from cdcflow.query.batching import pieces
 from cdcflow.query.cursors import Backfill, Cursor, Definition, Part, State
-
-if TYPE_CHECKING:
-    from cdcflow.query.log import AsOf, ChangeLog
+from cdcflow.query.folding import folded
+from cdcflow.query.log import AsOf, ChangeLog, _Standing
 
 CURRENT = "current"
 """Where a consumer begins: with the rows of its tables."""
@@ -76,8 +74,8 @@ class Batch:
     """Rows of one table (`shape.log_schema`), in commit order. `ends_transaction`: the last row is the last one of its
     transaction that the consumer gets, so a result that is stored now shows whole transactions.
 
-    `is_backfill`: they are of the consumer's backfill. A row as of its offset has `_op` r, the `_offset` of its last
-    change, `_txn` 0, and the time of the backfill's offset.
+    `is_backfill`: they are of the consumer's backfill. A row as of its offset has `_op` r, and the offset, transaction
+    and commit time of its last change (of a table without a key transaction 0, and no time that says anything).
     """
 
     shape: Table
@@ -254,14 +252,20 @@ class Consumer:
                 self._keep(replace(self.state, committed=ended))
 
     def _part(self, known: Backfill, part: Part, place: int, at: Cursor, ended: Cursor) -> Iterator[Batch]:
-        if part.since < (first := self._log._first_offset()):
-            raise HistoryLost(f"the log begins at offset {first}, and {part.table} needs offset {part.since}")
+        self._log.now()
         table = self._log._named(part.table)
+        begins = self._log._first_offset()
+        kept = self._log._state(table, begins, known.offset) if part.is_rows and part.since < begins else None
+        if part.since < begins and kept is None:
+            raise HistoryLost(f"the log begins at offset {begins}, and {part.table} needs offset {part.since}")
         if not part.is_rows:
             begin = max(part.since, place + 1)
             yield from self._of_log(begin, known.offset, (table,), lambda offset: replace(at, place=offset), ended)
             return
-        shape, rows = _rows_of(self._log, table, known, part)
+        # What was known of it when the backfill began: a compacted segment may not say it any more.
+        entry = {"state": "done", "generation": 1, "since": part.since}
+        standing = _Standing(max(part.since, begins), True, entry, kept, ())
+        shape, rows = _rows_of(self._log, table, known, standing)
         for begin in range(place, rows.num_rows, self._batch_rows):
             stop = min(begin + self._batch_rows, rows.num_rows)
             end = ended if stop == rows.num_rows else replace(at, place=stop)
@@ -299,6 +303,7 @@ class Consumer:
     def _ids(self) -> tuple[TableId, ...] | None:
         """The consumer's tables, as far as the log knows them by now."""
         names = self.state.definition.tables
+        self._log.now()
         return None if names is None else tuple(t for t in self._log._rows.shapes() if str(t) in names)
 
     def _pass(self, quiet_to: int, at_least: int) -> None:
@@ -322,6 +327,7 @@ class Consumer:
 
     def _lost(self, error: HistoryLost) -> HistoryLost:
         command = f"`cdcflow consumer restart {self.name}{self._states.options}`"
+        self._log.now()
         first = self._log._first_offset()
         try:
             self._begun(self.state, CURRENT)
@@ -362,33 +368,15 @@ class _Idle:
         return False
 
 
-def _rows_of(log: ChangeLog, table: TableId, known: Backfill, part: Part) -> tuple[Table, pa.Table]:
+def _rows_of(log: ChangeLog, table: TableId, known: Backfill, standing: _Standing) -> tuple[Table, pa.Table]:
     """A table's rows as of a backfill's offset as rows of the log, in an order that is the same each time."""
-    from cdcflow.query.log import _Standing  # it is imported by what makes consumers
-
-    # What was known of it when the backfill began: a compacted segment may not say it any more.
-    entry = {"state": "done", "generation": 1, "since": part.since}
-    standing = _Standing(part.since, True, entry, ())
-    found = log._whole(table, standing, Moment(known.offset, None, known.clock or None))
-    _, shape = log._shapes(table, known.offset)
-    rows = found.sort_by([(name, "ascending") for name in (*_sortable(shape), OFFSET)])
-    given = {OFFSET: rows.column(OFFSET), OP: pa.repeat(pa.scalar(READ), rows.num_rows)}
-    given[TRANSACTION] = pa.repeat(pa.scalar(0, pa.int64()), rows.num_rows)
-    given[COMMIT_TS] = pa.repeat(pa.scalar(known.clock, pa.timestamp("us", tz="UTC")), rows.num_rows)
-    columns = [
-        given[field.name]
-        if field.name in given
-        else rows.column(field.name).cast(field.type)
-        if field.name in rows.column_names
-        else pa.nulls(rows.num_rows, field.type)
-        for field in shape.log_schema
-    ]
-    return shape, pa.Table.from_arrays(columns, schema=shape.log_schema)
-
-
-def _sortable(shape: Table) -> list[str]:
-    types = {name: shape.row_schema.field(name).type for name in shape.key_columns}
-    return [name for name, of in types.items() if not pa.types.is_nested(of)]
+    now = log._whole(table, standing, Moment(known.offset, None, known.clock or None))
+    shapes, shape = log._shapes(table, known.offset)
+    rows = folded(now, log._since(table, standing, known.offset), shape, list(shapes))
+    if shape.key:
+        return shape, rows
+    names = [name for name in shape.key_columns if not pa.types.is_nested(shape.row_schema.field(name).type)]
+    return shape, rows.sort_by([(name, "ascending") for name in (*names, OFFSET)])
 
 
 def _further(at: Cursor, begin: int, rows: int) -> Cursor:

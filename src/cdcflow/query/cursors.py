@@ -142,6 +142,15 @@ class State:
             return min((part.since for part in self.backfill.parts[self.committed.part :]), default=behind)
         return max(self.committed.offset, self.quiet_to) + 1
 
+    def has_lost(self, begins: int, *, has_state: bool) -> bool:
+        """Whether it needs something of a log that begins at an offset by now. `has_state`: the log keeps its tables as
+        they were just before."""
+        if self.backfill is None or self.committed.part is None:
+            return self.needed_from < begins
+        rest = self.backfill.parts[self.committed.part :]
+        lacks = any(part.since < begins and not (part.is_rows and has_state) for part in rest)
+        return lacks or self.backfill.offset + 1 < begins
+
     def behind(self, end: int) -> int:
         """So many of the log's offsets up to `end` lie behind the last commit."""
         done = self.committed.offset if self.is_in_backfill else self.needed_from - 1

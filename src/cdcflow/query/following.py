@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
+from cdcflow.changelog.indexing import folder
 from cdcflow.changelog.layout import Layout
 from cdcflow.ports import LogReader
 
@@ -20,7 +22,7 @@ def ends(log: LogReader, layout: Layout, after: int, wait: Callable[[float], boo
     waited = wait or _sleep
     seen: object = None
     while True:
-        now = _written(layout)
+        now = written(layout)
         if now is None or now != seen:
             seen = now
             end = int(log.newest_checkpoint().next_offset) - 1
@@ -32,8 +34,8 @@ def ends(log: LogReader, layout: Layout, after: int, wait: Callable[[float], boo
             return
 
 
-def _written(layout: Layout) -> object:
-    """What changes when something is written to a log on this machine; None: it is elsewhere."""
+def written(layout: Layout) -> object:
+    """What changes when something is written to a log on this machine, or is removed from it; None: it is elsewhere."""
     if not layout.log_json.exists():
         return None
     journals = layout.journal_offsets()
@@ -41,7 +43,14 @@ def _written(layout: Layout) -> object:
         size = layout.journal(journals[-1]).stat().st_size if journals else 0
     except FileNotFoundError:  # sealed just now
         size = -1
-    return journals, size
+    return (journals, size, *map(_changed, (layout.segments, folder(layout), layout.log_json)))
+
+
+def _changed(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 def _sleep(seconds: float) -> bool:
@@ -49,4 +58,4 @@ def _sleep(seconds: float) -> bool:
     return False
 
 
-__all__ = ["ends"]
+__all__ = ["ends", "written"]

@@ -10,7 +10,7 @@ believes the index that a key *is* somewhere: rows are compared by their keys.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -27,11 +27,13 @@ from cdcflow.changelog.indexing import KeyIndex
 from cdcflow.changelog.keyhash import hashes
 from cdcflow.changelog.layout import Bounds, Layout
 from cdcflow.changelog.segment import Segment, SegmentFile
-from cdcflow.errors import ConfigurationError, InvariantViolated
+from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
 from cdcflow.model.change import DELETE, INSERT, READ, TRUNCATE
 from cdcflow.model.keytexts import are_equal, values
+from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import OFFSET, OP, Table, TableId, table_from_json
 from cdcflow.ports import LogReader
+from cdcflow.query import following
 
 MANIFESTS_KEPT = 4096
 Rows = tuple[Table, pa.Table]
@@ -88,27 +90,71 @@ def _columns(key: Key, shape: Table) -> tuple[pa.Array, ...] | None:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class _Now:
+    """A log as one question sees it. `lasts`: the last offsets of its sealed segments."""
+
+    written: object
+    checkpoint: Checkpoint
+    segments: Sequence[Bounds]
+    lasts: Sequence[int]
+
+    @property
+    def sealed_to(self) -> int:
+        return self.lasts[-1] if self.lasts else 0
+
+
 @dataclass
 class KeyRows:
-    """Finds the rows of keys in one log. What it has opened stays open; one thread at a time."""
+    """Finds the rows of keys in one log. What it has opened stays open; one thread at a time.
+
+    `refresh` looks at the log, and all else speaks of the log as it was then.
+    """
 
     log: LogReader
     layout: Layout
+    files_max: int | None = None
     files_read: int = 0
     """Of segments, since it was made: for whoever wants to know what a question costs."""
     _index: KeyIndex = field(init=False)
+    _now: _Now = _Now(None, Checkpoint(), (), ())
     _manifests: dict[Bounds, Segment] = field(default_factory=dict)
+    _shapes: tuple[int, dict[TableId, dict[int, Table]]] = (-1, {})
     _tail: list[Rows] = field(default_factory=list)
     _tail_end: int = 0
-    _shapes: tuple[int, dict[TableId, dict[int, Table]]] = (-1, {})
-    _listed: tuple[int, list[Bounds]] = (-1, [])
+    _read_before: int = 0
 
     def __post_init__(self) -> None:
         self._index = KeyIndex(self.layout)
 
+    def refresh(self) -> Checkpoint:
+        """Look what the log has now, for a new question: the checkpoint of its newest cut."""
+        self._read_before = self.files_read
+        written = following.written(self.layout)
+        if written is None or written != self._now.written:
+            # First the checkpoint: what it covers is sealed, or in a journal, or both.
+            checkpoint = self.log.newest_checkpoint()
+            self._list(written, checkpoint)
+        return self._now.checkpoint
+
+    def _list(self, written: object, checkpoint: Checkpoint) -> None:
+        first = self.layout.log_file().first_offset if self.layout.exists() else 1
+        segments = [b for b in self.layout.segment_offsets() if b[1] >= first]
+        self._index.refresh(segments)
+        self._now = _Now(written, checkpoint, segments, [last for _, last in segments])
+
     @property
-    def index(self) -> KeyIndex:
-        return self._index
+    def newest(self) -> Checkpoint:
+        return self._now.checkpoint
+
+    @property
+    def segments(self) -> Sequence[Bounds]:
+        """The sealed segments, oldest first."""
+        return self._now.segments
+
+    def segment_of(self, offset: int) -> int:
+        """The number of the sealed segment that has an offset; that of all of them: none has it."""
+        return bisect_left(self._now.lasts, offset)
 
     def of(self, key: Key, shapes: Sequence[Table], first: int, last: int) -> Iterator[Rows]:
         """The rows of a key between two offsets (inclusive), and the truncates of its table, newest first: each part's
@@ -120,59 +166,51 @@ class KeyRows:
             HistoryLost: the log begins behind `first`.
             InvariantViolated: something is missing or damaged.
         """
-        segments = self.segments()
-        sealed_to = segments[-1][1] if segments else 0
+        sealed_to = self._now.sealed_to
         if last > sealed_to:
-            self._read_tail(sealed_to, last)
+            self._read_tail(last)
             for shape, rows in reversed(self._tail):
                 if shape.id == key.table:
                     yield from _matching(shape, rows, key, first, last)
         if first <= sealed_to:
-            yield from self._of_segments(key, shapes, segments, first, min(last, sealed_to))
+            yield from self._of_segments(key, shapes, first, min(last, sealed_to))
 
     def shapes(self) -> dict[TableId, dict[int, Table]]:
         """Every table's shapes by version number."""
-        newest = self.log.newest_checkpoint().cut
-        if self._shapes[0] != newest:
-            self._shapes = newest, self.log.table_shapes()
+        cut = self._now.checkpoint.cut
+        if self._shapes[0] != cut:
+            self._shapes = cut, self.log.table_shapes()
         return self._shapes[1]
 
     def shape_at(self, table: TableId, offset: int) -> Table | None:
         """What a table was like at an offset: as its newest row up to there has it; None: there is none."""
-        segments = self.segments()
-        sealed_to = segments[-1][1] if segments else 0
-        if offset > sealed_to:
-            self._read_tail(sealed_to, offset)
+        if offset > self._now.sealed_to:
+            self._read_tail(offset)
             began = [there for there, rows in self._tail if there.id == table and _first(rows) <= offset]
             if began:
                 return began[-1]
-        for bounds in reversed([b for b in segments if b[0] <= offset]):
+        for number in range(min(self.segment_of(offset), len(self.segments) - 1), -1, -1):
+            bounds = self.segments[number]
             if bounds[1] <= self._index.last_offset:
                 version = self._index.version_at(table, min(offset, bounds[1]))
-                shape: Table | None = None if version is None else self.shapes()[table].get(version)
-                return shape
+                return None if version is None else self.shapes()[table].get(version)
             files = [f for f in self._files(bounds, table) if f[0].first_offset <= offset]
             if files:
                 return max(files, key=lambda one: one[0].last_offset)[1]
         return None
 
-    def last_read(self, table: TableId, bounds: Bounds | None, sealed_to: int) -> int:
+    def last_read(self, table: TableId, bounds: Bounds | None) -> int:
         """The offset of the last row that a backfill read of a table in a segment (None: in what is not sealed); 0:
         there is none."""
         if bounds is None:
-            parts = [rows.select([OFFSET, OP]) for shape, rows in self._tail_to(sealed_to) if shape.id == table]
+            self._read_tail(int(self.newest.next_offset) - 1)
+            parts = [rows.select([OFFSET, OP]) for shape, rows in self._tail if shape.id == table]
         else:
             segment = self.manifest(bounds)
             paths = [self.layout.file(segment, f) for f, _ in self._files(bounds, table) if (f.ops or {}).get(READ)]
             parts = [pq.read_table(path, columns=[OFFSET, OP]) for path in paths]
         read = [rows.filter(pc.equal(rows.column(OP), READ)) for rows in parts]
         return max((_last(rows) for rows in read if rows.num_rows), default=0)
-
-    def segments(self) -> list[Bounds]:
-        """The sealed segments, oldest first; the index is looked at again."""
-        found = self._listing()
-        self._index.refresh(found)
-        return found
 
     def manifest(self, bounds: Bounds) -> Segment:
         """
@@ -187,17 +225,13 @@ class KeyRows:
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _listing(self) -> list[Bounds]:
-        if not self.layout.is_home:
-            return self.layout.segment_offsets()
-        try:
-            changed = self.layout.segments.stat().st_mtime_ns
-        except FileNotFoundError:
-            return []
-        if self._listed[0] != changed:
-            first = self.layout.log_file().first_offset
-            self._listed = changed, [b for b in self.layout.segment_offsets() if b[1] >= first]
-        return self._listed[1]
+    def _count(self) -> None:
+        self.files_read += 1
+        if self.files_max is not None and self.files_read - self._read_before > self.files_max:
+            raise SinkUnavailable(
+                f"looking for a row in the log {self.layout.name}: more than {self.files_max} files would be read",
+                remedy="index the log: `cdcflow log index`, or ask with `cdcflow get` or `cdcflow history`",
+            )
 
     def _files(self, bounds: Bounds, table: TableId) -> list[tuple[SegmentFile, Table]]:
         """A table's files in a segment."""
@@ -207,12 +241,9 @@ class KeyRows:
             if file.table is not None and (file.table["schema"], file.table["name"]) == (table.schema, table.name)
         ]
 
-    def _tail_to(self, sealed_to: int) -> list[Rows]:
-        self._read_tail(sealed_to, int(self.log.newest_checkpoint().next_offset) - 1)
-        return self._tail
-
-    def _read_tail(self, sealed_to: int, last: int) -> None:
+    def _read_tail(self, last: int) -> None:
         """What is not sealed: read once, and then what has come since."""
+        sealed_to = self._now.sealed_to
         self._tail = [(shape, rows) for shape, rows in self._tail if _last(rows) > sealed_to]
         if not self._tail:
             self._tail_end = sealed_to
@@ -220,16 +251,15 @@ class KeyRows:
             self._tail += [(shape, rows) for shape, _, rows in self.log.read_rows(self._tail_end + 1, last)]
             self._tail_end = last
 
-    def _of_segments(
-        self, key: Key, shapes: Sequence[Table], segments: Sequence[Bounds], first: int, last: int
-    ) -> Iterator[Rows]:
+    def _of_segments(self, key: Key, shapes: Sequence[Table], first: int, last: int) -> Iterator[Rows]:
         wanted = sorted({number for shape in shapes if (number := key.hash(shape)) is not None})
         ranges = self._index.may_have(key.table, wanted, first, last)
         at, tries = last, 0
         while ranges and at >= first:
-            bounds = _newest(segments, ranges, at)
-            if bounds is None:
+            number = self._newest(ranges, at)
+            if number < 0:
                 return
+            bounds = self.segments[number]
             try:
                 found = list(self._of_segment(key, bounds, ranges, first, at))
             except FileNotFoundError as error:  # it was compacted or expired just now
@@ -240,11 +270,19 @@ class KeyRows:
                         f"reading the log {self.layout.name}: {error.filename or error} is missing",
                         runbook="log-damaged",
                     ) from None
-                self._listed = (-1, [])
-                segments = self._listing()
+                self._list(None, self.newest)
                 continue
             yield from found
             at, tries = bounds[0] - 1, 0
+
+    def _newest(self, ranges: Sequence[Bounds], at: int) -> int:
+        """The number of the newest segment up to an offset that has something of the ranges; -1: none has."""
+        # Ranges may lie within each other: the one that reaches farthest is not always the last.
+        reach = min(max((last for first, last in ranges if first <= at), default=0), at)
+        number = self.segment_of(reach)
+        if number == len(self.segments) or self.segments[number][0] > reach:
+            number -= 1
+        return number if reach else -1
 
     def _of_segment(self, key: Key, bounds: Bounds, ranges: Sequence[Bounds], first: int, last: int) -> Iterator[Rows]:
         segment = self.manifest(bounds)
@@ -255,24 +293,11 @@ class KeyRows:
         ]
         found: list[Rows] = []
         for file, shape in sorted(files, key=lambda one: -one[0].first_offset):
-            self.files_read += 1
+            self._count()
             with pq.ParquetFile(self.layout.file(segment, file), memory_map=True) as parquet:
                 for number in reversed(range(parquet.num_row_groups)):
                     found += _of_group(parquet, number, shape, key, ranges, first, last)
         yield from _descending(found)
-
-
-def _newest(segments: Sequence[Bounds], ranges: Sequence[Bounds], at: int) -> Bounds | None:
-    """The newest segment up to an offset that has something of the ranges."""
-    number = bisect_right([first for first, _ in ranges], at) - 1
-    if number < 0:
-        return None
-    # Ranges may lie within each other: the one that reaches farthest is not always the last.
-    reach = min(max(last for _, last in ranges[: number + 1]), at)
-    place = bisect_left([last for _, last in segments], reach)
-    if place == len(segments) or segments[place][0] > reach:
-        place -= 1
-    return segments[place] if place >= 0 else None
 
 
 def _overlaps(ranges: Sequence[Bounds], first: int, last: int) -> bool:

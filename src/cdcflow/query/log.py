@@ -10,7 +10,6 @@ rows were read yet, history that has expired, changes that were lost.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,9 +19,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcflow.changelog import moments
+from cdcflow.changelog import moments, states
+from cdcflow.changelog.alignment import aligned, defaults_of, in_force
+from cdcflow.changelog.feed import feed, feed_schema
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import LogRows
+from cdcflow.changelog.states import State
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.merge.standing import ACTIVE, Backfill
 from cdcflow.model.change import TRUNCATE
@@ -31,7 +33,8 @@ from cdcflow.model.table import OFFSET, OP, Table, TableId
 from cdcflow.ports import LogReader
 from cdcflow.query import following
 from cdcflow.query.answers import Difference, Differences, Found, History, Moment, Transaction
-from cdcflow.query.keyrows import Key, KeyRows
+from cdcflow.query.folding import folded
+from cdcflow.query.keyrows import Key, KeyRows, Rows
 from cdcflow.query.row import Change, Row, changes_of, row_at, text_of
 
 if TYPE_CHECKING:
@@ -49,9 +52,18 @@ AsOf = int | str | datetime | None
 class CurrentRows(Protocol):
     """Makes whole tables of a log."""
 
-    def at(self, log: LogReader, layout: Layout, table: TableId, floor: int, checkpoint: Checkpoint) -> pa.Table:
-        """A table's rows at the end of a checkpoint, which says what is known of the table there: made of the changes
-        from offset `floor` on, in its columns of then, and `_offset`, that of each row's last change.
+    def at(
+        self,
+        log: LogReader,
+        layout: Layout,
+        table: TableId,
+        floor: int,
+        checkpoint: Checkpoint,
+        base: Rows | None = None,
+    ) -> pa.Table:
+        """A table's rows at the end of a checkpoint, which says what is known of the table there: made of `base`, rows
+        from before `floor`, and the changes from there on, in its columns of then, and `_offset`, that of each row's
+        last change.
 
         Raises:
             ConfigurationError, HistoryLost: it cannot be made; the message says why.
@@ -61,11 +73,12 @@ class CurrentRows(Protocol):
 @dataclass(frozen=True, slots=True)
 class _Standing:
     """What the log knows of a table at an offset: a row that has no change from `floor` on is not in it, if it
-    `is_whole`. `entry`: what the checkpoint says of its backfill."""
+    `is_whole`. `entry`: what the checkpoint says of its backfill. `state`: what the log keeps of before."""
 
     floor: int
     is_whole: bool
     entry: Mapping[str, Any]
+    state: State | None
     notes: tuple[str, ...]
 
 
@@ -77,15 +90,17 @@ class ChangeLog:
         reader: LogReader,
         layout: Layout,
         current: Callable[[], CurrentRows],
-        states: Callable[[Path | str | None], States] | None = None,
+        files_max: int | None = None,
+        consumers: Callable[[Path | str | None], States] | None = None,
     ) -> None:
-        """`current`: makes what makes whole tables, when it is first needed. `states`: where consumers are kept, if in
-        this folder (None: in the log's own)."""
+        """`current`: makes what makes whole tables, when it is first needed. `files_max`: a question about a row that
+        would read more files of segments is refused. `consumers`: where they are kept, if in this folder (None: in the
+        log's own)."""
         self._log = reader
         self._layout = layout
         self._current = current
-        self._states = states
-        self._rows = KeyRows(reader, layout)
+        self._consumers = consumers
+        self._rows = KeyRows(reader, layout, files_max)
 
     @property
     def name(self) -> str:
@@ -101,7 +116,7 @@ class ChangeLog:
 
     def now(self) -> Moment:
         """The newest moment that the log has."""
-        return _moment(self._log.newest_checkpoint())
+        return _moment(self._rows.refresh())
 
     def moment(self, as_of: AsOf) -> Moment:
         """
@@ -109,7 +124,7 @@ class ChangeLog:
             ConfigurationError: the log has no such moment, or cannot tell which it is.
             HistoryLost: it has expired.
         """
-        newest = self._log.newest_checkpoint()
+        newest = self._rows.refresh()
         if as_of is None:
             return _moment(newest)
         offset = self._offset_of(as_of)
@@ -134,7 +149,7 @@ class ChangeLog:
             return int(text)
         if text.startswith("cut:") and text[4:].isdecimal():
             return moments.offset_of_cut(self._layout, int(text[4:]))
-        segments = self._rows.segments()
+        segments = self._rows.segments
         tail = self._log.read_transactions(segments[-1][1] + 1 if segments else 1)
         if moments.place_of(text) is not None:
             return moments.offset_of_position(self._layout, text, tail)
@@ -163,6 +178,29 @@ class ChangeLog:
         """
         return self._log.read_rows(first, last, None if table is None else (self._named(table),))
 
+    def read(self, table: str, *, first: int = 1, last: int | None = None, as_feed: bool = False) -> pa.Table:
+        """A table's changes from one offset to another (both inclusive; None: up to the newest cut) as one Arrow table,
+        in the columns that the source's table has at the end. `as_feed`: in the shape of a change data feed (see
+        `cdcflow.changelog.feed`), else as the log has them (docs/changelog-format.md).
+
+        Raises:
+            HistoryLost: `first` has expired.
+            ConfigurationError: a feed cannot say a change of it, or a value does not fit into its column's later type;
+                the message says which table, and what to do.
+        """
+        id_ = self._named(table)
+        end = self.now().offset if last is None else last
+        shapes, target = self._shapes(id_, end)
+        listed = [shape for shape in shapes if shape.incarnation == target.incarnation]
+        target = in_force([*(shape for shape in listed if shape != target), target])
+        defaults = defaults_of(listed, target)
+        parts = []
+        for shape, _, rows in self._log.read_rows(first, end, (id_,)):
+            make = feed if as_feed else aligned
+            parts.append(make(rows, shape, target, defaults))
+        schema = feed_schema(target) if as_feed else target.log_schema
+        return pa.concat_tables([schema.empty_table(), *parts])
+
     def transactions(self, *, first: int = 1, last: int | None = None) -> Iterator[pa.Table]:
         """The headers of the transactions that have a row between two offsets (inclusive), in order."""
         return self._log.read_transactions(first, last)
@@ -175,12 +213,12 @@ class ChangeLog:
         """
         from cdcflow.query.consumers import Consumers
 
-        if self._states is None:
+        if self._consumers is None:
             raise ConfigurationError(
                 f"looking for consumers of {self.name}: this log was opened without any",
                 remedy="open it by cdcflow.open",
             )
-        return Consumers(self, self._states(state))
+        return Consumers(self, self._consumers(state))
 
     def consumer(
         self,
@@ -218,11 +256,23 @@ class ChangeLog:
         wanted.check(shape)
         standing = self._standing(id_, moment.offset)
 
-        def find(of: Key, offset: int) -> Iterator[Any]:
-            return self._rows.of(of, shapes, standing.floor, offset)
+        def find(of: Key, offset: int) -> Iterator[Rows]:
+            if offset >= standing.floor:
+                yield from self._rows.of(of, shapes, standing.floor, offset)
+            if standing.state is not None:
+                yield from self._kept(of, standing.state)
 
         found = row_at(find, wanted, moment.offset, shape, shapes)
         return _found(id_, wanted, moment, found, standing)
+
+    def _kept(self, key: Key, state: State) -> Iterator[Rows]:
+        """A row as a state has it."""
+        shape = state.tables[str(key.table)].table
+        columns = key.columns(shape)
+        if columns is not None:
+            rows = states.rows_of_key(self._layout, state, str(key.table), columns)
+            if rows.num_rows:
+                yield shape, rows
 
     def history(
         self, table: str, *key: object, as_of: AsOf = None, before: int | None = None, limit: int = 50
@@ -312,11 +362,45 @@ class ChangeLog:
         return self._whole(id_, standing, moment)
 
     def _whole(self, table: TableId, standing: _Standing, moment: Moment) -> pa.Table:
-        progress = {"tables": {str(table): standing.entry}}
+        entry = standing.entry
+        if standing.state is not None:
+            # Where all rows had gone, only this says what the table was like.
+            entry = {**entry, "shape": standing.state.tables[str(table)].table.to_text()}
+        progress = {"tables": {str(table): entry}}
         clock = 0 if moment.commit_clock is None else moment.commit_clock
         position = None if moment.position is None else Position(moment.position)
         checkpoint = Checkpoint(position, Offset(moment.offset + 1), 1, moment.offset + 1, clock, progress=progress)
-        return self._current().at(self._log, self._layout, table, standing.floor, checkpoint)
+        base = None
+        if standing.state is not None:
+            base = standing.state.tables[str(table)].table, states.rows(self._layout, standing.state, str(table))
+        return self._current().at(self._log, self._layout, table, standing.floor, checkpoint, base)
+
+    def lacks(self, table: str, offset: int) -> str:
+        """Why not all rows of a table are known at an offset; "": all are."""
+        id_ = self._named(table)
+        standing = self._standing(id_, self.moment(offset).offset)
+        return "" if standing.is_whole else "; ".join(standing.notes)
+
+    def folded(self, table: str, offset: int) -> Rows:
+        """A whole table at an offset as rows of the log, each with the offset, transaction and time of its last change,
+        and its shape: what a state keeps (`changelog.states`).
+
+        Raises: as `current`.
+        """
+        now = self.current(table, offset)
+        id_, moment = self._named(table), self.moment(offset)
+        standing = self._standing(id_, moment.offset)
+        shapes, shape = self._shapes(id_, moment.offset)
+        return shape, folded(now, self._since(id_, standing, moment.offset), shape, list(shapes))
+
+    def _since(self, table: TableId, standing: _Standing, offset: int) -> Iterator[Rows]:
+        """Everything that a table is made of up to an offset."""
+        if standing.state is not None:
+            entry = standing.state.tables[str(table)]
+            yield entry.table, states.rows(self._layout, standing.state, str(table))
+        if offset >= standing.floor:
+            for shape, _, rows in self._log.read_rows(standing.floor, offset, (table,)):
+                yield shape, rows
 
     def range(self, table: str, first: object, last: object, as_of: AsOf = None, limit: int | None = None) -> pa.Table:
         """The rows whose first key column lies between two values (inclusive), ascending by key."""
@@ -367,6 +451,7 @@ class ChangeLog:
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _named(self, name: str) -> TableId:
+        self._rows.refresh()
         known = {str(table): table for table in self._rows.shapes()}
         if name not in known:
             raise ConfigurationError(
@@ -381,6 +466,8 @@ class ChangeLog:
         known = self._rows.shapes()[table]
         shapes = [known[number] for number in sorted(known)]
         shape = self._rows.shape_at(table, offset)
+        if shape is None and (kept := self._state(table, self._first_offset(), offset)) is not None:
+            shape = kept.tables[str(table)].table
         if shape is None:
             raise ConfigurationError(
                 f"reading {table} of {self.name} at offset {offset}: the log has no row of it up to there",
@@ -389,7 +476,7 @@ class ChangeLog:
         return shapes, shape
 
     def _first_offset(self) -> int:
-        segments = self._rows.segments()
+        segments = self._rows.segments
         return segments[0][0] if segments else 1
 
     def _standing(self, table: TableId, offset: int) -> _Standing:
@@ -407,27 +494,39 @@ class ChangeLog:
         if known.in_doubt and not known.base:
             notes.append("changes of it were lost, and no comparison has shown since that it is right")
         at = max(1, floor or 1)
-        if at < begins:
+        kept = self._state(table, begins, offset) if at < begins else None
+        if at < begins and kept is None:
             notes.append(_expired(begins))
-        return _Standing(max(at, begins), floor is not None and at >= begins, entry, tuple(notes))
+        is_whole = floor is not None and (at >= begins or kept is not None)
+        return _Standing(max(at, begins), is_whole, entry, kept, tuple(notes))
+
+    def _state(self, table: TableId, begins: int, offset: int) -> State | None:
+        """What the log keeps of a table's rows from before its first offset."""
+        if begins - 1 > offset or begins - 1 not in states.listed(self._layout):
+            return None
+        state = states.opened(self._layout, begins - 1)
+        return state if str(table) in state.tables else None
 
     def _backfill(self, table: TableId, offset: int) -> Mapping[str, Any]:
         """What the log says of a table's backfill at an offset. Within a segment: what it said at its end, if the rows
         that this speaks of were there already, or what it said before."""
-        newest, segments = self._log.newest_checkpoint(), self._rows.segments()
-        at = bisect_left([last for _, last in segments], offset)
+        newest, segments = self._rows.newest, self._rows.segments
+        at = self._rows.segment_of(offset)
         bounds = segments[at] if at < len(segments) else None
-        sealed_to = segments[-1][1] if segments else 0
         end = newest.next_offset - 1 if bounds is None else bounds[1]
         after = _entry(
             newest if bounds is None or offset == newest.next_offset - 1 else self._checkpoint(bounds), table
         )
-        before = _entry(self._checkpoint(segments[at - 1]), table) if at else {}
+        before: Mapping[str, Any] = {}
+        if at:
+            before = _entry(self._checkpoint(segments[at - 1]), table)
+        elif (kept := self._state(table, self._first_offset(), offset)) is not None:
+            before = kept.tables[str(table)].backfill
         known, was = Backfill.of(after), Backfill.of(before)
         if offset >= end or known.floor == was.floor:
             return after
         is_there = known.floor is not None and known.floor <= offset
-        return after if is_there and self._rows.last_read(table, bounds, sealed_to) <= offset else before
+        return after if is_there and self._rows.last_read(table, bounds) <= offset else before
 
     def _checkpoint(self, bounds: tuple[int, int]) -> Checkpoint:
         return self._rows.manifest(bounds).last_checkpoint()
@@ -458,7 +557,7 @@ class ChangeLog:
         return sorted(newest, key=lambda key: -newest[key])
 
     def _header(self, number: int) -> Mapping[str, Any]:
-        low, high = self._first_offset(), int(self._log.newest_checkpoint().next_offset) - 1
+        low, high = self._first_offset(), int(self._rows.refresh().next_offset) - 1
         while low <= high:
             middle = (low + high) // 2
             part = next(iter(self._log.read_transactions(middle, middle)), None)

@@ -20,6 +20,7 @@ from cdcflow.errors import ConfigurationError, HistoryLost, SinkUnavailable
 from cdcflow.model.keytexts import are_equal, scalar_of
 from cdcflow.model.table import BEFORE, COMMIT_TS, LOG_COLUMNS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
 from cdcflow.ports import LogReader
+from cdcflow.query.log import ChangeLog
 
 ROWS_MAX = 500
 SECONDS_MAX = 3.0
@@ -36,10 +37,17 @@ class _Found:
 
 
 class Explorer:
-    """Answers questions about a log. `open_reader` opens it anew for each. May be used from any thread."""
+    """Answers questions about a log. `open_reader` opens it anew for each; `asked` has it opened, for questions about
+    one row. May be used from any thread."""
 
-    def __init__(self, open_reader: Callable[[], LogReader], clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        open_reader: Callable[[], LogReader],
+        clock: Clock = time.monotonic,
+        asked: Callable[[], ChangeLog] | None = None,
+    ) -> None:
         self._open_reader = open_reader
+        self._asked = asked
         self._clock = clock
         self._one = threading.Lock()
 
@@ -71,6 +79,36 @@ class Explorer:
             end = int(log.newest_checkpoint().next_offset)
             begin = end if before is None else max(1, min(before, end))
             return self._back(log, id_, key, begin, min(limit, ROWS_MAX), values)
+
+    def row(self, table: str, key: Sequence[str], as_of: str | None = None) -> dict[str, Any]:
+        """A row as it is, or was at a moment (see `cdcflow.query.log.AsOf`), with its values as texts (None: NULL).
+
+        Raises:
+            ConfigurationError: the log has no such table or moment, or the texts are no key of it.
+            SinkUnavailable: somebody else is asking something just now; or too many files would have to be read.
+        """
+        with self._alone():
+            self._log()
+            if self._asked is None:
+                raise ConfigurationError("this daemon does not answer questions about rows")
+            found = self._asked().get(table, *key, as_of=as_of)
+            last = found.last
+            return {
+                "table": table,
+                "state": found.state,
+                "offset": found.moment.offset,
+                "values": None if found.values is None else {n: _text(v) for n, v in found.values.items()},
+                "unknown": list(found.unknown),
+                "notes": list(found.notes),
+                "last": None
+                if last is None
+                else {
+                    "offset": last.offset,
+                    "transaction": last.transaction,
+                    "commit_ts": _text(last.commit_ts),
+                    "op": last.op,
+                },
+            }
 
     def transaction(self, number: int, *, values: bool = False) -> dict[str, Any]:
         """A transaction with its rows, in their order; `truncated` where it has more than are shown.

@@ -119,6 +119,15 @@ def _reading() -> dict[str, Any]:
         },
     }
     transaction = {"type": "object", "required": ["number", "changes"], "properties": {"changes": changes}}
+    row = {
+        "type": "object",
+        "required": ["state", "values", "last", "notes"],
+        "properties": {
+            "state": {"type": "string", "enum": ["there", "deleted", "emptied", "never there", "not known"]},
+            "values": {"type": ["object", "null"], "description": "By column, as texts; null: NULL."},
+            "notes": {"type": "array", "items": {"type": "string"}, "description": "What it does not cover."},
+        },
+    }
     number = {"name": "number", "in": "path", "required": True, "schema": {"type": "integer"}}
     return {
         "/api/v1/status": _get("status", "Tables, progress, lag and what the source keeps."),
@@ -126,6 +135,7 @@ def _reading() -> dict[str, Any]:
         "/api/v1/overview": _get("overview", "What the page shows: status, findings, headroom, disk, merges."),
         "/api/v1/history": _get("history", "Lag, speed and what the source keeps over the last hours."),
         "/api/v1/changes": _get("changes", "The last changes, newest first.", found, _change_parameters()),
+        "/api/v1/row": _get("row", "A row as it is, or was at a moment, with its values.", row, _row_parameters()),
         "/api/v1/transactions/{number}": _get(
             "transaction", "A transaction with its rows.", transaction, [number, _VALUES]
         ),
@@ -215,6 +225,15 @@ def _change_parameters() -> list[dict[str, Any]]:
         _query("before", "Only changes with a lower offset.", {"type": "integer", "minimum": 1}),
         _query("limit", "How many.", {"type": "integer", "minimum": 1, "maximum": 500, "default": 50}),
         _VALUES,
+    ]
+
+
+def _row_parameters() -> list[dict[str, Any]]:
+    key = {"type": "array", "items": {"type": "string"}}
+    return [
+        {**_query("table", "As schema.table.", {"type": "string"}), "required": True},
+        {**_query("key", "The row's key: repeat it for each key column, in their order.", key), "required": True},
+        _query("as_of", "An offset, cut:52, a position, or a commit time.", {"type": "string"}),
     ]
 
 

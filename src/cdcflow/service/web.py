@@ -173,6 +173,13 @@ def _closed(doors: Doors) -> dict[str, Endpoint]:
         )
         return _json(found)
 
+    async def row(request: Request) -> Response:
+        asked = request.query_params
+        if (table := asked.get("table")) is None:
+            raise HTTPException(400, "table is missing: name it as schema.table")
+        key = asked.getlist("key")
+        return _json(await run_in_threadpool(_explorer(doors).row, table, key, asked.get("as_of")))
+
     async def transaction(request: Request) -> Response:
         values = request.query_params.get("values") == "true"
         number = request.path_params["number"]
@@ -188,6 +195,7 @@ def _closed(doors: Doors) -> dict[str, Endpoint]:
         "/api/v1/overview": overview,
         "/api/v1/history": history,
         "/api/v1/changes": changes,
+        "/api/v1/row": row,
         "/api/v1/transactions/{number:int}": transaction,
         "/api/v1/openapi.json": api,
     }

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
-from cdcflow.changelog import notes
+from cdcflow.changelog import notes, states
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import list_segments
 from cdcflow.errors import CdcflowError
@@ -130,7 +130,9 @@ class Expiring:
 def left_behind(layout: Layout) -> list[str]:
     """The consumers that need what has expired, by name."""
     begins = layout.log_file().first_offset
-    return [note.name for note in consumers.notes(layout) if note.offset + 1 < begins]
+    has_state = begins - 1 in states.listed(layout)
+    found = consumers.states(layout.root / consumers.FOLDER)
+    return [one.name for one in found if one.has_lost(begins, has_state=has_state)]
 
 
 def _reason(note: notes.Note) -> str:

@@ -9,7 +9,7 @@ own keeps two processes from the same work; without it nothing is written.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -44,6 +44,7 @@ class Indexing:
     @property
     def last_offset(self) -> int:
         """How far the log is indexed; 0: nothing is."""
+        self._index.refresh(self._layout.segment_offsets())
         return self._index.last_offset
 
     def size(self) -> tuple[int, int]:
@@ -75,33 +76,44 @@ class Indexing:
                     self._layer.unlink(path_of(self._layout, bounds))
             due = self.behind()[:segments_max]
             self._tidy()
+            files = list(self._index.files)
             done = 0
-            for bounds in due:
-                try:
-                    segment, text = self._layout.manifest(*bounds)
-                    made = indexing.of_segment(self._layout, segment, text, self._index.last_offset)
-                except FileNotFoundError:
-                    break  # it was compacted or expired just now
-                self._put(made)
-                self._join()
-                on_segment(bounds)
-                done += 1
+            for group in _groups(due, files):
+                made = self._made(group, files[-1].last_offset if files else 0)
+                if not made:
+                    break  # the next one was compacted or expired just now
+                # What becomes one file at once is written once.
+                files.append(self._put(made[0] if len(made) == 1 else keyindex.merged(made)))
+                self._join(files)
+                for bounds in group[: len(made)]:
+                    on_segment(bounds)
+                done += len(made)
             return done
 
-    def _put(self, made: IndexFile) -> None:
-        path = path_of(self._layout, (made.first_offset, made.last_offset))
+    def _made(self, group: Sequence[Bounds], last_offset: int) -> list[IndexFile]:
+        """The index of each of some segments, up to the first that is gone."""
+        made: list[IndexFile] = []
+        for bounds in group:
+            try:
+                segment, text = self._layout.manifest(*bounds)
+                made.append(indexing.of_segment(self._layout, segment, text, last_offset))
+            except FileNotFoundError:
+                break
+            last_offset = bounds[1]
+        return made
+
+    def _put(self, made: IndexFile) -> IndexFile:
+        bounds = made.first_offset, made.last_offset
+        path = path_of(self._layout, bounds)
         with storing(f"writing the index {path}"):
             write_file(self._layer, path, made.to_bytes())
+        return indexing.opened(self._layout, bounds)
 
-    def _join(self) -> None:
-        while True:
-            self._index.refresh(self._layout.segment_offsets())
-            files = self._index.files
-            found = keyindex.due([(file.level, file.blocks) for file in files])
-            if found is None:
-                return
-            self._put(keyindex.merged(files[slice(*found)]))
-            for file in files[slice(*found)]:
+    def _join(self, files: list[IndexFile]) -> None:
+        while (found := keyindex.due([(file.level, file.blocks) for file in files])) is not None:
+            old = files[slice(*found)]
+            files[slice(*found)] = [self._put(keyindex.merged(old))]
+            for file in old:
                 self._layer.unlink(path_of(self._layout, (file.first_offset, file.last_offset)))
 
     def _tidy(self) -> None:
@@ -114,6 +126,24 @@ class Indexing:
     def _stored(self) -> list[Bounds]:
         names = [path.name.removesuffix(indexing.SUFFIX) for path in folder(self._layout).glob(f"*{indexing.SUFFIX}")]
         return [bounds for name in names if (bounds := segment_bounds(name)) is not None]
+
+
+def _groups(due: Sequence[Bounds], files: Sequence[IndexFile]) -> Iterator[Sequence[Bounds]]:
+    """Segments to be indexed in turn: as many as become one file, or one. `files`: those that are there."""
+    last = [file.level for file in files[-(keyindex.FAN - 1) :]]
+    alone = 0
+    while last and last[-1] == 0:
+        last.pop()
+        alone += 1
+    first = min(len(due), (keyindex.FAN - alone) % keyindex.FAN) if alone else 0
+    for number in range(first):
+        yield due[number : number + 1]
+    rest = due[first:]
+    whole = len(rest) - len(rest) % keyindex.FAN
+    for number in range(0, whole, keyindex.FAN):
+        yield rest[number : number + keyindex.FAN]
+    for number in range(whole, len(rest)):
+        yield rest[number : number + 1]
 
 
 class IndexingBeside:

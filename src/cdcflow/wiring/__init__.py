@@ -31,7 +31,7 @@ from cdcflow.wiring.logs import (
     sealed_layout,
     topics,
 )
-from cdcflow.wiring.opening import consumers_status
+from cdcflow.wiring.opening import consumers_status, opened
 from cdcflow.wiring.planning import log_growth, planned
 from cdcflow.wiring.verifying import verified
 from cdcflow.wiring.warehouses import engines, merge_layout, policies, reading_engine, tier, upkeep_policy, warehouse
@@ -44,6 +44,7 @@ __all__ = [
     "limits",
     "log_event",
     "open_source",
+    "opened",
     "publisher",
     "tried",
     "commands_in_log",

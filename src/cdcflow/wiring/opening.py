@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 SETTINGS = (".yaml", ".yml")
 
 
-def opened(log: Config | Path | str) -> ChangeLog:
+def opened(log: Config | Path | str, files_max: int | None = None) -> ChangeLog:
     """A log, for questions. `log`: settings or their file (by its suffix), a log's folder, or `s3://bucket/prefix`, for
-    which the client finds its rights as it always does.
+    which the client finds its rights as it always does. `files_max`: one question reads no more files.
 
     Raises:
         ConfigurationError: there is no log.
@@ -39,7 +39,7 @@ def opened(log: Config | Path | str) -> ChangeLog:
             remedy="start `cdcflow run` first, or name the log's folder, its s3:// URL or the settings file",
             runbook="no-log",
         )
-    return ChangeLog(reader, layout, local.current_rows, partial(_states, layout, kept))
+    return ChangeLog(reader, layout, local.current_rows, files_max, partial(_states, layout, kept))
 
 
 def _parts(log: Config | Path | str) -> tuple[LogReader, Layout, Path | None]:

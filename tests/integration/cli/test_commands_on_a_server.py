@@ -185,6 +185,9 @@ def seen_over_http(url: str) -> None:
     assert got("/api/v1/history")["lag_bytes"]
     newest = got("/api/v1/changes?table=public.orders&key=7&values=true")["changes"][0]
     assert (newest["op"], newest["values"]["words"]) == ("u", "changed")
+    row = got("/api/v1/row?table=public.orders&key=7")
+    assert (row["state"], row["values"]["words"], row["last"]["offset"]) == ("there", "changed", newest["offset"])
+    assert got(f"/api/v1/row?table=public.orders&key=7&as_of={newest['offset'] - 1}")["values"]["words"] != "changed"
     whole = got(f"/api/v1/transactions/{newest['transaction']}")
     assert {change["table"] for change in whole["changes"]} == {"public.orders", "public.products"}
 

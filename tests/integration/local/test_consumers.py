@@ -268,8 +268,8 @@ def _any_order(patch: pytest.MonkeyPatch) -> None:
 def _rows_of_now(patch: pytest.MonkeyPatch) -> None:
     right = consuming._rows_of
 
-    def newest(log: Any, table: Any, known: Any, part: Any) -> Any:
-        return right(log, table, replace(known, offset=log.now().offset), part)
+    def newest(log: Any, table: Any, known: Any, standing: Any) -> Any:
+        return right(log, table, replace(known, offset=log.now().offset), standing)
 
     patch.setattr(consuming, "_rows_of", newest)
 

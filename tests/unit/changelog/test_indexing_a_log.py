@@ -184,7 +184,8 @@ class DyingLayer(OsLayer):
         return done
 
 
-def test_index_is_right_wherever_its_writer_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("at_once", "most"), [(1, 50), (9, 10)])
+def test_index_is_right_wherever_its_writer_is_killed(tmp_path: Path, at_once: int, most: int) -> None:
     """While it writes a file, between a joined one and the removal of what it was made of, and in the removal."""
     deaths = 0
     grown = GrowingLog(tmp_path / "log")
@@ -192,7 +193,9 @@ def test_index_is_right_wherever_its_writer_is_killed(tmp_path: Path) -> None:
     for acts in range(200):
         shutil.rmtree(indexing.folder(grown.layout), ignore_errors=True)
         try:
-            Indexing(grown.layout, DyingLayer(acts)).step()
+            layer = DyingLayer(acts)
+            for _ in range(9):
+                Indexing(grown.layout, layer).step(segments_max=at_once)
         except Killed:
             deaths += 1
         else:
@@ -202,7 +205,7 @@ def test_index_is_right_wherever_its_writer_is_killed(tmp_path: Path) -> None:
         assert_right(grown)
         assert places(grown.layout, NOBODY) == []
         assert len(names(grown.layout)) == 2
-    assert deaths > 50
+    assert deaths > most
 
 
 def test_two_do_not_index_at_one_time(grown: GrowingLog) -> None:

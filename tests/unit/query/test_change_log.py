@@ -16,6 +16,7 @@ from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import BEFORE, OP, UNCHANGED
 from cdcflow.query.log import ChangeLog
+from cdcflow.query.row import Change
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.indexing import Indexing
 from cdcflow.sinks.retention import Retention, Rule
@@ -256,7 +257,8 @@ def test_log_is_read_on_while_it_is_written_sealed_compacted_and_indexed(tmp_pat
 def test_changes_of_a_row_are_pushed_as_they_come(shop: Shop) -> None:
     """In order, each once, those of other rows not; also over sealing."""
     shop.commit(insert(1, "a"), insert(2, "b"))
-    begun, seen, stop = threading.Event(), [], threading.Event()
+    begun, stop = threading.Event(), threading.Event()
+    seen: list[Change] = []
 
     def look() -> None:
         log = shop.ask()

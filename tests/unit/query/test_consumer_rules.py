@@ -111,7 +111,7 @@ def test_rows_come_first_in_order_of_their_keys_and_then_every_change(log: HandL
         ]
         assert found[2].rows.schema.equals(ORDERS.log_schema)
         assert found[2].rows.select(["_offset", "_op", "_txn"]).to_pylist() == [
-            {"_offset": offset, "_op": "r", "_txn": 0} for offset in (4, 8, 7)
+            {"_offset": offset, "_op": "r", "_txn": number} for offset, number in ((4, 1), (8, 107), (7, 109))
         ]
         consumer.commit(found[2].cursor)
         write(log, 5)
@@ -412,7 +412,7 @@ def test_folder_can_be_named_where_the_log_is_elsewhere(log: HandLog, tmp_path: 
     """A log in a bucket has no folder here; the printed command finds the consumer again."""
     folder = tmp_path / "my state"
     asked = cdcflow.open(log.root)
-    asked._states = lambda named: (_ for _ in ()).throw(_elsewhere()) if named is None else _kept(asked, named)
+    asked._consumers = lambda named: (_ for _ in ()).throw(_elsewhere()) if named is None else _kept(asked, named)
     with pytest.raises(ConfigurationError, match="no folder on this machine"):
         asked.consumer("shop")
     with asked.consumer("shop", [NAME], state=folder) as consumer:

@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
+import cdcflow
+from cdcflow import wiring
 from cdcflow.changelog.folder import FolderReader
+from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import UNCHANGED
 from cdcflow.service import explorer as module
 from cdcflow.service.explorer import Explorer
 from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.indexing import Indexing
 from cdcflow.sinks.retention import Retention, Rule
 from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, PRODUCTS, Writer, changes, orders, transactions
 
@@ -202,3 +206,20 @@ def test_log_that_is_not_there_yet_is_no_fault(tmp_path: Path) -> None:
     ask: Callable[[], object] = lambda: Explorer(lambda: FolderReader(tmp_path / "none")).changes(None)  # noqa: E731
     with pytest.raises(ConfigurationError, match="no change log"):
         ask()
+
+
+def test_row_at_a_moment_is_told_as_texts_and_only_so_many_files_are_read(path: Path) -> None:
+    """The page and programs ask for one row; a log without an index must not keep the capture's processors."""
+    explorer = Explorer(lambda: FolderReader(path), asked=lambda: cdcflow.open(path))
+    last = found(explorer)[0][0]
+    there = explorer.row("shop.orders", ["1"])
+    assert (there["state"], there["values"]["id"], there["offset"]) == ("there", "1", last)
+    assert explorer.row("shop.orders", ["22"])["state"] == "deleted"
+    assert explorer.row("shop.orders", ["22"], as_of=str(last - 3))["values"] is not None
+    few = Explorer(lambda: FolderReader(path), asked=lambda: wiring.opened(path, files_max=0))
+    with pytest.raises(SinkUnavailable, match=r"(?s)more than 0 files would be read.*cdcflow log index"):
+        few.row("shop.orders", ["7"])
+    Indexing(Layout(path)).step()
+    assert few.row("shop.orders", ["7"])["values"] is None
+    with pytest.raises(ConfigurationError, match="does not answer"):
+        Explorer(lambda: FolderReader(path)).row("shop.orders", ["1"])

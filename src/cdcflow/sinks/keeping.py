@@ -1,0 +1,62 @@
+"""What a log keeps of its tables before old segments expire: a state at the last offset that goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+
+from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.reader import list_segments
+from cdcflow.changelog.states import State
+from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
+from cdcflow.model.table import Table
+from cdcflow.query.log import ChangeLog
+from cdcflow.sinks import states
+from cdcflow.sinks.layer import OS_LAYER, FileLayer
+
+
+class Keeping:
+    """Makes states of one log. `left_out`: after `keep`, the tables that it does not have, and why."""
+
+    def __init__(self, asked: ChangeLog, layout: Layout, layer: FileLayer = OS_LAYER) -> None:
+        self._asked = asked
+        self._layout = layout
+        self._layer = layer
+        self.left_out: dict[str, str] = {}
+
+    def why_not(self, offset: int) -> dict[str, str]:
+        """The tables of which a state at an offset would lack rows, and why."""
+        return {name: why for name in self._asked.tables() if (why := self._asked.lacks(name, offset))}
+
+    def keep(self, offset: int) -> State:
+        """Write the state at an offset at which a segment ends: every table of which all rows are known. Durable on
+        return.
+
+        Raises:
+            InvariantViolated: no segment ends there.
+            SinkUnavailable: no room.
+        """
+        segment = next((s for s in list_segments(self._layout) if s.last_offset == offset), None)
+        if segment is None:
+            raise InvariantViolated(f"making a state of {self._layout.name}: no segment ends at offset {offset}")
+        self.left_out = {}
+        checkpoint = segment.last_checkpoint()
+        position, clock = checkpoint.position, checkpoint.commit_clock
+        state = State(segment.log_id, offset, segment.last_cut, position, clock)
+        known = checkpoint.progress.get("tables", {})
+        backfills = known if isinstance(known, Mapping) else {}
+        return states.write(self._layout, state, self._tables(offset), backfills, self._layer)
+
+    def _tables(self, offset: int) -> Iterator[tuple[Table, pa.Table]]:
+        for name in self._asked.tables():
+            if why := self._asked.lacks(name, offset):
+                self.left_out[name] = why
+                continue
+            try:
+                yield self._asked.folded(name, offset)
+            except (ConfigurationError, HistoryLost) as error:
+                self.left_out[name] = str(error).splitlines()[0]
+
+
+__all__ = ["Keeping"]

@@ -1,0 +1,40 @@
+"""docs/log.md runs as it stands: each block, one after another, over a log that is made here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handlog import HandLog
+from mergehistories import make_table
+
+PAGE = Path(__file__).parents[3] / "docs" / "log.md"
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::UserWarning")
+def test_each_block_of_the_page_runs_and_shows_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody answers from this page alone what a row was, who changed it, and who else was in that transaction."""
+    monkeypatch.chdir(tmp_path)
+    log = HandLog(tmp_path / "cdcflow-log", has_transactions=True)
+    orders, products = make_table("orders", id="int64", note="string"), make_table("products", id="int64")
+    log.state(orders)
+    log.state(products)
+    log.segment([(orders, "r", {"id": n, "note": f"n{n}"}) for n in range(1, 5)])
+    log.segment([(orders, "u", {"id": 2, "note": "new"})])
+    log.segment([(orders, "d", {"id": 3, "_txn": 6}), (products, "c", {"id": 1, "_txn": 6})])
+    names: dict[str, Any] = {}
+    found = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.read_text())
+    assert len(found) == 6
+    for block in found:
+        exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102  our own page
+    assert (names["found"].values, names["found"].state) == ({"id": 2, "note": "new"}, "there")
+    assert [c.offset for c in names["log"].history("public.orders", 2).changes] == [5, 2]
+    assert names["orders"].column("id").to_pylist() == [1, 2, 4]
+    assert names["before"].column("id").to_pylist() == [1, 2, 3, 4]
+    assert names["some"].column("id").to_pylist() == [2, 4]
+    assert names["in_duckdb"] == [(3,)]
+    assert names["in_polars"].height == len(names["in_pandas"]) == 3
+    assert names["changes"].num_rows == 6
+    assert names["feed"].column("_change_type").to_pylist() == [*["insert"] * 4, "update_postimage", "delete"]

@@ -1,0 +1,145 @@
+"""States of a log, of random histories: what has expired is asked as if it had not, and tables are made of it.
+
+As in `test_random_histories.py`, each history has a seed of its own: `CDCFLOW_HISTORY_SEED=<seed> CDCFLOW_HISTORIES=1`
+runs one alone.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handlog import HandLog
+from mergehistories import make_table
+from tablehistories import Histories
+
+from cdcflow.changelog import states
+from cdcflow.changelog.folder import FolderReader
+from cdcflow.changelog.layout import Layout
+from cdcflow.local.current import LocalCurrent
+from cdcflow.model.table import OFFSET, OP
+from cdcflow.query.log import ChangeLog
+from cdcflow.query.row import text_of
+from cdcflow.sinks.indexing import Indexing
+from cdcflow.sinks.keeping import Keeping
+from cdcflow.sinks.retention import Retention, Rule
+
+SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
+HISTORIES = int(os.environ.get("CDCFLOW_HISTORIES", "0")) or 20
+ROUNDS = 4
+
+
+def opened(root: Path) -> ChangeLog:
+    return ChangeLog(FolderReader(root), Layout(root), LocalCurrent)
+
+
+def listed(rows: Any) -> list[Any]:
+    return sorted(str(row) for row in rows.to_pylist())
+
+
+def test_log_that_expires_behind_states_answers_as_one_that_does_not(tmp_path: Path) -> None:
+    """Whole tables and single rows, at offsets from the state on, over several expiries."""
+    made = Histories(range(SEED, SEED + HISTORIES), HandLog(tmp_path / "log"))
+    layout = Layout(made.log.root)
+    chance, compared, kept = random.Random(SEED), 0, 0
+    for number in range(ROUNDS):
+        made.write_round()
+        if number % 2:
+            Indexing(layout).step()
+        whole = tmp_path / f"whole {number}"
+        shutil.copytree(made.log.root, whole, symlinks=True) if number == 0 else _copied(made.log.root, whole, tmp_path)
+        if number == 0:
+            continue
+        segments = layout.segment_offsets()
+        end = segments[chance.randrange(len(segments) - 1)][1]
+        keeping = Keeping(opened(made.log.root), layout)
+        found = keeping.keep(end)
+        kept += len(found.tables)
+        gone = Retention(layout).expire(Rule(last_offset_max=end, before_cut=made.log.cut))
+        assert gone
+        assert gone[-1].last_offset == end
+        expired, other = opened(made.log.root), opened(whole)
+        for history in made.listed:
+            name = str(history.id)
+            written = [w for w in history.merged.log if w[1].offset < made.log.next_offset]
+            if not written:
+                continue
+            for offset in (made.log.next_offset - 1, chance.randrange(end, made.log.next_offset)):
+                told = f"CDCFLOW_HISTORY_SEED={history.seed}, {name} at {offset}, state {end}"
+                compared += _compare(name, offset, written, expired, other, told)
+    assert (compared and kept) or HISTORIES < 10
+
+
+def _copied(log: Path, whole: Path, room: Path) -> None:
+    """The log with everything that expired in earlier rounds."""
+    before = max(room.glob("whole *"), key=lambda path: int(path.name.split()[1]))
+    shutil.copytree(before, whole)
+    for path in (log / "segments").iterdir():
+        if not (whole / "segments" / path.name).exists():
+            shutil.copytree(path, whole / "segments" / path.name)
+    shutil.copy(log / "schemas.json", whole / "schemas.json")
+
+
+def _compare(name: str, offset: int, written: Any, expired: ChangeLog, other: ChangeLog, told: str) -> bool:
+    other.now(), expired.now()
+    id_ = written[-1][0].id
+    standing = other._standing(id_, offset)
+    if not standing.is_whole or not any(c.offset <= offset for _, c in written):
+        return False
+    try:
+        expected = other.current(name, offset)
+    except Exception:  # noqa: BLE001  a table that cannot follow its source
+        return False
+    if expired._standing(id_, offset).is_whole is False:
+        assert "expired" in " ".join(expired._standing(id_, offset).notes), told
+        return False  # it was not whole when the state was made
+    _, shape = other._shapes(id_, offset)
+    living = [*shape.row_schema.names, OFFSET]  # a column that was dropped before is not in a state
+    assert listed(expired.current(name, offset).select(living)) == listed(expected.select(living)), told
+    if shape.key:
+        types = [shape.row_schema.field(k).type for k in shape.key]
+        for row in expected.to_pylist():
+            key = [text_of(row[k], t) for k, t in zip(shape.key, types, strict=True)]
+            assert expired.get(name, *key, as_of=offset).values == other.get(name, *key, as_of=offset).values, told
+    return True
+
+
+def test_state_is_in_the_logs_own_types_and_says_when_each_row_was_last_changed(tmp_path: Path) -> None:
+    """An offset, a transaction and a time for each row, as the change itself had them."""
+    made = Histories(range(SEED, SEED + 5), HandLog(tmp_path / "log"))
+    made.write_round()
+    layout, asked = Layout(made.log.root), opened(made.log.root)
+    end = layout.segment_offsets()[0][1]
+    state = Keeping(asked, layout).keep(end)
+    assert states.opened(layout, end) == state
+    for name, entry in state.tables.items():
+        rows = states.rows(layout, state, name)
+        assert (rows.schema, rows.num_rows) == (entry.table.log_schema, entry.rows)
+        assert set(rows.column(OP).to_pylist()) <= {"r"}
+        offsets = rows.column(OFFSET).to_pylist()
+        if entry.table.key:
+            assert len(set(offsets)) == len(offsets)
+        assert all(offset <= end for offset in offsets)
+
+
+@pytest.mark.parametrize("name", ["state.json", "parquet"])
+def test_damaged_state_is_found(tmp_path: Path, name: str) -> None:
+    log = HandLog(tmp_path / "log")
+    orders = make_table("orders", id="int64", v="string")
+    log.state(orders)
+    log.segment([(orders, "c", {"id": n, "v": "a"}) for n in range(3)])
+    log.segment([(orders, "c", {"id": 9, "v": "b"})])
+    log.segment([(orders, "c", {"id": 10, "v": "b"})])
+    layout = Layout(log.root)
+    end = layout.segment_offsets()[0][1]
+    Keeping(opened(log.root), layout).keep(end)
+    Retention(layout).expire(Rule(last_offset_max=end, before_cut=3))
+    assert opened(log.root).get("public.orders", 1).values == {"id": 1, "v": "a"}
+    path = next(p for p in states.folder_of(layout, end).iterdir() if p.name.endswith(name))
+    path.write_bytes(path.read_bytes()[:-3])
+    with pytest.raises(Exception, match=r"(?s)reading the state .*: it is damaged.*cdcflow table backfill TABLE"):
+        opened(log.root).get("public.orders", 1)
