@@ -27,8 +27,9 @@ from cdcflow.query.consumers import Consumers
 from cdcflow.query.consuming import Batch
 from cdcflow.query.cursors import Cursor, Definition, State
 from cdcflow.sinks import consumers as kept
-from cdcflow.sinks.expiring import Expiring, Policy
+from cdcflow.sinks.expiring import Expiring, Policy, left_behind
 from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.keeping import Keeping
 from cdcflow.sinks.maintenance import Busy
 from cdcflow.sinks.retention import Retention, Rule
 from cdcflow.testing.sinks import ORDERS as SINK_ORDERS
@@ -432,3 +433,17 @@ def _elsewhere() -> CdcflowError:
 
 def _kept(asked: Any, named: Any) -> kept.ConsumerFiles:
     return kept.ConsumerFiles(Path(named), asked._layout, f" --state {shlex.quote(str(named))}")
+
+
+def test_state_that_the_log_keeps_is_enough_for_a_backfill(log: HandLog) -> None:
+    """A log of a week has the rows of tables that were read a year ago, where it keeps its state at what expired."""
+    write(log, 7)
+    write(log, 8)
+    write(log, 9)
+    layout = Layout(log.root)
+    Keeping(cdcflow.open(log.root), layout).keep(7)
+    assert consumers(log).create(Definition("before", (NAME,))).is_in_backfill
+    Retention(layout, grace_s=0).expire(Rule(before_cut=3))
+    assert ids(read(log, tables=[NAME])) == [1, 2, 3, 4, 7, 8, 9]
+    assert left_behind(layout) == []
+    assert ids(read(log, "before")) == [1, 2, 3, 4, 7, 8, 9]
