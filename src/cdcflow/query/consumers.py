@@ -93,6 +93,7 @@ class Consumers:
         def found() -> State:
             state = self._states.read(name)
             if state is not None:
+                self._check_log(state)
                 self._check_same(state, definition)
                 return state
             if definition is None:
@@ -103,6 +104,7 @@ class Consumers:
 
     def drop(self, name: str) -> None:
         """Remove a consumer. Its cursor is gone with it."""
+        Definition(name).check()
         with self._states.lease(name):
             if self._states.read(name) is None:
                 raise self.unknown(name)
@@ -165,7 +167,7 @@ class Consumers:
     def _made(self, definition: Definition, start: AsOf) -> State:
         definition.check()
         self._tables(definition)
-        log_id = self._log._layout.log_file().log_id
+        log_id = self._states.log_id
         begins = Cursor(log_id, definition.name, 0, 0)
         state = self.begun(State(definition, log_id, 0, None, begins), start)
         self._states.write(state)
@@ -190,6 +192,15 @@ class Consumers:
                     runbook="table-not-found",
                 )
         return [known[name] for name in definition.tables if name in known]
+
+    def _check_log(self, state: State) -> None:
+        if state.log_id != self._states.log_id:
+            raise ConfigurationError(
+                f"reading consumer {state.name}: it is a consumer of another log than {self._log.name}",
+                remedy=f"read that log; or `cdcflow consumer drop {state.name}{self._states.options}`, and create it"
+                " anew for this one",
+                runbook="other-log",
+            )
 
     def _check_same(self, state: State, definition: Definition | None) -> None:
         given = () if definition is None else (definition.tables, definition.ops)

@@ -36,6 +36,11 @@ class States(Protocol):
         """What a command needs besides the consumer's name, with a blank before it; "" where it finds it."""
         ...
 
+    @property
+    def log_id(self) -> str:
+        """The id of the log that is read."""
+        ...
+
     def names(self) -> Sequence[str]: ...
     def read(self, name: str) -> State | None: ...
     def write(self, state: State) -> None: ...
@@ -247,7 +252,7 @@ class Consumer:
             for batch in self._part(known, part, place, at, ended):
                 idle.begin()
                 yield batch
-            if self._handed == self.state.committed:  # the part was empty, or all of it is committed
+            if self._handed == self.state.committed != ended:  # the part was empty, or what is left of it
                 self._handed = ended
                 self._keep(replace(self.state, committed=ended))
 

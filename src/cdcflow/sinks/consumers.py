@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -27,17 +27,30 @@ FOLDER = "consumers"
 
 
 class ConsumerFiles:
-    """Implements `cdcflow.query.consuming.States`. `options`: what a command needs to find the folder."""
+    """Implements `cdcflow.query.consuming.States`. `options`: what a command needs to find the folder; `log_id`: gives
+    the log's id where its layout does not (None)."""
 
-    def __init__(self, folder: Path, layout: Layout, options: str = "", layer: FileLayer = OS_LAYER) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        layout: Layout,
+        options: str = "",
+        log_id: Callable[[], str] | None = None,
+        layer: FileLayer = OS_LAYER,
+    ) -> None:
         self._folder = folder
         self._layout = layout
         self._options = options
+        self._log_id = log_id
         self._layer = layer
 
     @property
     def options(self) -> str:
         return self._options
+
+    @property
+    def log_id(self) -> str:
+        return self._layout.log_file().log_id if self._log_id is None else self._log_id()
 
     def names(self) -> Sequence[str]:
         return sorted(path.stem for path in self._folder.glob("*.json"))

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cdcflow.changelog.folder import FolderReader
 from cdcflow.changelog.layout import Layout
-from cdcflow.config import Config, FileLog, load
+from cdcflow.config import Config, FileLog, KafkaLog, load
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.ports import LogReader
 from cdcflow.sinks.consumers import FOLDER, ConsumerFiles, states
-from cdcflow.wiring.logs import log_layout, log_reader, sealed_layout
+from cdcflow.wiring.logs import log_id, log_layout, log_reader, sealed_layout
 
 if TYPE_CHECKING:
     from cdcflow.query.consuming import States
@@ -32,27 +34,36 @@ def opened(log: Config | Path | str, files_max: int | None = None) -> ChangeLog:
     from cdcflow import local
     from cdcflow.query.log import ChangeLog
 
-    reader, layout, kept = _parts(log)
+    reader, layout, place = _parts(log)
     if not reader.exists():
         raise ConfigurationError(
             f"there is no change log at {reader.name}",
             remedy="start `cdcflow run` first, or name the log's folder, its s3:// URL or the settings file",
             runbook="no-log",
         )
-    return ChangeLog(reader, layout, local.current_rows, files_max, partial(_states, layout, kept))
+    return ChangeLog(reader, layout, local.current_rows, files_max, partial(_states, layout, place))
 
 
-def _parts(log: Config | Path | str) -> tuple[LogReader, Layout, Path | None]:
-    """The log's reader, its layout, and the folder in which its consumers are kept (None: there is none here)."""
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The folder in which a log's consumers are kept (None: there is none here), and what gives the log's id where its
+    layout does not (None)."""
+
+    folder: Path | None = None
+    log_id: Callable[[], str] | None = None
+
+
+def _parts(log: Config | Path | str) -> tuple[LogReader, Layout, _Place]:
     if isinstance(log, str) and log.startswith("s3://"):
         layout = log_layout(FileLog.model_validate({"objects": {"url": log}}))
-        return FolderReader(layout), layout, None
+        return FolderReader(layout), layout, _Place()
     if isinstance(log, Path | str):
         path = Path(log)
         if path.suffix not in SETTINGS:
-            return FolderReader(path), Layout(path), path / FOLDER
+            return FolderReader(path), Layout(path), _Place(path / FOLDER)
         log = load(path)
-    return log_reader(log), sealed_layout(log), consumers_folder(log)
+    place = _Place(consumers_folder(log), partial(log_id, log) if isinstance(log.log, KafkaLog) else None)
+    return log_reader(log), sealed_layout(log), place
 
 
 def consumers_folder(config: Config) -> Path | None:
@@ -62,15 +73,15 @@ def consumers_folder(config: Config) -> Path | None:
     return config.log.folder / FOLDER
 
 
-def _states(layout: Layout, kept: Path | None, named: Path | str | None) -> States:
+def _states(layout: Layout, place: _Place, named: Path | str | None) -> States:
     if named is not None:
-        return ConsumerFiles(Path(named), layout, f" --state {shlex.quote(str(named))}")
-    if kept is None or not kept.parent.exists():
+        return ConsumerFiles(Path(named), layout, f" --state {shlex.quote(str(named))}", place.log_id)
+    if place.folder is None:
         raise ConfigurationError(
             f"looking for consumers of {layout.name}: the log has no folder on this machine to keep them in",
             remedy="name a folder for them: --state ./consumers (in Python state=...)",
         )
-    return ConsumerFiles(kept, layout)
+    return ConsumerFiles(place.folder, layout, "", place.log_id)
 
 
 def consumers_status(config: Config, durable_offset: object) -> dict[str, Any]:

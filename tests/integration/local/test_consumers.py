@@ -246,12 +246,12 @@ def test_reader_that_commits_what_it_has_processed_misses_nothing(seed: int, tmp
 
 
 def _cursor_too_far(patch: pytest.MonkeyPatch) -> None:
-    right = consuming.pieces
+    right = batching.pieces
     patch.setattr(consuming, "pieces", lambda *given: (replace(p, last=p.last + 1) for p in right(*given)))
 
 
 def _cursor_too_early(patch: pytest.MonkeyPatch) -> None:
-    right = consuming.pieces
+    right = batching.pieces
     patch.setattr(consuming, "pieces", lambda *given: (replace(p, last=p.last - 1) for p in right(*given)))
 
 
@@ -283,7 +283,7 @@ def _expiry_behind_the_backfill(patch: pytest.MonkeyPatch) -> None:
 
 
 def _transactions_cut(patch: pytest.MonkeyPatch) -> None:
-    right = consuming.pieces
+    right = batching.pieces
     patch.setattr(consuming, "pieces", lambda *given: (replace(p, ends_transaction=True) for p in right(*given)))
 
 

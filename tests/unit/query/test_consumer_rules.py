@@ -270,6 +270,18 @@ def test_cursor_of_something_else_is_refused(log: HandLog, change: dict[str, Any
             consumer.commit(given)
 
 
+def test_consumer_of_another_log_is_refused(log: HandLog, tmp_path: Path) -> None:
+    """Its offsets mean other rows there."""
+    other = HandLog(tmp_path / "other", "log-b", has_transactions=True)
+    other.state(ORDERS)
+    other.segment([(ORDERS, "r", {"id": 9, "v": "a", "_txn": 1})])
+    read(log, state="kept")
+    with pytest.raises(ConfigurationError, match="a consumer of another log") as told:
+        read(other, state="kept")
+    follow(told.value.remedy, other)
+    assert ids(read(other, state="kept")) == [9]
+
+
 @pytest.mark.parametrize("text", ["", "4711", "x y", "WzFd", str(Cursor("a", "b", 1, 2))[:-3]])
 def test_text_that_is_no_cursor_is_refused(log: HandLog, text: str) -> None:
     with cdcflow.open(log.root).consumer("shop", [NAME]) as consumer, pytest.raises(ConfigurationError, match="cursor"):
@@ -394,6 +406,8 @@ def test_name_that_is_none_leads_nowhere(log: HandLog) -> None:
             consumers(log).create(Definition(name))
         with pytest.raises(ConfigurationError, match="naming a consumer"), consumers(log).open(name):
             pass
+        with pytest.raises(ConfigurationError, match="naming a consumer"):
+            consumers(log).drop(name)
 
 
 def test_consumer_keeps_its_definition(log: HandLog) -> None:
