@@ -11,7 +11,7 @@ the past, and what is not sealed yet.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import IO
@@ -19,14 +19,20 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from cdcflow.changelog import states
 from cdcflow.changelog.layout import Bounds, Layout
 from cdcflow.changelog.parquet import Parquet
 from cdcflow.changelog.reader import LogRows
 from cdcflow.changelog.rows import Shape
 from cdcflow.changelog.sealing import Tally, file_name
 from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile
-from cdcflow.model.position import Checkpoint, Offset
-from cdcflow.model.table import Table
+from cdcflow.changelog.states import State
+from cdcflow.model.change import TRUNCATE
+from cdcflow.model.position import Checkpoint, Offset, Position
+from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION, Table
+
+BASE_VERSION = 1_000_000
+"""What the file of a state's rows calls its shape's number, which no log has."""
 
 
 def ending(
@@ -51,7 +57,8 @@ def ending(
         found.schemas.write_bytes(schemas)
     log_id = layout.log_file().log_id
     if base:
-        _made(found, log_id, 1, replace(checkpoint, next_offset=Offset(floor), cut=1), iter(base))
+        before = replace(checkpoint, next_offset=Offset(floor), cut=1)
+        _made(found, log_id, 1, before, map(_never_nothing(floor - 1), base))
     for bounds in segments:
         _linked(layout, found, bounds)
     if begins < checkpoint.next_offset:
@@ -60,6 +67,44 @@ def ending(
         segment, _ = layout.manifest(*segments[-1])
         _write(found, replace(segment, checkpoint=json.loads(checkpoint.to_json())))
     return found
+
+
+def behind(layout: Layout, state: State, room: Path) -> Layout:
+    """A log in `room` that begins with a state of another one, as if a backfill had read its rows, and goes on with the
+    segments behind it."""
+    found = Layout(room, layout.store)
+    found.segments.mkdir(parents=True)
+    found.log_json.write_text(replace(layout.log_file(), first_offset=1).to_json())
+    if (schemas := layout.schemas_json()) is not None:
+        found.schemas.write_bytes(schemas)
+    tables = {name: entry.backfill for name, entry in state.tables.items()}
+    checkpoint = Checkpoint(
+        None if state.position is None else Position(state.position),
+        Offset(state.offset + 1),
+        1,
+        state.cut,
+        state.commit_clock,
+        progress={"version": 1, "tables": tables},
+    )
+    rows = ((entry.table, BASE_VERSION, states.rows(layout, state, name)) for name, entry in state.tables.items())
+    _made(found, state.log_id, 1, checkpoint, map(_never_nothing(state.offset), rows))
+    for bounds in layout.segment_offsets():
+        if bounds[0] > state.offset:
+            _linked(layout, found, bounds)
+    return found
+
+
+def _never_nothing(offset: int) -> Callable[[LogRows], LogRows]:
+    """Of a table that has no row a truncate at an offset: so the log knows what it is like."""
+
+    def some(part: LogRows) -> LogRows:
+        table, version, rows = part
+        if not rows.num_rows:
+            emptied = {OFFSET: offset, TRANSACTION: 0, COMMIT_TS: 0, OP: TRUNCATE}
+            rows = pa.Table.from_pylist([emptied], table.log_schema)
+        return table, version, rows
+
+    return some
 
 
 def _linked(layout: Layout, found: Layout, bounds: Bounds) -> None:
@@ -138,4 +183,4 @@ def _no_transactions(room: Path) -> SegmentFile:
     return SegmentFile(name, 0, (room / name).stat().st_size, "")
 
 
-__all__ = ["ending"]
+__all__ = ["BASE_VERSION", "behind", "ending"]

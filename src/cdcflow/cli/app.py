@@ -28,6 +28,7 @@ COMMANDS = {
         "cdcflow.cli.explain:explain",
         "Say what a table holds, and where values came from.",
     ),
+    "rebuild": ("cdcflow.cli.rebuild:rebuild", "Make all tables anew from the log alone."),
     "upkeep": ("cdcflow.cli.upkeep:upkeep", "Expire old cuts, and keep the tables' files in order."),
     "publish": ("cdcflow.cli.publish:publish", "Publish changes to Kafka, one topic per table."),
     "get": ("cdcflow.cli.ask:get", "Print a row as it is, or was at a moment."),

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from cdcflow.interleave.progress import CommandRecord
     from cdcflow.model.table import Table, TableId
     from cdcflow.ports import LogReader
+    from cdcflow.sinks.retention import Rule
 
 app = typer.Typer(no_args_is_help=True, help="Inspect the change log, and maintain it.")
 FOLLOW_EVERY_S = 0.5
@@ -214,6 +215,9 @@ def expire(
         str | None, typer.Option(help="The oldest segments while all together are larger than this.")
     ] = None,
     before_cut: Annotated[int | None, typer.Option(help="Segments that end before this cut.")] = None,
+    state: Annotated[
+        bool, typer.Option("--state", help="First keep every table's rows, as they are at the end of what goes.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Remove the oldest segments for good.
@@ -225,6 +229,7 @@ def expire(
             "expiring segments: no limit is given", remedy="give --older-than, --bytes-max or --before-cut"
         )
     from cdcflow import wiring
+    from cdcflow.sinks import states
     from cdcflow.sinks.expiring import left_behind
     from cdcflow.sinks.retention import GRACE_S, Rule
 
@@ -234,7 +239,11 @@ def expire(
     clock = None if older_than is None else int((time.time() - seconds(older_than)) * 1e6)
     rule = Rule(before_cut, clock, None if bytes_max is None else byte_count(bytes_max))
     left = retention.sweep()
+    if state:
+        rule = _with_state(config, rule)
     gone = retention.expire(rule)
+    if state and gone:
+        states.tidy(wiring.sealed_layout(load(config)))
     if json:
         finished = [{"first": first, "last": last, "bytes": None, "interrupted": True} for first, last in left]
         expired = [{"first": s.first_offset, "last": s.last_offset, "bytes": s.size} for s in gone]
@@ -252,6 +261,31 @@ def expire(
     typer.echo(f"{len(gone)} segments ({size}) are gone; the log begins at offset {gone[-1].last_offset + 1}")
     for name in left_behind(wiring.sealed_layout(settings)):
         typer.echo(f"consumer {name} had not read all of them: `cdcflow consumer restart {name}`")
+
+
+def _with_state(config: Path, rule: Rule) -> Rule:
+    """Keep the tables' rows at the end of what a rule lets go; the rule for just that.
+
+    Raises:
+        ConfigurationError: not all of them are known there.
+    """
+    from cdcflow import wiring
+    from cdcflow.changelog.reader import list_segments
+    from cdcflow.sinks.retention import expiring
+
+    settings = load(config)
+    due = expiring(list_segments(wiring.sealed_layout(settings)), rule)
+    if not due:
+        return rule
+    end = due[-1].last_offset
+    if lacking := wiring.keeping(settings).kept(end):
+        raise ConfigurationError(
+            f"expiring segments up to offset {end}: not all tables can be kept. {lacking}",
+            remedy="expire less (--before-cut), wait until the tables are read, or leave out --state and have these"
+            " tables read again with `cdcflow backfill TABLE`",
+            runbook="log-expired",
+        )
+    return replace(rule, last_offset_max=end)
 
 
 @app.command()

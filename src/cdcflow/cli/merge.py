@@ -38,7 +38,7 @@ def merge(
     merged = _leaving_word(settings, _traced(settings, _merging(settings)))
     if pause_s is None:
         report = merged()
-        _tell(report, json)
+        tell(report, json=json)
         if any(table.left_out is not None for table in report.tables):
             raise typer.Exit(failure.FINDINGS)
     else:
@@ -73,7 +73,7 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
             # Asked for anew each time: a secret may have changed.
             place = wiring.warehouse(settings)
             return from_kafka(
-                spark, wiring.tier(settings), place, table_format=chosen.format, watch=_show, policies=policies
+                spark, wiring.tier(settings), place, table_format=chosen.format, watch=say_progress, policies=policies
             )
 
         return _with_upkeep(settings, sealed_first, wiring.engines(settings, spark))
@@ -85,7 +85,7 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
 
     def once() -> MergeReport:
         layout = wiring.merge_layout(log, master)
-        return from_files(engines, layout, wiring.warehouse(settings), watch=_show, policies=policies)
+        return from_files(engines, layout, wiring.warehouse(settings), watch=say_progress, policies=policies)
 
     return _with_upkeep(settings, once, engines)
 
@@ -112,7 +112,8 @@ def _say(text: str) -> None:
         typer.echo(text, err=True)
 
 
-def _show(progress: Progress) -> None:
+def say_progress(progress: Progress) -> None:
+    """How far a merge is, for who looks on in a terminal."""
     step = f", step {progress.step}" if progress.step > 1 else ""
     _say(f"merging {progress.table} ({progress.number} of {progress.tables} tables{step})")
 
@@ -165,12 +166,13 @@ def _traced(settings: Config, merged: Callable[[], MergeReport]) -> Callable[[],
 def _merge_and_tell(merged: Callable[[], MergeReport], json: bool) -> None:
     """Once of many times."""
     try:
-        _tell(merged(), json)
+        tell(merged(), json=json)
     except SinkUnavailable as error:
         typer.echo(f"merge put off: {str(error).splitlines()[0]}", err=True)
 
 
-def _tell(report: MergeReport, json: bool) -> None:
+def tell(report: MergeReport, *, json: bool = False) -> None:
+    """What a merge did, in words."""
     if json:
         output.print_json(plain(report))
         return

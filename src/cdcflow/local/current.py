@@ -23,9 +23,6 @@ from cdcflow.verify.asking import Place, asked
 from cdcflow.verify.port import NotComparable
 from cdcflow.warehouse.paths import Warehouse
 
-BASE_VERSION = 1_000_000
-"""What the file of a base calls its shape's number, which no log has."""
-
 
 class LocalCurrent:
     """Implements `cdcflow.query.log.CurrentRows`."""
@@ -44,7 +41,7 @@ class LocalCurrent:
         kept = [bounds for bounds in there if bounds[1] >= floor and bounds[1] <= offset]
         begins = kept[-1][1] + 1 if kept else floor
         rows = log.read_rows(begins, offset, (table,)) if begins <= offset else iter(())
-        front = [] if base is None else [(base[0], BASE_VERSION, base[1])]
+        front = [] if base is None else [(base[0], upto.BASE_VERSION, base[1])]
         with tempfile.TemporaryDirectory(prefix="cdcflow-current-") as room:
             ended = upto.ending(layout, kept, rows, begins, checkpoint, Path(room) / "log", front, floor)
             return _rows(ended, table, Path(room) / "tables")

@@ -164,10 +164,14 @@ class ChangeLog:
         return moments.offset_before(self._layout, clock + 1, tail)
 
     def tables(self) -> dict[str, Table]:
-        """Every table of which the log has rows, by name, in its newest shape."""
+        """Every table of which the log has rows, or keeps some from before, by name, in its newest shape."""
         last = self.now().offset
-        shapes = {table: self._rows.shape_at(table, last) for table in self._rows.shapes()}
-        return {str(table): shape for table, shape in sorted(shapes.items()) if shape is not None}
+        found: dict[str, Table] = {}
+        for table in sorted(self._rows.shapes()):
+            shape = self._rows.shape_at(table, last) or self._kept_shape(table, last)
+            if shape is not None:
+                found[str(table)] = shape
+        return found
 
     def changes(self, table: str | None = None, *, first: int = 1, last: int | None = None) -> Iterator[LogRows]:
         """The log's rows (of one table) from one offset to another, both inclusive (None: up to the newest cut), as
@@ -362,11 +366,7 @@ class ChangeLog:
         return self._whole(id_, standing, moment)
 
     def _whole(self, table: TableId, standing: _Standing, moment: Moment) -> pa.Table:
-        entry = standing.entry
-        if standing.state is not None:
-            # Where all rows had gone, only this says what the table was like.
-            entry = {**entry, "shape": standing.state.tables[str(table)].table.to_text()}
-        progress = {"tables": {str(table): entry}}
+        progress = {"tables": {str(table): standing.entry}}
         clock = 0 if moment.commit_clock is None else moment.commit_clock
         position = None if moment.position is None else Position(moment.position)
         checkpoint = Checkpoint(position, Offset(moment.offset + 1), 1, moment.offset + 1, clock, progress=progress)
@@ -465,15 +465,19 @@ class ChangeLog:
         """All shapes that the table has had, oldest first, and the one at an offset."""
         known = self._rows.shapes()[table]
         shapes = [known[number] for number in sorted(known)]
-        shape = self._rows.shape_at(table, offset)
-        if shape is None and (kept := self._state(table, self._first_offset(), offset)) is not None:
-            shape = kept.tables[str(table)].table
+        shape = self._rows.shape_at(table, offset) or self._kept_shape(table, offset)
+        if shape is None and self._first_offset() > 1:
+            shape = shapes[-1]  # its rows have expired
         if shape is None:
             raise ConfigurationError(
                 f"reading {table} of {self.name} at offset {offset}: the log has no row of it up to there",
                 remedy="name a later moment, or none",
             )
         return shapes, shape
+
+    def _kept_shape(self, table: TableId, offset: int) -> Table | None:
+        kept = self._state(table, self._first_offset(), offset)
+        return None if kept is None else kept.tables[str(table)].table
 
     def _first_offset(self) -> int:
         segments = self._rows.segments

@@ -3,6 +3,7 @@
 oldest ──segment──segment──segment──│──segment──▶        │ the offset that the slowest reader has come to
          └ older than age, or more than bytes ┘
          └─────────── expire ─────┘
+                                  └ state: every table's rows at its end are kept first, where that is wanted
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
-from cdcflow.changelog import notes, states
+from cdcflow.changelog import notes
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import list_segments
+from cdcflow.changelog.states import listed
 from cdcflow.errors import CdcflowError
-from cdcflow.sinks import consumers
+from cdcflow.sinks import consumers, states
+from cdcflow.sinks.keeping import Keeping
 from cdcflow.sinks.retention import GRACE_S, PATIENCE_S, RemoteStore, Retention, Rule, expiring
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
@@ -51,13 +54,16 @@ class Expiring:
         *,
         every_s: float,
         remote: RemoteStore | None = None,
+        keeping: Callable[[], Keeping] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        """`keeping`: makes what keeps the tables' rows before segments expire; None: they are not kept."""
         self._layout = layout
         self._policy = policy
         self._tell = on_event
         self._every_s = every_s
         self._remote = remote
+        self._keeping = keeping
         self._clock = clock
         self._said = ""
         self._closing = threading.Event()
@@ -88,18 +94,30 @@ class Expiring:
         offset, reason = self._floor()
         due = expiring(list_segments(self._layout), rule)
         held = [segment for segment in due if offset is not None and segment.last_offset > offset]
-        if len(held) < len(due):
+        going = due[: len(due) - len(held)]
+        if going and (lacking := self._keep(going[-1].last_offset)):
+            held, going, reason = due, [], lacking
+        if going:
             retention = Retention(self._layout, self._remote, grace_s=GRACE_S, wait=self._patience())
-            gone = retention.expire(replace(rule, last_offset_max=offset))
+            gone = retention.expire(replace(rule, last_offset_max=going[-1].last_offset))
             if gone:
                 size = sum(segment.size for segment in gone)
                 told = {"segments": len(gone), "bytes": size, "first_offset": gone[-1].last_offset + 1}
                 behind = left_behind(self._layout)
                 self._tell("log expired", {**told, "consumers_behind": ", ".join(behind)} if behind else told)
+            if self._keeping is not None:
+                states.tidy(self._layout)
         if held:
             self._say("retention waits", f"{len(held)} segments are due and kept: {reason}")
         else:
             self._said = ""
+
+    def _keep(self, offset: int) -> str:
+        """Keep the tables' rows of an offset; why that cannot be done yet, "": it is done, or not wanted."""
+        if self._keeping is None:
+            return ""
+        lacking = self._keeping().kept(offset)
+        return f"log.retention.state cannot keep all tables. {lacking}" if lacking else ""
 
     def _floor(self) -> tuple[int | None, str]:
         """The last offset that may go (None: any), and why it is no later one."""
@@ -130,7 +148,7 @@ class Expiring:
 def left_behind(layout: Layout) -> list[str]:
     """The consumers that need what has expired, by name."""
     begins = layout.log_file().first_offset
-    has_state = begins - 1 in states.listed(layout)
+    has_state = begins - 1 in listed(layout)
     found = consumers.states(layout.root / consumers.FOLDER)
     return [one.name for one in found if one.has_lost(begins, has_state=has_state)]
 

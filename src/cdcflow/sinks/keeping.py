@@ -25,6 +25,14 @@ class Keeping:
         self._layer = layer
         self.left_out: dict[str, str] = {}
 
+    def kept(self, offset: int) -> str:
+        """Write the state at an offset if it has every table; why it cannot be written, "": it is there."""
+        lacking = self.why_not(offset)
+        if not lacking:
+            self.keep(offset)
+            lacking = self.left_out
+        return "; ".join(f"{name}: {why}" for name, why in sorted(lacking.items()))
+
     def why_not(self, offset: int) -> dict[str, str]:
         """The tables of which a state at an offset would lack rows, and why."""
         return {name: why for name in self._asked.tables() if (why := self._asked.lacks(name, offset))}

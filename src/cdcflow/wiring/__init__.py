@@ -22,6 +22,7 @@ from cdcflow.wiring.logs import (
     expiring,
     history_layout,
     indexing,
+    keeping,
     log_id,
     log_layout,
     log_reader,
@@ -33,6 +34,7 @@ from cdcflow.wiring.logs import (
 )
 from cdcflow.wiring.opening import consumers_status, opened
 from cdcflow.wiring.planning import log_growth, planned
+from cdcflow.wiring.rebuilding import rebuilt
 from cdcflow.wiring.verifying import verified
 from cdcflow.wiring.warehouses import engines, merge_layout, policies, reading_engine, tier, upkeep_policy, warehouse
 
@@ -60,6 +62,7 @@ __all__ = [
     "copy_log",
     "history_layout",
     "indexing",
+    "keeping",
     "log_id",
     "log_layout",
     "log_reader",
@@ -71,6 +74,7 @@ __all__ = [
     "topics",
     "log_growth",
     "planned",
+    "rebuilt",
     "engines",
     "merge_layout",
     "policies",

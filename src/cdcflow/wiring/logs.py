@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from cdcflow.changelog.folder import FolderReader
@@ -24,6 +25,7 @@ from cdcflow.sinks.uploading import Uploading
 if TYPE_CHECKING:  # who only captures need not load Kafka's library
     from cdcflow.sinks.kafka.copying import Copied
     from cdcflow.sinks.kafka.topics import Topics
+    from cdcflow.sinks.keeping import Keeping
     from cdcflow.sinks.objects.bucket import Bucket
     from cdcflow.sinks.objects.store import BucketStore
 
@@ -155,7 +157,22 @@ def expiring(config: Config, on_event: OnEvent) -> Expiring | None:
             from cdcflow.sinks.objects.remote import RemoteBucket
         remote = RemoteBucket(Bucket(log.objects))
     kept = Policy(policy.age, policy.bytes, keep_for, consumers)
-    return Expiring(log_layout(log), kept, on_event, every_s=policy.every, remote=remote)
+    keeper = partial(keeping, config) if policy.state else None
+    return Expiring(log_layout(log), kept, on_event, every_s=policy.every, remote=remote, keeping=keeper)
+
+
+def keeping(config: Config) -> Keeping:
+    """What keeps the rows of the configured log's tables before its segments expire.
+
+    Raises:
+        ConfigurationError: what it needs is not installed.
+    """
+    from cdcflow import local
+    from cdcflow.query.log import ChangeLog
+    from cdcflow.sinks.keeping import Keeping
+
+    layout = sealed_layout(config)
+    return Keeping(ChangeLog(log_reader(config), layout, local.current_rows), layout)
 
 
 def indexing(config: Config, on_event: OnEvent) -> IndexingBeside | None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
+from dyinglayer import DyingLayer, Killed
 
 from cdcflow.changelog import indexing
 from cdcflow.changelog.indexing import KeyIndex
@@ -17,7 +16,6 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.indexing import Indexing
-from cdcflow.sinks.layer import OsLayer
 from cdcflow.sinks.maintenance import Busy, held
 from cdcflow.sinks.retention import Retention, Rule
 from cdcflow.testing.sinks import ORDERS, Writer, orders
@@ -156,32 +154,6 @@ def test_index_of_another_log_counts_for_nothing(grown: GrowingLog, tmp_path: Pa
     assert Indexing(grown.layout).step() == 2
     assert places(grown.layout, NOBODY) == []
     assert_right(grown)
-
-
-class Killed(BaseException):
-    """The process is gone."""
-
-
-class DyingLayer(OsLayer):
-    """Files of a process that is killed before its so manyth act."""
-
-    def __init__(self, acts: int) -> None:
-        self.left = acts
-
-    def __getattribute__(self, name: str) -> Any:
-        found = super().__getattribute__(name)
-        if name not in ("create", "open", "write", "truncate", "fsync", "fsync_dir", "rename", "unlink", "mkdir"):
-            return found
-        return self._dying(found)
-
-    def _dying(self, act: Callable[..., Any]) -> Callable[..., Any]:
-        def done(*given: Any) -> Any:
-            if not self.left:
-                raise Killed
-            self.left -= 1
-            return act(*given)
-
-        return done
 
 
 @pytest.mark.parametrize(("at_once", "most"), [(1, 50), (9, 10)])

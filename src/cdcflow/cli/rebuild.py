@@ -1,0 +1,41 @@
+"""`cdcflow rebuild`: tables made anew from the log alone."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from cdcflow.cli import failure, output
+from cdcflow.cli.merge import plain, say_progress, tell
+from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
+from cdcflow.config import load
+
+
+def rebuild(
+    into: Annotated[
+        str | None,
+        typer.Option("--into", help="The new warehouse: a folder, or a URL that merge.warehouse may be."),
+    ] = None,
+    config: ConfigPath = DEFAULT_CONFIG,
+    json: Json = False,
+) -> None:
+    """Make every table anew from the log alone, into a warehouse that has nothing yet.
+
+    The database is not asked, and no daemon need run. Exits with 1 when a table was left out.
+    """
+    from cdcflow import wiring
+    from cdcflow.cli.events import leave_interrupts_out, send_structlog_to
+
+    send_structlog_to(sys.stderr)  # stdout is for the report
+    leave_interrupts_out()
+    report = wiring.rebuilt(load(config), into, say_progress)
+    if json:
+        output.print_json(plain(report))
+    else:
+        tell(report)
+        if into is not None:
+            typer.echo(f"set merge.warehouse to {into}, and `cdcflow merge` goes on with these tables")
+    if any(table.left_out is not None for table in report.tables):
+        raise typer.Exit(failure.FINDINGS)

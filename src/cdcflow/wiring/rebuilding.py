@@ -1,0 +1,78 @@
+"""Tables made anew from the log alone: from its beginning, or from what it keeps of before and what came since."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cdcflow.changelog import states, upto
+from cdcflow.changelog.layout import Layout
+from cdcflow.config import Config
+from cdcflow.errors import ConfigurationError
+from cdcflow.wiring.logs import log_reader, sealed_layout
+from cdcflow.wiring.warehouses import engines, policies, warehouse
+
+if TYPE_CHECKING:
+    from cdcflow.warehouse.reports import MergeReport, Progress
+
+
+def rebuilt(config: Config, into: str | None, watch: Callable[[Progress], None]) -> MergeReport:
+    """Merge all that the log has into a warehouse that has nothing yet (`into`; None: the configured one). Neither the
+    source nor a daemon is asked.
+
+    Raises:
+        ConfigurationError: there is no log; the warehouse has tables; or a table is to keep what has expired.
+    """
+    from cdcflow.warehouse.job import merge
+
+    chosen = config if into is None else _into(config, into)
+    reader = log_reader(chosen)
+    if not reader.exists():
+        raise ConfigurationError(
+            f"there is no change log at {reader.name}",
+            remedy="correct `log` in the settings",
+            runbook="no-log",
+        )
+    engine, place = engines(chosen), warehouse(chosen)
+    if engine.first.cuts().newest() is not None:
+        raise ConfigurationError(
+            f"making the tables of {place} anew: it has tables",
+            remedy="name a new warehouse with --into, or move that one away",
+            runbook="warehouse-not-empty",
+        )
+    with _whole(sealed_layout(chosen)) as (layout, state):
+        if state is not None:
+            _check_modes(chosen, state)
+        return merge(engine, layout, place, watch=watch, policies=policies(chosen))
+
+
+@contextmanager
+def _whole(layout: Layout) -> Iterator[tuple[Layout, states.State | None]]:
+    """The log as if nothing had expired, as far as that is known."""
+    begins = layout.log_file().first_offset
+    if begins - 1 not in states.listed(layout):
+        yield layout, None
+        return
+    state = states.opened(layout, begins - 1)
+    above = None if layout.store is None else layout.store.room
+    with tempfile.TemporaryDirectory(prefix="cdcflow-rebuild-", dir=above) as room:
+        yield upto.behind(layout, state, Path(room) / "log"), state
+
+
+def _check_modes(config: Config, state: states.State) -> None:
+    rules = policies(config)
+    if keeping := [name for name in sorted(state.tables) if rules.of(name).mode in ("history", "append")]:
+        raise ConfigurationError(
+            f"making tables anew from a log that begins with a state (offset {state.offset}): {', '.join(keeping)} have"
+            " a mode that keeps changes, and those before the state have expired",
+            remedy="give them mode current for this (merge.tables.each)",
+            runbook="log-expired",
+        )
+
+
+def _into(config: Config, into: str) -> Config:
+    place = into if "://" in into else Path(into)
+    return config.model_copy(update={"merge": config.merge.model_copy(update={"warehouse": place})})
