@@ -20,7 +20,7 @@ from cdcflow.merge.standing import ACTIVE
 from cdcflow.merge.standing import Backfill as Standing
 from cdcflow.model.change import READ
 from cdcflow.model.table import TableId
-from cdcflow.query.consuming import CURRENT, Consumer, NotWhole, States
+from cdcflow.query.consuming import CURRENT, Consumer, MadeRows, NotWhole, States
 from cdcflow.query.cursors import Backfill, Cursor, Definition, Part, State
 from cdcflow.query.log import AsOf, ChangeLog
 
@@ -45,6 +45,7 @@ class Consumers:
     def __init__(self, log: ChangeLog, states: States) -> None:
         self._log = log
         self._states = states
+        self._rows = MadeRows()
 
     def listed(self) -> list[Listed]:
         """All of them, by name."""
@@ -100,7 +101,11 @@ class Consumers:
                 raise self.unknown(name)
             return self._made(definition, start)
 
-        return Consumer(self._log, self._states, name, found, self.begun, wait=wait, batch_rows=batch_rows)
+        return Consumer(self._log, self._states, name, found, self.begun, self._rows, wait=wait, batch_rows=batch_rows)
+
+    def rest(self) -> None:
+        """Let go of the rows that are kept for the next turn of a backfill."""
+        self._rows.forget()
 
     def drop(self, name: str) -> None:
         """Remove a consumer. Its cursor is gone with it."""

@@ -104,6 +104,24 @@ class Batch:
         return str(self._end if rows >= self.rows.num_rows else self._after(rows))
 
 
+class MadeRows:
+    """The rows of the part of a backfill that were made last, for whoever reads them in several turns."""
+
+    def __init__(self) -> None:
+        self._key: object = None
+        self._rows: tuple[Table, pa.Table] | None = None
+
+    def of(self, key: object, make: Callable[[], tuple[Table, pa.Table]]) -> tuple[Table, pa.Table]:
+        """Those of a key, made now if they are not there."""
+        if self._rows is None or self._key != key:
+            self.forget()
+            self._key, self._rows = key, make()
+        return self._rows
+
+    def forget(self) -> None:
+        self._key, self._rows = None, None
+
+
 class Consumer:
     """One consumer, read by one process. A context manager; used outside of its block it does nothing."""
 
@@ -114,6 +132,7 @@ class Consumer:
         name: str,
         found: Callable[[], State],
         begun: Callable[[State, AsOf], State],
+        made: MadeRows,
         *,
         wait: float | None,
         batch_rows: int,
@@ -123,6 +142,7 @@ class Consumer:
         self._states = states
         self._found = found
         self._begun = begun
+        self._made = made
         self._wait = wait
         self._batch_rows = batch_rows
         self._state: State | None = None
@@ -188,6 +208,7 @@ class Consumer:
                     yield self._given(batch)
             elif cursor == state.committed:
                 at = max(at, state.quiet_to)
+            self._made.forget()
             for batch in self._changes(at, idle):
                 yield self._given(batch)
         except HistoryLost as error:
@@ -270,7 +291,8 @@ class Consumer:
         # What was known of it when the backfill began: a compacted segment may not say it any more.
         entry = {"state": "done", "generation": 1, "since": part.since}
         standing = _Standing(max(part.since, begins), True, entry, kept, ())
-        shape, rows = _rows_of(self._log, table, known, standing)
+        key = (at.log_id, table, known.offset, part.since)
+        shape, rows = self._made.of(key, lambda: _rows_of(self._log, table, known, standing))
         for begin in range(place, rows.num_rows, self._batch_rows):
             stop = min(begin + self._batch_rows, rows.num_rows)
             end = ended if stop == rows.num_rows else replace(at, place=stop)
@@ -405,4 +427,4 @@ def _cursor(text: AsOf) -> Cursor | None:
         return None
 
 
-__all__ = ["CURRENT", "Batch", "Consumer", "NotWhole", "States"]
+__all__ = ["CURRENT", "Batch", "Consumer", "MadeRows", "NotWhole", "States"]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
 from cdcflow.query.cursors import Definition
 
 if TYPE_CHECKING:  # a daemon that nobody asks for consumers need not load what reads them
@@ -24,15 +24,20 @@ TRANSACTION_ROWS_MAX = 10_000
 WAIT_MAX_S = 60.0
 SESSIONS_MAX = 16
 TURN_S = 30.0
+REST_AFTER_S = 60.0
 
 
 class ConsumerDoor:
-    """What HTTP asks of the consumers of a log. `opened` opens them anew. May be used from any thread."""
+    """What HTTP asks of the consumers of a log. `opened` gives them, for the door alone. May be used from any thread.
+
+    A table's rows are made once for all the polls of a backfill; they are let go of when nobody has polled for a while.
+    """
 
     def __init__(self, opened: Callable[[], Consumers]) -> None:
         self._opened = opened
         self._turn = threading.Lock()
         self._sessions: dict[str, Session] = {}
+        self._resting: threading.Timer | None = None
 
     def listed(self) -> list[dict[str, Any]]:
         """All of them, and how far each is."""
@@ -92,6 +97,19 @@ class ConsumerDoor:
     def _ended(self, session: Session) -> None:
         if self._sessions.get(session.name) is session:
             del self._sessions[session.name]
+        self._rest_later()
+
+    def _rest_later(self) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
+        self._resting = threading.Timer(REST_AFTER_S, self._rest)
+        self._resting.daemon = True
+        self._resting.start()
+
+    def _rest(self) -> None:
+        with suppress(CdcflowError), self._alone():
+            if not self._sessions:
+                self._opened().rest()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

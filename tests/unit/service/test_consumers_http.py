@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from mergehistories import make_table
 from tests.unit.service.test_http_api import JSON, OPERATE, READ, ask, token
 
 import cdcflow
+from cdcflow.query import consuming
 from cdcflow.service.access import Access
 from cdcflow.service.consumers import ConsumerDoor
 from cdcflow.service.http import HttpServer
@@ -41,7 +43,8 @@ def server(log: HandLog, monkeypatch: pytest.MonkeyPatch) -> Iterator[HttpServer
     monkeypatch.setenv("READ_TOKEN", READ)
     monkeypatch.setenv("OPERATE_TOKEN", OPERATE)
     tokens = [token("dashboard", "read", "READ_TOKEN"), token("ops", "operate", "OPERATE_TOKEN")]
-    door = ConsumerDoor(lambda: cdcflow.open(log.root).consumers())
+    opened = cdcflow.open(log.root).consumers()
+    door = ConsumerDoor(lambda: opened)
     made = HttpServer("127.0.0.1:0", dict, access=Access(tokens), consumers=door)
     made.start()
     yield made
@@ -82,6 +85,29 @@ def test_poll_gives_rows_then_changes_and_a_commit_moves_on(server: HttpServer, 
     assert (again["changes"], again["cursor"]) == ([], second["cursor"])
     listed = ask(server, "GET", "/api/v1/consumers", token=READ).json["consumers"]
     assert [(one["name"], one["state"], one["behind_rows"]) for one in listed] == [("shop", "changes", 1)]
+
+
+def test_rows_of_a_table_are_made_once_for_all_polls(
+    server: HttpServer, log: HandLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large table in answers of 500 rows must not be folded anew for each; nor be kept when nobody asks."""
+    made: list[object] = []
+    right = consuming._rows_of
+
+    def counted(*given: Any) -> Any:
+        made.append(given)
+        return right(*given)
+
+    monkeypatch.setattr(consuming, "_rows_of", counted)
+    monkeypatch.setattr("cdcflow.service.consumers.REST_AFTER_S", 0.2)
+    create(server)
+    first = polled(server, "?limit=1")
+    second = polled(server, f"?limit=1&after={first['cursor']}")
+    assert [c["values"]["id"] for one in (first, second) for c in one["changes"]] == [1, 2]
+    assert len(made) == 1
+    time.sleep(1.0)
+    polled(server)
+    assert len(made) == 2
 
 
 def test_answer_ends_where_a_transaction_ends(server: HttpServer, log: HandLog) -> None:
