@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdcflow.changelog.extents import TRIES_MAX
+from cdcflow.changelog.folder import FolderReader
 from cdcflow.changelog.indexing import KeyIndex
 from cdcflow.changelog.keyhash import hashes
 from cdcflow.changelog.layout import Bounds, Layout
@@ -131,11 +132,21 @@ class KeyRows:
         """Look what the log has now, for a new question: the checkpoint of its newest cut."""
         self._read_before = self.files_read
         written = following.written(self.layout)
+        if written is None and self._has_nothing_new():
+            return self._now.checkpoint
         if written is None or written != self._now.written:
             # First the checkpoint: what it covers is sealed, or in a journal, or both.
             checkpoint = self.log.newest_checkpoint()
             self._list(written, checkpoint)
         return self._now.checkpoint
+
+    def _has_nothing_new(self) -> bool:
+        """Of a log that is in a store alone: whether no segment came behind the newest one that is known. One request;
+        that older ones were compacted or expired is found where they are read."""
+        is_there_alone = isinstance(self.log, FolderReader) and self.layout.store is not None
+        if not is_there_alone or self.layout.is_home or not self._now.segments:
+            return False
+        return self.layout.segments_behind(self._now.sealed_to)[-1:] == [self._now.segments[-1]]
 
     def _list(self, written: object, checkpoint: Checkpoint) -> None:
         first = self.layout.log_file().first_offset if self.layout.exists() else 1

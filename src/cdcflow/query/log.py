@@ -254,7 +254,8 @@ class ChangeLog:
             ConfigurationError: the log has no such table, the table no key, a value is none of its column; or see
                 `moment`.
         """
-        id_, moment = self._named(table), self.moment(as_of)
+        moment = self.moment(as_of)
+        id_ = self._known(table)
         shapes, shape = self._shapes(id_, moment.offset)
         wanted = _key(id_, key)
         wanted.check(shape)
@@ -282,7 +283,8 @@ class ChangeLog:
         self, table: str, *key: object, as_of: AsOf = None, before: int | None = None, limit: int = 50
     ) -> History:
         """The changes of a row up to a moment, newest first. `before`: only those with a lower offset."""
-        id_, moment = self._named(table), self.moment(as_of)
+        moment = self.moment(as_of)
+        id_ = self._known(table)
         shapes, shape = self._shapes(id_, moment.offset)
         wanted = _key(id_, key)
         wanted.check(shape)
@@ -356,7 +358,8 @@ class ChangeLog:
         Raises:
             ConfigurationError, HistoryLost: see `moment`; or not all of its rows are in the log.
         """
-        id_, moment = self._named(table), self.moment(as_of)
+        moment = self.moment(as_of)
+        id_ = self._known(table)
         standing = self._standing(id_, moment.offset)
         if not standing.is_whole:
             raise ConfigurationError(
@@ -388,7 +391,8 @@ class ChangeLog:
         Raises: as `current`.
         """
         now = self.current(table, offset)
-        id_, moment = self._named(table), self.moment(offset)
+        moment = self.moment(offset)
+        id_ = self._known(table)
         standing = self._standing(id_, moment.offset)
         shapes, shape = self._shapes(id_, moment.offset)
         return shape, folded(now, self._since(id_, standing, moment.offset), shape, list(shapes))
@@ -425,7 +429,8 @@ class ChangeLog:
     def diff(self, table: str, first: AsOf, last: AsOf = None, limit: int = KEYS_MAX) -> Differences:
         """What is not the same of a table at two moments. At most `limit` of the keys that were changed in between are
         looked at, those with the newest changes."""
-        id_, before, after = self._named(table), self.moment(first), self.moment(last)
+        before, after = self.moment(first), self.moment(last)
+        id_ = self._known(table)
         if before.offset > after.offset:
             raise ConfigurationError(
                 f"comparing {table} at two moments: the first ({before.offset}) is the later one",
@@ -451,7 +456,12 @@ class ChangeLog:
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _named(self, name: str) -> TableId:
+        """The table of this name, as the log is now."""
         self._rows.refresh()
+        return self._known(name)
+
+    def _known(self, name: str) -> TableId:
+        """The same, as the log was looked at last."""
         known = {str(table): table for table in self._rows.shapes()}
         if name not in known:
             raise ConfigurationError(
@@ -466,13 +476,8 @@ class ChangeLog:
         known = self._rows.shapes()[table]
         shapes = [known[number] for number in sorted(known)]
         shape = self._rows.shape_at(table, offset) or self._kept_shape(table, offset)
-        if shape is None and self._first_offset() > 1:
-            shape = shapes[-1]  # its rows have expired
-        if shape is None:
-            raise ConfigurationError(
-                f"reading {table} of {self.name} at offset {offset}: the log has no row of it up to there",
-                remedy="name a later moment, or none",
-            )
+        if shape is None:  # its rows have expired, or come later
+            shape = shapes[-1 if self._first_offset() > 1 else 0]
         return shapes, shape
 
     def _kept_shape(self, table: TableId, offset: int) -> Table | None:

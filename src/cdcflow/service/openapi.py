@@ -43,6 +43,12 @@ _CHANGE: dict[str, Any] = {
         "before": {"type": "object", "additionalProperties": {"type": ["string", "null"]}},
     },
 }
+_LIMIT = {
+    "name": "limit",
+    "in": "query",
+    "description": "How many.",
+    "schema": {"type": "integer", "minimum": 1, "maximum": 500, "default": 50},
+}
 _VALUES = {
     "name": "values",
     "in": "query",
@@ -136,6 +142,25 @@ def _reading() -> dict[str, Any]:
         "/api/v1/history": _get("history", "Lag, speed and what the source keeps over the last hours."),
         "/api/v1/changes": _get("changes", "The last changes, newest first.", found, _change_parameters()),
         "/api/v1/row": _get("row", "A row as it is, or was at a moment, with its values.", row, _row_parameters()),
+        "/api/v1/row/history": _get(
+            "row_history",
+            "The changes of a row, newest first, with their values.",
+            parameters=[
+                *_row_parameters(),
+                _query("before", "Only changes with a lower offset.", {"type": "integer", "minimum": 1}),
+                _LIMIT,
+            ],
+        ),
+        "/api/v1/differences": _get(
+            "differences",
+            "The rows of a table that are not the same at two moments.",
+            parameters=[
+                {**_query("table", "As schema.table.", {"type": "string"}), "required": True},
+                {**_query("first", "The earlier moment, as for as_of.", {"type": "string"}), "required": True},
+                _query("last", "The later one; without it now.", {"type": "string"}),
+                _LIMIT,
+            ],
+        ),
         "/api/v1/transactions/{number}": _get(
             "transaction", "A transaction with its rows.", transaction, [number, _VALUES]
         ),
@@ -223,7 +248,7 @@ def _change_parameters() -> list[dict[str, Any]]:
         _query("table", "Only this one, as schema.table.", {"type": "string"}),
         _query("key", "Only the row with this key: repeat it for each key column, in their order.", key),
         _query("before", "Only changes with a lower offset.", {"type": "integer", "minimum": 1}),
-        _query("limit", "How many.", {"type": "integer", "minimum": 1, "maximum": 500, "default": 50}),
+        _LIMIT,
         _VALUES,
     ]
 

@@ -175,10 +175,29 @@ def _closed(doors: Doors) -> dict[str, Endpoint]:
 
     async def row(request: Request) -> Response:
         asked = request.query_params
-        if (table := asked.get("table")) is None:
-            raise HTTPException(400, "table is missing: name it as schema.table")
-        key = asked.getlist("key")
+        table, key = _named(request), asked.getlist("key")
         return _json(await run_in_threadpool(_explorer(doors).row, table, key, asked.get("as_of")))
+
+    async def row_history(request: Request) -> Response:
+        asked = request.query_params
+        found = await run_in_threadpool(
+            _explorer(doors).row_history,
+            _named(request),
+            asked.getlist("key"),
+            asked.get("as_of"),
+            _count(asked.get("before"), "before"),
+            _count(asked.get("limit"), "limit") or 50,
+        )
+        return _json(found)
+
+    async def differences(request: Request) -> Response:
+        asked = request.query_params
+        if (first := asked.get("first")) is None:
+            raise HTTPException(400, "first is missing: the earlier moment, such as 2026-11-25T10:00:00Z")
+        limit = _count(asked.get("limit"), "limit") or 50
+        table = _named(request)
+        found = await run_in_threadpool(_explorer(doors).differences, table, first, asked.get("last"), limit)
+        return _json(found)
 
     async def transaction(request: Request) -> Response:
         values = request.query_params.get("values") == "true"
@@ -196,6 +215,8 @@ def _closed(doors: Doors) -> dict[str, Endpoint]:
         "/api/v1/history": history,
         "/api/v1/changes": changes,
         "/api/v1/row": row,
+        "/api/v1/row/history": row_history,
+        "/api/v1/differences": differences,
         "/api/v1/transactions/{number:int}": transaction,
         "/api/v1/openapi.json": api,
     }
@@ -232,6 +253,13 @@ def _explorer(doors: Doors) -> Explorer:
     if doors.explorer is None:
         raise HTTPException(404, "this daemon does not show its change log")
     return doors.explorer
+
+
+def _named(request: Request) -> str:
+    """The table that is asked for."""
+    if (table := request.query_params.get("table")) is None:
+        raise HTTPException(400, "table is missing: name it as schema.table")
+    return table
 
 
 def _count(text: str | None, name: str) -> int | None:

@@ -8,6 +8,8 @@ own keeps two processes from the same work; without it nothing is written.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -23,6 +25,7 @@ from cdcflow.sinks.maintenance import Busy, held
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
 LOOK_EVERY_S = 2.0
+NICENESS = 15
 SEGMENTS_AT_ONCE = 16
 """Beside a capture: so it ends soon after that has."""
 
@@ -69,6 +72,7 @@ class Indexing:
         room = folder(self._layout)
         with storing(f"writing the index {room}"):
             if not room.exists():
+                self._layout.root.mkdir(parents=True, exist_ok=True)  # of a log that is in a store alone
                 self._layer.mkdir(room)
         with held(room / "lock", f"indexing {self._layout.name}"):
             if anew:
@@ -128,6 +132,12 @@ class Indexing:
         return [bounds for name in names if (bounds := segment_bounds(name)) is not None]
 
 
+def _stand_back() -> None:
+    """This thread gets the processors that nobody else wants (Linux: a thread has a niceness of its own)."""
+    with contextlib.suppress(AttributeError, OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
+
+
 def _groups(due: Sequence[Bounds], files: Sequence[IndexFile]) -> Iterator[Sequence[Bounds]]:
     """Segments to be indexed in turn: as many as become one file, or one. `files`: those that are there."""
     last = [file.level for file in files[-(keyindex.FAN - 1) :]]
@@ -167,6 +177,7 @@ class IndexingBeside:
         self._thread.join(1.0)
 
     def _run(self) -> None:
+        _stand_back()
         while not self._closing.wait(self._every_s):
             try:
                 if self._layout.log_json.exists() and self._indexing.behind():

@@ -30,6 +30,7 @@ from cdcflow.wiring.logs import (
     retention,
     sealed_bounds,
     sealed_layout,
+    sealed_layout_of,
     topics,
 )
 from cdcflow.wiring.opening import consumers_status, opened
@@ -70,6 +71,7 @@ __all__ = [
     "retention",
     "sealed_bounds",
     "sealed_layout",
+    "sealed_layout_of",
     "expiring",
     "topics",
     "log_growth",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from cdcflow.changelog.folder import FolderReader
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.notes import warehouse_name
-from cdcflow.config import Config, FileLog, Kafka, KafkaLog, Objects, Postgres, StoreAccess, is_reference, secret
+from cdcflow.config import Config, FileLog, Kafka, KafkaLog, Objects, Postgres, StoreAccess, is_reference, load, secret
 from cdcflow.config.logs import TOPIC_EXPIRES
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.position import SourceIdentity
@@ -103,6 +103,11 @@ def sealed_bounds(config: Config) -> list[tuple[int, int]]:
 def sealed_layout(config: Config) -> Layout:
     """Where the configured log's sealed segments are."""
     return log_layout(config.log) if isinstance(config.log, FileLog) else history_layout(config.log)
+
+
+def sealed_layout_of(settings: str) -> Layout:
+    """The same, of the log that a settings file names."""
+    return sealed_layout(load(settings))
 
 
 def history_bucket(log: KafkaLog) -> Bucket:

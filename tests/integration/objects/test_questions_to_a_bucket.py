@@ -1,0 +1,76 @@
+"""Questions to a log that is in an object store alone: what a row costs, and that new segments are seen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from handlog import HandLog
+from mergehistories import make_table
+from objectlogs import put_away
+
+from cdcflow.changelog.folder import FolderReader
+from cdcflow.changelog.layout import Layout
+from cdcflow.config import Objects
+from cdcflow.local.current import LocalCurrent
+from cdcflow.query.log import ChangeLog
+from cdcflow.sinks.indexing import Indexing
+from cdcflow.sinks.objects.bucket import Bucket, Listed
+from cdcflow.sinks.objects.store import BucketStore
+
+ORDERS = make_table("orders", id="int64", v="string")
+SEGMENTS = 20
+REQUESTS_MAX = 4
+
+
+@pytest.fixture
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every request that is made of the store."""
+    seen: list[str] = []
+    get, each, fetch = Bucket.get, Bucket.each_listed, Bucket.fetch
+
+    def counted_get(bucket: Bucket, name: str) -> bytes:
+        seen.append(f"get {name}")
+        return get(bucket, name)
+
+    def counted_list(bucket: Bucket, name: str, after: str = "") -> Iterator[tuple[str, Listed]]:
+        seen.append(f"list {name} behind {after}")
+        return each(bucket, name, after)
+
+    def counted_fetch(bucket: Bucket, name: str, target: Path) -> str:
+        seen.append(f"get {name}")
+        return fetch(bucket, name, target)
+
+    monkeypatch.setattr(Bucket, "get", counted_get)
+    monkeypatch.setattr(Bucket, "each_listed", counted_list)
+    monkeypatch.setattr(Bucket, "fetch", counted_fetch)
+    return seen
+
+
+def test_row_takes_few_requests_and_new_segments_are_seen(
+    objects: Objects, tmp_path: Path, requests: list[str]
+) -> None:
+    """With the index on this machine: one look for new segments, and the file that has the row."""
+    log = HandLog(tmp_path / "log", has_transactions=True)
+    log.state(ORDERS)
+    for number in range(SEGMENTS):
+        log.segment([(ORDERS, "c" if number < 10 else "u", {"id": number % 10, "v": f"v{number}"})])
+    put_away(log.root, Bucket(objects))
+    layout = Layout(tmp_path / "elsewhere", BucketStore(Bucket(objects), tmp_path / "elsewhere", 1 << 20))
+    assert Indexing(layout).step() == SEGMENTS
+    files = layout.root.glob("**/*.parquet")
+    for path in list(files):
+        path.unlink()  # read again from the store
+    asked = ChangeLog(FolderReader(layout), layout, LocalCurrent)
+    assert asked.get("public.orders", 0).values == {"id": 0, "v": "v10"}
+    for key in range(1, 10):
+        requests.clear()
+        assert asked.get("public.orders", key).values == {"id": key, "v": f"v{key + 10}"}
+        assert 0 < len(requests) <= REQUESTS_MAX, requests
+    requests.clear()
+    assert asked.get("public.orders", 99).state == "never there"
+    assert len(requests) == 1, requests
+    log.segment([(ORDERS, "u", {"id": 3, "v": "newest"})])
+    put_away(log.root, Bucket(objects))
+    assert asked.get("public.orders", 3).values == {"id": 3, "v": "newest"}
