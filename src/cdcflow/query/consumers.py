@@ -174,7 +174,7 @@ class Consumers:
         self._tables(definition)
         log_id = self._states.log_id
         begins = Cursor(log_id, definition.name, 0, 0)
-        state = self.begun(State(definition, log_id, 0, None, begins), start)
+        state = self.begun(State(definition, log_id, 0, None, begins, begins), start)
         self._states.write(state)
         return state
 
@@ -218,7 +218,7 @@ class Consumers:
             )
 
     def _seconds(self, state: State, end: int) -> float | None:
-        needed = state.committed.offset + 1 if state.is_in_backfill else state.needed_from
+        needed = state.committed.offset + 1
         if needed > end:
             return 0.0
         try:

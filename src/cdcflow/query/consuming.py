@@ -206,8 +206,6 @@ class Consumer:
             if cursor.part is not None and state.backfill is not None:
                 for batch in self._backfill(state.backfill, cursor, cursor.part, idle):
                     yield self._given(batch)
-            elif cursor == state.committed:
-                at = max(at, state.quiet_to)
             self._made.forget()
             for batch in self._changes(at, idle):
                 yield self._given(batch)
@@ -230,8 +228,7 @@ class Consumer:
                 f" `cdcflow consumer seek {self.name}{self._states.options} {cursor}`",
             )
         if found != state.committed:
-            quiet = state.quiet_to if found.part is None and found.offset >= state.quiet_to else 0
-            self._keep(replace(state, committed=found, quiet_to=quiet))
+            self._keep(state.at(found))
 
     def seek(self, to: AsOf) -> None:
         """Go on from a cursor, or behind a moment (see `ChangeLog.moment`), also back. What is left of a backfill is
@@ -245,9 +242,9 @@ class Consumer:
         if cursor is None:
             cursor = Cursor(state.log_id, self.name, state.generation, self._log.moment(to).offset)
         else:
-            cursor = replace(state, quiet_to=0).checked(cursor, attempted)
+            cursor = state.at(state.committed).checked(cursor, attempted)
             self._log.moment(cursor.offset)
-        self._keep(replace(state, committed=cursor, quiet_to=0))
+        self._keep(state.at(cursor))
 
     def restart(self, start: AsOf = CURRENT) -> None:
         """Begin anew, as `Consumers.create` says. Cursors of the backfill before are refused from now on."""
@@ -339,8 +336,9 @@ class Consumer:
         state = self.state
         if self._handed != state.committed or state.is_in_backfill:
             return
-        if quiet_to - max(state.quiet_to, state.committed.offset) >= at_least:
-            self._keep(replace(state, quiet_to=quiet_to))
+        if quiet_to - state.committed.offset >= at_least:
+            self._handed = replace(state.committed, offset=quiet_to)
+            self._keep(replace(state, committed=self._handed))
 
     def _check_in_log(self, cursor: Cursor, attempted: str) -> None:
         end = self._log.now().offset

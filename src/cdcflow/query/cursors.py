@@ -116,15 +116,15 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is kept of a consumer. `committed`: everything up to there was processed. `quiet_to`: no change between that
-    and this offset is the consumer's. `is_incomplete`: it began with changes, not with the rows of its tables."""
+    """What is kept of a consumer. `last_commit`: everything up to there was processed, as its reader said; `committed`:
+    between the two there is nothing for the consumer."""
 
     definition: Definition
     log_id: str
     generation: int
     backfill: Backfill | None
     committed: Cursor
-    quiet_to: int = 0
+    last_commit: Cursor
 
     @property
     def name(self) -> str:
@@ -140,7 +140,7 @@ class State:
         if self.backfill is not None and self.is_in_backfill:
             behind = self.backfill.offset + 1
             return min((part.since for part in self.backfill.parts[self.committed.part :]), default=behind)
-        return max(self.committed.offset, self.quiet_to) + 1
+        return self.committed.offset + 1
 
     def has_lost(self, begins: int, *, has_state: bool) -> bool:
         """Whether it needs something of a log that begins at an offset by now. `has_state`: the log keeps its tables as
@@ -153,19 +153,22 @@ class State:
 
     def behind(self, end: int) -> int:
         """So many of the log's offsets up to `end` lie behind the last commit."""
-        done = self.committed.offset if self.is_in_backfill else self.needed_from - 1
-        return max(0, end - done)
+        return max(0, end - self.committed.offset)
 
     def begun(self, generation: int, backfill: Backfill | None, offset: int) -> State:
         """The same consumer, beginning with a backfill, or (None) behind an offset."""
         part = 0 if backfill is not None and backfill.parts else None
         at = offset if backfill is None else backfill.offset
         committed = Cursor(self.log_id, self.name, generation, at, part)
-        return replace(self, generation=generation, backfill=backfill, committed=committed, quiet_to=0)
+        return replace(self, generation=generation, backfill=backfill, committed=committed, last_commit=committed)
+
+    def at(self, cursor: Cursor) -> State:
+        """The same consumer, whose reader has said that everything up to a cursor was processed."""
+        return replace(self, committed=cursor, last_commit=cursor)
 
     def checked(self, cursor: Cursor, attempted: str) -> Cursor:
-        """A cursor of this consumer that can be read on from, or committed. Between the last commit and `quiet_to` one
-        place is as good as another: the last one is given back.
+        """A cursor of this consumer that can be read on from, or committed. From `last_commit` to `committed`
+        one place is as good as another: the last one is given back.
 
         Raises:
             ConfigurationError: it is another one's, or of an earlier backfill.
@@ -185,18 +188,12 @@ class State:
                 f"{attempted}: the cursor is of an earlier backfill of the consumer, which was begun anew since",
                 remedy="empty what was made of the earlier one, and read without a cursor",
             )
-        if cursor.part is None and not self.is_in_backfill and self.committed.offset <= cursor.offset < self.quiet_to:
-            return replace(cursor, offset=self.quiet_to)
-        return cursor
+        is_between = not _is_before(cursor, self.last_commit) and _is_before(cursor, self.committed)
+        return self.committed if is_between else cursor
 
     def is_before(self, cursor: Cursor) -> bool:
         """Whether a (checked) cursor goes back behind the last commit, or past the backfill that is under way."""
-        committed = self.committed
-        if committed.part is None:
-            return cursor.part is not None or cursor.offset < committed.offset
-        if cursor.part is None:
-            return cursor.offset < committed.offset
-        return (cursor.part, cursor.place) < (committed.part, committed.place)
+        return _is_before(cursor, self.committed)
 
     def _has(self, cursor: Cursor) -> bool:
         known = self.backfill
@@ -209,7 +206,8 @@ class State:
         )
 
     def to_json(self) -> str:
-        return json.dumps({"version": STATE_VERSION, **asdict(self), "committed": str(self.committed)}, indent=1)
+        cursors = {"committed": str(self.committed), "last_commit": str(self.last_commit)}
+        return json.dumps({"version": STATE_VERSION, **asdict(self), **cursors}, indent=1)
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str) -> State:
@@ -233,14 +231,23 @@ class State:
                 if kept is None
                 else Backfill(kept["offset"], kept["clock"], tuple(Part(**part) for part in kept["parts"]))
             )
-            committed = Cursor.of(found["committed"])
-            return cls(definition, found["log_id"], found["generation"], backfill, committed, found["quiet_to"])
+            cursors = Cursor.of(found["committed"]), Cursor.of(found["last_commit"])
+            return cls(definition, found["log_id"], found["generation"], backfill, *cursors)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise InvariantViolated(
                 f"reading {name}: it is no consumer's state ({type(error).__name__})",
                 remedy="restore the file from a copy; or remove it and create the consumer anew",
                 runbook="log-damaged",
             ) from None
+
+
+def _is_before(cursor: Cursor, other: Cursor) -> bool:
+    """Of cursors of one backfill, and of what is behind it."""
+    if other.part is None:
+        return cursor.part is not None or cursor.offset < other.offset
+    if cursor.part is None:
+        return cursor.offset < other.offset
+    return (cursor.part, cursor.place) < (other.part, other.place)
 
 
 __all__ = ["OPS", "Backfill", "Cursor", "Definition", "Part", "State"]

@@ -96,7 +96,7 @@ def consumers_status(config: Config, durable_offset: object) -> dict[str, Any]:
     return {
         one.name: {
             "state": "backfill" if one.is_in_backfill else "changes",
-            "offset": one.committed.offset if one.is_in_backfill else one.needed_from - 1,
+            "offset": one.committed.offset,
             "behind_rows": one.behind(durable_offset),
         }
         for one in found

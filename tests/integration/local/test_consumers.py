@@ -279,7 +279,7 @@ def _expiry_without_consumers(patch: pytest.MonkeyPatch) -> None:
 
 
 def _expiry_behind_the_backfill(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cursors.State, "needed_from", property(lambda state: max(state.committed.offset, state.quiet_to) + 1))
+    patch.setattr(cursors.State, "needed_from", property(lambda state: state.committed.offset + 1))
 
 
 def _transactions_cut(patch: pytest.MonkeyPatch) -> None:

@@ -251,6 +251,25 @@ def test_idle_consumer_of_a_quiet_table_does_not_hold_the_log(log: HandLog) -> N
         assert ids(list(consumer.read(batch.cursor))) == [5]
 
 
+def test_stored_cursor_stays_good_when_the_rest_of_the_backfill_is_empty(log: HandLog) -> None:
+    """The consumer moves on over tables without rows, and the log expires: its last cursor is good."""
+    write(log, 1, 2, 3, 4, op="d")
+    with cdcflow.open(log.root).consumer("shop") as consumer:
+        [batch] = list(consumer)
+        assert batch.table == "public.items"
+        consumer.commit(batch.cursor)
+        assert list(consumer) == []
+        assert not consumer.state.is_in_backfill
+        for n in range(7, 10):
+            write(log, n)
+        assert ids(list(consumer.read(batch.cursor))) == [7, 8, 9]
+        consumer.commit(list(consumer)[-1].cursor)
+    expire(log)
+    early = str(replace(Cursor.of(batch.cursor), part=0, place=1))
+    with cdcflow.open(log.root).consumer("shop") as consumer, pytest.raises(HistoryLost):
+        list(consumer.read(early))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
