@@ -57,7 +57,8 @@ def create(
     if json:
         output.print_json({"name": name, "cursor": str(made.committed), "offset": made.committed.offset})
         return
-    rows = "" if made.backfill is None else f" with the rows of {len(made.backfill.parts)} tables"
+    count = 0 if made.backfill is None else len(made.backfill.parts)
+    rows = f" with the rows of {count} table{'s' if count > 1 else ''}" if count else ""
     typer.echo(f"consumer {name} begins{rows} at offset {made.committed.offset}: `cdcflow consumer read {name}`")
 
 

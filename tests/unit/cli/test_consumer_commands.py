@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from typer.testing import CliRunner
 
 from cdcflow import wiring
 from cdcflow.cli.app import app
+from cdcflow.cli.serving import Http
 from cdcflow.cli.status import _print
 from cdcflow.config import load
 from cdcflow.service.metrics import exposition
@@ -46,7 +49,7 @@ def told(*words: str) -> list[Any]:
 def test_life_of_a_consumer(log: HandLog) -> None:
     """Every command, as a person types it."""
     assert said("create", "shop", "--table", "public.orders").splitlines() == [
-        "consumer shop begins with the rows of 1 tables at offset 2: `cdcflow consumer read shop`"
+        "consumer shop begins with the rows of 1 table at offset 2: `cdcflow consumer read shop`"
     ]
     assert said("read", "shop", "--limit", "1").splitlines() == ["1 r public.orders id=1 v=a doc=\\x00ff"]
     first, second = told("read", "shop")
@@ -99,6 +102,29 @@ def test_expiry_by_hand_names_the_consumers_that_it_leaves_behind(log: HandLog) 
     assert runner.invoke(app, ["consumer", "read", "shop"]).exit_code == 65
     said("restart", "shop")
     assert [line["values"]["v"] for line in told("read", "shop")] == ["b", "b"]
+
+
+def test_daemons_service_has_the_consumers_of_its_log(log: HandLog) -> None:
+    """What the command makes is read over HTTP, and the other way round."""
+    said("create", "shop")
+    settings = yaml.safe_load(Path("cdcflow.yaml").read_text()) | {"service": {"listen": "127.0.0.1:0"}}
+    Path("cdcflow.yaml").write_text(yaml.safe_dump(settings))
+    config = load(Path("cdcflow.yaml"))
+    ports: list[Any] = []
+    watch: Any = SimpleNamespace(status=lambda **given: {})
+    service = Http(lambda: config, watch, lambda *given: None, lambda event, fields: ports.append(fields["port"]))
+    running = service.prepare(config)
+    assert running is not None
+    running.begin()
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{ports[0]}/api/v1/consumers/shop/changes") as answer:
+            changes = json.load(answer)["changes"]
+        assert [(line["values"]["id"], line["cursor"]) for line in changes] == [
+            (line["values"]["id"], line["cursor"]) for line in told("read", "shop")
+        ]
+    finally:
+        running.end(wait=True)
+        service.close()
 
 
 def test_status_and_metrics_say_how_far_consumers_are(log: HandLog, capsys: pytest.CaptureFixture[str]) -> None:
