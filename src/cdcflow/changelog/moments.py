@@ -247,17 +247,22 @@ def _ordered(positions: Sequence[str], wanted: Place, attempted: str) -> list[Pl
     Raises:
         ConfigurationError: they have none.
     """
-    found = [place_of(text) for text in positions]
-    known = [place for place in found if place is not None]
-    if len(known) < len(found) or any(place[0] != wanted[0] for place in known):
-        why = "the log has positions of another kind, or of another server"
-    elif any(before > after for before, after in pairwise(known)):
-        why = "the positions in the log do not grow: another server has taken over meanwhile"
-    else:
-        return known
-    raise ConfigurationError(
-        f"{attempted}: {why}", remedy="name an offset, a cut or a commit time instead", runbook="log-range"
-    )
+    places = [place_of(text) for text in positions]
+    if why := without_order(places, wanted):
+        raise ConfigurationError(
+            f"{attempted}: {why}", remedy="name an offset, a cut or a commit time instead", runbook="log-range"
+        )
+    return [place for place in places if place is not None]
+
+
+def without_order(places: Sequence[Place | None], wanted: Place) -> str:
+    """Why a position cannot be looked for among these, which are in the order of the log; "": it can."""
+    known = [place for place in places if place is not None]
+    if len(known) < len(places) or any(place[0] != wanted[0] for place in known):
+        return "there are positions of another log, or of another kind"
+    if any(before > after for before, after in pairwise(known)):
+        return "the positions do not grow: another server has taken over meanwhile"
+    return ""
 
 
 __all__ = [
@@ -269,4 +274,5 @@ __all__ = [
     "place_of",
     "sealed_checkpoint",
     "time_text",
+    "without_order",
 ]

@@ -566,23 +566,32 @@ class ChangeLog:
         return sorted(newest, key=lambda key: -newest[key])
 
     def _header(self, number: int) -> Mapping[str, Any]:
-        low, high = self._first_offset(), int(self._rows.refresh().next_offset) - 1
-        while low <= high:
-            middle = (low + high) // 2
-            part = next(iter(self._log.read_transactions(middle, middle)), None)
-            if part is None:
-                break
-            header: Mapping[str, Any] = part.slice(0, 1).to_pylist()[0]
-            if header["number"] == number:
-                return header
-            if header["number"] < number:
-                low = int(header["last_offset"]) + 1
-            else:
-                high = int(header["first_offset"]) - 1
-        raise ConfigurationError(
-            f"the log {self.name} has no transaction {number} with rows",
-            remedy="it may have expired; the newest ones are in the last changes: `cdcflow log show`",
-        )
+        last = int(self._rows.refresh().next_offset) - 1
+        return header_of(self._log, number, self._first_offset(), last)
+
+
+def header_of(log: LogReader, number: int, first: int, last: int) -> Mapping[str, Any]:
+    """The header of a transaction whose rows lie between two offsets (inclusive), by halves.
+
+    Raises:
+        ConfigurationError: there is none of that number with rows.
+    """
+    while first <= last:
+        middle = (first + last) // 2
+        part = next(iter(log.read_transactions(middle, middle)), None)
+        if part is None:
+            break
+        header: Mapping[str, Any] = part.slice(0, 1).to_pylist()[0]
+        if header["number"] == number:
+            return header
+        if header["number"] < number:
+            first = int(header["last_offset"]) + 1
+        else:
+            last = int(header["first_offset"]) - 1
+    raise ConfigurationError(
+        f"the log has no transaction {number} with rows",
+        remedy="it may have expired; the newest ones are in the last changes: `cdcflow log show`",
+    )
 
 
 def _moment(checkpoint: Checkpoint) -> Moment:
@@ -617,4 +626,4 @@ def _first_key(shape: Table) -> Table:
     return Table(shape.id, shape.incarnation, shape.columns, shape.key[:1], shape.identity)
 
 
-__all__ = ["AsOf", "ChangeLog", "CurrentRows"]
+__all__ = ["AsOf", "ChangeLog", "CurrentRows", "header_of"]

@@ -20,7 +20,7 @@ from cdcflow.errors import ConfigurationError, HistoryLost, SinkUnavailable
 from cdcflow.model.keytexts import are_equal, scalar_of
 from cdcflow.model.table import BEFORE, COMMIT_TS, LOG_COLUMNS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
 from cdcflow.ports import LogReader
-from cdcflow.query.log import ChangeLog
+from cdcflow.query.log import ChangeLog, header_of
 from cdcflow.query.row import Change
 
 ROWS_MAX = 500
@@ -199,25 +199,11 @@ class Explorer:
                     del found[0]
         return found
 
-    def _header(self, log: LogReader, number: int) -> dict[str, Any]:
-        low, high = 1, int(log.newest_checkpoint().next_offset) - 1
-        if low <= high:
-            low, _ = _first_from(log, low, high)
-        while low <= high:
-            middle = (low + high) // 2
-            header = next((h for part in log.read_transactions(middle, middle) for h in part.to_pylist()), None)
-            if header is None:
-                break
-            if header["number"] == number:
-                return dict(header)
-            if header["number"] < number:
-                low = int(header["last_offset"]) + 1
-            else:
-                high = int(header["first_offset"]) - 1
-        raise ConfigurationError(
-            f"the log has no transaction {number} with rows",
-            remedy="it may have expired; the newest ones are in the last changes",
-        )
+    def _header(self, log: LogReader, number: int) -> Mapping[str, Any]:
+        first, last = 1, int(log.newest_checkpoint().next_offset) - 1
+        if first <= last:
+            first, _ = _first_from(log, first, last)
+        return header_of(log, number, first, last)
 
 
 class _Alone:

@@ -8,23 +8,18 @@ oldest ──segment──segment──segment──│──segment──▶   
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Self
 
 from cdcflow.changelog import notes
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import list_segments
 from cdcflow.changelog.states import listed
-from cdcflow.errors import CdcflowError
 from cdcflow.sinks import consumers, states
+from cdcflow.sinks.beside import BesideCapture, OnEvent
 from cdcflow.sinks.keeping import Keeping
 from cdcflow.sinks.retention import GRACE_S, PATIENCE_S, RemoteStore, Retention, Rule, expiring
-
-OnEvent = Callable[[str, Mapping[str, object]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +38,10 @@ class Policy:
         return Rule(before_clock=clock, bytes_max=self.bytes_max)
 
 
-class Expiring:
+class Expiring(BesideCapture):
     """Expires one log every `every_s` seconds. A context manager; `close` waits for no store."""
+
+    put_off = "retention put off"
 
     def __init__(
         self,
@@ -58,33 +55,12 @@ class Expiring:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`keeping`: makes what keeps the tables' rows before segments expire; None: they are not kept."""
+        super().__init__("cdcflow-retention", on_event, every_s)
         self._layout = layout
         self._policy = policy
-        self._tell = on_event
-        self._every_s = every_s
         self._remote = remote
         self._keeping = keeping
         self._clock = clock
-        self._said = ""
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="cdcflow-retention", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        self._closing.set()
-        self._thread.join(1.0)
-
-    def _run(self) -> None:
-        while not self._closing.wait(self._every_s):
-            try:
-                self.step()
-            except CdcflowError as error:
-                self._say("retention put off", str(error).splitlines()[0])
-            except Exception as error:  # noqa: BLE001  maintenance never ends a capture; its text may hold values
-                self._say("retention put off", type(error).__name__)
 
     def step(self) -> None:
         """Expire what may go now."""
@@ -110,7 +86,7 @@ class Expiring:
         if held:
             self._say("retention waits", f"{len(held)} segments are due and kept: {reason}")
         else:
-            self._said = ""
+            self._is_well()
 
     def _keep(self, offset: int) -> str:
         """Keep the tables' rows of an offset; why that cannot be done yet, "": it is done, or not wanted."""
@@ -133,12 +109,6 @@ class Expiring:
                 if lowest is None or note.offset < lowest:
                     lowest, why = note.offset, _reason(note)
         return lowest, why
-
-    def _say(self, event: str, reason: str) -> None:
-        """The same thing is told once."""
-        if reason != self._said:
-            self._said = reason
-            self._tell(event, {"reason": reason})
 
     def _patience(self) -> Callable[[float], bool]:
         until = time.monotonic() + PATIENCE_S

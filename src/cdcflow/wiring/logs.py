@@ -17,7 +17,8 @@ from cdcflow.model.position import SourceIdentity
 from cdcflow.pipeline.settings import OpenedLog
 from cdcflow.ports import LogReader
 from cdcflow.sinks import files
-from cdcflow.sinks.expiring import Expiring, OnEvent, Policy
+from cdcflow.sinks.beside import OnEvent
+from cdcflow.sinks.expiring import Expiring, Policy
 from cdcflow.sinks.indexing import IndexingBeside
 from cdcflow.sinks.retention import Retention
 from cdcflow.sinks.uploading import Uploading
