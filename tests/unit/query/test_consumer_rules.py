@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -480,3 +482,54 @@ def test_state_that_the_log_keeps_is_enough_for_a_backfill(log: HandLog) -> None
     assert ids(read(log, tables=[NAME])) == [1, 2, 3, 4, 7, 8, 9]
     assert left_behind(layout) == []
     assert ids(read(log, "before")) == [1, 2, 3, 4, 7, 8, 9]
+
+
+# ── faults that are planted ─────────────────────────────────────────────────────────────────────────────────
+
+
+def refuses_a_second_reader(log: HandLog) -> bool:
+    with cdcflow.open(log.root).consumer("planted"):
+        try:
+            with cdcflow.open(log.root).consumer("planted"):
+                return False
+        except Busy:
+            return True
+
+
+def never_goes_back(log: HandLog) -> bool:
+    with cdcflow.open(log.root).consumer("planted", [NAME], batch_rows=2) as consumer:
+        first, second = list(consumer)
+        consumer.commit(second.cursor)
+        with suppress(ConfigurationError):
+            consumer.commit(first.cursor)
+        return consumer.committed == second.cursor
+
+
+def outlives_its_process(log: HandLog) -> bool:
+    [batch] = read(log, "planted", tables=[NAME])
+    with cdcflow.open(log.root).consumer("planted") as consumer:
+        return consumer.committed == batch.cursor
+
+
+PLANTED: dict[Callable[[HandLog], bool], tuple[str, Any]] = {
+    refuses_a_second_reader: (
+        "cdcflow.sinks.consumers.locked",
+        lambda path, refusal: os.open(path, os.O_RDWR | os.O_CREAT),
+    ),
+    never_goes_back: ("cdcflow.query.cursors.State.is_before", lambda state, cursor: False),
+    outlives_its_process: (
+        "cdcflow.query.consuming.Consumer._keep",
+        lambda self, state: setattr(self, "_state", state),
+    ),
+}
+
+
+@pytest.mark.parametrize("holds", PLANTED, ids=lambda holds: holds.__name__)
+def test_promise_holds_and_its_fault_would_be_seen(
+    log: HandLog, holds: Callable[[HandLog], bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A promise that no test can see broken is none."""
+    assert holds(log)
+    consumers(log).drop("planted")
+    monkeypatch.setattr(*PLANTED[holds])
+    assert not holds(log)
