@@ -18,6 +18,7 @@ from cdcflow.service.history import History
 if TYPE_CHECKING:
     import uvicorn
 
+    from cdcflow.service.consumers import ConsumerDoor
     from cdcflow.service.explorer import Explorer
 
 StatusOf = Callable[[], Mapping[str, Any]]
@@ -45,6 +46,7 @@ class HttpServer:
         sample: StatusOf | None = None,
         explorer: Explorer | None = None,
         history: History | None = None,
+        consumers: ConsumerDoor | None = None,
     ) -> None:
         host, _, port = listen.rpartition(":")
         self._listen = listen
@@ -57,6 +59,7 @@ class HttpServer:
         self._history = history or History(sample or status)
         self._takes_samples = history is None
         self._explorer = explorer
+        self._consumers = consumers
         self._socket: socket.socket | None = None
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
@@ -122,7 +125,9 @@ class HttpServer:
         from cdcflow.service.connection import PromptConnection
         from cdcflow.service.web import Doors, application
 
-        doors = Doors(self._status, self._overview, self._access, self._history, self._answer, self._explorer)
+        doors = Doors(
+            self._status, self._overview, self._access, self._history, self._answer, self._explorer, self._consumers
+        )
         config = uvicorn.Config(
             application(doors, self._names),
             http=PromptConnection,

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from cdcflow.changelog import notes
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import list_segments
-from cdcflow.sinks import states
+from cdcflow.changelog.states import listed
+from cdcflow.sinks import consumers, states
 from cdcflow.sinks.beside import BesideCapture, OnEvent
 from cdcflow.sinks.keeping import Keeping
 from cdcflow.sinks.retention import GRACE_S, PATIENCE_S, RemoteStore, Retention, Rule, expiring
@@ -24,11 +25,13 @@ from cdcflow.sinks.retention import GRACE_S, PATIENCE_S, RemoteStore, Retention,
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Segments go that end `age_s` ago, and the oldest while all have more than `bytes_max`. Never what a reader still
-    needs: those of `keep_for`, each a kind and a name, and every other reader of these kinds that has left a note."""
+    needs: those of `keep_for`, each a kind and a name, every other reader of these kinds that has left a note, and
+    (`consumers`) the consumers that are kept in the log's folder."""
 
     age_s: float | None
     bytes_max: int | None
     keep_for: Sequence[tuple[str, str]]
+    consumers: bool = True
 
     def rule(self, now_s: float) -> Rule:
         clock = None if self.age_s is None else int((now_s - self.age_s) * 1e6)
@@ -76,7 +79,8 @@ class Expiring(BesideCapture):
             if gone:
                 size = sum(segment.size for segment in gone)
                 told = {"segments": len(gone), "bytes": size, "first_offset": gone[-1].last_offset + 1}
-                self._tell("log expired", told)
+                behind = left_behind(self._layout)
+                self._tell("log expired", {**told, "consumers_behind": ", ".join(behind)} if behind else told)
             if self._keeping is not None:
                 states.tidy(self._layout)
         if held:
@@ -95,6 +99,9 @@ class Expiring(BesideCapture):
         """The last offset that may go (None: any), and why it is no later one."""
         lowest: int | None = None
         why = ""
+        for note in consumers.notes(self._layout) if self._policy.consumers else ():
+            if lowest is None or note.offset < lowest:
+                lowest, why = note.offset, _reason(note)
         for kind, name in self._policy.keep_for:
             if notes.read(self._layout, kind, name) is None:
                 return 0, f"no {kind} into {name} has reported its position yet (log.retention.keep_for)"
@@ -108,10 +115,20 @@ class Expiring(BesideCapture):
         return lambda seconds: self._closing.wait(seconds) or time.monotonic() > until
 
 
+def left_behind(layout: Layout) -> list[str]:
+    """The consumers that need what has expired, by name."""
+    begins = layout.log_file().first_offset
+    has_state = begins - 1 in listed(layout)
+    found = consumers.states(layout.root / consumers.FOLDER)
+    return [one.name for one in found if one.has_lost(begins, has_state=has_state)]
+
+
 def _reason(note: notes.Note) -> str:
+    if note.kind == "consumer":
+        return f"consumer {note.name} needs the log behind offset {note.offset} (log.retention.keep_for)"
     if note.held_by:
         return f"the merge into {note.name} leaves out {', '.join(note.held_by)}, which may need them"
     return f"the {note.kind} into {note.name} has reached offset {note.offset}"
 
 
-__all__ = ["Expiring", "Policy"]
+__all__ = ["Expiring", "Policy", "left_behind"]

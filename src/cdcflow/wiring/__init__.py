@@ -33,7 +33,7 @@ from cdcflow.wiring.logs import (
     sealed_layout_of,
     topics,
 )
-from cdcflow.wiring.opening import opened
+from cdcflow.wiring.opening import consumers_status, opened
 from cdcflow.wiring.planning import log_growth, planned
 from cdcflow.wiring.rebuilding import rebuilt
 from cdcflow.wiring.verifying import verified
@@ -59,6 +59,7 @@ __all__ = [
     "log_problem",
     "store_faults",
     "upload_status",
+    "consumers_status",
     "copy_log",
     "history_layout",
     "indexing",

@@ -154,21 +154,17 @@ def expiring(config: Config, on_event: OnEvent) -> Expiring | None:
     names = {"merge": warehouse_name(config.merge.warehouse)}
     if config.publish is not None:
         names["publish"] = config.publish.kafka.topic_prefix
-    keep_for = [(kind, names[kind]) for kind in kinds]
+    keep_for = [(kind, names[kind]) for kind in kinds if kind in names]
+    consumers = policy.keep_for is None or "consumer" in policy.keep_for
     remote = None
     if log.objects is not None:
         with client_library():
             from cdcflow.sinks.objects.bucket import Bucket
             from cdcflow.sinks.objects.remote import RemoteBucket
         remote = RemoteBucket(Bucket(log.objects))
-    return Expiring(
-        log_layout(log),
-        Policy(policy.age, policy.bytes, keep_for),
-        on_event,
-        every_s=policy.every,
-        remote=remote,
-        keeping=partial(keeping, config) if policy.state else None,
-    )
+    kept = Policy(policy.age, policy.bytes, keep_for, consumers)
+    keeper = partial(keeping, config) if policy.state else None
+    return Expiring(log_layout(log), kept, on_event, every_s=policy.every, remote=remote, keeping=keeper)
 
 
 def keeping(config: Config) -> Keeping:
