@@ -131,7 +131,7 @@ class Consumers:
         if start in (NOW, CURRENT):
             return state.begun(generation, None, self._log.now().offset)
         if start == BEGINNING:
-            return state.begun(generation, None, self._log._first_offset() - 1)
+            return state.begun(generation, None, self._log.known.first_offset - 1)
         return state.begun(generation, None, self._log.moment(start).offset)
 
     def planned(self, definition: Definition) -> Backfill:
@@ -142,13 +142,13 @@ class Consumers:
             NotWhole: not all rows of a table are in the log, nor will be.
         """
         moment = self._log.now()
-        begins = self._log._first_offset()
+        begins = self._log.known.first_offset
         parts: list[Part] = []
         lacking: dict[str, str] = {}
         for table in self._tables(definition):
-            if self._log._rows.shape_at(table, moment.offset) is None:
+            if self._log.rows.shape_at(table, moment.offset) is None:
                 continue
-            standing = self._log._standing(table, moment.offset)
+            standing = self._log.known.standing(table, moment.offset)
             known = Standing.of(standing.entry)
             since = max(1, known.since)
             if standing.is_whole:
@@ -183,10 +183,10 @@ class Consumers:
         Raises:
             ConfigurationError: the log knows no such table.
         """
-        known = {str(table): table for table in self._log._rows.shapes()}
+        known = {str(table): table for table in self._log.rows.shapes()}
         if definition.tables is None:
             return [known[name] for name in sorted(known)]
-        captured = self._log._log.newest_checkpoint().progress.get("tables", {})
+        captured = self._log.reader.newest_checkpoint().progress.get("tables", {})
         names = {*known, *(captured if isinstance(captured, dict) else ())}
         for name in definition.tables:
             if name not in names:

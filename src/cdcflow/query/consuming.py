@@ -19,7 +19,8 @@ from cdcflow.query.answers import Moment
 from cdcflow.query.batching import pieces
 from cdcflow.query.cursors import Backfill, Cursor, Definition, Part, State
 from cdcflow.query.folding import folded
-from cdcflow.query.log import AsOf, ChangeLog, _Standing
+from cdcflow.query.log import AsOf, ChangeLog
+from cdcflow.query.standing import Standing
 
 CURRENT = "current"
 """Where a consumer begins: with the rows of its tables."""
@@ -276,9 +277,9 @@ class Consumer:
 
     def _part(self, known: Backfill, part: Part, place: int, at: Cursor, ended: Cursor) -> Iterator[Batch]:
         self._log.now()
-        table = self._log._named(part.table)
-        begins = self._log._first_offset()
-        kept = self._log._state(table, begins, known.offset) if part.is_rows and part.since < begins else None
+        table = self._log.known.named(part.table)
+        begins = self._log.known.first_offset
+        kept = self._log.known.state(table, known.offset) if part.is_rows and part.since < begins else None
         if part.since < begins and kept is None:
             raise HistoryLost(f"the log begins at offset {begins}, and {part.table} needs offset {part.since}")
         if not part.is_rows:
@@ -287,7 +288,7 @@ class Consumer:
             return
         # What was known of it when the backfill began: a compacted segment may not say it any more.
         entry = {"state": "done", "generation": 1, "since": part.since}
-        standing = _Standing(max(part.since, begins), True, entry, kept, ())
+        standing = Standing(max(part.since, begins), True, entry, kept, ())
         key = (at.log_id, table, known.offset, part.since)
         shape, rows = self._made.of(key, lambda: _rows_of(self._log, table, known, standing))
         for begin in range(place, rows.num_rows, self._batch_rows):
@@ -301,7 +302,7 @@ class Consumer:
     ) -> Iterator[Batch]:
         """Changes as a part of a backfill. One is held back, so that the last one has the cursor of the end."""
         ops, held = self.state.definition.ops, None
-        for piece in pieces(self._log._log, begin, last, tables, ops, self._batch_rows):
+        for piece in pieces(self._log.reader, begin, last, tables, ops, self._batch_rows):
             if held is not None:
                 yield held
             after = partial(_at_offset, at, piece.rows)
@@ -312,9 +313,9 @@ class Consumer:
     def _changes(self, at: int, idle: _Idle) -> Iterator[Batch]:
         state = self.state
         base = Cursor(state.log_id, self.name, state.generation, at)
-        for end in following.ends(self._log._log, self._log._layout, at, idle.wait):
+        for end in following.ends(self._log.reader, self._log.layout, at, idle.wait):
             self._states.settle()
-            for piece in pieces(self._log._log, at + 1, end, self._ids(), state.definition.ops, self._batch_rows):
+            for piece in pieces(self._log.reader, at + 1, end, self._ids(), state.definition.ops, self._batch_rows):
                 self._pass(_first(piece.rows) - 1, at_least=QUIET_NOTED)
                 after = partial(_at_offset, lambda offset: replace(base, offset=offset), piece.rows)
                 yield Batch(
@@ -328,7 +329,7 @@ class Consumer:
         """The consumer's tables, as far as the log knows them by now."""
         names = self.state.definition.tables
         self._log.now()
-        return None if names is None else tuple(t for t in self._log._rows.shapes() if str(t) in names)
+        return None if names is None else tuple(t for t in self._log.rows.shapes() if str(t) in names)
 
     def _pass(self, quiet_to: int, at_least: int) -> None:
         """Note that nothing was there for the consumer up to an offset, if all that was handed out is committed, and if
@@ -353,7 +354,7 @@ class Consumer:
     def _lost(self, error: HistoryLost) -> HistoryLost:
         command = f"`cdcflow consumer restart {self.name}{self._states.options}`"
         self._log.now()
-        first = self._log._first_offset()
+        first = self._log.known.first_offset
         try:
             self._begun(self.state, CURRENT)
             remedy = f"begin anew with the rows that the log has now: {command}, and empty what was made of it so far"
@@ -393,11 +394,11 @@ class _Idle:
         return False
 
 
-def _rows_of(log: ChangeLog, table: TableId, known: Backfill, standing: _Standing) -> tuple[Table, pa.Table]:
+def _rows_of(log: ChangeLog, table: TableId, known: Backfill, standing: Standing) -> tuple[Table, pa.Table]:
     """A table's rows as of a backfill's offset as rows of the log, in an order that is the same each time."""
-    now = log._whole(table, standing, Moment(known.offset, None, known.clock or None))
-    shapes, shape = log._shapes(table, known.offset)
-    rows = folded(now, log._since(table, standing, known.offset), shape, list(shapes))
+    now = log.whole(table, standing, Moment(known.offset, None, known.clock or None))
+    shapes, shape = log.known.shapes(table, known.offset)
+    rows = folded(now, log.changes_of(table, standing, known.offset), shape, list(shapes))
     if shape.key:
         return shape, rows
     names = [name for name in shape.key_columns if not pa.types.is_nested(shape.row_schema.field(name).type)]

@@ -71,7 +71,7 @@ def test_whole_table_at_any_offset_is_what_the_fold_has(tmp_path: Path) -> None:
 def _check_whole(history: History, asked: ChangeLog, offset: int, told: str) -> bool:
     name = str(history.id)
     asked.now()
-    standing = asked._standing(history.id, offset)
+    standing = asked.known.standing(history.id, offset)
     written = [w for w in history.merged.log if standing.floor <= w[1].offset <= offset]
     if not standing.is_whole or not written:
         return False
@@ -95,7 +95,7 @@ def _check(history: History, asked: ChangeLog, offset: int, told: str) -> None:
         return
     shape = written[-1][0]
     asked.now()
-    floor = asked._standing(history.id, offset).floor
+    floor = asked.known.standing(history.id, offset).floor
     if len({_key_numbers(s) for s, _ in written if s.incarnation == shape.incarnation}) > 1:
         return  # rows from before have another key
     folded = Folded()

@@ -43,9 +43,10 @@ def found(table: pa.Table) -> list[Values]:
     return listed
 
 
-@pytest.mark.parametrize("seed", range(SEED, SEED + 20))
-def test_feed_says_what_the_fold_says_of_each_row_before_and_after(seed: int) -> None:
+@pytest.mark.parametrize("number", range(20))
+def test_feed_says_what_the_fold_says_of_each_row_before_and_after(number: int) -> None:
     """Whole old rows fill what changes left out, and give the preimages, over two shapes."""
+    seed = SEED + number
     steps = list(history(random.Random(seed), 120))
     expected = [row for _, says in steps for row in says]
     defaults = defaults_of([OLD, NEW], NEW)

@@ -467,7 +467,7 @@ def _elsewhere() -> CdcflowError:
 
 
 def _kept(asked: Any, named: Any) -> kept.ConsumerFiles:
-    return kept.ConsumerFiles(Path(named), asked._layout, f" --state {shlex.quote(str(named))}")
+    return kept.ConsumerFiles(Path(named), asked.layout, f" --state {shlex.quote(str(named))}")
 
 
 def test_state_that_the_log_keeps_is_enough_for_a_backfill(log: HandLog) -> None:
