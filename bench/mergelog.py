@@ -74,15 +74,17 @@ def seal(
     cut: int,
     files: Sequence[SegmentFile],
     progress: Mapping[str, Mapping[str, Any]],
+    commit_clock: int | None = None,
 ) -> None:
-    """The manifest of a segment whose files are written: a segment of one cut, each change a transaction."""
+    """The manifest of a segment whose files are written: a segment of one cut, each change a transaction.
+    `commit_clock`: that of its last transaction, where anybody asks."""
     first, last = offsets
     checkpoint = Checkpoint(
         position=Position(f"0/{last + 1:X}"),
         next_offset=Offset(last + 1),
         next_transaction=last + 1,
         cut=cut,
-        commit_clock=1_700_000_000_000_000 + last + 1,
+        commit_clock=1_700_000_000_000_000 + last + 1 if commit_clock is None else commit_clock,
         epoch=Epoch(1),
         progress={"version": 1, "tables": dict(progress)},
     )

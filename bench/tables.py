@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from bench import tablesappend, tablesfreshness, tableshistory, tableslive, tablesscan, tablesupkeep
+from bench import tablesappend, tablesfreshness, tableshistory, tableslive, tableslog, tablesscan, tablesupkeep
 from bench.harness import Budget, tell
 from bench.mergeparties import FORMATS
 from bench.results import Line
@@ -22,6 +22,7 @@ PARTS: Mapping[str, Callable[[str, Budget], list[Line]]] = {
     "live": tableslive.read_live,
     "history": tableshistory.history,
     "append": tablesappend.append,
+    "log": tableslog.read_log,
     "scan": tablesscan.after_merges,
     "upkeep": tablesupkeep.after_upkeep,
     "freshness": tablesfreshness.freshness,

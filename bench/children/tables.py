@@ -42,6 +42,9 @@ def main() -> int:
         "upkeep": partial(upkept, table_format=table_format),
         "live": live,
         "scan": partial(scan, table_format=table_format),
+        "log_source": log_source,
+        "log_plan": log_plan,
+        "log_parquet": log_parquet,
         "write": partial(written, table_format=table_format),
         "count": counted,
         "versions": versions.merged,
@@ -102,6 +105,31 @@ def read(frame: DataFrame, where: str) -> dict[str, Any]:
     values = ", ".join(f"`{name}`" for name in chosen.columns if name != "_missing")
     row = chosen.selectExpr(f"xxhash64({values}) AS h").selectExpr("count(*) AS n", "max(h) AS h").collect()[0]
     return {"rows": row.n, "hash": str(row.h)}
+
+
+def log_source(spark: SparkSession, log: str, shape: str, columns: str) -> dict[str, Any]:
+    """The log's changes of a table, as the data source gives them."""
+    from cdcflow.spark import register
+
+    register(spark)
+    reader = spark.read.format("cdcflow").options(log=log, table="shop.large", shape=shape)
+    return read(chosen_of(reader.load(), columns), "")
+
+
+def log_plan(spark: SparkSession, log: str, shape: str, columns: str) -> dict[str, Any]:
+    """The same as a plan over Spark's own reader."""
+    from cdcflow.spark import read_log
+
+    return read(chosen_of(read_log(spark, log, "shop.large", shape=shape), columns), "")
+
+
+def log_parquet(spark: SparkSession, files: list[str], columns: str) -> dict[str, Any]:
+    """The same files, as whoever knows nothing of the log reads them."""
+    return read(chosen_of(spark.read.parquet(*files), columns), "")
+
+
+def chosen_of(frame: DataFrame, columns: str) -> DataFrame:
+    return frame.selectExpr(*columns.split(", ")) if columns else frame
 
 
 def written(spark: SparkSession, files: list[str], target: str, table_format: str, *, is_new: bool) -> None:

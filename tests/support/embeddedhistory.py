@@ -84,6 +84,8 @@ class EmbeddedHistory:
             swept=since if pieces[-1].is_done else 0,
             gap=gap,
         )
+        alone = range_.may_be_alone and not self.run(history.crowded(LAYOUT, view))
+        range_ = replace(range_, alone=alone)
         at = {n: i for i, n in enumerate(COLUMNS)}
         stand = {
             frozenset(at[name] for name in missing)

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from bench import mergelog
 
 from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.moments import clock_of
 from cdcflow.changelog.schema_history import SchemaHistory
 from cdcflow.changelog.sealing import file_name
 from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, SegmentFile, manifest_hash
@@ -80,11 +81,14 @@ class HandLog:
         files = tuple(self._file(room, table, listed) for table, listed in by_shape.items())
         if self.has_transactions:
             files = (_transactions(room, numbers, self.reads), *files)
-        mergelog.seal(begun, self.log_id, (first, self.next_offset - 1), self.cut, files, self.progress)
         schemas = SchemaHistory()
         for table, version in self.versions.items():
             schemas.learn(table, version)
         Layout(self.root).schemas.write_text(schemas.to_json())
+        clock = None
+        if self.has_transactions and numbers:
+            clock = clock_of(time_of(numbers[-1][1]))
+        mergelog.seal(begun, self.log_id, (first, self.next_offset - 1), self.cut, files, self.progress, clock)
         # As a whole, as the sinks do: somebody may be reading the log.
         placed = Layout(self.root).segment(first, self.next_offset - 1)
         placed.parent.mkdir(parents=True, exist_ok=True)

@@ -187,16 +187,22 @@ def make(seed: int, blocks: int = 12, generations: int = 2) -> Log:
     return log
 
 
+def is_doubtful(log: Log, version: Version) -> bool:
+    """Whether a version lasts over a time without a capture, or begins before all has been read again after it."""
+    done = [(piece.since, piece.last_offset) for piece in log.pieces if piece.is_done]
+    doubt = [(gap, next((last for since, last in done if since > gap), 1 << 60)) for gap in log.gaps]
+    begin, end = version.start.offset, version.end.offset if version.end is not None else 1 << 60
+    return any(begin <= last and gap < end for gap, last in doubt)
+
+
 def untrue(log: Log, versions: Sequence[tuple[Key, Version]]) -> list[str]:
     """What versions say that was not so. Nothing is asked of one that lasts over a time without a capture, or begins
     before all has been read again after it: what a change leaves unchanged may be of before."""
     found = []
-    done = [(piece.since, piece.last_offset) for piece in log.pieces if piece.is_done]
-    doubt = [(gap, next((last for since, last in done if since > gap), 1 << 60)) for gap in log.gaps]
     for key, version in versions:
-        begin, end = version.start.offset, version.end.offset if version.end is not None else 1 << 60
-        if any(begin <= last and gap < end for gap, last in doubt):
+        if is_doubtful(log, version):
             continue
+        begin, end = version.start.offset, version.end.offset if version.end is not None else 1 << 60
         before = [rows for offset, rows in log.truth if offset < begin][-1:]
         during = [rows for offset, rows in log.truth if begin <= offset < end]
         for rows in during if version.start.exact else before + during:

@@ -42,7 +42,7 @@ class NotInFeed(ConfigurationError):
 
     section = "table-not-followed"
 
-    def __init__(self, message: str, offset: int, remedy: str) -> None:
+    def __init__(self, message: str, offset: int = 0, remedy: str | None = None) -> None:
         super().__init__(message, remedy=remedy)
         self.offset = offset
 
@@ -193,4 +193,13 @@ def _filled(rows: pa.Table, shape: Table) -> pa.Table:
     return rows
 
 
-__all__ = ["CHANGE_TYPE", "COMMIT_TIMESTAMP", "COMMIT_VERSION", "FEED_COLUMNS", "NotInFeed", "check_in_feed", "feed"]
+__all__ = [
+    "CHANGE_TYPE",
+    "COMMIT_TIMESTAMP",
+    "COMMIT_VERSION",
+    "FEED_COLUMNS",
+    "NotInFeed",
+    "check_in_feed",
+    "feed",
+    "feed_schema",
+]

@@ -92,7 +92,7 @@ def offset_of_position(layout: Layout, position: str, tail: Iterable[pa.Table] =
         raise ConfigurationError(
             f"reading {layout.name} as of position {position}: cdcflow cannot compare that position",
             remedy="name a position as `cdcflow cuts` shows it (0/16B3748, binlog.000003:77), a cut, or a commit time",
-            runbook="settings",
+            runbook="log-range",
         )
     return _reading(layout, lambda log: _offset_of_position(log, position, wanted, list(tail)))
 
@@ -170,7 +170,7 @@ def _offset_of_cut(log: _Sealed, cut: int) -> int:
         raise ConfigurationError(
             f"reading {log.name} as of cut {cut}: the log is sealed up to cut {newest}",
             remedy="name an older cut, or wait until the log is sealed further",
-            runbook="no-cut",
+            runbook="log-range",
         )
     at = bisect_left(range(len(log)), cut, key=lambda n: log.manifest(n).last_cut)
     segment = log.manifest(at)
@@ -189,7 +189,7 @@ def _offset_of_cut(log: _Sealed, cut: int) -> int:
         f"{segment.last_offset}, which does not say where it ended",
         remedy=f"name cut {cut_before} (offset {offset_before_it}) or cut {cut_after} (offset {offset_after_it});"
         " or an offset or a commit time",
-        runbook="no-cut",
+        runbook="log-range",
     )
 
 
@@ -218,7 +218,7 @@ def _offset_of_position(log: _Sealed, position: str, wanted: Place, tail: Sequen
         raise ConfigurationError(
             f"{attempted}: the log has come to {next(filter(None, reversed((*ends, *behind))), 'no position yet')}",
             remedy="name an earlier position, or wait until the log has come there",
-            runbook="no-cut",
+            runbook="log-range",
         )
     # Segments from before the source was first read have no position, and come before all that have one.
     at = len(ends) - sum(1 for text in ends if text) + bisect_right(places[: sum(1 for text in ends if text)], wanted)
@@ -247,17 +247,22 @@ def _ordered(positions: Sequence[str], wanted: Place, attempted: str) -> list[Pl
     Raises:
         ConfigurationError: they have none.
     """
-    found = [place_of(text) for text in positions]
-    known = [place for place in found if place is not None]
-    if len(known) < len(found) or any(place[0] != wanted[0] for place in known):
-        why = "the log has positions of another kind, or of another server"
-    elif any(before > after for before, after in pairwise(known)):
-        why = "the positions in the log do not grow: another server has taken over meanwhile"
-    else:
-        return known
-    raise ConfigurationError(
-        f"{attempted}: {why}", remedy="name an offset, a cut or a commit time instead", runbook="no-cut"
-    )
+    places = [place_of(text) for text in positions]
+    if why := without_order(places, wanted):
+        raise ConfigurationError(
+            f"{attempted}: {why}", remedy="name an offset, a cut or a commit time instead", runbook="log-range"
+        )
+    return [place for place in places if place is not None]
+
+
+def without_order(places: Sequence[Place | None], wanted: Place) -> str:
+    """Why a position cannot be looked for among these, which are in the order of the log; "": it can."""
+    known = [place for place in places if place is not None]
+    if len(known) < len(places) or any(place[0] != wanted[0] for place in known):
+        return "there are positions of another log, or of another kind"
+    if any(before > after for before, after in pairwise(known)):
+        return "the positions do not grow: another server has taken over meanwhile"
+    return ""
 
 
 __all__ = [
@@ -269,4 +274,5 @@ __all__ = [
     "place_of",
     "sealed_checkpoint",
     "time_text",
+    "without_order",
 ]

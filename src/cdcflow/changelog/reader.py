@@ -43,6 +43,7 @@ __all__ = [
     "newest_checkpoint",
     "read_rows",
     "read_transactions",
+    "row_groups",
     "table_shapes",
 ]
 
@@ -313,10 +314,10 @@ def _in_order(files: list[_Opened], at: int, to: int) -> Iterator[LogRows]:
     files.sort(key=lambda f: f[0].first_offset)
     if all(a[0].last_offset < b[0].first_offset for a, b in pairwise(files)):
         for file, table, parquet in files:
-            yield from ((table, file.version, rows) for rows in _row_groups(table, parquet, at, to))
+            yield from ((table, file.version, rows) for rows in row_groups(table, parquet, at, to))
         return
     # A shape that went and came back within the segment: the runs of rows of each are laid in order.
-    whole = [pa.concat_tables([t.log_schema.empty_table(), *_row_groups(t, p, at, to)]) for _, t, p in files]
+    whole = [pa.concat_tables([t.log_schema.empty_table(), *row_groups(t, p, at, to)]) for _, t, p in files]
     offsets = np.concatenate([t.column(OFFSET).to_numpy() for t in whole])
     owner = np.repeat(np.arange(len(whole)), [t.num_rows for t in whole])[np.argsort(offsets)]
     taken = [0] * len(whole)
@@ -327,14 +328,19 @@ def _in_order(files: list[_Opened], at: int, to: int) -> Iterator[LogRows]:
         taken[which] += len(part)
 
 
-def _row_groups(table: Table, parquet: pq.ParquetFile, at: int, to: int) -> Iterator[pa.Table]:
+def row_groups(
+    table: Table | None, parquet: pq.ParquetFile, at: int, to: int, columns: Sequence[str] | None = None
+) -> Iterator[pa.Table]:
+    """The rows of a segment's file from one offset to another (both inclusive), a row group at a time; groups without
+    such rows are not read. `table`: its shape, whose `log_schema` they get; None: they stay as they are, and only these
+    `columns`, `_offset` among them, are read."""
     for number in range(parquet.num_row_groups):
         group = parquet.metadata.row_group(number)
         bounds = group.column(0).statistics
         if bounds is not None and (bounds.max < at or bounds.min > to):
             continue
-        rows = parquet.read_row_group(number, use_threads=group.num_rows > THREADED_ROWS)
+        rows = parquet.read_row_group(number, columns, use_threads=group.num_rows > THREADED_ROWS)
         a, b = np.searchsorted(rows.column(OFFSET).to_numpy(), (at, to + 1))
         if a < b:
             rows = rows.slice(a, b - a)
-            yield rows if rows.schema.equals(table.log_schema) else rows.cast(table.log_schema)
+            yield rows if table is None or rows.schema.equals(table.log_schema) else rows.cast(table.log_schema)

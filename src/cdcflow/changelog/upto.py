@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdcflow.changelog import states
-from cdcflow.changelog.layout import Bounds, Layout
+from cdcflow.changelog.layout import Bounds, Layout, LogFile
 from cdcflow.changelog.parquet import Parquet
 from cdcflow.changelog.reader import LogRows
 from cdcflow.changelog.rows import Shape
@@ -28,7 +28,7 @@ from cdcflow.changelog.sealing import Tally, file_name
 from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile
 from cdcflow.changelog.states import State
 from cdcflow.model.change import TRUNCATE
-from cdcflow.model.position import Checkpoint, Offset, Position
+from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION, Table
 
 BASE_VERSION = 1_000_000
@@ -52,10 +52,12 @@ def ending(
     """
     found = Layout(room, layout.store)
     found.segments.mkdir(parents=True)
-    found.log_json.write_text(replace(layout.log_file(), first_offset=1).to_json())
+    # Of a log in Kafka there may be nothing sealed yet, and all rows are given.
+    file = layout.log_file() if layout.exists() else LogFile("", SourceIdentity("", "", ""), "")
+    found.log_json.write_text(replace(file, first_offset=1).to_json())
     if (schemas := layout.schemas_json()) is not None:
         found.schemas.write_bytes(schemas)
-    log_id = layout.log_file().log_id
+    log_id = file.log_id
     if base:
         before = replace(checkpoint, next_offset=Offset(floor), cut=1)
         _made(found, log_id, 1, before, map(_never_nothing(floor - 1), base))

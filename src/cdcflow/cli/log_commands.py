@@ -230,9 +230,11 @@ def expire(
         )
     from cdcflow import wiring
     from cdcflow.sinks import states
+    from cdcflow.sinks.expiring import left_behind
     from cdcflow.sinks.retention import GRACE_S, Rule
 
-    retention = wiring.retention(load(config), grace_s=GRACE_S)
+    settings = load(config)
+    retention = wiring.retention(settings, grace_s=GRACE_S)
     _log(config)
     clock = None if older_than is None else int((time.time() - seconds(older_than)) * 1e6)
     rule = Rule(before_cut, clock, None if bytes_max is None else byte_count(bytes_max))
@@ -257,6 +259,8 @@ def expire(
         return
     size = output.size(sum(s.size for s in gone))
     typer.echo(f"{len(gone)} segments ({size}) are gone; the log begins at offset {gone[-1].last_offset + 1}")
+    for name in left_behind(wiring.sealed_layout(settings)):
+        typer.echo(f"consumer {name} had not read all of them: `cdcflow consumer restart {name}`")
 
 
 def _with_state(config: Path, rule: Rule) -> Rule:

@@ -14,9 +14,11 @@ from cdcflow.cli.beside import Running
 from cdcflow.cli.events import OnEvent
 from cdcflow.cli.watch import Watch
 from cdcflow.config import Config
+from cdcflow.query.consumers import Consumers
 from cdcflow.query.log import ChangeLog
 from cdcflow.service import facts
 from cdcflow.service.access import Access
+from cdcflow.service.consumers import ConsumerDoor
 from cdcflow.service.explorer import Explorer
 from cdcflow.service.findings import remarks
 from cdcflow.service.history import EVERY_S, History
@@ -49,6 +51,8 @@ class Http:
         self._tell = tell
         self._opened: tuple[Config, ChangeLog] | None = None
         self._explorer = Explorer(lambda: wiring.log_reader(in_use()), asked=lambda: self._asked(in_use()))
+        self._consumed: tuple[Config, Consumers] | None = None
+        self._consumers = ConsumerDoor(lambda: self._consumers_of(in_use()))
         self._history = History(lambda: around.sampled(watch.status(at_most_old_s=EVERY_S)))
         self._takes_samples = False
         self._newest: HttpServer | None = None
@@ -58,6 +62,12 @@ class Http:
         if self._opened is None or self._opened[0] is not config:
             self._opened = config, wiring.opened(config, files_max=FILES_MAX)
         return self._opened[1]
+
+    def _consumers_of(self, config: Config) -> Consumers:
+        """The log's consumers, opened once for these settings, apart from what else is asked of the log."""
+        if self._consumed is None or self._consumed[0] is not config:
+            self._consumed = config, wiring.opened(config).consumers()
+        return self._consumed[1]
 
     def made_of(self, config: Config) -> object:
         return config.service.listen, config.service.hosts, config.service.tokens
@@ -74,6 +84,7 @@ class Http:
             overview=self._around.overview,
             explorer=self._explorer,
             history=self._history,
+            consumers=self._consumers,
         )
         before = self._newest
         server.start(before)

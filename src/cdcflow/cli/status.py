@@ -66,6 +66,7 @@ def _from_log(settings: Config) -> dict[str, Any]:
         "tables": _unproven(progress.to_status(settings.database.backfill.rows_per_second_max or 0)),
         **({} if merged is None else {"merge": merge_status(merged, durable)}),
         "verified": last_words.of_verified(settings.log.folder),
+        **({"consumers": found} if (found := wiring.consumers_status(settings, durable)) else {}),
         **wrong,
         **source_status(settings, checkpoint.position, known_log_id(settings)),
         "problems": problems(settings),
@@ -171,6 +172,7 @@ def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("held back", f"{output.number(found['held_rows'])} rows" if found.get("held_rows") else ""),
         ("lag", _lag(found)),
         ("merge", _merge(found.get("merge") or {})),
+        ("consumers", _consumers(found.get("consumers") or {})),
         ("uploads", _uploads(found)),
         ("log", str(found.get("log_problem") or "")),
         ("gone", _problems(found)),
@@ -188,6 +190,14 @@ def _merge(merge: Mapping[str, Any]) -> str:
     behind = f"{output.number(merge.get('behind_rows'))} rows behind"
     failed = "; the last merge failed" if merge.get("failed") else ""
     return f"cut {merge['cut']} at {ended:%Y-%m-%d %H:%M:%S}Z, {behind}{failed}"
+
+
+def _consumers(consumers: Mapping[str, Mapping[str, Any]]) -> str:
+    return "; ".join(
+        f"{name} {output.number(one['behind_rows'])} rows behind"
+        + (" (in its backfill)" if one["state"] == "backfill" else "")
+        for name, one in consumers.items()
+    )
 
 
 def _problems(found: Mapping[str, Any]) -> str:

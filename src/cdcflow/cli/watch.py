@@ -135,6 +135,8 @@ class Watch:
         if (merged := last_words.of_merge(folder)) is not None:
             found["merge"] = merge_status(merged, durable_offset)
         found["verified"] = last_words.of_verified(folder)
+        if consumers := wiring.consumers_status(self._in_use(), durable_offset):
+            found["consumers"] = consumers
         return found
 
 

@@ -25,13 +25,13 @@ class Seal(Settings):
 
 class Retention(Settings):
     """When sealed segments expire by themselves: those that end `age` ago, and the oldest while all together have more
-    than `bytes`. `keep_for`: whose progress is waited for (None: merge, and publish where it is set). `state`: every
-    table's rows are kept first, as they were at the end of the last segment that expires."""
+    than `bytes`. `keep_for`: whose progress is waited for (None: merge, publish where it is set, and consumers).
+    `state`: every table's rows are kept first, as they were at the end of the last segment that expires."""
 
     age: Seconds | None = None
     bytes: Bytes | None = None
     state: bool = False
-    keep_for: tuple[Literal["merge", "publish"], ...] | None = None
+    keep_for: tuple[Literal["merge", "publish", "consumer"], ...] | None = None
     every: Seconds = 600.0
 
     @model_validator(mode="after")

@@ -25,6 +25,7 @@ from cdcflow import __version__
 from cdcflow.changelog.parquet import repeating
 from cdcflow.local import vectors
 from cdcflow.local.deltalog import Action, Conflict, DeltaLog, File, LogBegun, local_path, sync_folder, unread
+from cdcflow.local.replacing import Touched
 from cdcflow.local.scan import Ends, Numbers, Rows, named
 from cdcflow.local.tables import TYPES, FileTable, type_of
 from cdcflow.merge.format import Format
@@ -322,6 +323,11 @@ class DeltaTable(FileTable[File]):
 
     def _size(self, file: File) -> int:
         return file.size
+
+    def _touched(self, file: File) -> Touched:
+        if file.vector is None:
+            return Touched(file.size, 1, 0)
+        return Touched(file.size, self._count(file), int(file.vector["cardinality"]))
 
     def _opened(self, file: File) -> Rows:
         fields = self._fields

@@ -55,6 +55,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from cdcflow.local import positions
 from cdcflow.local.positions import Replaced
+from cdcflow.local.replacing import Touched
 from cdcflow.local.scan import Ends, Numbers, Rows
 from cdcflow.local.tables import FileTable
 from cdcflow.merge.format import Format
@@ -194,11 +195,14 @@ class IcebergTable(FileTable[FileScanTask]):
 
     def rows(self) -> pa.Table:
         """Also of a table that PyIceberg cannot write."""
-        scan = self._table.scan()
+        names = self.schema.names
         try:
-            return scan.to_arrow().cast(_arrow(scan.projection()))
+            tasks = list(self._table.scan().plan_files())
         except ValueError as error:
             raise HandOver(_DELETES) from error
+        marked = [task for task in tasks if task.delete_files]
+        parts = [self._scanned([task for task in tasks if not task.delete_files], names)]
+        return pa.concat_tables([*parts, *(self._read(task, names) for task in marked)])
 
     def pin(self, version: int, cut: int) -> None:
         if self._pinned.get(self._location) == (version, cut) or self.snapshot() is None:
@@ -350,11 +354,24 @@ class IcebergTable(FileTable[FileScanTask]):
     def _size(self, file: FileScanTask) -> int:
         return int(file.file.file_size_in_bytes)
 
+    def _touched(self, file: FileScanTask) -> Touched:
+        size, rows = self._size(file), int(file.file.record_count)
+        if not file.delete_files:
+            return Touched(size, rows or 1, 0)
+        return Touched(size, rows, len(self._deletes.of(self._table, file)))
+
     def _read(self, file: FileScanTask, columns: Sequence[str]) -> pa.Table:
+        # Of a file with deletes PyIceberg takes each row that lives by its number, which costs more than reading it.
+        if file.delete_files and file.file.file_format == FileFormat.PARQUET and _is_flat(self.schema):
+            with contextlib.suppress(HandOver), self._opened(file) as rows:
+                return rows.read(rows.groups, columns).filter(pa.array(rows.lives))
+        return self._scanned([file], columns)
+
+    def _scanned(self, files: Sequence[FileScanTask], columns: Sequence[str]) -> pa.Table:
+        """These columns of all rows of some files, as PyIceberg reads them."""
         schema = self._table.schema().select(*columns)
-        return (
-            ArrowScan(self._table.metadata, self._table.io, schema, AlwaysTrue()).to_table([file]).cast(_arrow(schema))
-        )
+        scan = ArrowScan(self._table.metadata, self._table.io, schema, AlwaysTrue())
+        return scan.to_table(files).cast(_arrow(schema))
 
     def _ends(self, files: Sequence[FileScanTask], column: str) -> Sequence[Ends | None]:
         field = self._table.schema().find_field(column)
@@ -511,6 +528,11 @@ def _metadata_back(table: Table) -> Iterator[TableMetadata]:
 def _arrow(schema: Schema) -> pa.Schema:
     """A schema as Arrow's, without what Iceberg says beside it."""
     return schema_to_pyarrow(schema, include_field_ids=False)
+
+
+def _is_flat(schema: pa.Schema) -> bool:
+    """Whether no column has fields, which have ids of their own."""
+    return not any(pa.types.is_struct(f.type) or pa.types.is_map(f.type) for f in schema)
 
 
 def _bounds(task: FileScanTask, field: int, type_: IcebergType) -> tuple[Any, Any] | None:

@@ -6,17 +6,24 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cdcflow.local.dialect import connect, duckdb_sql
+from cdcflow.merge.types import name_sql
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table
 from cdcflow.warehouse.segments import InputFile
+
+TAKEN_BYTES_MAX = 1 << 30
+"""Of rows of more bytes a column's texts may be more than Arrow can have in one piece."""
 
 
 class DuckSession:
     """Implements `cdcflow.warehouse.port.SqlSession`. A view of the log's rows is worked out at once: files are read
     once. `close` it."""
+
+    sorts_each_window = True
 
     def __init__(self) -> None:
         self._db = connect()
@@ -71,6 +78,18 @@ class DuckSession:
             return self.arrow(query.replace("{}", given, 1))
         finally:
             self._db.unregister(given)
+
+    def in_order(self, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
+        """Rows in the order of some of their columns, none of which is NULL; none: as they are."""
+        if not columns:
+            return rows
+        if rows.nbytes > TAKEN_BYTES_MAX:
+            return self.over(rows, f"SELECT * FROM {{}} ORDER BY {', '.join(map(name_sql, columns))}")  # noqa: S608  quoted
+        # Their numbers are sorted, and each value is moved once.
+        order = [f"c{n}" for n in range(len(columns))]
+        given = rows.select(columns).rename_columns(order).append_column("n", pa.array(np.arange(len(rows))))
+        numbers = self.over(given, f"SELECT n FROM {{}} ORDER BY {', '.join(order)}").column(0)  # noqa: S608  ours
+        return rows.take(numbers)
 
     def view(self, what: str, sql: str) -> str:
         name = self._name(what)

@@ -38,10 +38,11 @@ from cdcflow.merge.acts import Act, Add, Describe, Rename, Widen
 from cdcflow.merge.format import Format
 from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.reduce import Layout
+from cdcflow.merge.statement import Replaced
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import name_sql
 from cdcflow.model.table import MISSING, OFFSET
-from cdcflow.warehouse.port import HandOver, Kept, Snapshot
+from cdcflow.warehouse.port import Compacted, HandOver, Kept, Snapshot
 
 SCANNED_TIMES = 4
 """As many times as much as may be held in memory may be looked through: 200 MB of keys, ten million UUIDs as text, take
@@ -224,6 +225,10 @@ class FileTable(ABC, Generic[_File]):
         """In bytes."""
 
     @abstractmethod
+    def _touched(self, file: _File) -> Touched:
+        """How much of it is dead."""
+
+    @abstractmethod
     def _read(self, file: _File, columns: Sequence[str]) -> pa.Table:
         """These columns of a file's rows that are not deleted, with the table's types."""
 
@@ -297,15 +302,42 @@ class FileTable(ABC, Generic[_File]):
         """So many that they should become one."""
         return bool(replacing.small([self._size(file) for file in self._files()]))
 
-    def compact(self) -> str:
-        """Small files become one, where there are many. What is mostly dead a merge writes again that touches it."""
+    def compact(self) -> Compacted:
+        """One portion (see `replacing`). Files keep the order of their rows."""
         files = self._files()
-        small = sorted(replacing.small([self._size(file) for file in files]))
-        if not small:
-            return ""
-        chosen = [files[n] for n in small]
-        self._replace(chosen, self._all_of(chosen), {"upkeep": "compact"}, "", 0)
-        return f"{len(chosen)} small files made one"
+        chosen, rows = self._joined(files) or self._unworn(files) or ([], None)
+        if not chosen:
+            return Compacted()
+        self._replace([files[n] for n in chosen], rows, {"upkeep": "compact"}, "", 0)
+        now = self._files()
+        made = len(now) - (len(files) - len(chosen))
+        return Compacted(len(chosen), made, has_more=bool(replacing.joined(self._sizes(now)) or self._worn(now)))
+
+    def _joined(self, files: Sequence[_File]) -> tuple[list[int], pa.Table] | None:
+        """Small files that become one, and their rows."""
+        chosen: list[int] = []
+        parts: list[pa.Table] = []
+        size = 0
+        for n in replacing.joined(self._sizes(files)):
+            part = self._all_of([files[n]])
+            size += part.nbytes
+            if size > replacing.JOINED_MEMORY_MAX:
+                break
+            chosen.append(n)
+            parts.append(part)
+        return (chosen, pa.concat_tables(parts)) if len(chosen) > 1 else None
+
+    def _unworn(self, files: Sequence[_File]) -> tuple[list[int], pa.Table] | None:
+        """Files that are written again because rows of them are dead, and what lives of them."""
+        chosen = sorted(self._worn(files))
+        return (chosen, self._all_of([files[n] for n in chosen])) if chosen else None
+
+    def _worn(self, files: Sequence[_File]) -> list[int]:
+        held = replacing.WORN_BYTES_MAX if self._bytes_max is None else min(self._bytes_max, replacing.WORN_BYTES_MAX)
+        return replacing.worn([self._touched(file) for file in files], held)
+
+    def _sizes(self, files: Sequence[_File]) -> list[int]:
+        return [self._size(file) for file in files]
 
     def standing(self, layout: Layout, changes: str, *, whole: bool = False) -> str:
         if whole and not isinstance(self._standing, _Whole):
@@ -324,11 +356,19 @@ class FileTable(ABC, Generic[_File]):
         layout = folding.layout
         if folding.is_of_all:
             self._standing = self._stand()  # whatever the keys are
-        name = self._stand_for(layout, folding.changes, _kept(folding, self.schema.names)).name
+        found = self._stand_for(layout, folding.changes, _kept(folding, self.schema.names))
+        key = [layout.target.columns[i].name for i in layout.key] if layout.target.key else []
+        brought = {*(c.name for c in layout.target.columns), OFFSET, MISSING}
+        if folding.replaced is not None and isinstance(found, _Picked) and brought.issuperset(self.schema.names):
+            # What comes need not become part of what stands in memory first: of that no value lives on.
+            rows, dead = self.session.arrow(folding.rows()), self._matched(found, folding.replaced)
+            self._commit_picked(found, metadata, app, version, key, rows, dead)
+            self._standing = None
+            return
+        name = found.name
         ((first,),) = self.session.rows(f"SELECT min(o) FROM {folding.changes}")  # noqa: S608  a name of ours
         for sql in folding.statements(name):
             self.session.rows(sql)
-        key = [name_sql(layout.target.columns[i].name) for i in layout.key] if layout.target.key else []
         offsets = [o for o in (first, folding.ending.truncated_at) if o]
         ended = self._touched_by_end(name, layout.ended_name, folding.ending.before)
         self._commit(metadata, app, version, min(offsets, default=None), key, ended)
@@ -478,7 +518,7 @@ class FileTable(ABC, Generic[_File]):
             ((count,),) = self.session.rows(sql)
             changed += count
         if changed:
-            self._replace(standing.files, self._rows(standing.name, "true", []), metadata, app, version)
+            self._replace(standing.files, self._rows(standing.name, "true"), metadata, app, version)
         elif app:
             self._replace([], None, metadata, app, version)
         self._standing = None
@@ -498,7 +538,8 @@ class FileTable(ABC, Generic[_File]):
             case None:
                 raise InvariantViolated(f"changing {self._name}: its rows were not read")
             case _Picked() as picked:
-                self._commit_picked(picked, metadata, app, version, key)
+                rows = self._rows(picked.name, f"{FILE} IS NULL OR {_CHANGED}")
+                self._commit_picked(picked, metadata, app, version, key, rows, self._dead(picked))
             case _Whole() as whole:
                 self._commit_whole(whole, metadata, app, version, first, key, ended)
         self._standing = None
@@ -524,13 +565,20 @@ class FileTable(ABC, Generic[_File]):
             or (first is not None and count and left[number][1] is not None and left[number][1] >= first)
         ]
         listed = ", ".join(map(str, touched)) or "NULL"
-        rows = self._rows(standing.name, f"{FILE} IS NULL OR {FILE} IN ({listed})", key)
+        rows = self._in_order([self._rows(standing.name, f"{FILE} IS NULL OR {FILE} IN ({listed})")], key)
         self._replace([standing.files[number] for number in touched], rows, metadata, app, version)
 
     def _commit_picked(
-        self, standing: _Picked[_File], metadata: Mapping[str, Any], app: str, version: int, key: Sequence[str]
+        self,
+        standing: _Picked[_File],
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        key: Sequence[str],
+        rows: pa.Table,
+        dead: Mapping[int, Numbers],
     ) -> None:
-        dead = self._dead(standing)
+        """`rows` come, in any order; those with the numbers `dead` go, by their file's number."""
         touched = {
             number: Touched(self._size(standing.files[number]), place.rows, len(place.gone) + len(dead[number]))
             for number, place in standing.places.items()
@@ -543,11 +591,11 @@ class FileTable(ABC, Generic[_File]):
             self._check_size(spent + sum(file.size for file in touched.values()))
             again = sorted(standing.again | dead.keys())
         left = [self._left(standing.files[n], standing.places[n], dead.get(n, NONE)) for n in again]
-        rows = self._rows(standing.name, f"{FILE} IS NULL OR {_CHANGED}", key, left)
+        come = self._in_order([rows, *left], key)
         marked = [
             (standing.files[n], np.union1d(standing.places[n].gone, gone)) for n, gone in dead.items() if n not in again
         ]
-        self._replace([standing.files[n] for n in again], rows, metadata, app, version, marked)
+        self._replace([standing.files[n] for n in again], come, metadata, app, version, marked)
 
     def _dead(self, standing: _Picked[_File]) -> dict[int, Numbers]:
         """By file the rows that are no longer as they stood, or are no more."""
@@ -568,17 +616,23 @@ class FileTable(ABC, Generic[_File]):
         stays[dead] = False
         return self._read(file, self.schema.names).filter(pa.array(stays[lives]))
 
-    def _rows(self, name: str, where: str, key: Sequence[str], more: Sequence[pa.Table] = ()) -> pa.Table:
-        """Rows that stand in memory, and more, in the key's order."""
-        order = f" ORDER BY {', '.join(key)}" if key else ""
+    def _matched(self, standing: _Picked[_File], replaced: Replaced) -> dict[int, Numbers]:
+        """By file the rows whose place others take."""
+        same = " AND ".join(f"t.{name_sql(name)} = s.{position}" for name, position in replaced.key.items())
+        sql = f"SELECT {FILE}, {NUMBER} FROM {standing.name} t LEFT SEMI JOIN {replaced.rows} s ON {same}"  # noqa: S608  quoted
+        found = self.session.arrow(sql)
+        files, numbers = found.column(0).to_numpy(), found.column(1).to_numpy()
+        return {int(number): np.sort(numbers[files == number]) for number in np.unique(files)}
+
+    def _rows(self, name: str, where: str) -> pa.Table:
+        """Rows that stand in memory."""
         listed = ", ".join(map(name_sql, self.schema.names))
-        sql = f"SELECT {listed} FROM {name} WHERE {where}"  # noqa: S608  quoted
-        if more:
-            sql = f"SELECT * FROM ({sql} UNION ALL SELECT * FROM {{}}){order}"  # noqa: S608  quoted
-            found = self.session.over(pa.concat_tables(more), sql)
-        else:
-            found = self.session.arrow(sql + order)
-        return found.cast(self.schema)
+        return self.session.arrow(f"SELECT {listed} FROM {name} WHERE {where}").cast(self.schema)  # noqa: S608  quoted
+
+    def _in_order(self, parts: Sequence[pa.Table], key: Sequence[str]) -> pa.Table:
+        """Rows with the table's columns, in any order, as one in that of a key."""
+        named = [part.select(self.schema.names).cast(self.schema) for part in parts]
+        return self.session.in_order(pa.concat_tables(named), key)
 
 
 _CHANGED = f"{OFFSET} IS DISTINCT FROM {STOOD}"

@@ -16,6 +16,10 @@ it, lie side by side, and windows over them find which of them begin a version, 
     bounds   without reads that a change of the same segment follows, and those that only confirm the open version
     rows     each with its successor: versions that begin, and open rows of the table that end or are confirmed
 
+Windows are most of the cost, by how wide the rows are that they sort: what they need of a family that not every change
+sends is worked out before. Where every event is settled and bounds a version, the first window finds the successors,
+too (`Range.alone`).
+
 The result has the names of a view of changes, so it comes into the table as any other does: whole rows, one for each
 key and `start`, which together are the key of such a table (`v` 1: one that it has, 0: a new one). Behind the source's
 columns `c<i>` those of `ends.columns` follow.
@@ -33,6 +37,9 @@ from cdcflow.merge.reduce import Family, Layout
 from cdcflow.merge.types import name_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET
 
+_FOLLOWED = "o", "n", "p", "t", "op"
+"""What is to be known of the event that follows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Range:
@@ -48,7 +55,8 @@ class Range:
     backfill began (0: there is none). `swept`: what nothing touched since is to go (0: nothing is). `gap`: changes were
     lost before the first of these offsets, and the rows are known to be right from the second one on (0: not yet).
     `made_again`: the range's first offset, where the table was dropped and made again before it. `added`: for columns
-    that the table did not have before the range, by position, the offset from which on its source had it.
+    that the table did not have before the range, by position, the offset from which on its source had it. `alone`: no
+    two changes of a key are of one transaction, and each event begins or ends a version.
     """
 
     changes: str
@@ -63,6 +71,12 @@ class Range:
     gap: tuple[int, int] | None = None
     made_again: int = 0
     added: Mapping[int, int] = field(default_factory=dict)
+    alone: bool = False
+
+    @property
+    def may_be_alone(self) -> bool:
+        """Whether each event begins or ends a version where `alone` is so."""
+        return not self.has_reads and not self.clearing
 
     @property
     def whole(self) -> bool:
@@ -84,6 +98,12 @@ def open_rows(layout: Layout, names: Names, range_: Range) -> str | None:
         return f"SELECT t.* FROM {range_.standing} t WHERE {is_open}"
     same = " AND ".join(f"t.{name_sql(layout.target.columns[i].name)} = c.c{i}" for i in layout.key)
     return f"SELECT t.* FROM {range_.standing} t LEFT SEMI JOIN {range_.changes} c ON {same} WHERE {is_open}"
+
+
+def crowded(layout: Layout, changes: str) -> str:
+    """A row if a transaction has more than one change of a key; no row where none has."""
+    key = ", ".join(f"c{i}" for i in layout.key)
+    return f"SELECT 1 FROM (SELECT count(*) AS changes FROM {changes} GROUP BY {key}, n) HAVING max(changes) > 1"
 
 
 def versions(layout: Layout, found: Sequence[Family], names: Names, range_: Range) -> str:
@@ -125,23 +145,32 @@ def _settled(layout: Layout, found: Sequence[Family], range_: Range, events: str
     by_offset = f"PARTITION BY {key} ORDER BY o"
     so_far = f"OVER ({by_offset} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
     later = f"OVER ({by_offset} ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)"
+    partial = [(j, family) for j, family in enumerate(found) if not family.always]
+    sent = {i for _, family in partial for i in family.columns}
+    given = ["o", "op", "n", "f", "p", "t", "x", *(["g"] if range_.has_reads else [])]
+    given += [f"c{i}" for i in range(len(layout.target.columns)) if i not in sent]
     seen = ["*", f"lead(n) OVER ({by_offset}) AS nn"]
+    if range_.alone:
+        seen = ["*", *(f"lead({name}) OVER ({by_offset}) AS z{name}" for name in _FOLLOWED)]
     if range_.has_reads:
         seen.append(f"first(CASE WHEN op IN ('c', 'u', 'd') THEN g END, true) {later} AS ng")
-    partial = [(j, family) for j, family in enumerate(found) if not family.always]
     if partial:
         own = f"max(CASE WHEN op IN ('c', 'r', 'd', 'x', 'b') THEN o END) {so_far}"
         seen.append(f"{emptied_or(own, [o for o, _ in range_.clearing])} AS b")
     for j, family in partial:
-        packed = ", ".join(["o", "op", "v", "g", *(f"c{i}" for i in family.columns)])
-        sent = family.sent_sql()
-        seen.append(f"last(CASE WHEN {sent} THEN struct({packed}) END, true) {so_far} AS z{j}")
+        packed = ", ".join(["o", *(["op", "v", "g"] if range_.has_reads else []), *(f"c{i}" for i in family.columns)])
+        given.append(f"CASE WHEN {family.sent_sql()} THEN struct({packed}) END AS s{j}")
+        seen.append(f"last(s{j}, true) {so_far} AS z{j}")
         if family.masked:
-            seen.append(f"max(CASE WHEN op NOT IN ('d', 'x') AND {family.unchanged_sql()} THEN o END) {so_far} AS u{j}")
+            given.append(f"CASE WHEN op NOT IN ('d', 'x') AND {family.unchanged_sql()} THEN o END AS m{j}")
+            seen.append(f"max(m{j}) {so_far} AS u{j}")
         if family.masked and family.early:
-            seen.append(f"max(CASE WHEN {family.older_sql()} THEN o END) {so_far} AS l{j}")
+            given.append(f"CASE WHEN {family.older_sql()} THEN o END AS y{j}")
+            seen.append(f"max(y{j}) {so_far} AS l{j}")
         if range_.has_reads:
-            seen.append(f"first(CASE WHEN op = 'c' OR (op = 'u' AND {sent}) THEN g END, true) {later} AS k{j}")
+            given.append(f"CASE WHEN op = 'c' OR (op = 'u' AND {family.sent_sql()}) THEN g END AS h{j}")
+            seen.append(f"first(h{j}, true) {later} AS k{j}")
+    events = f"SELECT {', '.join(given)} FROM ({events})"
     offsets, numbers = [o for o, _ in range_.clearing], [n for _, n in range_.clearing]
     behind = f"CAST({_first_from(offsets, offsets, 'o + 1')} AS bigint) AS tr"
     of_it = f"CAST({_first_from(offsets, numbers, 'o + 1')} AS bigint) AS tn"
@@ -151,9 +180,9 @@ def _settled(layout: Layout, found: Sequence[Family], range_: Range, events: str
     return (
         f"SELECT CASE WHEN {ended} THEN tr ELSE o END AS o, CASE WHEN {ended} THEN 't' ELSE op END AS op,"
         f" n, f, p, t, x, op NOT IN ('d', 'x') AND NOT ({ended}) AS e, tr, tn, {is_hidden} AS h,"
-        f" {missing} AS miss, {', '.join(values)}"
+        f" {missing} AS miss, {', '.join([*values, *(f'z{name}' for name in _FOLLOWED if range_.alone)])}"
         f" FROM (SELECT *, {behind}, {of_it} FROM (SELECT {', '.join(seen)} FROM ({events})))"
-        f" WHERE nn IS NULL OR nn <> n"
+        f" WHERE {'true' if range_.alone else 'nn IS NULL OR nn <> n'}"
     )
 
 
@@ -213,15 +242,15 @@ def _rows(layout: Layout, range_: Range, bounds: str) -> str:
     `bs`: they were gone before `eo`."""
     key = ", ".join(f"c{i}" for i in layout.key)
     next_ = f"OVER (PARTITION BY {key} ORDER BY o)"
-    taken = ("o", "n", "p", "t", "op", *(["po"] if range_.has_reads else []))
-    followed = ", ".join(f"lead({name}) {next_} AS z{name}" for name in taken)
+    taken = [] if range_.alone else [*_FOLLOWED, *(["po"] if range_.has_reads else [])]
+    followed = ", ".join(["*", *(f"lead({name}) {next_} AS z{name}" for name in taken)])
     before = "zpo" if range_.has_reads else "o"
     by_truncate = "(tr IS NOT NULL AND (zo IS NULL OR tn < zn))" if range_.clearing else "false"
     is_gone = f"(zop = 'c' AND {before} < {range_.since} AND zo >= {range_.since})" if range_.since else "false"
     is_swept = f"(zo IS NULL AND lo < {range_.swept})" if range_.swept else "false"
     ways = (
         f"SELECT *, {by_truncate} AS bt, NOT {by_truncate} AND coalesce({is_gone}, false) AS bg,"
-        f" NOT {by_truncate} AND coalesce({is_swept}, false) AS bw FROM (SELECT *, {followed} FROM ({bounds}))"
+        f" NOT {by_truncate} AND coalesce({is_swept}, false) AS bw FROM (SELECT {followed} FROM ({bounds}))"
     )
     end = f"CASE WHEN bt THEN tr WHEN bg THEN {_offset(range_.since)} WHEN bw THEN {_offset(range_.swept)} ELSE zo END"
     ended = f"SELECT *, bg OR bw AS bs, {end} AS eo FROM ({ways})"
@@ -232,7 +261,9 @@ def _rows(layout: Layout, range_: Range, bounds: str) -> str:
     unsure = (
         "" if range_.gap is None else f" AND NOT ({_across(before, 'lt' if range_.has_reads else 'o', *range_.gap)})"
     )
-    is_exact = f"NOT bs AND (bt OR zop NOT IN ('r', 'x')) AND NOT coalesce(nh < eo, false){made_again}{unsure}"
+    is_exact = f"NOT bs{made_again}{unsure}"
+    if range_.has_reads:
+        is_exact += " AND (bt OR zop NOT IN ('r', 'x')) AND NOT coalesce(nh < eo, false)"
     columns = [
         "CASE WHEN eo IS NULL THEN lo ELSE eo END AS o",
         "'c' AS op",

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cdcflow.merge.reduce import Family
-from cdcflow.merge.statement import Bounds, rows_reduced
+from cdcflow.merge.statement import Bounds, Replaced, rows_reduced
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import name_sql
 from cdcflow.model.table import MISSING, OFFSET
@@ -81,6 +81,14 @@ def coming(target: Target, found: Sequence[Family], reduced: str, gone: str, end
         f"SELECT {', '.join(values)}, s.o AS {OFFSET}, {missing} AS {MISSING}"
         f" FROM {reduced} s LEFT JOIN {gone} g ON {same} WHERE NOT s.gone"
     )
+
+
+def matched(replaced: Replaced, rows: str, *, limits: Bounds | None, broadcast: bool) -> str:
+    """Where the rows of the view `rows` lie whose place others take. `limits`: of the first of the key's columns."""
+    same = " AND ".join(f"t.{name_sql(name)} = s.{column}" for name, column in replaced.key.items())
+    within = f" WHERE {limits.within(f't.{name_sql(next(iter(replaced.key)))}')}" if limits is not None else ""
+    hint = "/*+ BROADCAST(s) */ " if broadcast else ""
+    return f"SELECT {hint}t.{FILE}, t.{ROW} FROM {rows} t LEFT SEMI JOIN {replaced.rows} s ON {same}{within}"
 
 
 def _kept(found: Sequence[Family], ended: int | None) -> list[int]:

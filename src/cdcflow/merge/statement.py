@@ -113,6 +113,15 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
+class Replaced:
+    """Rows of a table whose place others take: those of which `key`, names of the table's columns, has the values in
+    columns of the query `rows` (in parentheses), by the columns' names there."""
+
+    rows: str
+    key: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Folding:
     """A range of changes that is to come into a table. `changes` names the view that `merge.reduce` describes, `masks`
     are the sets of columns that they leave unchanged.
@@ -139,6 +148,12 @@ class Folding:
     def adds_only(self) -> bool:
         """No row that the table has is looked at or changed; `rows` come beside them."""
         return False
+
+    @property
+    def replaced(self) -> Replaced | None:
+        """Where all that comes are whole rows, `rows`, each known to be newer than the row whose place it takes: those
+        rows. None: it is not known which these are."""
+        return None
 
     @property
     def is_of_all(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from cdcflow.merge.ends import Names, columns
 from cdcflow.merge.reduce import OURS, Family, Layout
-from cdcflow.merge.statement import Folding
+from cdcflow.merge.statement import Folding, Replaced
 from cdcflow.merge.target import TargetColumn
 from cdcflow.merge.types import name_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET
@@ -29,6 +29,12 @@ def layout_of(layout: Layout, names: Names) -> Layout:
 class Versions(Folding):
     """Versions that come into a table: `changes` has each only once, and whole. Its `v` is 1 of those that take the
     place of a row of the table, 0 of new ones."""
+
+    @property
+    def replaced(self) -> Replaced:
+        """The open versions that ended, or that a later event confirmed."""
+        key = {self.layout.target.columns[i].name: f"c{i}" for i in self.layout.key}
+        return Replaced(f"(SELECT {', '.join(key.values())} FROM {self.changes} WHERE v = 1)", key)
 
     def statements(self, table: str) -> Sequence[str]:
         """New rows need not be looked for in the table."""

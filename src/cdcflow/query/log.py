@@ -11,9 +11,9 @@ rows were read yet, history that has expired, changes that were lost.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,6 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import LogRows
 from cdcflow.changelog.states import State
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.merge.standing import ACTIVE, Backfill
 from cdcflow.model.change import TRUNCATE
 from cdcflow.model.position import Checkpoint, Offset, Position
 from cdcflow.model.table import OFFSET, OP, Table, TableId
@@ -38,6 +37,11 @@ from cdcflow.query.answers import Difference, Differences, Found, History, Momen
 from cdcflow.query.folding import folded
 from cdcflow.query.keyrows import Key, KeyRows, Rows
 from cdcflow.query.row import Change, Row, changes_of, row_at, text_of
+from cdcflow.query.standing import KnownTables, Standing, expired
+
+if TYPE_CHECKING:
+    from cdcflow.query.consumers import Consumers
+    from cdcflow.query.consuming import Consumer, States
 
 ROWS_MAX = 500
 KEYS_MAX = 1000
@@ -68,46 +72,42 @@ class CurrentRows(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class _Standing:
-    """What the log knows of a table at an offset: a row that has no change from `floor` on is not in it, if it
-    `is_whole`. `entry`: what the checkpoint says of its backfill. `state`: what the log keeps of before."""
-
-    floor: int
-    is_whole: bool
-    entry: Mapping[str, Any]
-    state: State | None
-    notes: tuple[str, ...]
-
-
 class ChangeLog:
     """A change log, opened for questions. One thread at a time."""
 
     def __init__(
-        self, reader: LogReader, layout: Layout, current: Callable[[], CurrentRows], files_max: int | None = None
+        self,
+        reader: LogReader,
+        layout: Layout,
+        current: Callable[[], CurrentRows],
+        files_max: int | None = None,
+        consumers: Callable[[Path | str | None], States] | None = None,
     ) -> None:
         """`current`: makes what makes whole tables, when it is first needed. `files_max`: a question about a row that
-        would read more files of segments is refused."""
-        self._log = reader
-        self._layout = layout
+        would read more files of segments is refused. `consumers`: where they are kept, if in this folder (None: in the
+        log's own)."""
+        self.reader = reader
+        self.layout = layout
         self._current = current
-        self._rows = KeyRows(reader, layout, files_max)
+        self._consumers = consumers
+        self.rows = KeyRows(reader, layout, files_max)
+        self.known = KnownTables(layout, self.rows, reader.name)
 
     @property
     def name(self) -> str:
         """What people call the log."""
-        return self._log.name
+        return self.reader.name
 
     @property
     def files_read(self) -> int:
         """So many files of segments were opened for questions about keys."""
-        return self._rows.files_read
+        return self.rows.files_read
 
     # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def now(self) -> Moment:
         """The newest moment that the log has."""
-        return _moment(self._rows.refresh())
+        return _moment(self.rows.refresh())
 
     def moment(self, as_of: AsOf) -> Moment:
         """
@@ -115,7 +115,7 @@ class ChangeLog:
             ConfigurationError: the log has no such moment, or cannot tell which it is.
             HistoryLost: it has expired.
         """
-        newest = self._rows.refresh()
+        newest = self.rows.refresh()
         if as_of is None:
             return _moment(newest)
         offset = self._offset_of(as_of)
@@ -124,7 +124,7 @@ class ChangeLog:
                 f"reading {self.name} at offset {offset}: the log ends at offset {newest.next_offset - 1}",
                 remedy="name an offset that the log has",
             )
-        if offset < (first := self._first_offset()) - 1:
+        if offset < (first := self.known.first_offset) - 1:
             raise HistoryLost(
                 f"reading {self.name} at offset {offset}: that offset has expired; the first one left is {first}",
                 remedy=f"name offset {first} or a later moment",
@@ -139,11 +139,11 @@ class ChangeLog:
         if text.isdecimal():
             return int(text)
         if text.startswith("cut:") and text[4:].isdecimal():
-            return moments.offset_of_cut(self._layout, int(text[4:]))
-        segments = self._rows.segments
-        tail = self._log.read_transactions(segments[-1][1] + 1 if segments else 1)
+            return moments.offset_of_cut(self.layout, int(text[4:]))
+        segments = self.rows.segments
+        tail = self.reader.read_transactions(segments[-1][1] + 1 if segments else 1)
         if moments.place_of(text) is not None:
-            return moments.offset_of_position(self._layout, text, tail)
+            return moments.offset_of_position(self.layout, text, tail)
         try:
             clock = moments.clock_of(as_of)
         except ValueError:
@@ -152,15 +152,14 @@ class ChangeLog:
                 remedy="write an offset (4711), a cut (cut:52), a position (0/16B3748, binlog.000003:77), or a commit"
                 " time (2026-11-25T10:00:00Z)",
             ) from None
-        return moments.offset_before(self._layout, clock + 1, tail)
+        return moments.offset_before(self.layout, clock + 1, tail)
 
     def tables(self) -> dict[str, Table]:
         """Every table of which the log has rows, or keeps some from before, by name, in its newest shape."""
         last = self.now().offset
         found: dict[str, Table] = {}
-        for table in sorted(self._rows.shapes()):
-            shape = self._rows.shape_at(table, last) or self._kept_shape(table, last)
-            if shape is not None:
+        for table in sorted(self.rows.shapes()):
+            if (shape := self.known.shape(table, last)) is not None:
                 found[str(table)] = shape
         return found
 
@@ -171,7 +170,7 @@ class ChangeLog:
         Raises:
             HistoryLost: `first` has expired.
         """
-        return self._log.read_rows(first, last, None if table is None else (self._named(table),))
+        return self.reader.read_rows(first, last, None if table is None else (self._named(table),))
 
     def read(self, table: str, *, first: int = 1, last: int | None = None, as_feed: bool = False) -> pa.Table:
         """A table's changes from one offset to another (both inclusive; None: up to the newest cut) as one Arrow table,
@@ -185,12 +184,12 @@ class ChangeLog:
         """
         id_ = self._named(table)
         end = self.now().offset if last is None else last
-        shapes, target = self._shapes(id_, end)
+        shapes, target = self.known.shapes(id_, end)
         listed = [shape for shape in shapes if shape.incarnation == target.incarnation]
         target = in_force([*(shape for shape in listed if shape != target), target])
         defaults = defaults_of(listed, target)
         parts = []
-        for shape, _, rows in self._log.read_rows(first, end, (id_,)):
+        for shape, _, rows in self.reader.read_rows(first, end, (id_,)):
             make = feed if as_feed else aligned
             parts.append(make(rows, shape, target, defaults))
         schema = feed_schema(target) if as_feed else target.log_schema
@@ -198,22 +197,58 @@ class ChangeLog:
 
     def transactions(self, *, first: int = 1, last: int | None = None) -> Iterator[pa.Table]:
         """The headers of the transactions that have a row between two offsets (inclusive), in order."""
-        return self._log.read_transactions(first, last)
+        return self.reader.read_transactions(first, last)
+
+    def consumers(self, state: Path | str | None = None) -> Consumers:
+        """The consumers of the log that are kept in a folder; None: in the log's own.
+
+        Raises:
+            ConfigurationError: the log has no folder on this machine, and none is named.
+        """
+        from cdcflow.query.consumers import Consumers
+
+        if self._consumers is None:
+            raise ConfigurationError(
+                f"looking for consumers of {self.name}: this log was opened without any",
+                remedy="open it by cdcflow.open",
+            )
+        return Consumers(self, self._consumers(state))
+
+    def consumer(
+        self,
+        name: str,
+        tables: Sequence[str] | None = None,
+        *,
+        ops: str | None = None,
+        start: AsOf = "current",
+        wait: float | None = 0.0,
+        batch_rows: int = 10_000,
+        state: Path | str | None = None,
+    ) -> Consumer:
+        """A named consumer of the log, for a `with` block, in which this process alone reads it. It is made where there
+        is none, for these tables (None: all) and ops (of "crudt"; None: all), beginning at `start`: with the rows of
+        its tables ("current"), behind the newest change ("now"), with the oldest change left ("beginning"), or behind
+        a moment. Its batches end when nothing new has come for `wait` seconds; None: never. `state`: as of `consumers`.
+        """
+        from cdcflow.query.cursors import Definition
+
+        wanted = Definition(name, None if tables is None else tuple(tables), ops)
+        return self.consumers(state).open(name, wait=wait, batch_rows=batch_rows, definition=wanted, start=start)
 
     def first_offset(self) -> int:
         """The first offset that has not expired."""
-        self._rows.refresh()
-        return self._first_offset()
+        self.rows.refresh()
+        return self.known.first_offset
 
     def indexed_to(self) -> int:
         """The offset up to which a row is found by the index alone; 0: nothing is indexed."""
-        self._rows.refresh()
-        return self._rows.indexed_to
+        self.rows.refresh()
+        return self.rows.indexed_to
 
     def may_have(self, table: TableId, wanted: Hashes, last: int) -> npt.NDArray[np.bool_]:
         """Of each of these hashes of keys (`changelog.keyhash`) whether the log may have a row of it up to an offset.
         By the index alone: where something is not indexed, or has expired, it may have any."""
-        return self._rows.may_have(table, wanted, last)
+        return self.rows.may_have(table, wanted, last)
 
     # ── one row ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -225,15 +260,15 @@ class ChangeLog:
                 `moment`.
         """
         moment = self.moment(as_of)
-        id_ = self._known(table)
-        shapes, shape = self._shapes(id_, moment.offset)
+        id_ = self.known.named(table)
+        shapes, shape = self.known.shapes(id_, moment.offset)
         wanted = _key(id_, key)
         wanted.check(shape)
-        standing = self._standing(id_, moment.offset)
+        standing = self.known.standing(id_, moment.offset)
 
         def find(of: Key, offset: int) -> Iterator[Rows]:
             if offset >= standing.floor:
-                yield from self._rows.of(of, shapes, standing.floor, offset)
+                yield from self.rows.of(of, shapes, standing.floor, offset)
             if standing.state is not None:
                 yield from self._kept(of, standing.state)
 
@@ -245,7 +280,7 @@ class ChangeLog:
         shape = state.tables[str(key.table)].table
         columns = key.columns(shape)
         if columns is not None:
-            rows = states.rows_of_key(self._layout, state, str(key.table), columns)
+            rows = states.rows_of_key(self.layout, state, str(key.table), columns)
             if rows.num_rows:
                 yield shape, rows
 
@@ -254,20 +289,20 @@ class ChangeLog:
     ) -> History:
         """The changes of a row up to a moment, newest first. `before`: only those with a lower offset."""
         moment = self.moment(as_of)
-        id_ = self._known(table)
-        shapes, shape = self._shapes(id_, moment.offset)
+        id_ = self.known.named(table)
+        shapes, shape = self.known.shapes(id_, moment.offset)
         wanted = _key(id_, key)
         wanted.check(shape)
         last = moment.offset if before is None else min(moment.offset, before - 1)
-        first = self._first_offset()
+        first = self.known.first_offset
         changes: list[Change] = []
-        for part in self._rows.of(wanted, shapes, first, last):
+        for part in self.rows.of(wanted, shapes, first, last):
             changes += changes_of(part)
             if len(changes) > limit:
                 break
         more = len(changes) > limit
         kept = tuple(changes[:limit])
-        notes = () if first == 1 else (_expired(first),)
+        notes = () if first == 1 else (expired(first),)
         return History(id_, wanted.texts, moment, kept, kept[-1].offset if more else first, more, notes)
 
     def watch(
@@ -278,10 +313,10 @@ class ChangeLog:
         id_ = self._named(table)
         at = self.now().offset if after is None else after
         wanted = _key(id_, key)
-        wanted.check(self._shapes(id_, self.now().offset)[1])
-        for end in following.ends(self._log, self._layout, at, wait):
-            shapes = list(self._rows.shapes()[id_].values())
-            found = [c for part in self._rows.of(wanted, shapes, at + 1, end) for c in changes_of(part)]
+        wanted.check(self.known.shapes(id_, self.now().offset)[1])
+        for end in following.ends(self.reader, self.layout, at, wait):
+            shapes = list(self.rows.shapes()[id_].values())
+            found = [c for part in self.rows.of(wanted, shapes, at + 1, end) for c in changes_of(part)]
             yield from reversed(found)
             at = end
 
@@ -292,8 +327,8 @@ class ChangeLog:
         them."""
         tables = None if table is None else (self._named(table),)
         at = self.now().offset if after is None else after
-        for end in following.ends(self._log, self._layout, at, wait):
-            yield from self._log.read_rows(at + 1, end, tables)
+        for end in following.ends(self.reader, self.layout, at, wait):
+            yield from self.reader.read_rows(at + 1, end, tables)
             at = end
 
     def transaction(self, number: int, *, limit: int = ROWS_MAX) -> Transaction:
@@ -305,7 +340,7 @@ class ChangeLog:
         header = self._header(number)
         first, last = int(header["first_offset"]), int(header["last_offset"])
         stop = min(last, first + limit - 1)
-        parts = [(shape, rows) for shape, _, rows in self._log.read_rows(first, stop)]
+        parts = [(shape, rows) for shape, _, rows in self.reader.read_rows(first, stop)]
         changes = sorted((c for part in parts for c in changes_of(part)), key=lambda change: change.offset)
         return Transaction(
             number,
@@ -329,29 +364,29 @@ class ChangeLog:
             ConfigurationError, HistoryLost: see `moment`; or not all of its rows are in the log.
         """
         moment = self.moment(as_of)
-        id_ = self._known(table)
-        standing = self._standing(id_, moment.offset)
+        id_ = self.known.named(table)
+        standing = self.known.standing(id_, moment.offset)
         if not standing.is_whole:
             raise ConfigurationError(
                 f"reading {id_} of {self.name} at offset {moment.offset}: {'; '.join(standing.notes)}",
                 remedy="name a later moment, or none; `cdcflow status` shows how far its backfill is",
             )
-        return self._whole(id_, standing, moment)
+        return self.whole(id_, standing, moment)
 
-    def _whole(self, table: TableId, standing: _Standing, moment: Moment) -> pa.Table:
+    def whole(self, table: TableId, standing: Standing, moment: Moment) -> pa.Table:
         progress = {"tables": {str(table): standing.entry}}
         clock = 0 if moment.commit_clock is None else moment.commit_clock
         position = None if moment.position is None else Position(moment.position)
         checkpoint = Checkpoint(position, Offset(moment.offset + 1), 1, moment.offset + 1, clock, progress=progress)
         base = None
         if standing.state is not None:
-            base = standing.state.tables[str(table)].table, states.rows(self._layout, standing.state, str(table))
-        return self._current().at(self._log, self._layout, table, standing.floor, checkpoint, base)
+            base = standing.state.tables[str(table)].table, states.rows(self.layout, standing.state, str(table))
+        return self._current().at(self.reader, self.layout, table, standing.floor, checkpoint, base)
 
     def lacks(self, table: str, offset: int) -> str:
         """Why not all rows of a table are known at an offset; "": all are."""
         id_ = self._named(table)
-        standing = self._standing(id_, self.moment(offset).offset)
+        standing = self.known.standing(id_, self.moment(offset).offset)
         return "" if standing.is_whole else "; ".join(standing.notes)
 
     def folded(self, table: str, offset: int) -> Rows:
@@ -362,24 +397,24 @@ class ChangeLog:
         """
         now = self.current(table, offset)
         moment = self.moment(offset)
-        id_ = self._known(table)
-        standing = self._standing(id_, moment.offset)
-        shapes, shape = self._shapes(id_, moment.offset)
-        return shape, folded(now, self._since(id_, standing, moment.offset), shape, list(shapes))
+        id_ = self.known.named(table)
+        standing = self.known.standing(id_, moment.offset)
+        shapes, shape = self.known.shapes(id_, moment.offset)
+        return shape, folded(now, self.changes_of(id_, standing, moment.offset), shape, list(shapes))
 
-    def _since(self, table: TableId, standing: _Standing, offset: int) -> Iterator[Rows]:
+    def changes_of(self, table: TableId, standing: Standing, offset: int) -> Iterator[Rows]:
         """Everything that a table is made of up to an offset."""
         if standing.state is not None:
             entry = standing.state.tables[str(table)]
-            yield entry.table, states.rows(self._layout, standing.state, str(table))
+            yield entry.table, states.rows(self.layout, standing.state, str(table))
         if offset >= standing.floor:
-            for shape, _, rows in self._log.read_rows(standing.floor, offset, (table,)):
+            for shape, _, rows in self.reader.read_rows(standing.floor, offset, (table,)):
                 yield shape, rows
 
     def range(self, table: str, first: object, last: object, as_of: AsOf = None, limit: int | None = None) -> pa.Table:
         """The rows whose first key column lies between two values (inclusive), ascending by key."""
         rows = self.current(table, as_of)
-        _, shape = self._shapes(self._named(table), self.moment(as_of).offset)
+        _, shape = self.known.shapes(self._named(table), self.moment(as_of).offset)
         if not shape.key:
             raise ConfigurationError(f"reading a range of {table}: the table has no key")
         name = shape.key[0]
@@ -400,13 +435,13 @@ class ChangeLog:
         """What is not the same of a table at two moments. At most `limit` of the keys that were changed in between are
         looked at, those with the newest changes."""
         before, after = self.moment(first), self.moment(last)
-        id_ = self._known(table)
+        id_ = self.known.named(table)
         if before.offset > after.offset:
             raise ConfigurationError(
                 f"comparing {table} at two moments: the first ({before.offset}) is the later one",
                 remedy="name the earlier one first",
             )
-        _, shape = self._shapes(id_, after.offset)
+        _, shape = self.known.shapes(id_, after.offset)
         if not shape.key:
             raise ConfigurationError(
                 f"comparing {table} at two moments: the table has no key",
@@ -427,100 +462,15 @@ class ChangeLog:
 
     def _named(self, name: str) -> TableId:
         """The table of this name, as the log is now."""
-        self._rows.refresh()
-        return self._known(name)
-
-    def _known(self, name: str) -> TableId:
-        """The same, as the log was looked at last."""
-        known = {str(table): table for table in self._rows.shapes()}
-        if name not in known:
-            raise ConfigurationError(
-                f"the log {self.name} has no table {name}; it has: {', '.join(sorted(known)) or 'none yet'}",
-                remedy="name it as schema.table",
-                runbook="table-not-found",
-            )
-        return known[name]
-
-    def _shapes(self, table: TableId, offset: int) -> tuple[Sequence[Table], Table]:
-        """All shapes that the table has had, oldest first, and the one at an offset."""
-        known = self._rows.shapes()[table]
-        shapes = [known[number] for number in sorted(known)]
-        shape = self._rows.shape_at(table, offset) or self._kept_shape(table, offset)
-        if shape is None and self._first_offset() > 1:
-            shape = shapes[-1]  # its rows have expired
-        if shape is None:
-            raise ConfigurationError(
-                f"reading {table} of {self.name} at offset {offset}: the log has no row of it up to there",
-                remedy="name a later moment, or none",
-            )
-        return shapes, shape
-
-    def _kept_shape(self, table: TableId, offset: int) -> Table | None:
-        kept = self._state(table, self._first_offset(), offset)
-        return None if kept is None else kept.tables[str(table)].table
-
-    def _first_offset(self) -> int:
-        segments = self._rows.segments
-        return segments[0][0] if segments else 1
-
-    def _standing(self, table: TableId, offset: int) -> _Standing:
-        begins = self._first_offset()
-        entry = self._backfill(table, offset)
-        known = Backfill.of(entry)
-        notes: list[str] = []
-        floor = known.floor if known.floor is not None and known.floor <= offset else None
-        if known.base:
-            notes.append("its rows were loaded another way, and the log has only what changed since")
-            floor = None
-        elif floor is None:
-            state = f" (state: {known.state})" if known.state in ACTIVE else ""
-            notes.append(f"not all rows of the table are in the log at that moment{state}")
-        if known.in_doubt and not known.base:
-            notes.append("changes of it were lost, and no comparison has shown since that it is right")
-        at = max(1, floor or 1)
-        kept = self._state(table, begins, offset) if at < begins else None
-        if at < begins and kept is None:
-            notes.append(_expired(begins))
-        is_whole = floor is not None and (at >= begins or kept is not None)
-        return _Standing(max(at, begins), is_whole, entry, kept, tuple(notes))
-
-    def _state(self, table: TableId, begins: int, offset: int) -> State | None:
-        """What the log keeps of a table's rows from before its first offset."""
-        if begins - 1 > offset or begins - 1 not in states.listed(self._layout):
-            return None
-        state = states.opened(self._layout, begins - 1)
-        return state if str(table) in state.tables else None
-
-    def _backfill(self, table: TableId, offset: int) -> Mapping[str, Any]:
-        """What the log says of a table's backfill at an offset. Within a segment: what it said at its end, if the rows
-        that this speaks of were there already, or what it said before."""
-        newest, segments = self._rows.newest, self._rows.segments
-        at = self._rows.segment_of(offset)
-        bounds = segments[at] if at < len(segments) else None
-        end = newest.next_offset - 1 if bounds is None else bounds[1]
-        after = _entry(
-            newest if bounds is None or offset == newest.next_offset - 1 else self._checkpoint(bounds), table
-        )
-        before: Mapping[str, Any] = {}
-        if at:
-            before = _entry(self._checkpoint(segments[at - 1]), table)
-        elif (kept := self._state(table, self._first_offset(), offset)) is not None:
-            before = kept.tables[str(table)].backfill
-        known, was = Backfill.of(after), Backfill.of(before)
-        if offset >= end or known.floor == was.floor:
-            return after
-        is_there = known.floor is not None and known.floor <= offset
-        return after if is_there and self._rows.last_read(table, bounds) <= offset else before
-
-    def _checkpoint(self, bounds: tuple[int, int]) -> Checkpoint:
-        return self._rows.manifest(bounds).last_checkpoint()
+        self.rows.refresh()
+        return self.known.named(name)
 
     def _touched(self, table: TableId, first: int, last: int) -> list[tuple[str, ...]]:
         """The keys that had a change between two offsets, those with the newest changes first. After a truncate: of all
         rows that were there, too."""
         newest: dict[tuple[str, ...], int] = {}
         emptied = False
-        for shape, _, rows in self._log.read_rows(first, last, (table,)):
+        for shape, _, rows in self.reader.read_rows(first, last, (table,)):
             is_row = pc.not_equal(rows.column(OP), TRUNCATE)
             emptied |= not pc.all(is_row).as_py()
             rows = rows.filter(is_row)
@@ -531,8 +481,8 @@ class ChangeLog:
             for offset, *key in zip(offsets, *columns, strict=True):
                 newest[tuple(text_of(v, t) for v, t in zip(key, types, strict=True))] = offset
         if emptied:
-            _, shape = self._shapes(table, first - 1)
-            rows = self._whole(table, self._standing(table, first - 1), Moment(first - 1))
+            _, shape = self.known.shapes(table, first - 1)
+            rows = self.whole(table, self.known.standing(table, first - 1), Moment(first - 1))
             types = [shape.row_schema.field(name).type for name in shape.key]
             for there in zip(
                 *(rows.column(n).cast(t).to_pylist() for n, t in zip(shape.key, types, strict=True)), strict=True
@@ -541,23 +491,32 @@ class ChangeLog:
         return sorted(newest, key=lambda key: -newest[key])
 
     def _header(self, number: int) -> Mapping[str, Any]:
-        low, high = self._first_offset(), int(self._rows.refresh().next_offset) - 1
-        while low <= high:
-            middle = (low + high) // 2
-            part = next(iter(self._log.read_transactions(middle, middle)), None)
-            if part is None:
-                break
-            header: Mapping[str, Any] = part.slice(0, 1).to_pylist()[0]
-            if header["number"] == number:
-                return header
-            if header["number"] < number:
-                low = int(header["last_offset"]) + 1
-            else:
-                high = int(header["first_offset"]) - 1
-        raise ConfigurationError(
-            f"the log {self.name} has no transaction {number} with rows",
-            remedy="it may have expired; the newest ones are in the last changes: `cdcflow log show`",
-        )
+        last = int(self.rows.refresh().next_offset) - 1
+        return header_of(self.reader, number, self.known.first_offset, last)
+
+
+def header_of(log: LogReader, number: int, first: int, last: int) -> Mapping[str, Any]:
+    """The header of a transaction whose rows lie between two offsets (inclusive), by halves.
+
+    Raises:
+        ConfigurationError: there is none of that number with rows.
+    """
+    while first <= last:
+        middle = (first + last) // 2
+        part = next(iter(log.read_transactions(middle, middle)), None)
+        if part is None:
+            break
+        header: Mapping[str, Any] = part.slice(0, 1).to_pylist()[0]
+        if header["number"] == number:
+            return header
+        if header["number"] < number:
+            first = int(header["last_offset"]) + 1
+        else:
+            last = int(header["first_offset"]) - 1
+    raise ConfigurationError(
+        f"the log has no transaction {number} with rows",
+        remedy="it may have expired; the newest ones are in the last changes: `cdcflow log show`",
+    )
 
 
 def _moment(checkpoint: Checkpoint) -> Moment:
@@ -568,17 +527,7 @@ def _key(table: TableId, key: Sequence[object]) -> Key:
     return Key(table, tuple(str(value) if not isinstance(value, bytes) else f"\\x{value.hex()}" for value in key))
 
 
-def _entry(checkpoint: Checkpoint, table: TableId) -> Mapping[str, Any]:
-    tables = checkpoint.progress.get("tables", {})
-    found = tables.get(str(table)) if isinstance(tables, Mapping) else None
-    return found if isinstance(found, Mapping) else {}
-
-
-def _expired(first: int) -> str:
-    return f"the log begins at offset {first}: what was before has expired"
-
-
-def _found(table: TableId, key: Key, moment: Moment, row: Row, standing: _Standing) -> Found:
+def _found(table: TableId, key: Key, moment: Moment, row: Row, standing: Standing) -> Found:
     if row.last is None:
         state = "never there" if standing.is_whole else "not known"
     elif row.values is not None:
@@ -592,4 +541,4 @@ def _first_key(shape: Table) -> Table:
     return Table(shape.id, shape.incarnation, shape.columns, shape.key[:1], shape.identity)
 
 
-__all__ = ["AsOf", "ChangeLog", "CurrentRows"]
+__all__ = ["AsOf", "ChangeLog", "CurrentRows", "header_of"]

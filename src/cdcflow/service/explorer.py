@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,8 @@ from cdcflow.errors import ConfigurationError, HistoryLost, SinkUnavailable
 from cdcflow.model.keytexts import are_equal, scalar_of
 from cdcflow.model.table import BEFORE, COMMIT_TS, LOG_COLUMNS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
 from cdcflow.ports import LogReader
-from cdcflow.query.log import ChangeLog
+from cdcflow.query.log import ChangeLog, header_of
+from cdcflow.query.row import Change
 
 ROWS_MAX = 500
 SECONDS_MAX = 3.0
@@ -88,27 +89,47 @@ class Explorer:
             SinkUnavailable: somebody else is asking something just now; or too many files would have to be read.
         """
         with self._alone():
-            self._log()
-            if self._asked is None:
-                raise ConfigurationError("this daemon does not answer questions about rows")
-            found = self._asked().get(table, *key, as_of=as_of)
-            last = found.last
+            found = self._opened().get(table, *key, as_of=as_of)
             return {
                 "table": table,
                 "state": found.state,
                 "offset": found.moment.offset,
-                "values": None if found.values is None else {n: _text(v) for n, v in found.values.items()},
+                "values": _texts(found.values),
                 "unknown": list(found.unknown),
                 "notes": list(found.notes),
-                "last": None
-                if last is None
-                else {
-                    "offset": last.offset,
-                    "transaction": last.transaction,
-                    "commit_ts": _text(last.commit_ts),
-                    "op": last.op,
-                },
+                "last": None if found.last is None else _told(found.last),
             }
+
+    def row_history(
+        self, table: str, key: Sequence[str], as_of: str | None = None, before: int | None = None, limit: int = 50
+    ) -> dict[str, Any]:
+        """The changes of a row up to a moment, newest first, with their values as texts; `more`: there are older ones,
+        before offset `back_to`. Raises as `row`."""
+        with self._alone():
+            asked = self._opened()
+            found = asked.history(table, *key, as_of=as_of, before=before, limit=min(limit, ROWS_MAX))
+            changes = [
+                {
+                    **_told(change),
+                    "values": _texts(change.values),
+                    "unchanged": list(change.unchanged),
+                    "before": _texts(change.before),
+                }
+                for change in found.changes
+            ]
+            return {"changes": changes, "back_to": found.back_to, "more": found.more, "notes": list(found.notes)}
+
+    def differences(self, table: str, first: str, last: str | None = None, limit: int = 50) -> dict[str, Any]:
+        """The rows of a table that are not the same at two moments, of the `limit` keys with the newest changes in
+        between. Raises as `row`."""
+        with self._alone():
+            found = self._opened().diff(table, first, last, min(limit, ROWS_MAX))
+            rows = [
+                {"change": d.change, "key": list(d.key), "before": _texts(d.before), "after": _texts(d.after)}
+                for d in found.found
+            ]
+            bounds = {"first": found.first.offset, "last": found.last.offset, "touched": found.touched}
+            return {"rows": rows, **bounds, "truncated": found.truncated, "notes": list(found.notes)}
 
     def transaction(self, number: int, *, values: bool = False) -> dict[str, Any]:
         """A transaction with its rows, in their order; `truncated` where it has more than are shown.
@@ -132,6 +153,12 @@ class Explorer:
 
     def _alone(self) -> _Alone:
         return _Alone(self._one)
+
+    def _opened(self) -> ChangeLog:
+        self._log()
+        if self._asked is None:
+            raise ConfigurationError("this daemon does not answer questions about rows")
+        return self._asked()
 
     def _log(self) -> LogReader:
         log = self._open_reader()
@@ -172,25 +199,11 @@ class Explorer:
                     del found[0]
         return found
 
-    def _header(self, log: LogReader, number: int) -> dict[str, Any]:
-        low, high = 1, int(log.newest_checkpoint().next_offset) - 1
-        if low <= high:
-            low, _ = _first_from(log, low, high)
-        while low <= high:
-            middle = (low + high) // 2
-            header = next((h for part in log.read_transactions(middle, middle) for h in part.to_pylist()), None)
-            if header is None:
-                break
-            if header["number"] == number:
-                return dict(header)
-            if header["number"] < number:
-                low = int(header["last_offset"]) + 1
-            else:
-                high = int(header["first_offset"]) - 1
-        raise ConfigurationError(
-            f"the log has no transaction {number} with rows",
-            remedy="it may have expired; the newest ones are in the last changes",
-        )
+    def _header(self, log: LogReader, number: int) -> Mapping[str, Any]:
+        first, last = 1, int(log.newest_checkpoint().next_offset) - 1
+        if first <= last:
+            first, _ = _first_from(log, first, last)
+        return header_of(log, number, first, last)
 
 
 class _Alone:
@@ -293,6 +306,19 @@ def _values(table: Table, row: dict[str, Any], unchanged: Sequence[str]) -> dict
     if (before := row[BEFORE]) is not None:
         found["before"] = {name: _text(value) for name, value in before.items() if value is not None}
     return found
+
+
+def _told(change: Change) -> dict[str, Any]:
+    return {
+        "offset": change.offset,
+        "transaction": change.transaction,
+        "commit_ts": _text(change.commit_ts),
+        "op": change.op,
+    }
+
+
+def _texts(row: Mapping[str, Any] | None) -> dict[str, str | None] | None:
+    return None if row is None else {name: _text(value) for name, value in row.items()}
 
 
 def _text(value: object) -> str | None:

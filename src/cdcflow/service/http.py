@@ -9,6 +9,7 @@ import importlib.util
 import socket
 import threading
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cdcflow.errors import ConfigurationError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import uvicorn
     from starlette.types import ASGIApp
 
+    from cdcflow.service.consumers import ConsumerDoor
     from cdcflow.service.explorer import Explorer
 
 StatusOf = Callable[[], Mapping[str, Any]]
@@ -47,6 +49,7 @@ class HttpServer:
         sample: StatusOf | None = None,
         explorer: Explorer | None = None,
         history: History | None = None,
+        consumers: ConsumerDoor | None = None,
         setting: str = "service.listen",
         application: Callable[[Collection[str]], ASGIApp] | None = None,
     ) -> None:
@@ -63,6 +66,7 @@ class HttpServer:
         self._setting = setting
         self._application = application
         self._explorer = explorer
+        self._consumers = consumers
         self._socket: socket.socket | None = None
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
@@ -128,13 +132,12 @@ class HttpServer:
         from cdcflow.service.connection import PromptConnection
         from cdcflow.service.web import Doors, application
 
-        if self._application is None:
-            doors = Doors(self._status, self._overview, self._access, self._history, self._answer, self._explorer)
-            served = application(doors, self._names)
-        else:
-            served = self._application(self._names)
+        doors = Doors(
+            self._status, self._overview, self._access, self._history, self._answer, self._explorer, self._consumers
+        )
+        make = self._application or partial(application, doors)
         config = uvicorn.Config(
-            served,
+            make(self._names),
             http=PromptConnection,
             loop="asyncio",
             ws="none",

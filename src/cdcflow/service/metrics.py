@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # a daemon without `service.listen` need not have it installe
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TABLES_MAX = 100
 """With more tables than this `metrics_per_table: auto` leaves out the series of each table."""
+CONSUMERS_MAX = 100
 
 CAPTURE_STATES = ("capturing", "waiting", "paused", "halted", "stopped")
 TABLE_STATES = ("waiting", "reading", "done", "paused", "cancelled", "failed", "forgotten")
@@ -154,6 +155,15 @@ def _least_progress(status: Mapping[str, Any]) -> Iterator[Sample]:
     if _tables(status):
         shares = [(t.get("units_done") or 0) / t["units"] if t.get("units") else 0.0 for t in reading]
         yield (), min(1.0, *shares, 1.0)
+
+
+def _per_consumer(field: str) -> Found:
+    def found(status: Mapping[str, Any]) -> Iterator[Sample]:
+        consumers: Mapping[str, Mapping[str, Any]] = status.get("consumers") or {}
+        for name, one in sorted(consumers.items())[:CONSUMERS_MAX]:
+            yield from _number((name,), one.get(field))
+
+    return found
 
 
 def _per_table(field: str) -> Found:
@@ -439,6 +449,20 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
     (
         Metric("merge_failed", "gauge", "1 when the last merge failed or was put off, else 0."),
         _at("merge", "failed"),
+    ),
+    # Consumers of the log, as their files in the log's folder say.
+    (
+        Metric("consumer_offset", "gauge", "The last offset that the consumer has committed.", ("consumer",)),
+        _per_consumer("offset"),
+    ),
+    (
+        Metric(
+            "consumer_behind_rows",
+            "gauge",
+            "Rows that are durable in the log and that the consumer has not committed, of all tables.",
+            ("consumer",),
+        ),
+        _per_consumer("behind_rows"),
     ),
     # Comparisons, as `cdcflow verify` leaves word of them there.
     (

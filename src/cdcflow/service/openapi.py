@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from cdcflow import __version__
+from cdcflow.service.consumers import LIMIT, LIMIT_MAX
 from cdcflow.service.operations import OPERATIONS, Argument, Operation
 
 KINDS: Mapping[str, dict[str, Any]] = {
@@ -28,7 +29,7 @@ _PROBLEM = {
         "remedy": {"type": "string", "description": "What to do about it."},
     },
 }
-_CHANGE = {
+_CHANGE: dict[str, Any] = {
     "type": "object",
     "required": ["offset", "transaction", "commit_ts", "op", "table", "unchanged"],
     "properties": {
@@ -41,6 +42,12 @@ _CHANGE = {
         "values": {"type": "object", "additionalProperties": {"type": ["string", "null"]}},
         "before": {"type": "object", "additionalProperties": {"type": ["string", "null"]}},
     },
+}
+_LIMIT = {
+    "name": "limit",
+    "in": "query",
+    "description": "How many.",
+    "schema": {"type": "integer", "minimum": 1, "maximum": 500, "default": 50},
 }
 _VALUES = {
     "name": "values",
@@ -60,7 +67,12 @@ def description() -> dict[str, Any]:
             "summary": "Watch a capture and control it.",
             "description": "Without configured tokens it is read-only, and only for the same machine.",
         },
-        "paths": {**_probes(), **_reading(), **{_path(one): {"post": _operation(one)} for one in OPERATIONS.values()}},
+        "paths": {
+            **_probes(),
+            **_reading(),
+            **_consumers(),
+            **{_path(one): {"post": _operation(one)} for one in OPERATIONS.values()},
+        },
         "components": {
             "schemas": {"Problem": _PROBLEM, "Change": _CHANGE},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
@@ -130,10 +142,103 @@ def _reading() -> dict[str, Any]:
         "/api/v1/history": _get("history", "Lag, speed and what the source keeps over the last hours."),
         "/api/v1/changes": _get("changes", "The last changes, newest first.", found, _change_parameters()),
         "/api/v1/row": _get("row", "A row as it is, or was at a moment, with its values.", row, _row_parameters()),
+        "/api/v1/row/history": _get(
+            "row_history",
+            "The changes of a row, newest first, with their values.",
+            parameters=[
+                *_row_parameters(),
+                _query("before", "Only changes with a lower offset.", {"type": "integer", "minimum": 1}),
+                _LIMIT,
+            ],
+        ),
+        "/api/v1/differences": _get(
+            "differences",
+            "The rows of a table that are not the same at two moments.",
+            parameters=[
+                {**_query("table", "As schema.table.", {"type": "string"}), "required": True},
+                {**_query("first", "The earlier moment, as for as_of.", {"type": "string"}), "required": True},
+                _query("last", "The later one; without it now.", {"type": "string"}),
+                _LIMIT,
+            ],
+        ),
         "/api/v1/transactions/{number}": _get(
             "transaction", "A transaction with its rows.", transaction, [number, _VALUES]
         ),
         "/api/v1/openapi.json": _get("openapi", "This description."),
+    }
+
+
+def _consumers() -> dict[str, Any]:
+    name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+    known: Mapping[str, Any] = _CHANGE["properties"]
+    change = {
+        "type": "object",
+        "required": ["table", "op", "offset", "transaction", "commit_ts", "backfill", "values", "unchanged", "cursor"],
+        "properties": {
+            **{name: known[name] for name in ("offset", "transaction", "commit_ts", "op", "table", "unchanged")},
+            "backfill": {"type": "boolean", "description": "A row of the consumer's backfill out of the log."},
+            "values": {"type": "object"},
+            "before": {"type": ["object", "null"]},
+            "cursor": {"type": "string", "description": "Store it with the result: `after` goes on behind it."},
+        },
+    }
+    found = {
+        "type": "object",
+        "required": ["consumer", "changes", "cursor"],
+        "properties": {
+            "consumer": {"type": "string"},
+            "changes": {"type": "array", "items": change},
+            "cursor": {"type": "string", "description": "Everything up to here was handed out."},
+        },
+    }
+    made = {
+        "name": {"type": "string"},
+        "tables": {**KINDS["tables"], "description": "Without it all, also those that come later."},
+        "ops": {"type": "string", "pattern": "^[crudt]+$", "description": "Only these changes."},
+        "from": {"type": "string", "default": "current", "description": "current, now, beginning, or a moment."},
+    }
+    parameters = [
+        name,
+        _query("after", "Behind this cursor, not the last commit.", {"type": "string"}),
+        _query("limit", "How many rows.", {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT}),
+        _query("wait", "Wait so many seconds for something new.", {"type": "number", "minimum": 0, "maximum": 60}),
+    ]
+    changes = _get(
+        "consumer_changes", "What comes next for a consumer; its lease is held meanwhile.", found, parameters
+    )
+    events = {"schema": {"type": "string"}}
+    changes["get"]["responses"]["200"]["content"]["text/event-stream"] = events
+    cursor = {"cursor": {"type": "string"}}
+    return {
+        "/api/v1/consumers": {
+            **_get("consumers", "The consumers of the log, and how far each is."),
+            "post": _post("create_consumer", "Make a consumer.", "a token with the role operate", made, ["name"]),
+        },
+        "/api/v1/consumers/{name}/changes": changes,
+        "/api/v1/consumers/{name}/commit": {
+            "post": _post("commit", "Keep that everything up to a cursor was processed.", "a token", cursor, ["cursor"])
+            | {"parameters": [name]}
+        },
+    }
+
+
+def _post(
+    name: str, summary: str, needs: str, properties: Mapping[str, Any], required: Sequence[str]
+) -> dict[str, Any]:
+    body = {
+        "type": "object",
+        "additionalProperties": False,
+        "required": list(required),
+        "properties": dict(properties),
+    }
+    return {
+        "operationId": name,
+        "summary": summary,
+        "description": f"Needs {needs}.",
+        "tags": ["consumers"],
+        "security": [{"token": []}],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+        "responses": _responses({"type": "object"}),
     }
 
 
@@ -143,7 +248,7 @@ def _change_parameters() -> list[dict[str, Any]]:
         _query("table", "Only this one, as schema.table.", {"type": "string"}),
         _query("key", "Only the row with this key: repeat it for each key column, in their order.", key),
         _query("before", "Only changes with a lower offset.", {"type": "integer", "minimum": 1}),
-        _query("limit", "How many.", {"type": "integer", "minimum": 1, "maximum": 500, "default": 50}),
+        _LIMIT,
         _VALUES,
     ]
 

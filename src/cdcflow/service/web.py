@@ -10,9 +10,11 @@ What asks the capture or reads files runs in a thread, never in the loop that an
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import json
-from collections.abc import Awaitable, Callable, Collection, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,13 +24,14 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cdcflow.errors import CdcflowError
 from cdcflow.service import metrics, problems
 from cdcflow.service.access import SESSION_S, Access, Caller, is_from_our_page, is_json
+from cdcflow.service.consumers import LIMIT, LIMIT_MAX, WAIT_MAX_S, ConsumerDoor, Session
 from cdcflow.service.explorer import ROWS_MAX, Explorer
 from cdcflow.service.health import health, readiness
 from cdcflow.service.history import History
@@ -37,6 +40,8 @@ from cdcflow.service.openapi import description
 from cdcflow.service.operations import OPERATIONS
 
 BODY_BYTES_MAX = 1 << 16
+LOOK_EVERY_S = 0.25
+STILL_THERE_EVERY_S = 15.0
 PAGE = Path(__file__).parent / "page"
 _FILES = {
     "index.html": "text/html",
@@ -71,6 +76,7 @@ class Doors:
     history: History
     answer: Answer | None = None
     explorer: Explorer | None = None
+    consumers: ConsumerDoor | None = None
 
 
 def application(doors: Doors, names: Collection[str]) -> ASGIApp:
@@ -79,6 +85,7 @@ def application(doors: Doors, names: Collection[str]) -> ASGIApp:
         *(Route(f"/{name}".removesuffix("index.html"), _file(name, kind)) for name, kind in _FILES.items()),
         *(Route(path, endpoint) for path, endpoint in _open(doors).items()),
         *(Route(path, _reading(doors, endpoint)) for path, endpoint in _closed(doors).items()),
+        *_consumer_routes(doors),
         Route("/api/v1/session", _Sessions(doors.access).open, methods=["POST"]),
         Route("/api/v1/session", _Sessions(doors.access).close, methods=["DELETE"]),
         Route("/api/v1/operations/{name}", _operating(doors), methods=["POST"]),
@@ -168,10 +175,29 @@ def _closed(doors: Doors) -> dict[str, Endpoint]:
 
     async def row(request: Request) -> Response:
         asked = request.query_params
-        if (table := asked.get("table")) is None:
-            raise HTTPException(400, "table is missing: name it as schema.table")
-        key = asked.getlist("key")
+        table, key = _named(request), asked.getlist("key")
         return as_json(await run_in_threadpool(_explorer(doors).row, table, key, asked.get("as_of")))
+
+    async def row_history(request: Request) -> Response:
+        asked = request.query_params
+        found = await run_in_threadpool(
+            _explorer(doors).row_history,
+            _named(request),
+            asked.getlist("key"),
+            asked.get("as_of"),
+            count_of(asked.get("before"), "before"),
+            count_of(asked.get("limit"), "limit") or 50,
+        )
+        return as_json(found)
+
+    async def differences(request: Request) -> Response:
+        asked = request.query_params
+        if (first := asked.get("first")) is None:
+            raise HTTPException(400, "first is missing: the earlier moment, such as 2026-11-25T10:00:00Z")
+        limit = count_of(asked.get("limit"), "limit") or 50
+        table = _named(request)
+        found = await run_in_threadpool(_explorer(doors).differences, table, first, asked.get("last"), limit)
+        return as_json(found)
 
     async def transaction(request: Request) -> Response:
         values = request.query_params.get("values") == "true"
@@ -189,6 +215,8 @@ def _closed(doors: Doors) -> dict[str, Endpoint]:
         "/api/v1/history": history,
         "/api/v1/changes": changes,
         "/api/v1/row": row,
+        "/api/v1/row/history": row_history,
+        "/api/v1/differences": differences,
         "/api/v1/transactions/{number:int}": transaction,
         "/api/v1/openapi.json": api,
     }
@@ -227,12 +255,125 @@ def _explorer(doors: Doors) -> Explorer:
     return doors.explorer
 
 
+def _named(request: Request) -> str:
+    """The table that is asked for."""
+    if (table := request.query_params.get("table")) is None:
+        raise HTTPException(400, "table is missing: name it as schema.table")
+    return table
+
+
 def count_of(text: str | None, name: str) -> int | None:
     if text is None:
         return None
     if not (text.isdecimal() and 0 < int(text) < 1 << 62):
         raise HTTPException(400, f"{name} must be a whole number from 1 on")
     return min(int(text), ROWS_MAX) if name == "limit" else int(text)
+
+
+# ── consumers of the log ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _consumer_routes(doors: Doors) -> list[Route]:
+    async def listed(request: Request) -> Response:
+        return as_json({"consumers": await run_in_threadpool(_consumers(doors).listed)})
+
+    async def create(request: Request) -> Response:
+        asked = await _body(request)
+        caller = await writer_of(doors.access, request)
+        if not caller.may("operate"):
+            raise HTTPException(403, _may_not(doors.access, caller, "making a consumer"))
+        return as_json(await run_in_threadpool(_consumers(doors).create, asked))
+
+    async def commit(request: Request) -> Response:
+        asked = await _body(request)
+        await writer_of(doors.access, request)
+        if not doors.access.needs_token:
+            raise HTTPException(
+                403, "a commit needs a token, and none is configured: set service.tokens, or use the command line"
+            )
+        name = request.path_params["name"]
+        return as_json(await run_in_threadpool(_consumers(doors).commit, name, asked.get("cursor")))
+
+    async def changes(request: Request) -> Response:
+        asked, name = request.query_params, request.path_params["name"]
+        limit = min(count_of(asked.get("limit"), "rows") or LIMIT, LIMIT_MAX)
+        wait_s = _seconds(asked.get("wait"))
+        after = request.headers.get("last-event-id") or asked.get("after")
+        session = await run_in_threadpool(_consumers(doors).open, name, after, limit)
+        if "text/event-stream" in request.headers.get("accept", ""):
+            first = await _first(session)
+            return StreamingResponse(_events(session, first), media_type="text/event-stream")
+        try:
+            found = await _polled(request, session, wait_s)
+            return as_json({"consumer": name, "changes": found, "cursor": session.cursor})
+        finally:
+            session.close()
+
+    return [
+        Route("/api/v1/consumers", _reading(doors, listed), methods=["GET"]),
+        Route("/api/v1/consumers", create, methods=["POST"]),
+        Route("/api/v1/consumers/{name}/changes", _reading(doors, changes), methods=["GET"]),
+        Route("/api/v1/consumers/{name}/commit", commit, methods=["POST"]),
+    ]
+
+
+async def _first(session: Session) -> list[dict[str, Any]]:
+    """What comes first: what cannot be read is an answer of its own, and no stream that breaks off."""
+    try:
+        return await run_in_threadpool(session.next)
+    except BaseException:
+        session.close()
+        raise
+
+
+async def _polled(request: Request, session: Session, wait_s: float) -> list[dict[str, Any]]:
+    """What comes next, within so many seconds."""
+    until = time.monotonic() + wait_s
+    while True:
+        found = await run_in_threadpool(session.next)
+        if found or time.monotonic() >= until or await request.is_disconnected():
+            return found
+        await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def _events(session: Session, found: list[dict[str, Any]]) -> AsyncIterator[str]:
+    """Changes as server-sent events, until the other side leaves."""
+    try:
+        heard = time.monotonic()
+        yield ": a consumer of the log\n\n"
+        while True:
+            for change in found:
+                yield f"id: {change['cursor']}\nevent: change\ndata: {json.dumps(change)}\n\n"
+            if found:
+                heard = time.monotonic()
+            else:
+                await asyncio.sleep(LOOK_EVERY_S)
+            if time.monotonic() - heard > STILL_THERE_EVERY_S:
+                heard = time.monotonic()
+                yield ": still there\n\n"
+            try:
+                found = await run_in_threadpool(session.next)
+            except CdcflowError as error:
+                yield f"event: problem\ndata: {json.dumps(problems.of_error(error))}\n\n"
+                return
+    finally:
+        session.close()
+
+
+def _consumers(doors: Doors) -> ConsumerDoor:
+    if doors.consumers is None:
+        raise HTTPException(404, "this daemon does not show its change log")
+    return doors.consumers
+
+
+def _seconds(text: str | None) -> float:
+    try:
+        found = float(text or 0)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= WAIT_MAX_S:
+        raise HTTPException(400, f"wait must be a number of seconds up to {WAIT_MAX_S:.0f}")
+    return found
 
 
 # ── what those may do who may operate ───────────────────────────────────────────────────────────────────────

@@ -8,40 +8,40 @@ oldest ──segment──segment──segment──│──segment──▶   
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from types import TracebackType
-from typing import Self
 
 from cdcflow.changelog import notes
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import list_segments
-from cdcflow.errors import CdcflowError
-from cdcflow.sinks import states
+from cdcflow.changelog.states import listed
+from cdcflow.sinks import consumers, states
+from cdcflow.sinks.beside import BesideCapture, OnEvent
 from cdcflow.sinks.keeping import Keeping
 from cdcflow.sinks.retention import GRACE_S, PATIENCE_S, RemoteStore, Retention, Rule, expiring
-
-OnEvent = Callable[[str, Mapping[str, object]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
     """Segments go that end `age_s` ago, and the oldest while all have more than `bytes_max`. Never what a reader still
-    needs: those of `keep_for`, each a kind and a name, and every other reader of these kinds that has left a note."""
+    needs: those of `keep_for`, each a kind and a name, every other reader of these kinds that has left a note, and
+    (`consumers`) the consumers that are kept in the log's folder."""
 
     age_s: float | None
     bytes_max: int | None
     keep_for: Sequence[tuple[str, str]]
+    consumers: bool = True
 
     def rule(self, now_s: float) -> Rule:
         clock = None if self.age_s is None else int((now_s - self.age_s) * 1e6)
         return Rule(before_clock=clock, bytes_max=self.bytes_max)
 
 
-class Expiring:
+class Expiring(BesideCapture):
     """Expires one log every `every_s` seconds. A context manager; `close` waits for no store."""
+
+    put_off = "retention put off"
 
     def __init__(
         self,
@@ -55,33 +55,12 @@ class Expiring:
         clock: Callable[[], float] = time.time,
     ) -> None:
         """`keeping`: makes what keeps the tables' rows before segments expire; None: they are not kept."""
+        super().__init__("cdcflow-retention", on_event, every_s)
         self._layout = layout
         self._policy = policy
-        self._tell = on_event
-        self._every_s = every_s
         self._remote = remote
         self._keeping = keeping
         self._clock = clock
-        self._said = ""
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="cdcflow-retention", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        self._closing.set()
-        self._thread.join(1.0)
-
-    def _run(self) -> None:
-        while not self._closing.wait(self._every_s):
-            try:
-                self.step()
-            except CdcflowError as error:
-                self._say("retention put off", str(error).splitlines()[0])
-            except Exception as error:  # noqa: BLE001  maintenance never ends a capture; its text may hold values
-                self._say("retention put off", type(error).__name__)
 
     def step(self) -> None:
         """Expire what may go now."""
@@ -100,13 +79,14 @@ class Expiring:
             if gone:
                 size = sum(segment.size for segment in gone)
                 told = {"segments": len(gone), "bytes": size, "first_offset": gone[-1].last_offset + 1}
-                self._tell("log expired", told)
+                behind = left_behind(self._layout)
+                self._tell("log expired", {**told, "consumers_behind": ", ".join(behind)} if behind else told)
             if self._keeping is not None:
                 states.tidy(self._layout)
         if held:
             self._say("retention waits", f"{len(held)} segments are due and kept: {reason}")
         else:
-            self._said = ""
+            self._is_well()
 
     def _keep(self, offset: int) -> str:
         """Keep the tables' rows of an offset; why that cannot be done yet, "": it is done, or not wanted."""
@@ -119,6 +99,9 @@ class Expiring:
         """The last offset that may go (None: any), and why it is no later one."""
         lowest: int | None = None
         why = ""
+        for note in consumers.notes(self._layout) if self._policy.consumers else ():
+            if lowest is None or note.offset < lowest:
+                lowest, why = note.offset, _reason(note)
         for kind, name in self._policy.keep_for:
             if notes.read(self._layout, kind, name) is None:
                 return 0, f"no {kind} into {name} has reported its position yet (log.retention.keep_for)"
@@ -127,21 +110,25 @@ class Expiring:
                     lowest, why = note.offset, _reason(note)
         return lowest, why
 
-    def _say(self, event: str, reason: str) -> None:
-        """The same thing is told once."""
-        if reason != self._said:
-            self._said = reason
-            self._tell(event, {"reason": reason})
-
     def _patience(self) -> Callable[[float], bool]:
         until = time.monotonic() + PATIENCE_S
         return lambda seconds: self._closing.wait(seconds) or time.monotonic() > until
 
 
+def left_behind(layout: Layout) -> list[str]:
+    """The consumers that need what has expired, by name."""
+    begins = layout.log_file().first_offset
+    has_state = begins - 1 in listed(layout)
+    found = consumers.states(layout.root / consumers.FOLDER)
+    return [one.name for one in found if one.has_lost(begins, has_state=has_state)]
+
+
 def _reason(note: notes.Note) -> str:
+    if note.kind == "consumer":
+        return f"consumer {note.name} needs the log behind offset {note.offset} (log.retention.keep_for)"
     if note.held_by:
         return f"the merge into {note.name} leaves out {', '.join(note.held_by)}, which may need them"
     return f"the {note.kind} into {note.name} has reached offset {note.offset}"
 
 
-__all__ = ["Expiring", "Policy"]
+__all__ = ["Expiring", "Policy", "left_behind"]

@@ -8,21 +8,19 @@ own keeps two processes from the same work; without it nothing is written.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Self
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 
 from cdcflow.changelog import indexing, keyindex
 from cdcflow.changelog.indexing import KeyIndex, folder, path_of
 from cdcflow.changelog.keyindex import IndexFile
 from cdcflow.changelog.layout import Bounds, Layout, segment_bounds
-from cdcflow.errors import CdcflowError
+from cdcflow.sinks.beside import BesideCapture, OnEvent
 from cdcflow.sinks.layer import OS_LAYER, FileLayer, storing, write_file
 from cdcflow.sinks.maintenance import Busy, held
 
-OnEvent = Callable[[str, Mapping[str, object]], None]
 LOOK_EVERY_S = 2.0
+NICENESS = 15
 SEGMENTS_AT_ONCE = 16
 """Beside a capture: so it ends soon after that has."""
 
@@ -147,43 +145,21 @@ def _groups(due: Sequence[Bounds], files: Sequence[IndexFile]) -> Iterator[Seque
         yield rest[number : number + 1]
 
 
-class IndexingBeside:
-    """A thread that indexes what a capture seals. What goes wrong here is told once, and ends nothing."""
+class IndexingBeside(BesideCapture):
+    """A thread that indexes what a capture seals."""
+
+    put_off = "index put off"
 
     def __init__(self, layout: Layout, on_event: OnEvent, every_s: float = LOOK_EVERY_S) -> None:
+        super().__init__("cdcflow-index", on_event, every_s, NICENESS)
         self._layout = layout
         self._indexing = Indexing(layout)
-        self._tell = on_event
-        self._every_s = every_s
-        self._said = ""
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="cdcflow-index", daemon=True)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        self._closing.set()
-        self._thread.join(1.0)
-
-    def _run(self) -> None:
-        while not self._closing.wait(self._every_s):
-            try:
-                if self._layout.log_json.exists() and self._indexing.behind():
-                    self._indexing.step(segments_max=SEGMENTS_AT_ONCE)
-                self._said = ""
-            except Busy:
-                continue
-            except CdcflowError as error:
-                self._say(str(error).splitlines()[0])
-            except Exception as error:  # noqa: BLE001  it never ends a capture; its text may hold values
-                self._say(type(error).__name__)
-
-    def _say(self, reason: str) -> None:
-        if reason != self._said:
-            self._said = reason
-            self._tell("index put off", {"reason": reason})
+    def step(self) -> None:
+        with contextlib.suppress(Busy):  # somebody else is at it
+            if self._layout.log_json.exists() and self._indexing.behind():
+                self._indexing.step(segments_max=SEGMENTS_AT_ONCE)
+            self._is_well()
 
 
 __all__ = ["Indexing", "IndexingBeside"]

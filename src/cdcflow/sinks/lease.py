@@ -12,10 +12,11 @@ import contextlib
 import fcntl
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 from cdcflow.changelog.layout import Layout
-from cdcflow.errors import ConfigurationError, InvariantViolated
+from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated
 from cdcflow.model.position import Epoch
 from cdcflow.sinks.layer import FileLayer, gone, storing, write_file
 
@@ -32,7 +33,7 @@ class Lease:
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
         self._epoch_path = os.fspath(layout.epoch)  # asked for at every sync
-        self._fd: int | None = _locked(layout.lock)
+        self._fd: int | None = locked(layout.lock, _already_written)
         self.epoch = Epoch(0)
 
     def begin_epoch(self, layer: FileLayer, at_least: Epoch) -> None:
@@ -50,7 +51,7 @@ class Lease:
         if found != self.epoch:
             raise InvariantViolated(
                 f"writing the log {self._layout.root}: this process has epoch {self.epoch}, and epoch {found} has "
-                f"begun: {_holder(self._layout.lock)} took the log over; nothing written since then counts",
+                f"begun: {holder(self._layout.lock)} took the log over; nothing written since then counts",
                 runbook="two-daemons",
             )
 
@@ -76,7 +77,9 @@ def read_epoch(path: str | Path) -> Epoch:
         raise InvariantViolated(f"reading {path}: not an epoch number", runbook="log-damaged") from None
 
 
-def _locked(path: Path) -> int:
+def locked(path: Path, refusal: Callable[[Path, str], CdcflowError]) -> int:
+    """A descriptor that holds the lock of a file until it is closed, or its process ends. `refusal` makes the error for
+    the case that another process holds it, of the file and the holder's name."""
     while True:
         with storing(f"locking {path}"):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -84,10 +87,7 @@ def _locked(path: Path) -> int:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(fd)
-            raise Held(
-                f"opening the log {path.parent} for writing: {_holder(path)} already writes it",
-                remedy="a log has one writer: stop the other one first",
-            ) from None
+            raise refusal(path, holder(path)) from None
         except BaseException:
             os.close(fd)
             raise
@@ -100,6 +100,13 @@ def _locked(path: Path) -> int:
         os.close(fd)  # the file was replaced between open and lock
 
 
+def _already_written(path: Path, who: str) -> Held:
+    return Held(
+        f"opening the log {path.parent} for writing: {who} already writes it",
+        remedy="a log has one writer: stop the other one first",
+    )
+
+
 def _is_at(fd: int, path: Path) -> bool:
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
@@ -107,7 +114,8 @@ def _is_at(fd: int, path: Path) -> bool:
         return False
 
 
-def _holder(path: Path) -> str:
+def holder(path: Path) -> str:
+    """Who took the lock of a file last, in words."""
     try:
         return path.read_text().strip() or "another process"
     except OSError:

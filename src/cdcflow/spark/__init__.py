@@ -5,6 +5,8 @@
     read_cut(spark, warehouse)              all tables as of one cut (`cuts`)
     published_cut(spark, warehouse)         what is in that cut, and what is not
     read_live(spark, log, warehouse)        all tables as of the newest sealed cut, without a merge (`live`)
+    register(spark)                         the log as a data source: spark.read.format("cdcflow") (`change_log`)
+    read_log(spark, log, table)             a table's changes as a plan over Spark's own Parquet reader (`log_plan`)
     session()                               a local Spark session with the right settings (`session`)
 
 Importing this package does not import pyspark; what needs it says so when it is called.
@@ -13,6 +15,7 @@ Importing this package does not import pyspark; what needs it says so when it is
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,7 +34,7 @@ if TYPE_CHECKING:
     from cdcflow.warehouse.moments import AsOf
     from cdcflow.warehouse.paths import Warehouse
 
-__all__ = ["merge", "merge_stream", "published_cut", "read_cut", "read_live", "session"]
+__all__ = ["merge", "merge_stream", "published_cut", "read_cut", "read_live", "read_log", "register", "session"]
 
 
 def merge(
@@ -114,3 +117,32 @@ def read_live(
     from cdcflow.spark import live
 
     return live.read_live(spark, log, warehouse, tables, incomplete=incomplete, policies=policies)
+
+
+def register(spark: SparkSession, open_settings: Callable[[str], Layout] | None = None) -> None:
+    """Make `spark.read.format("cdcflow")` and `spark.readStream.format("cdcflow")` known to a session (see
+    `cdcflow.spark.change_log`), and let filters reach sources that are written in Python.
+
+    `open_settings`, such as `cdcflow.wiring.sealed_layout_of`: for the option `config`, with which a settings file says
+    where the log is. It is called on every machine.
+    """
+    from cdcflow.spark.change_log import ChangeLogSource
+
+    known = type("ChangeLogSource", (ChangeLogSource,), {"open_settings": open_settings})
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    spark.dataSource.register(known)
+
+
+def read_log(
+    spark: SparkSession,
+    log: Layout | Tier | Path | str,
+    table: str,
+    *,
+    shape: str = "log",
+    truncates: str = "stop",
+    **ends: int | str | datetime | None,
+) -> DataFrame:
+    """A table's changes in the log's sealed part, over Spark's own Parquet reader (see `cdcflow.spark.log_plan`)."""
+    from cdcflow.spark import log_plan
+
+    return log_plan.read_log(spark, log, table, shape=shape, truncates=truncates, **ends)

@@ -81,7 +81,7 @@ class SparkReader:
     def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         # A file under another name must be there for as long as the plan, and nobody says how long that is.
         hidden = any(Path(file.path).name[0] in "_." for file in files)
-        return located(self._spark, layout, files, _lasting_room() if hidden else room)
+        return located(self._spark, layout, files, lasting_room() if hidden else room)
 
     def declines(self, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
         return None
@@ -124,11 +124,11 @@ class SparkPastTable:
 
 
 @functools.cache
-def _lasting_room() -> Path:
+def lasting_room() -> Path:
     """A folder that is there until this process ends."""
     made = tempfile.TemporaryDirectory(prefix="cdcflow-live-")
     atexit.register(made.cleanup)
     return Path(made.name)
 
 
-__all__ = ["SparkReader", "read_live"]
+__all__ = ["SparkReader", "lasting_room", "read_live"]

@@ -17,7 +17,7 @@ from cdcflow.merge.reduce import TRANSACTIONS_READ, Layout, read_schema
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import DECIMAL_TEXT, name_sql, text_sql
 from cdcflow.model.table import MISSING, Table
-from cdcflow.warehouse.port import Kept, Snapshot
+from cdcflow.warehouse.port import Compacted, Kept, Snapshot
 from cdcflow.warehouse.segments import InputFile
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ _numbers = itertools.count(1)
 class SparkSql:
     """Implements `cdcflow.warehouse.port.SqlSession`."""
 
+    sorts_each_window = False
+
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
@@ -39,12 +41,12 @@ class SparkSql:
         if hidden:
             raise InvariantViolated(f"reading {hidden[0]}: Spark takes it for a hidden file and would read nothing")
         if any(DECIMAL_TEXT in column for column in columns):
-            _register_decimal_text(self._spark)
-        rows = self._spark.read.schema(read_schema(shape, moved=moved)).parquet(*(_literal(f.path) for f in files))
+            register_decimal_text(self._spark)
+        rows = self._spark.read.schema(read_schema(shape, moved=moved)).parquet(*(literal_path(f.path) for f in files))
         return named(rows.where(where).selectExpr(*columns), what)
 
     def transactions(self, files: Sequence[InputFile], columns: Sequence[str]) -> str:
-        rows = self._spark.read.schema(TRANSACTIONS_READ).parquet(*(_literal(f.path) for f in files))
+        rows = self._spark.read.schema(TRANSACTIONS_READ).parquet(*(literal_path(f.path) for f in files))
         return named(rows.selectExpr(*columns), "transactions")
 
     def view(self, what: str, sql: str) -> str:
@@ -107,7 +109,7 @@ class StatementTable(ABC):
         """Keep a version for as long as its cut is kept, where the format does not by itself."""
 
     @abstractmethod
-    def compact(self) -> str:
+    def compact(self) -> Compacted:
         """See `cdcflow.warehouse.port.CurrentTable.compact`."""
 
     @abstractmethod
@@ -194,12 +196,12 @@ def named(frame: DataFrame, what: str) -> str:
     return name
 
 
-def _literal(path: str) -> str:
+def literal_path(path: str) -> str:
     """Spark takes a path for a pattern; this one means itself."""
     return "".join(f"\\{c}" if c in "\\[]{}*?" else c for c in path)
 
 
-def _register_decimal_text(spark: SparkSession) -> None:
+def register_decimal_text(spark: SparkSession) -> None:
     def text(content: bytes | None, scale: int) -> str | None:
         if content is None:
             return None

@@ -68,6 +68,8 @@ def folding(
                 made_again=made_again,
                 added=_added(layout, evolution, living),
             )
+            if session.sorts_each_window and made_of.may_be_alone:
+                made_of = replace(made_of, alone=not session.rows(history.crowded(layout, found.name)))
             partial = found.masks | _missing(session, layout, names, made_of)
             kinds = families(layout, partial)
             views.append(session.keep("versions", history.versions(layout, kinds, names, made_of)))

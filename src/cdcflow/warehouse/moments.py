@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
 
-from cdcflow.changelog.moments import Place, clock_of, place_of
+from cdcflow.changelog.moments import Place, clock_of, place_of, without_order
 from cdcflow.errors import ConfigurationError
 from cdcflow.warehouse.cut import Cut, ListedCut, cut_expired
 from cdcflow.warehouse.port import Cuts
@@ -100,17 +99,10 @@ def _check_order(cuts: Sequence[ListedCut], wanted: Place, attempted: str) -> No
     Raises:
         ConfigurationError: they have none.
     """
-    places = [place_of(one.position) for one in cuts if one.position]
-    known = [place for place in places if place is not None]
-    if len(known) < len(places) or any(place[0] != wanted[0] for place in known):
-        why = "the cuts have positions of another log"
-    elif any(before > after for before, after in pairwise(known)):
-        why = "the positions of the cuts do not grow: another server has taken over meanwhile"
-    else:
-        return
-    raise ConfigurationError(
-        f"{attempted}: {why}", remedy="name a cut or a commit time; `cdcflow cuts` lists them", runbook="no-cut"
-    )
+    if why := without_order([place_of(one.position) for one in cuts if one.position], wanted):
+        raise ConfigurationError(
+            f"{attempted}: {why}", remedy="name a cut or a commit time; `cdcflow cuts` lists them", runbook="no-cut"
+        )
 
 
 def _said(cut: ListedCut) -> str:

@@ -73,8 +73,26 @@ class Shown:
     ids: Mapping[str, frozenset[int]]
 
 
+@dataclass(frozen=True, slots=True)
+class Compacted:
+    """So many files were written again, and became so many. `has_more`: more are to be."""
+
+    files: int = 0
+    made: int = 0
+    has_more: bool = False
+
+    def __add__(self, later: Compacted) -> Compacted:
+        return Compacted(self.files + later.files, self.made + later.made, later.has_more)
+
+    def __str__(self) -> str:
+        return f"{self.files} files made {self.made}" if self.files else ""
+
+
 class SqlSession(Protocol):
     """Runs SQL over temporary views. One thread at a time."""
+
+    sorts_each_window: bool
+    """Windows of the same order that follow one another sort anew, each."""
 
     def read(
         self, what: str, files: Sequence[InputFile], shape: Table, where: str, columns: Sequence[str], *, moved: bool
@@ -168,12 +186,13 @@ class CurrentTable(Protocol):
     def rows_that_miss(self, ended: str | None = None, left: Collection[str] = ()) -> int:
         """How many rows miss columns other than `left`, those that are no more aside."""
 
-    def compact(self) -> str:
-        """Make small files one, and write those again of which much is dead: rows, position and cuts stay. Returns what
-        was done ("": nothing was to be). HandOver: this engine does not."""
+    def compact(self) -> Compacted:
+        """Make small files one, and write those again of which much is dead, in one commit: rows, position and cuts
+        stay. HandOver: this engine does not."""
 
     def let_go(self, kept: Kept) -> str:
-        """Remove what neither a kept cut needs, nor anything younger than `kept.since`. As `compact` otherwise."""
+        """Remove what neither a kept cut needs, nor anything younger than `kept.since`. Returns what was done ("":
+        nothing was to be). HandOver: this engine does not."""
 
     def close(self) -> None:
         """Let go of its session."""

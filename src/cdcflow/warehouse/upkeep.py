@@ -28,7 +28,7 @@ from cdcflow.errors import SinkUnavailable
 from cdcflow.warehouse.cut import ListedCut
 from cdcflow.warehouse.engines import Engines
 from cdcflow.warehouse.paths import STATE
-from cdcflow.warehouse.port import CurrentTable, Cuts, Engine, HandOver, Kept
+from cdcflow.warehouse.port import Compacted, CurrentTable, Cuts, Engine, HandOver, Kept
 
 OUT_OF_TIME = "the budget was used up; its turn comes first the next time"
 
@@ -171,11 +171,12 @@ def _looked_after(
 ) -> TableUpkeep:
     engine: Engine = engines.first
     done: list[str] = []
-    steps: list[Callable[[CurrentTable], str]] = []
+    compacted = _Compacted(deadline)
+    steps: list[Callable[[Engine, CurrentTable], str]] = []
     if policy.compact:
-        steps.append(partial(_compacted, engine))
+        steps.append(compacted.bit_by_bit)
     if kept.since is not None:
-        steps.append(partial(_let_go, engine, kept))
+        steps.append(partial(_let_go, kept))
     for step in steps:
         if monotonic() >= deadline:
             return TableUpkeep(name, tuple(done), OUT_OF_TIME)
@@ -184,31 +185,47 @@ def _looked_after(
         except Exception as error:  # noqa: BLE001  as above
             return TableUpkeep(name, tuple(done), _passes(engine, error))
         done += [what] if what else []
+        if compacted.is_late:
+            return TableUpkeep(name, tuple(done), OUT_OF_TIME)
     if done:
         _log.info("table looked after", table=name, done=", ".join(done))
     return TableUpkeep(name, tuple(done))
 
 
-def _compacted(engine: Engine, there: CurrentTable) -> str:
-    if engine.compacts_beside:
-        return there.compact()
-    with engine.upkeep_lease():
-        there.snapshot()
-        return there.compact()
+@dataclass(slots=True)
+class _Compacted:
+    """The files of a table, made larger until a time (`monotonic`). `is_late`: that was too early for all of it."""
+
+    deadline: float
+    is_late: bool = False
+
+    def bit_by_bit(self, engine: Engine, there: CurrentTable) -> str:
+        """A merge gets its turn between two commits."""
+        if engine.compacts_beside:
+            return str(there.compact())
+        found = Compacted(has_more=True)
+        while found.has_more and not self.is_late:
+            with engine.upkeep_lease():
+                there.snapshot()
+                found += there.compact()
+            self.is_late = found.has_more and monotonic() >= self.deadline
+        return str(found)
 
 
-def _let_go(engine: Engine, kept: Kept, there: CurrentTable) -> str:
+def _let_go(kept: Kept, engine: Engine, there: CurrentTable) -> str:
     # A merge that publishes says meanwhile what a cut needs.
     with engine.upkeep_lease():
         there.snapshot()
         return there.let_go(kept)
 
 
-def _asked(engines: Engines, engine: Engine, path: str, step: Callable[[CurrentTable], str]) -> tuple[Engine, str]:
+def _asked(
+    engines: Engines, engine: Engine, path: str, step: Callable[[Engine, CurrentTable], str]
+) -> tuple[Engine, str]:
     """A step by the engine that is asked first, or by the other one where that works already."""
     try:
         with closing(engine.table(path.split("/"))) as there:
-            return engine, "" if there.snapshot() is None else step(there)
+            return engine, "" if there.snapshot() is None else step(engine, there)
     except HandOver:
         if (other := engines.begun) is None or other is engine:
             raise

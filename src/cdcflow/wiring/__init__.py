@@ -30,9 +30,10 @@ from cdcflow.wiring.logs import (
     retention,
     sealed_bounds,
     sealed_layout,
+    sealed_layout_of,
     topics,
 )
-from cdcflow.wiring.opening import opened
+from cdcflow.wiring.opening import consumers_status, opened
 from cdcflow.wiring.planning import log_growth, planned
 from cdcflow.wiring.pushing import pushing
 from cdcflow.wiring.rebuilding import rebuilt
@@ -59,6 +60,7 @@ __all__ = [
     "log_problem",
     "store_faults",
     "upload_status",
+    "consumers_status",
     "copy_log",
     "history_layout",
     "indexing",
@@ -70,6 +72,7 @@ __all__ = [
     "retention",
     "sealed_bounds",
     "sealed_layout",
+    "sealed_layout_of",
     "expiring",
     "topics",
     "log_growth",

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 from cdcflow.changelog.folder import FolderReader
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.notes import warehouse_name
-from cdcflow.config import Config, FileLog, Kafka, KafkaLog, Objects, Postgres, StoreAccess, is_reference, secret
+from cdcflow.config import Config, FileLog, Kafka, KafkaLog, Objects, Postgres, StoreAccess, is_reference, load, secret
 from cdcflow.config.logs import TOPIC_EXPIRES
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.position import SourceIdentity
 from cdcflow.pipeline.settings import OpenedLog
 from cdcflow.ports import LogReader
 from cdcflow.sinks import files
-from cdcflow.sinks.expiring import Expiring, OnEvent, Policy
+from cdcflow.sinks.beside import OnEvent
+from cdcflow.sinks.expiring import Expiring, Policy
 from cdcflow.sinks.indexing import IndexingBeside
 from cdcflow.sinks.retention import Retention
 from cdcflow.sinks.uploading import Uploading
@@ -105,6 +106,11 @@ def sealed_layout(config: Config) -> Layout:
     return log_layout(config.log) if isinstance(config.log, FileLog) else history_layout(config.log)
 
 
+def sealed_layout_of(settings: str) -> Layout:
+    """The same, of the log that a settings file names."""
+    return sealed_layout(load(settings))
+
+
 def history_bucket(log: KafkaLog) -> Bucket:
     with client_library("log.kafka.history"):
         from cdcflow.sinks.objects.bucket import Bucket
@@ -148,21 +154,17 @@ def expiring(config: Config, on_event: OnEvent) -> Expiring | None:
     names = {"merge": warehouse_name(config.merge.warehouse)}
     if config.publish is not None:
         names["publish"] = config.publish.kafka.topic_prefix
-    keep_for = [(kind, names[kind]) for kind in kinds]
+    keep_for = [(kind, names[kind]) for kind in kinds if kind in names]
+    consumers = policy.keep_for is None or "consumer" in policy.keep_for
     remote = None
     if log.objects is not None:
         with client_library():
             from cdcflow.sinks.objects.bucket import Bucket
             from cdcflow.sinks.objects.remote import RemoteBucket
         remote = RemoteBucket(Bucket(log.objects))
-    return Expiring(
-        log_layout(log),
-        Policy(policy.age, policy.bytes, keep_for),
-        on_event,
-        every_s=policy.every,
-        remote=remote,
-        keeping=partial(keeping, config) if policy.state else None,
-    )
+    kept = Policy(policy.age, policy.bytes, keep_for, consumers)
+    keeper = partial(keeping, config) if policy.state else None
+    return Expiring(log_layout(log), kept, on_event, every_s=policy.every, remote=remote, keeping=keeper)
 
 
 def keeping(config: Config) -> Keeping:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cdcflow.changelog.folder import FolderReader
 from cdcflow.changelog.layout import Layout
-from cdcflow.config import Config, FileLog, load
-from cdcflow.errors import ConfigurationError
+from cdcflow.config import Config, FileLog, KafkaLog, load
+from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.ports import LogReader
-from cdcflow.wiring.logs import log_layout, log_reader, sealed_layout
+from cdcflow.sinks.consumers import FOLDER, ConsumerFiles, states
+from cdcflow.wiring.logs import log_id, log_layout, log_reader, sealed_layout
 
 if TYPE_CHECKING:
+    from cdcflow.query.consuming import States
     from cdcflow.query.log import ChangeLog
 
 SETTINGS = (".yaml", ".yml")
@@ -28,23 +34,73 @@ def opened(log: Config | Path | str, files_max: int | None = None) -> ChangeLog:
     from cdcflow import local
     from cdcflow.query.log import ChangeLog
 
-    reader, layout = _parts(log)
+    reader, layout, place = _parts(log)
     if not reader.exists():
         raise ConfigurationError(
             f"there is no change log at {reader.name}",
             remedy="start `cdcflow run` first, or name the log's folder, its s3:// URL or the settings file",
             runbook="no-log",
         )
-    return ChangeLog(reader, layout, local.current_rows, files_max)
+    return ChangeLog(reader, layout, local.current_rows, files_max, partial(_states, layout, place))
 
 
-def _parts(log: Config | Path | str) -> tuple[LogReader, Layout]:
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The folder in which a log's consumers are kept (None: there is none here), and what gives the log's id where its
+    layout does not (None)."""
+
+    folder: Path | None = None
+    log_id: Callable[[], str] | None = None
+
+
+def _parts(log: Config | Path | str) -> tuple[LogReader, Layout, _Place]:
     if isinstance(log, str) and log.startswith("s3://"):
         layout = log_layout(FileLog.model_validate({"objects": {"url": log}}))
-        return FolderReader(layout), layout
+        return FolderReader(layout), layout, _Place()
     if isinstance(log, Path | str):
         path = Path(log)
         if path.suffix not in SETTINGS:
-            return FolderReader(path), Layout(path)
+            return FolderReader(path), Layout(path), _Place(path / FOLDER)
         log = load(path)
-    return log_reader(log), sealed_layout(log)
+    place = _Place(consumers_folder(log), partial(log_id, log) if isinstance(log.log, KafkaLog) else None)
+    return log_reader(log), sealed_layout(log), place
+
+
+def consumers_folder(config: Config) -> Path | None:
+    """Where the consumers of the configured log are kept; None: the log has no folder on this machine."""
+    if isinstance(config.log, FileLog) and not config.log.has_directory:
+        return None
+    return config.log.folder / FOLDER
+
+
+def _states(layout: Layout, place: _Place, named: Path | str | None) -> States:
+    if named is not None:
+        return ConsumerFiles(Path(named), layout, f" --state {shlex.quote(str(named))}", place.log_id)
+    if place.folder is None:
+        raise ConfigurationError(
+            f"looking for consumers of {layout.name}: the log has no folder on this machine to keep them in",
+            remedy="name a folder for them: --state ./consumers (in Python state=...)",
+        )
+    return ConsumerFiles(place.folder, layout, "", place.log_id)
+
+
+def consumers_status(config: Config, durable_offset: object) -> dict[str, Any]:
+    """How far each consumer is that is kept beside the configured log, by name; {}: there is none."""
+    folder = consumers_folder(config)
+    if folder is None or not isinstance(durable_offset, int):
+        return {}
+    try:
+        found = states(folder)
+    except (CdcflowError, OSError):
+        return {}  # `cdcflow consumer ls` says why
+    return {
+        one.name: {
+            "state": "backfill" if one.is_in_backfill else "changes",
+            "offset": one.committed.offset,
+            "behind_rows": one.behind(durable_offset),
+        }
+        for one in found
+    }
+
+
+__all__ = ["consumers_folder", "consumers_status", "opened"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import yaml
@@ -55,9 +56,21 @@ def test_commands_work_on_a_log_in_kafka_as_on_a_folder(bank: Bank) -> None:
     assert "the log is whole" in cdcflow(bank, "log", "check", "--deep").stdout
     findings = {f["subject"]: f for f in json.loads(cdcflow(bank, "doctor", "--json").stdout)}
     assert findings[f"topic {bank.log_settings['kafka']['topic']}"]["level"] == "warning"
+    created = cdcflow(bank, "consumer", "create", "shop", "--table", "public.notices")
+    assert created.exit_code == 0, told(created)
+    assert [line["backfill"] for line in consumed(bank)] == [True] * len(bank.source_rows("notices"))
+    assert json.loads(cdcflow(bank, "status", "--json").stdout)["consumers"]["shop"]["behind_rows"] == 0
     again = cdcflow(bank, "backfill", "public.notices", "--json")
     assert json.loads(again.stdout)["public.notices"]["generation"] == 2
+    assert [line["op"] for line in consumed(bank)] == ["t", *["r"] * len(bank.source_rows("notices"))]
     bank.assert_log_equals_source()
+
+
+def consumed(bank: Bank) -> list[Any]:
+    """What comes next for the consumer."""
+    read = cdcflow(bank, "consumer", "read", "shop", "--json", "--commit")
+    assert read.exit_code == 0, told(read)
+    return [json.loads(line) for line in read.stdout.splitlines()]
 
 
 @pytest.mark.parametrize("command", ["log compact", "log expire --older-than 30d"])

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
@@ -22,6 +23,8 @@ from versiontables import HISTORIES, rows, told
 
 from cdcflow import local
 from cdcflow.errors import CdcflowError
+from cdcflow.local import replacing
+from cdcflow.local.engine import LocalEngine
 from cdcflow.merge.policy import Policies, TablePolicy
 from cdcflow.model.table import Column
 from cdcflow.model.types import ColumnType
@@ -48,6 +51,31 @@ def test_versions_in_a_table_are_those_of_the_oracle(
         report = merge(hand_log.root, warehouse, policies=HISTORIES)
         assert [t.left_out for t in report.tables] == [None]
         assert versions(rows(warehouse, format_name), transactions) == told(merges[:number])
+
+
+def test_a_column_that_somebody_added_keeps_its_values(
+    hand_log: HandLog,
+    warehouse: Path,
+    merge: Callable[..., MergeReport],
+    format_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A version that ends is written again as a whole, with what the log does not know of it."""
+    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    orders = make_table("orders", id="int64", v="int32")
+    hand_log.state(orders)
+    hand_log.segment([(orders, "c", {"id": n, "v": 0}) for n in (1, 2)])
+    merge(hand_log.root, warehouse, policies=HISTORIES)
+    with closing(LocalEngine(warehouse, format_name)) as engine, closing(engine.table(("public", "orders"))) as there:
+        there.snapshot()
+        there.add(pa.schema([("mine", pa.string())]), {})
+        there.snapshot()
+        noted = there.rows().drop_columns("mine").append_column("mine", pa.array(["a", "b"]))
+        there._replace(there._files(), noted.select(there.schema.names), {}, "", 0)
+    hand_log.segment([(orders, "u", {"id": 1, "v": 1})])
+    assert [t.left_out for t in merge(hand_log.root, warehouse, policies=HISTORIES).tables] == [None]
+    found = {(row["id"], row["v"]): (row["mine"], row["_valid_to"]) for row in rows(warehouse, format_name, orders.id)}
+    assert found == {(1, 0): ("a", 3), (1, 1): (None, None), (2, 0): ("b", None)}
 
 
 # ── merges that are killed ──────────────────────────────────────────────────────────────────────────────────────

@@ -15,12 +15,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from handlog import HandLog
-from mergehistories import differences
+from mergehistories import differences, make_table
 from tablefolds import Folded, Merged
 from tablehistories import Histories, History
 
 from cdcflow.changelog.folder import FolderReader
 from cdcflow.changelog.layout import Layout
+from cdcflow.errors import ConfigurationError
 from cdcflow.local.current import LocalCurrent
 from cdcflow.merge.fold import Row
 from cdcflow.model.table import Table
@@ -70,7 +71,7 @@ def test_whole_table_at_any_offset_is_what_the_fold_has(tmp_path: Path) -> None:
 def _check_whole(history: History, asked: ChangeLog, offset: int, told: str) -> bool:
     name = str(history.id)
     asked.now()
-    standing = asked._standing(history.id, offset)
+    standing = asked.known.standing(history.id, offset)
     written = [w for w in history.merged.log if standing.floor <= w[1].offset <= offset]
     if not standing.is_whole or not written:
         return False
@@ -94,7 +95,7 @@ def _check(history: History, asked: ChangeLog, offset: int, told: str) -> None:
         return
     shape = written[-1][0]
     asked.now()
-    floor = asked._standing(history.id, offset).floor
+    floor = asked.known.standing(history.id, offset).floor
     if len({_key_numbers(s) for s, _ in written if s.incarnation == shape.incarnation}) > 1:
         return  # rows from before have another key
     folded = Folded()
@@ -136,3 +137,21 @@ def _key_numbers(shape: Table) -> tuple[int, ...]:
 
 def _key(shape: Table, values: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(text_of(values[name], shape.row_schema.field(name).type) for name in shape.key)
+
+
+def test_moment_before_a_backfill_had_read_all_does_not_say_that_a_row_was_not_there(tmp_path: Path) -> None:
+    """The segment's end knows that the backfill is done. Within it, only behind the last row that was read."""
+    log = HandLog(tmp_path / "log")
+    orders = make_table("orders", id="int64")
+    log.state(orders)
+    log.segment([*((orders, "r", {"id": n}) for n in (1, 2, 3)), (orders, "c", {"id": 4})])
+    asked = ChangeLog(FolderReader(log.root), Layout(log.root), LocalCurrent)
+    assert [asked.get("public.orders", 3, as_of=n).state for n in (1, 2, 3)] == ["not known", "not known", "there"]
+    assert [asked.get("public.orders", 9, as_of=n).state for n in (2, 3, 4)] == [
+        "not known",
+        "never there",
+        "never there",
+    ]
+    with pytest.raises(ConfigurationError, match="not all rows of the table are in the log at that moment"):
+        asked.current("public.orders", as_of=2)
+    assert asked.current("public.orders", as_of=3).num_rows == 3

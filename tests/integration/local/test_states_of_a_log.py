@@ -87,17 +87,17 @@ def _copied(log: Path, whole: Path, room: Path) -> None:
 def _compare(name: str, offset: int, written: Any, expired: ChangeLog, other: ChangeLog, told: str) -> bool:
     other.now(), expired.now()
     id_ = written[-1][0].id
-    standing = other._standing(id_, offset)
+    standing = other.known.standing(id_, offset)
     if not standing.is_whole or not any(c.offset <= offset for _, c in written):
         return False
     try:
         expected = other.current(name, offset)
     except Exception:  # noqa: BLE001  a table that cannot follow its source
         return False
-    if expired._standing(id_, offset).is_whole is False:
-        assert "expired" in " ".join(expired._standing(id_, offset).notes), told
+    if expired.known.standing(id_, offset).is_whole is False:
+        assert "expired" in " ".join(expired.known.standing(id_, offset).notes), told
         return False  # it was not whole when the state was made
-    _, shape = other._shapes(id_, offset)
+    _, shape = other.known.shapes(id_, offset)
     living = [*shape.row_schema.names, OFFSET]  # a column that was dropped before is not in a state
     assert listed(expired.current(name, offset).select(living)) == listed(expected.select(living)), told
     if shape.key:

@@ -31,7 +31,7 @@ from cdcflow.warehouse.lease import folder_lease, upkeep_folder_lease
 from cdcflow.warehouse.live import VersionGone
 from cdcflow.warehouse.paths import STATE
 from cdcflow.warehouse.reports import MergeReport
-from cdcflow.warehouse.upkeep import UpkeepPolicy, UpkeepReport, upkeep, upkeep_when_due
+from cdcflow.warehouse.upkeep import OUT_OF_TIME, UpkeepPolicy, UpkeepReport, upkeep, upkeep_when_due
 
 ORDERS = make_table("orders", id="int64", v="int32")
 QUIET = make_table("quiet", id="int64")
@@ -98,6 +98,22 @@ def kept_versions(warehouse: Path, format_name: str) -> int:
         return sum(is_readable(there, version) for version in range(1, newest.version + 1))
 
 
+def newest_rows(warehouse: Path, format_name: str) -> list[dict[str, Any]]:
+    """Those of the newest version of the table that changes, which the next merge goes on from."""
+    with closing(LocalEngine(warehouse, format_name)) as engine:
+        there = engine.table(("public", "orders"))
+        there.snapshot()
+        return sorted(there.rows().to_pylist(), key=lambda row: row["id"])
+
+
+def dead_rows(warehouse: Path, format_name: str) -> int:
+    """How many rows of the table that changes are marked."""
+    with closing(LocalEngine(warehouse, format_name)) as engine:
+        there = engine.table(("public", "orders"))
+        there.snapshot()
+        return sum(there._touched(file).dead for file in there._files())
+
+
 def is_readable(table: FileTable[Any], version: int) -> bool:
     try:
         table.as_of(version)
@@ -113,10 +129,9 @@ def test_kept_cuts_read_the_same_and_expired_ones_say_so(
     """Reports over an older moment are why cuts are kept; and a reader of an expired one learns what it is."""
     before = {cut: read(warehouse, cut) for cut in range(1, CUTS + 1)}
     versions, files = kept_versions(warehouse, format_name), files_of(warehouse)
-    monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 3)
     report = looked_after(warehouse, format_name)
     assert (report.expired, report.oldest, report.put_off) == (CUTS - KEPT, CUTS - KEPT + 1, ())
-    assert any("small files made one" in what for table in report.tables for what in table.done)
+    assert any("files made 1" in what for table in report.tables for what in table.done)
     assert not [table for table in report.tables if table.skipped]
     assert kept_versions(warehouse, format_name) < versions
     if format_name == "delta":
@@ -151,12 +166,28 @@ STEPS: list[tuple[Any, str]] = [
 ]
 
 
+WAYS: dict[str, dict[str, int]] = {
+    "small files": {},
+    "small files, some at a time": {"AGAIN_BYTES_MAX": 12_000},
+    "worn files": {"JOINED_BYTES": 0},
+    "worn files, one at a time": {"JOINED_BYTES": 0, "AGAIN_BYTES_MAX": 0},
+}
+
+
+def portions(patch: pytest.MonkeyPatch, way: str) -> None:
+    """What upkeep writes again, and how much of it in one commit."""
+    for name, value in WAYS[way].items():
+        patch.setattr(replacing, name, value)
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_upkeep_that_dies_at_any_step_is_finished_by_the_next(
-    history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
+    history: HandLog, warehouse: Path, format_name: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it leaves is more than is needed, never less: every kept cut reads the same after each death."""
     before = {cut: read(warehouse, cut) for cut in range(CUTS - KEPT + 1, CUTS + 1)}
-    monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 3)
+    portions(monkeypatch, way)
+    worn = dead_rows(warehouse, format_name)
     now = time.time() + 60
     with closing(LocalEngine(warehouse, format_name)) as engine:
         keep_s = now - engine.cuts().listed()[-KEPT].published / 1e6
@@ -185,16 +216,61 @@ def test_upkeep_that_dies_at_any_step_is_finished_by_the_next(
             else:
                 break
         assert {cut: read(warehouse, cut) for cut in before} == before, f"after {allowed} steps"
+        assert newest_rows(warehouse, format_name) == before[CUTS]["public.orders"], f"after {allowed} steps"
     assert deaths >= 5
     assert {cut: read(warehouse, cut) for cut in before} == before
     assert not [what for table in looked_after(warehouse, format_name).tables for what in table.done]
+    assert worn > 0
+    assert not dead_rows(warehouse, format_name)
+
+
+@pytest.mark.parametrize("way", ["small files, some at a time", "worn files, one at a time"])
+def test_what_the_budget_leaves_no_time_for_is_written_again_the_next_time(
+    history: HandLog, warehouse: Path, format_name: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large table takes as many upkeeps as it needs; each commits what it has done, and cuts stay as they are."""
+    portions(monkeypatch, way)
+    before = {cut: read(warehouse, cut) for cut in range(1, CUTS + 1)}
+    made = []
+    for _ in range(20):
+        ticks = iter([0, 0, 0])  # when it begins, and twice for the first table; its first commit takes all of it
+        with monkeypatch.context() as patch, closing(LocalEngine(warehouse, format_name)) as engine:
+            patch.setattr("cdcflow.warehouse.upkeep.monotonic", lambda ticks=ticks: next(ticks, 100))
+            (orders, *_) = upkeep(Engines(engine), UpkeepPolicy()).tables
+        assert orders.name == "public.orders"
+        made.append(orders.done)
+        assert {cut: read(warehouse, cut) for cut in before} == before
+        assert newest_rows(warehouse, format_name) == before[CUTS]["public.orders"]
+        if not orders.skipped:
+            break
+        assert orders.skipped == OUT_OF_TIME
+    assert len(made) > 1
+    assert all(len(done) == 1 and "files made" in done[0] for done in made)
+    assert not dead_rows(warehouse, format_name)
+
+
+def test_a_file_of_which_few_rows_are_dead_keeps_its_marks(
+    merge: Merge, hand_log: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To write it again would be a copy of it for as long as a cut is kept that shows the old one."""
+    monkeypatch.setattr(replacing, "JOINED_BYTES", 0)
+    hand_log.state(ORDERS)
+    hand_log.segment([(ORDERS, "c", {"id": n, "v": 0}) for n in range(2000)])
+    merge(hand_log.root, warehouse)
+    hand_log.segment([(ORDERS, "u", {"id": n * 7, "v": 1}) for n in range(99)])
+    merge(hand_log.root, warehouse)
+    assert looked_after(warehouse, format_name, kept=1).tables[0].done in [(), ("1 tags and 1 snapshots removed",)]
+    assert dead_rows(warehouse, format_name) == 99
+    hand_log.segment([(ORDERS, "u", {"id": n * 7 + 1, "v": 1}) for n in range(2)])
+    merge(hand_log.root, warehouse)
+    assert looked_after(warehouse, format_name, kept=1).tables[0].done
+    assert dead_rows(warehouse, format_name) == 0
 
 
 def test_upkeep_beside_a_merge_is_left_out(
     merge: Merge, history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A merge never fails by it: while one works upkeep passes, and while a step of upkeep works a merge waits."""
-    monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 3)
     seen: list[UpkeepReport] = []
     right = job._Run.pin
 
@@ -227,7 +303,6 @@ def test_a_commit_that_comes_first_puts_a_table_off(
     history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody's own job knows nothing of locks; the table is looked after the next time, the others now."""
-    monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 3)
     of = IcebergTable if format_name == "iceberg" else DeltaTable
     right: Callable[..., None] = of._replace
 
@@ -302,6 +377,7 @@ def test_the_command_expires_and_tells(history: HandLog, warehouse: Path, format
         return found.stdout
 
     settings.write_text(text.replace("KEEP", "30d"))
+    assert "files made 1" in ran("upkeep")
     assert ran("upkeep").splitlines()[-1] == "nothing to do"
     settings.write_text(text.replace("KEEP", "1ms"))
     ran("merge", "--json")

@@ -78,6 +78,25 @@ def test_log_commands_read_the_bucket(log: ObjectLog, tmp_path: Path, home: bool
     assert "1 shop.orders" not in said(config, "log", "show", "--table", "shop.orders", "--limit", "1")
 
 
+def test_consumer_reads_the_bucket_with_every_daemon_off(log: ObjectLog, tmp_path: Path) -> None:
+    """Its folder is the one that the reader names, as the error without one says."""
+    alone = settings(tmp_path, log, home=False)
+    create = ("consumer", "create", "shop", "--from", "beginning")
+    assert "name a folder for them: --state ./consumers" in said(alone, *create, status=78)
+    kept = ("--state", str(tmp_path / "kept"))
+    said(alone, *create, *kept)
+    read = ("consumer", "read", "shop", "--json", "--commit", *kept)
+    lines = [json.loads(line) for line in said(alone, *read).splitlines()]
+    assert [line["offset"] for line in lines] == list(range(1, 9))
+    assert said(alone, *read) == ""
+    opened = log.open()
+    write(opened, [5])
+    log.settled()
+    opened.close()
+    assert [json.loads(line)["offset"] for line in said(alone, *read).splitlines()] == [9, 10]
+    assert "shop" in said(alone, "consumer", "ls", *kept)
+
+
 def test_a_bucket_without_a_log_is_said_to_have_none(objects: Objects, tmp_path: Path) -> None:
     """A mistyped prefix is an empty place, and must not look like a log that is."""
     config = settings(tmp_path, ObjectLog(tmp_path / "log", objects), home=False)

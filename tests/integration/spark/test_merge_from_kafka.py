@@ -24,13 +24,14 @@ from typer.testing import CliRunner
 
 from cdcflow import wiring
 from cdcflow.changelog.framing import FrameKind
+from cdcflow.changelog.reader import read_rows
 from cdcflow.cli.app import app
 from cdcflow.config import Config, load
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.tiering import KafkaTier
 from cdcflow.sinks.kafka.topics import Topics
-from cdcflow.spark import job, kafka, merge_stream
+from cdcflow.spark import job, kafka, merge_stream, read_log, register
 from cdcflow.spark.cuts import published_cut, read_cut
 from cdcflow.testing.sinks import orders
 
@@ -274,3 +275,18 @@ def test_a_session_without_kafka_s_jars_says_what_to_do() -> None:
     error = kafka._named("sealing", Exception("PythonException\n ModuleNotFoundError: No module named 'cdcflow'"))
     assert "install cdcflow on every machine" in str(error)
     assert not isinstance(error, HistoryLost)
+
+
+@pytest.mark.long
+def test_log_in_kafka_is_read_by_spark_as_far_as_it_is_sealed(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    """Its history of sealed segments; what the topic has behind it comes when a merge has sealed it."""
+    tier = KafkaTier(topics, tmp_path / "history", SMALL)
+    into_topic(topics, history_of_a_shop())
+    kafka.merge(spark, tier, tmp_path / "warehouse")
+    read = list(read_rows(tmp_path / "history"))
+    table = str(read[0][0].id)
+    plain = [o for shape, _, rows in read if str(shape.id) == table for o in rows.column("_offset").to_pylist()]
+    register(spark)
+    source = spark.read.format("cdcflow").options(log=str(tmp_path / "history"), table=table).load()
+    for shown in (source, read_log(spark, tier, table)):
+        assert sorted(row["_offset"] for row in shown.select("_offset").collect()) == plain

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from objectlogs import IDENTITY, ObjectLog
+from objectlogs import IDENTITY, ObjectLog, settings_file
 from pyspark.sql import SparkSession
+from tests.servers.objects import ACCESS_VARIABLE, SECRET_VARIABLE
 
 from cdcflow import local
 from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.reader import read_rows
 from cdcflow.config import Objects
 from cdcflow.errors import HistoryLost
 from cdcflow.model.table import UNCHANGED, TableId
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.retention import Retention
-from cdcflow.spark import job, read_cut
+from cdcflow.spark import job, read_cut, read_log, register
 from cdcflow.spark.cuts import CutsTable
 from cdcflow.testing.sinks import ORDERS, Writer, changes, orders, transactions
 from cdcflow.warehouse import segments
+from cdcflow.wiring import sealed_layout_of
 
 _HIDDEN = TableId("_shop", "orders")
 
@@ -147,3 +151,31 @@ def test_truncate_that_was_merged_before_empties_nothing_again(spark: SparkSessi
     assert len(Retention(Layout(tmp_path / "log"), grace_s=0).compact()) == 1
     job.merge(spark, tmp_path / "log", tmp_path / "warehouse")
     assert [row[0] for row in rows_of(spark, tmp_path / "warehouse", ORDERS.id)] == [2, 3, 4]
+
+
+def test_log_in_the_bucket_is_read_by_a_settings_file_and_by_its_layout(
+    spark: SparkSession, log: ObjectLog, tmp_path: Path
+) -> None:
+    """The data source opens the log on every machine by the same settings; the plan names the bucket's files."""
+    put(log, 1, 2)
+    settings = settings_file(tmp_path, log)
+    text = settings.read_text()
+    for variable in (ACCESS_VARIABLE, SECRET_VARIABLE):  # Spark's processes have the environment of its start
+        secret = tmp_path / variable
+        secret.touch(0o600)
+        secret.write_text(os.environ[variable])
+        text = text.replace(f"${{env:{variable}}}", f"${{file:{secret}}}")
+    settings.write_text(text)
+    register(spark, sealed_layout_of)
+    reader = spark.read.format("cdcflow").options(config=str(settings), table="shop.orders", fromOffset="3")
+    shown = reader.load().select("_offset", "_op", "id", "note", "_unchanged").collect()
+    parts = [rows.to_pylist() for _, _, rows in read_rows(log.layout, 3, tables=[ORDERS.id])]
+    plain = [(r["_offset"], r["_op"], r["id"], r["note"], r["_unchanged"]) for rows in parts for r in rows]
+    assert sorted(map(tuple, shown)) == plain
+    planned = read_log(spark, log.alone, "shop.orders", from_offset=3)
+    assert sorted(map(tuple, planned.select("_offset", "_op", "id", "note", "_unchanged").collect())) == plain
+    hidden = spark.read.format("cdcflow").options(config=str(settings), table="_shop.orders").load()
+    assert sorted(row["id"] for row in hidden.collect()) == [1, 2]
+    register(spark)
+    with pytest.raises(Exception, match=r"cdcflow\.spark\.register\(spark, cdcflow\.wiring\.sealed_layout_of\)"):
+        spark.read.format("cdcflow").options(config=str(settings), table="shop.orders").load()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -15,7 +18,7 @@ from cdcflow.changelog.keyhash import hashes
 from cdcflow.changelog.layout import Layout
 from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.files import FileLog
-from cdcflow.sinks.indexing import Indexing
+from cdcflow.sinks.indexing import Indexing, IndexingBeside
 from cdcflow.sinks.maintenance import Busy, held
 from cdcflow.sinks.retention import Retention, Rule
 from cdcflow.testing.sinks import ORDERS, Writer, orders
@@ -185,3 +188,29 @@ def test_two_do_not_index_at_one_time(grown: GrowingLog) -> None:
     Indexing(grown.layout).step()
     with held(indexing.folder(grown.layout) / "lock", "testing"), pytest.raises(Busy, match=r"indexing .*: another"):
         Indexing(grown.layout).step()
+
+
+def test_what_a_capture_seals_is_indexed_beside_it(grown: GrowingLog) -> None:
+    """By itself, and what goes wrong ends nothing and is told once."""
+    told: list[tuple[str, Any]] = []
+    grown.grow(2)
+    with IndexingBeside(grown.layout, lambda event, fields: told.append((event, dict(fields))), every_s=0.01):
+        _until(lambda: not places(grown.layout, NOBODY))
+        grown.grow(2)
+        _until(lambda: not places(grown.layout, NOBODY))
+        room = indexing.folder(grown.layout)
+        shutil.rmtree(room)
+        room.write_text("in the way")
+        grown.grow(1)
+        _until(lambda: bool(told))
+        room.unlink()
+        _until(lambda: not places(grown.layout, NOBODY))
+    assert [event for event, _ in told] == ["index put off"]
+    assert_right(grown)
+
+
+def _until(claim: Callable[[], bool]) -> None:
+    end = time.monotonic() + 30
+    while not claim():
+        assert time.monotonic() < end
+        time.sleep(0.01)

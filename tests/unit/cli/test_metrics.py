@@ -53,6 +53,7 @@ def whole_status(tables: int = 3) -> dict[str, Any]:
         "upload_waiting_bytes": 0,
         "source": {"safe_wal_bytes": "123456", "catalog_xmin_age": "12", "files_until_lost": "3", "slot": "cdcflow_1"},
         "disk": {"free_bytes": 1 << 30, "size_bytes": 1 << 40},
+        "consumers": {"search": {"state": "changes", "offset": 90, "behind_rows": 10}},
         "merge": {
             "cut": 6,
             "offset": 1200,

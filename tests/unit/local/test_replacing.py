@@ -37,3 +37,40 @@ def test_what_is_written_again_is_bounded_and_what_lives_of_it_counts() -> None:
     assert len(replacing.again(half, AGAIN_BYTES_MAX // 2)) == 1
     assert replacing.again({0: Touched(3 * AGAIN_BYTES_MAX, 100, 40)}, 0) == set()
     assert replacing.again({0: Touched(9 * AGAIN_BYTES_MAX, 100, 100)}, AGAIN_BYTES_MAX) == {0}
+
+
+def test_in_an_upkeep_files_join_as_many_as_are_worth_it() -> None:
+    """A large file is not written again for a small one beside it; many small ones are worth it, in portions."""
+    assert replacing.joined([]) == replacing.joined([1]) == []
+    assert replacing.joined([MB, 30 * MB]) == []
+    assert replacing.joined([30 * MB, MB, 2 * MB]) == [1, 2]
+    assert replacing.joined([12 * MB, MB, 2 * MB]) == [1, 2, 0]
+    assert replacing.joined([1, 20 * MB, 20 * MB, 40 * MB]) == [1, 2]
+    assert replacing.joined([40 * MB] * 9) == []
+    assert len(replacing.joined([3 * MB] * 50)) == AGAIN_BYTES_MAX // (3 * MB)
+
+
+def test_joining_comes_to_an_end_and_writes_little_more_than_once() -> None:
+    """One file of a megabyte an hour, for a thousand hours."""
+    sizes: list[int] = []
+    written = 0
+    for _ in range(1000):
+        sizes.append(MB)
+        while group := replacing.joined(sizes):
+            sizes.append(sum(sizes[n] for n in group))
+            written += sizes[-1]
+            for n in sorted(group, reverse=True):
+                del sizes[n]
+    assert sum(sizes) == 1000 * MB
+    assert len(sizes) < 60
+    assert written < 10 * 1000 * MB
+
+
+def test_in_an_upkeep_files_are_written_again_of_which_few_rows_are_dead() -> None:
+    """The cheapest first; one at least, however large it is, but none that is larger than may be held in memory."""
+    files = [Touched(50 * MB, 100, 5), Touched(50 * MB, 100, 6), Touched(20 * MB, 100, 90), Touched(9, 0, 0)]
+    assert replacing.worn(files[:1]) == []
+    assert sorted(replacing.worn(files)) == [1, 2, 3]
+    large = [Touched(3 * AGAIN_BYTES_MAX, 100, 10), Touched(2 * AGAIN_BYTES_MAX, 100, 10)]
+    assert replacing.worn(large) == [1]
+    assert replacing.worn(large, AGAIN_BYTES_MAX) == []

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 from embeddedhistory import EmbeddedHistory
-from versionhistories import Log, Piece, as_text, compacted, make, split, untrue
+from versionhistories import Log, Piece, as_text, compacted, is_doubtful, make, split, untrue
 from versiontables import in_order, told
 
 from cdcflow.merge import ends
@@ -68,10 +68,13 @@ def test_versions_say_what_was_so_at_the_source() -> None:
 
 
 def test_versions_are_the_same_however_merges_cut_the_log() -> None:
-    """A merge more or less, or a compaction, must not change what history says."""
+    """A merge more or less, or a compaction, must not change what history says. Of a row with a version that lasts over
+    a time without a capture nothing is asked: when that ended was heard of in one way or another, or not at all."""
     for seed, log in logs(generations=1):
         chance = random.Random(seed)
         whole, cut = told([log.pieces]), told(split(chance, compacted(chance, log.pieces)))
+        doubted = {k for k, v in (*whole, *cut) if is_doubtful(log, v)}
+        whole, cut = ([(k, v) for k, v in versions if k not in doubted] for versions in (whole, cut))
         assert cut == whole, differs(seed, log, whole, cut)
 
 
@@ -124,10 +127,17 @@ def _one_segment(*given: object) -> str:
     return _RIGHT(layout, found, names, replace(range_, segments=range_.segments[-1:]))  # type: ignore[arg-type]
 
 
+def _never_crowded(*given: object) -> str:
+    layout, found, names, range_ = given
+    assert isinstance(range_, sql.Range)
+    return _RIGHT(layout, found, names, replace(range_, alone=range_.may_be_alone))  # type: ignore[arg-type]
+
+
 _RIGHT = sql.versions
 
 BUGS: dict[str, Callable[..., str]] = {
     "a version for each change": _instead("nn IS NULL OR nn <> n", "true"),
+    "no transaction has two changes of a key": _never_crowded,
     "rows that are read make versions at once": _instead("coalesce(ng = g, false) AS h", "false AS h"),
     "values from later in the window": _instead(".op = 'r' AND z", ".op = '?' AND z"),
     "the sweep ends rows that were confirmed": _instead("(zo IS NULL AND lo < ", "(zo IS NULL AND f < "),

@@ -223,3 +223,20 @@ def test_row_at_a_moment_is_told_as_texts_and_only_so_many_files_are_read(path: 
     assert few.row("shop.orders", ["7"])["values"] is None
     with pytest.raises(ConfigurationError, match="does not answer"):
         Explorer(lambda: FolderReader(path)).row("shop.orders", ["1"])
+
+
+def test_history_and_differences_of_rows_are_told_as_texts(path: Path) -> None:
+    explorer = Explorer(lambda: FolderReader(path), asked=lambda: cdcflow.open(path))
+    told = explorer.row_history("shop.orders", ["2"])
+    assert [(c["op"], c["values"]["id"]) for c in told["changes"]] == [("c", "22"), ("d", "2"), ("u", "2"), ("c", "2")]
+    assert told["changes"][0]["before"] == {"id": "2"}
+    newest = explorer.row_history("shop.orders", ["2"], limit=1)
+    assert newest["more"]
+    rest = explorer.row_history("shop.orders", ["2"], before=newest["back_to"])
+    assert [*newest["changes"], *rest["changes"]] == told["changes"]
+    last = found(explorer)[0][0]
+    rows = {tuple(d["key"]): (d["change"], d["after"]) for d in explorer.differences("shop.orders", "0")["rows"]}
+    assert rows[("5",)] == ("added", {"id": "5", "note": None})
+    assert ("2",) not in rows
+    gone = explorer.differences("shop.orders", str(last - 3), str(last))["rows"]
+    assert ("removed", ["22"]) in [(d["change"], d["key"]) for d in gone]

@@ -180,7 +180,10 @@ def test_probes_metrics_and_the_empty_page_need_no_token(guarded: HttpServer, pa
 
 @pytest.mark.parametrize(
     "path",
-    ["/status", "/api/v1/overview", "/api/v1/history", "/api/v1/changes", "/api/v1/row", "/api/v1/transactions/1"],
+    [
+        *("/status", "/api/v1/overview", "/api/v1/history", "/api/v1/changes", "/api/v1/transactions/1"),
+        *("/api/v1/row", "/api/v1/row/history", "/api/v1/differences"),
+    ],
 )
 def test_everything_else_needs_one(guarded: HttpServer, path: str) -> None:
     """S07: a new path that forgets to ask would show it here."""

@@ -44,7 +44,7 @@ from cdcflow.warehouse.formats.delta import (
     vector_path,
 )
 from cdcflow.warehouse.paths import Warehouse
-from cdcflow.warehouse.port import HandOver, Kept, Snapshot
+from cdcflow.warehouse.port import Compacted, HandOver, Kept, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -235,14 +235,14 @@ class DeltaTable(StatementTable):
     def pin(self, version: int, cut: int) -> None:
         """Nothing names versions here; `let_go` finds what kept cuts need."""
 
-    def compact(self) -> str:
+    def compact(self) -> Compacted:
         said = {"upkeep": "compact"}
         self._look_behind_own_commit()
         with self._set(COMPACTED), self._committing(said, "", 0):
             (row,) = self._spark.sql(f"OPTIMIZE {self.sql}").collect()
         self._committed = said
         files = row.metrics.numFilesRemoved
-        return f"{files} files made {row.metrics.numFilesAdded}" if files else ""
+        return Compacted(int(files), int(row.metrics.numFilesAdded))
 
     def let_go(self, kept: Kept) -> str:
         """By VACUUM, of what no kept version has: it goes by the time at which a file was let go of."""

@@ -113,9 +113,16 @@ class Transaction:
 
     def _worked_out(self, folding: Folding, views: _Views) -> list[Any]:
         """The actions by which rows go and come."""
+        files = self._files(folding)
+        if folding.replaced is not None:
+            # None of its rows has a value of the table's: each is read once, where it is written.
+            rows = views.of(self._rows(files, list(folding.replaced.key)), "rows")
+            broadcast = folding.count <= BROADCAST_ROWS_MAX
+            matched = marking.matched(folding.replaced, rows, limits=folding.limits, broadcast=broadcast)
+            gone = self._marked(self._spark.sql(matched), files)
+            return [*gone, *self._come(folding, folding.rows())]
         target, families, limits = folding.layout.target, folding.families, folding.limits
         ended = folding.layout.ended
-        files = self._files(folding)
         reduced = views.of(self._spark.sql(folding.reduced(families)), "reduced", keep=True)
         rows = views.of(self._rows(files, marking.table_columns(target, families, ended)), "rows")
         broadcast = folding.count <= BROADCAST_ROWS_MAX
@@ -126,8 +133,11 @@ class Transaction:
         if going.selectExpr("count_if(newer) AS n").collect()[0].n:
             raise NewerRows
         gone = self._marked(going, files)
-        coming = self._spark.sql(marking.coming(target, families, reduced, name, ended))
-        return [*gone, *self._written(coming.coalesce(1 + folding.count // FILE_ROWS))]
+        return [*gone, *self._come(folding, marking.coming(target, families, reduced, name, ended))]
+
+    def _come(self, folding: Folding, rows: str) -> list[Any]:
+        """Write the rows that come; the actions that put them there."""
+        return self._written(self._spark.sql(rows).coalesce(1 + folding.count // FILE_ROWS))
 
     def _files(self, folding: Folding) -> Any:
         """The files that may have rows of the range. A version's checksum names all, where they are few."""

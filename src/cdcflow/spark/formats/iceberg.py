@@ -19,7 +19,7 @@ from cdcflow.spark.sql import StatementTable
 from cdcflow.warehouse.formats import iceberg
 from cdcflow.warehouse.formats.iceberg import CATALOG, RULES, TRANSACTIONS, KeptSnapshot
 from cdcflow.warehouse.paths import Warehouse
-from cdcflow.warehouse.port import COMMITTED, Kept, Snapshot
+from cdcflow.warehouse.port import COMMITTED, Compacted, Kept, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -217,14 +217,14 @@ class IcebergTable(StatementTable):
         elif there.snapshotId() != found.snapshotId():
             table.manageSnapshots().replaceTag(tag, found.snapshotId()).commit()
 
-    def compact(self) -> str:
+    def compact(self) -> Compacted:
         catalog, schema, name = self._name
         options = ", ".join(f"{text_sql(k)}, {text_sql(v)}" for k, v in COMPACTED.items())
         table = text_sql(f"{name_sql(schema)}.{name_sql(name)}")
         call = f"CALL {name_sql(catalog)}.system.rewrite_data_files(table => {table}, options => map({options}))"
         row = self._spark.sql(call).collect()[0]
         files = row.rewritten_data_files_count
-        return f"{files} files made {row.added_data_files_count}" if files else ""
+        return Compacted(int(files), int(row.added_data_files_count))
 
     def let_go(self, kept: Kept) -> str:
         """Tags of expired cuts, snapshots, and the files that only these have."""

@@ -5,10 +5,8 @@ What is in journals is followed there, each byte read once; what is sealed is re
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -22,6 +20,7 @@ from cdcflow.errors import SinkUnavailable
 from cdcflow.model.position import SourceIdentity
 from cdcflow.sinks.kafka.reading import Context
 from cdcflow.sinks.kafka.tables.held import HELD_BYTES_MAX, TURN_S, HeldTail
+from cdcflow.sinks.settling import settle
 
 
 class FileTail(HeldTail[Following]):
@@ -80,22 +79,5 @@ class FileTail(HeldTail[Following]):
         """Readers see a cut before the writer has synced it. What is published cannot be taken back, so it is synced
         here first; where the writer was quicker, that costs nothing."""
         if newest != self._synced:
-            for folder in (self._layout.spools, self._layout.journals):
-                _sync_folder(folder)
+            settle(self._layout)
             self._synced = newest
-
-
-def _sync_folder(folder: Path) -> None:
-    with suppress(FileNotFoundError):
-        for path in sorted(folder.iterdir()):
-            with suppress(FileNotFoundError):
-                _sync(path)
-        _sync(folder)
-
-
-def _sync(path: Path) -> None:
-    file = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)

@@ -1,0 +1,253 @@
+"""Where a consumer of a log is: its definition, its backfill out of the log, and cursors.
+
+    log        ──────────────────────────▏B────────────────▶
+    consumer   rows of each table as of B ▕ changes behind B, in commit order
+    cursor     table, place within it     ▕ offset
+
+`B` is one offset for all tables. A place says how many rows of the table were handed out (of a table that was not whole
+at B: the offset of the last one), so the same place means the same rows, whoever reads them again. A cursor is a text
+for those who keep it; what is in it is nobody's business but this module's.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from cdcflow.errors import ConfigurationError, InvariantViolated
+
+STATE_VERSION = 1
+OPS = "crudt"
+"""The ops that a consumer may ask for: insert, read, update, delete, truncate."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a consumer gets. `tables` None: all, also those that come later; `ops` None: all."""
+
+    name: str
+    tables: tuple[str, ...] | None = None
+    ops: str | None = None
+
+    def check(self) -> None:
+        """
+        Raises:
+            ConfigurationError: the name is none, or there is no such op.
+        """
+        if _NAME.fullmatch(self.name) is None:
+            raise ConfigurationError(
+                "naming a consumer: a name has up to 64 letters, digits, - and _, and begins with a letter or digit",
+                remedy="choose such a name: search-index",
+            )
+        if self.ops is not None and (not self.ops or set(self.ops) - set(OPS)):
+            raise ConfigurationError(
+                f"making consumer {self.name}: its ops are some of {', '.join(OPS)}, and others were given",
+                remedy="give them as one word, such as cud; without it the consumer gets all",
+            )
+        if self.tables == ():
+            raise ConfigurationError(
+                f"making consumer {self.name}: no table is named", remedy="name one, or leave tables out: then all"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A table's part of a backfill. `since`: from this offset on the log has what the part is made of. `is_rows`: its
+    rows as of the backfill's offset; else its changes from `since` on, since not all of its rows were there yet."""
+
+    table: str
+    since: int
+    is_rows: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """A backfill out of the log: `offset` is that of all tables, `clock` its commit time (µs since 1970)."""
+
+    offset: int
+    clock: int
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Everything up to here was handed out. `part` None: every change up to `offset`; else of a backfill as of `offset`
+    everything before this part, and of the part everything up to `place`."""
+
+    log_id: str
+    consumer: str
+    generation: int
+    offset: int
+    part: int | None = None
+    place: int = 0
+
+    def __str__(self) -> str:
+        fields = [STATE_VERSION, self.log_id, self.consumer, self.generation, self.offset, self.part, self.place]
+        return base64.urlsafe_b64encode(json.dumps(fields, separators=(",", ":")).encode()).decode().rstrip("=")
+
+    @classmethod
+    def of(cls, text: str) -> Cursor:
+        """
+        Raises:
+            ConfigurationError: the text is no cursor.
+        """
+        try:
+            fields = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True))
+            version, log_id, consumer, generation, offset, part, place = fields
+            found = cls(log_id, consumer, generation, offset, part, place)
+            numbers = (generation, offset, place, *(() if part is None else (part,)))
+            is_one = isinstance(log_id, str) and isinstance(consumer, str) and all(type(n) is int for n in numbers)
+            if version != STATE_VERSION or not is_one or min(numbers) < 0:
+                raise ValueError
+        except (ValueError, TypeError, binascii.Error):
+            raise ConfigurationError(
+                "reading a cursor: the text is none, or a part of one",
+                remedy="give the whole text that came with a batch, a line or an event; without one the reader goes on"
+                " behind the last commit",
+            ) from None
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What is kept of a consumer. `last_commit`: everything up to there was processed, as its reader said; `committed`:
+    between the two there is nothing for the consumer."""
+
+    definition: Definition
+    log_id: str
+    generation: int
+    backfill: Backfill | None
+    committed: Cursor
+    last_commit: Cursor
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @property
+    def is_in_backfill(self) -> bool:
+        return self.committed.part is not None
+
+    @property
+    def needed_from(self) -> int:
+        """The log's first offset that the consumer still needs. Until a backfill is done: what it is made of."""
+        if self.backfill is not None and self.is_in_backfill:
+            behind = self.backfill.offset + 1
+            return min((part.since for part in self.backfill.parts[self.committed.part :]), default=behind)
+        return self.committed.offset + 1
+
+    def has_lost(self, begins: int, *, has_state: bool) -> bool:
+        """Whether it needs something of a log that begins at an offset by now. `has_state`: the log keeps its tables as
+        they were just before."""
+        if self.backfill is None or self.committed.part is None:
+            return self.needed_from < begins
+        rest = self.backfill.parts[self.committed.part :]
+        lacks = any(part.since < begins and not (part.is_rows and has_state) for part in rest)
+        return lacks or self.backfill.offset + 1 < begins
+
+    def behind(self, end: int) -> int:
+        """So many of the log's offsets up to `end` lie behind the last commit."""
+        return max(0, end - self.committed.offset)
+
+    def begun(self, generation: int, backfill: Backfill | None, offset: int) -> State:
+        """The same consumer, beginning with a backfill, or (None) behind an offset."""
+        part = 0 if backfill is not None and backfill.parts else None
+        at = offset if backfill is None else backfill.offset
+        committed = Cursor(self.log_id, self.name, generation, at, part)
+        return replace(self, generation=generation, backfill=backfill, committed=committed, last_commit=committed)
+
+    def at(self, cursor: Cursor) -> State:
+        """The same consumer, whose reader has said that everything up to a cursor was processed."""
+        return replace(self, committed=cursor, last_commit=cursor)
+
+    def checked(self, cursor: Cursor, attempted: str) -> Cursor:
+        """A cursor of this consumer that can be read on from, or committed. From `last_commit` to `committed`
+        one place is as good as another: the last one is given back.
+
+        Raises:
+            ConfigurationError: it is another one's, or of an earlier backfill.
+        """
+        if cursor.log_id != self.log_id:
+            raise ConfigurationError(
+                f"{attempted}: the cursor is of another log",
+                remedy=f"begin anew: `cdcflow consumer restart {self.name}`, and read without a cursor",
+            )
+        if cursor.consumer != self.name:
+            raise ConfigurationError(
+                f"{attempted}: the cursor is consumer {cursor.consumer}'s",
+                remedy="give a cursor that this consumer handed out, or none",
+            )
+        if cursor.part is not None and not self._has(cursor):
+            raise ConfigurationError(
+                f"{attempted}: the cursor is of an earlier backfill of the consumer, which was begun anew since",
+                remedy="empty what was made of the earlier one, and read without a cursor",
+            )
+        is_between = not _is_before(cursor, self.last_commit) and _is_before(cursor, self.committed)
+        return self.committed if is_between else cursor
+
+    def is_before(self, cursor: Cursor) -> bool:
+        """Whether a (checked) cursor goes back behind the last commit, or past the backfill that is under way."""
+        return _is_before(cursor, self.committed)
+
+    def _has(self, cursor: Cursor) -> bool:
+        known = self.backfill
+        return (
+            known is not None
+            and cursor.part is not None
+            and cursor.generation == self.generation
+            and cursor.offset == known.offset
+            and cursor.part < len(known.parts)
+        )
+
+    def to_json(self) -> str:
+        cursors = {"committed": str(self.committed), "last_commit": str(self.last_commit)}
+        return json.dumps({"version": STATE_VERSION, **asdict(self), **cursors}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, name: str) -> State:
+        """
+        Raises:
+            InvariantViolated: it is no state; `name` says which file.
+        """
+        try:
+            found: Mapping[str, Any] = json.loads(text)
+            if found["version"] != STATE_VERSION:
+                raise ConfigurationError(
+                    f"reading {name}: another version of cdcflow wrote it (version {found['version']})",
+                    remedy="use that version, or drop the consumer with it and create it anew",
+                    runbook="newer-format",
+                )
+            defined, kept = found["definition"], found["backfill"]
+            tables = defined["tables"]
+            definition = Definition(defined["name"], None if tables is None else tuple(tables), defined["ops"])
+            backfill = (
+                None
+                if kept is None
+                else Backfill(kept["offset"], kept["clock"], tuple(Part(**part) for part in kept["parts"]))
+            )
+            cursors = Cursor.of(found["committed"]), Cursor.of(found["last_commit"])
+            return cls(definition, found["log_id"], found["generation"], backfill, *cursors)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise InvariantViolated(
+                f"reading {name}: it is no consumer's state ({type(error).__name__})",
+                remedy="restore the file from a copy; or remove it and create the consumer anew",
+                runbook="log-damaged",
+            ) from None
+
+
+def _is_before(cursor: Cursor, other: Cursor) -> bool:
+    """Of cursors of one backfill, and of what is behind it."""
+    if other.part is None:
+        return cursor.part is not None or cursor.offset < other.offset
+    if cursor.part is None:
+        return cursor.offset < other.offset
+    return (cursor.part, cursor.place) < (other.part, other.place)
+
+
+__all__ = ["OPS", "Backfill", "Cursor", "Definition", "Part", "State"]

@@ -1,0 +1,150 @@
+"""What a log knows of its tables at an offset: their shapes, and whether all of their rows are in it.
+
+    offsets   ░░ expired ░░│ state │ 1 ──────── 40 ═══════════ 70 ────────▶
+    backfill                         │ generation 1 done │      │ generation 2, under way
+    floor                            the rows of a whole table are those with a change from here on, and the state's
+
+All of it is of the log as `KeyRows.refresh` looked at it last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cdcflow.changelog import states
+from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.states import State
+from cdcflow.errors import ConfigurationError
+from cdcflow.merge.standing import ACTIVE, Backfill
+from cdcflow.model.position import Checkpoint
+from cdcflow.model.table import Table, TableId
+from cdcflow.query.keyrows import KeyRows
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the log knows of a table at an offset: a row that has no change from `floor` on is not in it, if it
+    `is_whole`. `entry`: what the checkpoint says of its backfill. `state`: what the log keeps of before."""
+
+    floor: int
+    is_whole: bool
+    entry: Mapping[str, Any]
+    state: State | None
+    notes: tuple[str, ...]
+
+
+class KnownTables:
+    """The tables of one log."""
+
+    def __init__(self, layout: Layout, rows: KeyRows, name: str) -> None:
+        """`name`: what people call the log."""
+        self._layout = layout
+        self._rows = rows
+        self._name = name
+
+    def named(self, name: str) -> TableId:
+        """The table of this name.
+
+        Raises:
+            ConfigurationError: the log has none.
+        """
+        known = {str(table): table for table in self._rows.shapes()}
+        if name not in known:
+            raise ConfigurationError(
+                f"the log {self._name} has no table {name}; it has: {', '.join(sorted(known)) or 'none yet'}",
+                remedy="name it as schema.table",
+                runbook="table-not-found",
+            )
+        return known[name]
+
+    def shapes(self, table: TableId, offset: int) -> tuple[Sequence[Table], Table]:
+        """All shapes that the table has had, oldest first, and the one at an offset."""
+        known = self._rows.shapes()[table]
+        shapes = [known[number] for number in sorted(known)]
+        shape = self.shape(table, offset)
+        if shape is None:  # its rows have expired, or come later
+            shape = shapes[-1 if self.first_offset > 1 else 0]
+        return shapes, shape
+
+    def standing(self, table: TableId, offset: int) -> Standing:
+        """What is known of a table at an offset."""
+        begins = self.first_offset
+        entry = self._backfill(table, offset)
+        known = Backfill.of(entry)
+        notes: list[str] = []
+        floor = known.floor if known.floor is not None and known.floor <= offset else None
+        if known.base:
+            notes.append("its rows were loaded another way, and the log has only what changed since")
+            floor = None
+        elif floor is None:
+            state = f" (state: {known.state})" if known.state in ACTIVE else ""
+            notes.append(f"not all rows of the table are in the log at that moment{state}")
+        if known.in_doubt and not known.base:
+            notes.append("changes of it were lost, and no comparison has shown since that it is right")
+        at = max(1, floor or 1)
+        kept = self.state(table, offset) if at < begins else None
+        if at < begins and kept is None:
+            notes.append(expired(begins))
+        is_whole = floor is not None and (at >= begins or kept is not None)
+        return Standing(max(at, begins), is_whole, entry, kept, tuple(notes))
+
+    @property
+    def first_offset(self) -> int:
+        """The first one that the log has; 1: nothing has expired."""
+        segments = self._rows.segments
+        return segments[0][0] if segments else 1
+
+    def shape(self, table: TableId, offset: int) -> Table | None:
+        """What a table was like at an offset; None: the log has no row of it up to there."""
+        shape = self._rows.shape_at(table, offset)
+        if shape is None and (kept := self.state(table, offset)) is not None:
+            shape = kept.tables[str(table)].table
+        return shape
+
+    def state(self, table: TableId, offset: int) -> State | None:
+        """What the log keeps of a table's rows from before its first offset, for an offset; None: nothing."""
+        begins = self.first_offset
+        if begins - 1 > offset or begins - 1 not in states.listed(self._layout):
+            return None
+        state = states.opened(self._layout, begins - 1)
+        return state if str(table) in state.tables else None
+
+    def _backfill(self, table: TableId, offset: int) -> Mapping[str, Any]:
+        """What the log says of a table's backfill at an offset. Within a segment: what it said at its end, if the rows
+        that this speaks of were there already, or what it said before."""
+        newest, segments = self._rows.newest, self._rows.segments
+        at = self._rows.segment_of(offset)
+        bounds = segments[at] if at < len(segments) else None
+        end = newest.next_offset - 1 if bounds is None else bounds[1]
+        after = _entry(
+            newest if bounds is None or offset == newest.next_offset - 1 else self._checkpoint(bounds), table
+        )
+        before: Mapping[str, Any] = {}
+        if at:
+            before = _entry(self._checkpoint(segments[at - 1]), table)
+        elif (kept := self.state(table, offset)) is not None:
+            before = kept.tables[str(table)].backfill
+        known, was = Backfill.of(after), Backfill.of(before)
+        if offset >= end or known.floor == was.floor:
+            return after
+        is_there = known.floor is not None and known.floor <= offset
+        return after if is_there and self._rows.last_read(table, bounds) <= offset else before
+
+    def _checkpoint(self, bounds: tuple[int, int]) -> Checkpoint:
+        return self._rows.manifest(bounds).last_checkpoint()
+
+
+def expired(first: int) -> str:
+    """What is said of a log that begins at an offset."""
+    return f"the log begins at offset {first}: what was before has expired"
+
+
+def _entry(checkpoint: Checkpoint, table: TableId) -> Mapping[str, Any]:
+    tables = checkpoint.progress.get("tables", {})
+    found = tables.get(str(table)) if isinstance(tables, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+__all__ = ["KnownTables", "Standing", "expired"]

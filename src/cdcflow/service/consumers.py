@@ -1,0 +1,166 @@
+"""Consumers of the log over HTTP: who polls or streams has the consumer's lease meanwhile, and commits beside that.
+
+Each piece of reading is done by a thread of its own and holds one lock, so that the daemon has its processors for the
+capture.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
+from cdcflow.query.cursors import Definition
+
+if TYPE_CHECKING:  # a daemon that nobody asks for consumers need not load what reads them
+    from cdcflow.query.consumers import Consumers
+    from cdcflow.query.consuming import Consumer
+
+LIMIT, LIMIT_MAX = 500, 5000
+TRANSACTION_ROWS_MAX = 10_000
+"""An answer ends where a transaction ends, if the transaction has no more rows than this."""
+WAIT_MAX_S = 60.0
+SESSIONS_MAX = 16
+TURN_S = 30.0
+REST_AFTER_S = 60.0
+
+
+class ConsumerDoor:
+    """What HTTP asks of the consumers of a log. `opened` gives them, for the door alone. May be used from any thread.
+
+    A table's rows are made once for all the polls of a backfill; they are let go of when nobody has polled for a while.
+    """
+
+    def __init__(self, opened: Callable[[], Consumers]) -> None:
+        self._opened = opened
+        self._turn = threading.Lock()
+        self._sessions: dict[str, Session] = {}
+        self._resting: threading.Timer | None = None
+
+    def listed(self) -> list[dict[str, Any]]:
+        """All of them, and how far each is."""
+        from cdcflow.query.telling import listed
+
+        with self._alone():
+            return [listed(one) for one in self._opened().listed()]
+
+    def create(self, asked: Mapping[str, Any]) -> dict[str, Any]:
+        """Make one: `name`, and where they are given `tables`, `ops`, `from`.
+
+        Raises:
+            ConfigurationError: see `Consumers.create`; or a field is none of these, or of another type.
+        """
+        tables, start = asked.get("tables"), asked.get("from", "current")
+        are_names = tables is None or (isinstance(tables, list) and all(isinstance(t, str) for t in tables))
+        texts = (asked.get("name"), asked.get("ops", ""), start)
+        if not are_names or not all(isinstance(t, str) for t in texts) or set(asked) - _FIELDS:
+            raise ConfigurationError(
+                "making a consumer: a field is missing, unknown, or of another type",
+                remedy="send name (text), and if you like tables (list of texts), ops (text) and from (text)",
+            )
+        with self._alone():
+            definition = Definition(str(texts[0]), None if tables is None else tuple(tables), asked.get("ops"))
+            made = self._opened().create(definition, start)
+            return {"name": made.name, "cursor": str(made.committed), "offset": made.committed.offset}
+
+    def commit(self, name: str, cursor: object) -> dict[str, Any]:
+        """Keep that everything up to a cursor was processed; also while a stream of the consumer is open here."""
+        if not isinstance(cursor, str):
+            raise ConfigurationError(
+                f"committing a cursor of consumer {name}: there is none in the body", remedy="send the field cursor"
+            )
+        with self._alone(), ExitStack() as leaving:
+            session = self._sessions.get(name)
+            consumer = leaving.enter_context(self._opened().open(name)) if session is None else session.consumer
+            consumer.commit(cursor)
+            return {"name": name, "cursor": consumer.committed, "offset": consumer.state.committed.offset}
+
+    def open(self, name: str, after: str | None, limit: int = LIMIT) -> Session:
+        """Begin to read a consumer, behind a cursor (None: its last commit), `limit` rows at a time. To be closed.
+
+        Raises:
+            ConfigurationError: there is none of that name.
+            SinkUnavailable: somebody reads it already, or too many do.
+        """
+        with self._alone():
+            if len(self._sessions) >= SESSIONS_MAX:
+                raise SinkUnavailable(
+                    f"reading consumer {name}: {SESSIONS_MAX} consumers are being read over HTTP already",
+                    remedy="ask again later, or read it with `cdcflow consumer read`",
+                )
+            session = Session(self, name, limit, self._opened().open(name, batch_rows=limit).__enter__(), after)
+            self._sessions[name] = session
+            return session
+
+    def _ended(self, session: Session) -> None:
+        if self._sessions.get(session.name) is session:
+            del self._sessions[session.name]
+        self._rest_later()
+
+    def _rest_later(self) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
+        self._resting = threading.Timer(REST_AFTER_S, self._rest)
+        self._resting.daemon = True
+        self._resting.start()
+
+    def _rest(self) -> None:
+        with suppress(CdcflowError), self._alone():
+            if not self._sessions:
+                self._opened().rest()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._turn.acquire(timeout=TURN_S):
+            raise SinkUnavailable("another consumer is still being read", remedy="ask again in a moment")
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+
+_FIELDS = {"name", "tables", "ops", "from"}
+
+
+class Session:
+    """A consumer that is being read; `cursor` moves with what `next` gives."""
+
+    def __init__(self, door: ConsumerDoor, name: str, limit: int, consumer: Consumer, after: str | None) -> None:
+        self.name = name
+        self.consumer = consumer
+        self.cursor = after if after is not None else consumer.committed
+        self._door = door
+        self._limit = limit
+        self._after = after
+        self._is_closed = False
+
+    def next(self) -> list[dict[str, Any]]:
+        """The changes that come next, as many as there are up to the limit, in whole transactions if these are not too
+        large; []: there is nothing new."""
+        from cdcflow.query.telling import told
+
+        found: list[dict[str, Any]] = []
+        is_whole = True
+        with self._door._alone():
+            if self._is_closed:
+                return []
+            for batch in self.consumer.read(self._after, wait=0.0):
+                if found and is_whole and len(found) + batch.rows.num_rows > self._limit:
+                    break
+                found += told(batch)
+                self.cursor = self._after = batch.cursor
+                is_whole = batch.ends_transaction
+                if len(found) >= self._limit and (is_whole or len(found) >= TRANSACTION_ROWS_MAX):
+                    break
+        return found
+
+    def close(self) -> None:
+        """Give up the lease."""
+        self._is_closed = True
+        self._door._ended(self)
+        self.consumer.__exit__(None, None, None)
+
+
+__all__ = ["LIMIT", "LIMIT_MAX", "TRANSACTION_ROWS_MAX", "WAIT_MAX_S", "ConsumerDoor", "Session"]

@@ -1,0 +1,68 @@
+"""A thread that does something for a log again and again, beside a capture. What goes wrong in it ends nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self
+
+from cdcflow.errors import CdcflowError
+
+OnEvent = Callable[[str, Mapping[str, object]], None]
+
+
+class BesideCapture(ABC):
+    """Calls `step` every `every_s` seconds between entering and leaving its context; leaving waits a second at most.
+    An error is told as the event `put_off`, the same one once."""
+
+    put_off = ""
+
+    def __init__(self, name: str, on_event: OnEvent, every_s: float, niceness: int = 0) -> None:
+        """`niceness`: the thread gets the processors that nobody else wants (Linux: a thread has one of its own)."""
+        self._tell = on_event
+        self._every_s = every_s
+        self._niceness = niceness
+        self._said = ""
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @abstractmethod
+    def step(self) -> None:
+        """Do what is due."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
+        self._closing.set()
+        self._thread.join(1.0)
+
+    def _run(self) -> None:
+        if self._niceness:
+            with contextlib.suppress(AttributeError, OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
+        while not self._closing.wait(self._every_s):
+            try:
+                self.step()
+            except CdcflowError as error:
+                self._say(self.put_off, str(error).splitlines()[0])
+            except Exception as error:  # noqa: BLE001  it never ends a capture; its text may hold values
+                self._say(self.put_off, type(error).__name__)
+
+    def _say(self, event: str, reason: str) -> None:
+        """The same thing is told once."""
+        if reason != self._said:
+            self._said = reason
+            self._tell(event, {"reason": reason})
+
+    def _is_well(self) -> None:
+        """What was told does not hold any more."""
+        self._said = ""
+
+
+__all__ = ["BesideCapture", "OnEvent"]

@@ -1,0 +1,264 @@
+"""The change log as a data source of Spark's, for batches and streams: `spark.read.format("cdcflow")`.
+
+    options ─▶ planning process: manifests ─▶ range, shape, files ─▶ partitions
+                                                                     │ names of files, and offsets in them
+    executors ◀──────────────────────────────────────────────────────┘
+       open the log's files where they lie ─▶ Arrow batches in the columns of the newest shape
+
+Rows go from the files to Spark as Arrow columns; nothing but manifests passes through the planning process, and of a
+feed the few columns that say whether it can be one. Every machine opens the log itself, by the same options: so it
+needs the package cdcflow, sees the log under the same path or has the same settings file, and no secret is in a plan.
+
+A segment that was compacted after it was planned is found again by its offsets, for a compacted segment has the same
+rows under the same offsets.
+
+A stream's offsets are offsets of the log at which sealed segments end, with the log's id. A batch is the rows behind
+one up to the other, whenever it is asked for. Spark 4.1 does not tell a source where a query goes on when it asks how
+far the next batch goes; but a query that was started again first asks for the partitions of nothing at that offset.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from cdcflow.changelog.extents import TRIES_MAX
+from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.reader import row_groups
+from cdcflow.errors import ConfigurationError, InvariantViolated
+from cdcflow.model.table import Table
+from cdcflow.spark.arrow import for_spark
+from cdcflow.spark.log_options import NAME, Options, Planned, again, columns_of, option_error, planned, schema_ddl
+from cdcflow.spark.log_pruning import Piece, Pieces, may_have, narrowed, packed
+from cdcflow.warehouse.logranges import FEED, check_feed, files_between, parted, target_of
+from cdcflow.warehouse.segments import InputFile
+
+LOOK_PAUSE_S = 1.0
+"""So long after a look that found nothing new the next one may come."""
+
+OpenSettings = Callable[[str], Layout]
+"""Where the sealed segments are of the log that a settings file names."""
+
+
+class ChangeLogSource(DataSource):
+    """See the module. `open_settings`: for the option `config` (see `cdcflow.spark.register`)."""
+
+    open_settings: ClassVar[OpenSettings | None] = None
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._plan: Planned | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return schema_ddl(self._planned().shown)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return ChangeLogReader(self._planned(), self._open(), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        return ChangeLogStream(self._planned(), self._open(), schema)
+
+    def _planned(self) -> Planned:
+        """Once: Spark keeps the source that said the schema, and asks it for readers."""
+        if self._plan is None:
+            options = Options.of(dict(self.options))
+            self._plan = planned(self._open()(options), options)
+        return self._plan
+
+    def _open(self) -> Callable[[Options], Layout]:
+        settings = type(self).open_settings
+
+        def opened(options: Options) -> Layout:
+            if options.log is not None:
+                return Layout.of(options.log)
+            if settings is None:
+                raise option_error(
+                    "this session knows no settings files",
+                    "register the source with cdcflow.spark.register(spark, cdcflow.wiring.sealed_layout_of)",
+                )
+            return settings(str(options.config))
+
+        return opened
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Reads pieces, on an executor."""
+
+    plan: Planned
+    open_log: Callable[[Options], Layout]
+    schema: StructType
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, Pieces):
+            return
+        layout = self.open_log(self.plan.options)
+        schema = to_arrow_schema(self.schema, timestamp_utc=True)
+        for piece in partition.pieces:
+            for rows, shape in self._log_rows(layout, piece):
+                yield from for_spark(self.plan.shown.rows(rows, shape), schema)
+
+    def _log_rows(self, layout: Layout, piece: Piece) -> Iterator[tuple[pa.Table, Table]]:
+        opened = [(piece, self._opened(layout, piece.file))]
+        for _ in range(TRIES_MAX):
+            if all(parquet is not None for _, parquet in opened):
+                break
+            # It was compacted: the segment that covers it has its rows.
+            files = again(lambda: files_between(layout, self.plan.table, piece.first, piece.last))
+            same = [file for file in files if file.shape == piece.file.shape]
+            opened = [(Piece(file, piece.first, piece.last), self._opened(layout, file)) for file in same]
+        for part, parquet in opened:
+            if parquet is None:
+                raise InvariantViolated(
+                    f"reading {layout.name}: the segment with offset {part.first} is missing", runbook="log-damaged"
+                )
+            with parquet:
+                for rows in row_groups(part.file.shape, parquet, part.first, part.last):
+                    yield rows, part.file.shape
+
+    def _opened(self, layout: Layout, file: InputFile) -> pq.ParquetFile | None:
+        try:
+            return pq.ParquetFile(layout.file(file.segment, file.file))
+        except FileNotFoundError:
+            return None
+
+    def planned(self, layout: Layout, files: Sequence[InputFile], first: int, last: int) -> list[InputPartition]:
+        """The tasks for a range of offsets.
+
+        Raises:
+            NotInFeed: the feed cannot say one of its rows.
+        """
+        check_feed(self.plan.shown, files, first, last, lambda file: str(layout.file(file.segment, file.file)))
+        return packed(files, first, last)
+
+
+class ChangeLogReader(DataSourceReader):
+    """A batch. It says of no filter that it has seen to it: what it leaves out are files without such rows."""
+
+    def __init__(self, plan: Planned, open_log: Callable[[Options], Layout], schema: StructType) -> None:
+        _check_schema(plan, schema)
+        self._rows = _Rows(plan, open_log, schema)
+        self._filters: list[Filter] = []
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 - Spark's name
+        self._filters = list(filters)
+        return filters
+
+    def partitions(self) -> Sequence[InputPartition]:
+        plan = self._rows.plan
+        layout = self._rows.open_log(plan.options)
+
+        def listed() -> list[InputPartition]:
+            first, last = narrowed(plan.begin, plan.last, self._filters)
+            files = files_between(layout, plan.table, first, last)
+            kept = [file for file in files if may_have(file, plan.shown.target, self._filters)]
+            return self._rows.planned(layout, kept, first, last)
+
+        return again(listed)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._rows.read(partition)
+
+
+class ChangeLogStream(DataSourceStreamReader):
+    """A stream: its offsets are `{"log": the log's id, "offset": of the last row that was read}`."""
+
+    def __init__(self, plan: Planned, open_log: Callable[[Options], Layout], schema: StructType) -> None:
+        _check_schema(plan, schema)
+        ends = plan.options.ends
+        if any(getattr(ends, f"to_{name}") is not None for name in ("offset", "cut", "position", "time")):
+            raise option_error(
+                "a stream has no end, and one is named", "leave out toOffset, toCut, toPosition and toTime"
+            )
+        self._rows = _Rows(plan, open_log, schema)
+        self._at: int | None = None
+        self._looked_s = 0.0
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        return self._offset(self._rows.plan.begin - 1)
+
+    def latestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
+        plan = self._rows.plan
+        at = plan.begin - 1 if self._at is None else self._at
+        layout = self._rows.open_log(plan.options)
+        # Of a query without a trigger Spark asks a hundred times a second, and a look may be a request to a store.
+        time.sleep(max(0.0, self._looked_s + LOOK_PAUSE_S - time.monotonic()))
+        ends = [last for _, last in layout.segments_behind(at) if last > at]
+        most = plan.options.offsets_max
+        within = ends if most is None else ([last for last in ends if last <= at + most] or ends[:1])
+        self._looked_s = 0.0 if within else time.monotonic()
+        self._at = within[-1] if within else at
+        return self._offset(self._at)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        plan = self._rows.plan
+        layout = self._rows.open_log(plan.options)
+        log_id = layout.log_file().log_id
+        for known in (start["log"], end["log"]):
+            if known != log_id:
+                raise ConfigurationError(
+                    f"streaming {plan.table} of {layout.name}: the checkpoint of this query is of another log ({known},"
+                    f" this one is {log_id})",
+                    remedy="name the log with which the query began, or begin anew with a new checkpoint",
+                    runbook="other-log",
+                )
+        self._at = int(end["offset"])
+        first, last = int(start["offset"]) + 1, int(end["offset"])
+
+        def listed() -> list[InputPartition]:
+            files = files_between(layout, plan.table, first, last)
+            for file in files:
+                _check_shape(plan, file, layout)
+            return self._rows.planned(layout, files, first, last)
+
+        return again(listed)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._rows.read(partition)
+
+    def _offset(self, offset: int) -> dict[str, Any]:
+        return {"log": self._rows.plan.log_id, "offset": offset}
+
+
+# ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _check_schema(plan: Planned, schema: StructType) -> None:
+    if schema.names != columns_of(plan.shown).names:
+        raise option_error("the query has a schema of its own", "leave out .schema(…), and select columns instead")
+
+
+def _check_shape(plan: Planned, file: InputFile, layout: Layout) -> None:
+    """See that a stream can show rows of a shape that came since it began."""
+    shown = plan.shown
+    if file.shape in shown.shapes:
+        return
+    if file.shape.incarnation != shown.target.incarnation and shown.kind == FEED:
+        raise parted(
+            plan.table,
+            "the table was dropped and made again, and the log does not have the rows that went",
+            file.file.first_offset - 1,
+        )
+    if target_of((*shown.shapes, file.shape)).log_schema.equals(shown.target.log_schema):
+        return
+    raise ConfigurationError(
+        f"streaming {plan.table} of {layout.name}: from offset {file.file.first_offset} on its columns are others than"
+        " when this query began",
+        remedy="load the stream anew and start it with the same checkpoint: it goes on in the new columns",
+        runbook="table-not-followed",
+    )
+
+
+__all__ = ["ChangeLogReader", "ChangeLogSource", "ChangeLogStream", "OpenSettings"]

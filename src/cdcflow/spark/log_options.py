@@ -1,0 +1,202 @@
+"""What a query of the change log asks for: its options, and what they come to by the manifests as they are now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from cdcflow.changelog.extents import TRIES_MAX, Found
+from cdcflow.changelog.feed import feed_schema
+from cdcflow.changelog.layout import Layout
+from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.merge.types import name_sql
+from cdcflow.model.table import Table, TableId
+from cdcflow.spark.arrow import ddl_of
+from cdcflow.warehouse.logranges import (
+    FEED,
+    LOG,
+    Ends,
+    Shaped,
+    bounds_of,
+    files_between,
+    shaped,
+    table_named,
+)
+from cdcflow.warehouse.segments import SegmentGone
+
+NAME = "cdcflow"
+"""What Spark calls the data source."""
+
+_ENDS = {
+    "fromoffset": "from_offset",
+    "fromcut": "from_cut",
+    "fromposition": "from_position",
+    "fromtime": "from_time",
+    "tooffset": "to_offset",
+    "tocut": "to_cut",
+    "toposition": "to_position",
+    "totime": "to_time",
+}
+_NUMBERS = ("from_offset", "from_cut", "to_offset", "to_cut")
+_OTHERS = ("log", "path", "config", "table", "shape", "truncates", "maxoffsetspertrigger")
+_SAID = (
+    "log or config, table, shape, truncates, fromOffset, fromCut, fromPosition, fromTime, toOffset, toCut, toPosition,"
+    " toTime, maxOffsetsPerTrigger"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a query asks for. One of `log`, the log's folder, and `config`, a settings file, is there."""
+
+    log: str | None
+    config: str | None
+    table: str
+    kind: str = LOG
+    truncates_as_rows: bool = False
+    ends: Ends = field(default_factory=Ends)
+    offsets_max: int | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, str]) -> Options:
+        """
+        Raises:
+            ConfigurationError: an option is unknown or has no such value, or the log or the table is not named.
+        """
+        found = {name.lower(): value for name, value in given.items()}
+        if unknown := sorted(set(found) - {*_ENDS, *_OTHERS}):
+            raise option_error(f"there is no option {', '.join(unknown)}", f"its options are {_SAID}")
+        log, config = found.get("log", found.get("path")), found.get("config")
+        if (log is None) == (config is None):
+            raise option_error(
+                "the log is not named, or twice", "name its folder (option log) or a settings file (option config)"
+            )
+        place = str(log or config)
+        if not place.startswith("/"):
+            raise option_error(
+                f"the path {place} is relative, and Spark's processes may run in other folders",
+                f"name the whole path, as str(Path({place!r}).absolute()) gives it",
+            )
+        if "table" not in found:
+            raise option_error("no table is named", "set the option table to a schema.table of the log")
+        kind, truncates = found.get("shape", LOG), found.get("truncates", "stop")
+        if kind not in (LOG, FEED):
+            raise option_error(f"there is no shape {kind}", "set the option shape to log or feed")
+        if truncates not in ("stop", "row"):
+            raise option_error(f"truncates is {truncates}", "set the option truncates to stop or row")
+        most = found.get("maxoffsetspertrigger")
+        ends = {
+            end: _number(name, found[name]) if end in _NUMBERS else found[name]
+            for name, end in _ENDS.items()
+            if name in found
+        }
+        return cls(
+            log,
+            config,
+            found["table"],
+            kind,
+            truncates == "row",
+            Ends(**ends),  # type: ignore[arg-type]  # numbers and texts, by field
+            None if most is None else max(1, _number("maxOffsetsPerTrigger", most)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A query: `first` to `last` (inclusive) are the offsets of a batch, or those that a stream finds when it begins.
+
+    `lost`: the beginning that was asked for has expired. A stream that was there before does not need it any more.
+    """
+
+    options: Options
+    log_id: str
+    table: TableId
+    first: int
+    last: int
+    shown: Shaped
+    lost: HistoryLost | None = None
+
+    @property
+    def begin(self) -> int:
+        """The first offset, for who needs it.
+
+        Raises:
+            HistoryLost: it has expired.
+        """
+        if self.lost is not None:
+            raise self.lost
+        return self.first
+
+
+def planned(layout: Layout, options: Options) -> Planned:
+    """What a query asks for, by the manifests as they are now.
+
+    Raises:
+        ConfigurationError, HistoryLost: it cannot be had; the message says why.
+    """
+
+    def plan() -> Planned:
+        table = table_named(layout, options.table)
+        lost = None
+        try:
+            first, last = bounds_of(layout, options.ends)
+        except HistoryLost as error:
+            lost = error
+            first, last = bounds_of(layout, Ends())
+        files = files_between(layout, table, first, last)
+        shown = shaped(layout, table, files, options.kind, truncates_as_rows=options.truncates_as_rows)
+        _check_names(shown.target)
+        return Planned(options, layout.log_file().log_id, table, first, last, shown, lost)
+
+    return again(plan)
+
+
+def schema_ddl(shown: Shaped) -> str:
+    """The columns of a query, as DDL."""
+    return ", ".join(f"{name_sql(field.name)} {ddl_of(field.type)}" for field in columns_of(shown))
+
+
+def columns_of(shown: Shaped) -> pa.Schema:
+    """The same, as the log has them."""
+    return feed_schema(shown.target) if shown.kind == FEED else shown.target.log_schema
+
+
+def again(read: Callable[[], Found]) -> Found:
+    """What is read of the manifests, anew where a segment was compacted meanwhile."""
+    for _ in range(TRIES_MAX):
+        try:
+            return read()
+        except (SegmentGone, FileNotFoundError):
+            continue
+    return read()
+
+
+def option_error(found: str, remedy: str) -> ConfigurationError:
+    """What to say of an option; `found` and `remedy` as of every error."""
+    return ConfigurationError(f'reading a change log with format("{NAME}"): {found}', remedy=remedy, runbook="settings")
+
+
+# ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _check_names(target: Table) -> None:
+    names = [column.name.lower() for column in target.columns]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigurationError(
+            f"reading {target.id} with Spark: it has columns that differ only in the case of their names"
+            f" ({', '.join(twice)}), which are the same to Spark",
+            remedy="rename one of them at the source, and read from the offset behind on",
+            runbook="table-not-followed",
+        )
+
+
+def _number(name: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise option_error(f"{name} is {text}", f"set the option {name} to a whole number") from None
+
+
+__all__ = ["NAME", "Options", "Planned", "again", "columns_of", "option_error", "planned", "schema_ddl"]

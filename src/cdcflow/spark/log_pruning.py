@@ -1,0 +1,159 @@
+"""Which files of the change log a query's tasks read: those that may have a row that its filters let through.
+
+    filters on _offset                      narrow the range
+    on the first column of the key          leave out files by the bounds in their manifests
+    on a commit time, from one on           leave out segments that ended before
+
+Spark looks at every row again, so nothing is said here of a filter that is not understood.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from cdcflow.changelog.alignment import sources
+from cdcflow.changelog.feed import COMMIT_TIMESTAMP
+from cdcflow.changelog.moments import clock_of
+from cdcflow.model.table import COMMIT_TS, OFFSET, Table
+from cdcflow.warehouse.segments import InputFile
+
+PARTITION_BYTES = 32 << 20
+"""So much of Parquet files goes to one task, of small files several, of a large one a part."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What of a file is wanted: offsets from `first` to `last`, both inclusive."""
+
+    file: InputFile
+    first: int
+    last: int
+
+
+class Pieces(InputPartition):
+    """What one task reads, in the order of the offsets."""
+
+    def __init__(self, pieces: Sequence[Piece]) -> None:
+        super().__init__(tuple(pieces))
+        self.pieces = tuple(pieces)
+
+
+def packed(files: Sequence[InputFile], first: int, last: int) -> list[InputPartition]:
+    """The files' rows from one offset to another as tasks of about the same size."""
+    found: list[InputPartition] = []
+    together: list[Piece] = []
+    size = 0
+    for file in files:
+        slim = _slim(file)
+        low, high = max(first, file.file.first_offset), min(last, file.file.last_offset)
+        if file.file.bytes > PARTITION_BYTES:
+            count = -(-file.file.bytes // PARTITION_BYTES)
+            step = -(-(high - low + 1) // count)
+            found += [Pieces([Piece(slim, at, min(high, at + step - 1))]) for at in range(low, high + 1, step)]
+            continue
+        if together and size + file.file.bytes > PARTITION_BYTES:
+            found.append(Pieces(together))
+            together, size = [], 0
+        together.append(Piece(slim, low, high))
+        size += file.file.bytes
+    return [*found, *([Pieces(together)] if together else [])]
+
+
+def narrowed(first: int, last: int, filters: Sequence[Filter]) -> tuple[int, int]:
+    """A range of offsets as far as filters of `_offset` leave it."""
+    for one in filters:
+        if getattr(one, "attribute", None) != (OFFSET,):
+            continue
+        match one:
+            case EqualTo(value=int(value)):
+                first, last = max(first, value), min(last, value)
+            case GreaterThan(value=int(value)):
+                first = max(first, value + 1)
+            case GreaterThanOrEqual(value=int(value)):
+                first = max(first, value)
+            case LessThan(value=int(value)):
+                last = min(last, value - 1)
+            case LessThanOrEqual(value=int(value)):
+                last = min(last, value)
+            case _:
+                pass
+    return first, last
+
+
+def may_have(file: InputFile, target: Table, filters: Sequence[Filter]) -> bool:
+    """Whether a file may have a row that all filters let through, as far as its manifest tells."""
+    return all(_may_have(file, target, one) for one in filters)
+
+
+# ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _may_have(file: InputFile, target: Table, one: Filter) -> bool:
+    name = getattr(one, "attribute", None)
+    value = getattr(one, "value", None)
+    if name in ((COMMIT_TS,), (COMMIT_TIMESTAMP,)) and isinstance(one, GreaterThan | GreaterThanOrEqual):
+        # The clock of a segment's end is as late as all commit times up to there, or later.
+        clock = file.segment.checkpoint.get("commit_clock")
+        is_known = isinstance(value, datetime) and value.tzinfo is not None and isinstance(clock, int)
+        return not (is_known and isinstance(clock, int) and clock < clock_of(value))  # type: ignore[arg-type]
+    if not file.shape.key or file.file.key_min is None or file.file.key_max is None:
+        return True
+    own = dict(zip((c.name for c in target.columns), sources(file.shape, target), strict=True))
+    column = own.get(name[0]) if isinstance(name, tuple) and len(name) == 1 else None
+    if column is None or column.name != file.shape.key[0]:
+        return True
+    low, high = _key_bounds(file, column.type.arrow)
+    if low is None or high is None:
+        return True
+    match one:
+        case EqualTo():
+            return not _is_alike(value, low) or low <= value <= high
+        case In(value=values):
+            return any(not _is_alike(each, low) or low <= each <= high for each in values)
+        case GreaterThan() | GreaterThanOrEqual():
+            return not _is_alike(value, low) or value <= high
+        case LessThan() | LessThanOrEqual():
+            return not _is_alike(value, low) or value >= low
+        case _:
+            return True
+
+
+def _key_bounds(file: InputFile, arrow: pa.DataType) -> tuple[Any, Any]:
+    """The bounds of the first key column: whole numbers and dates; None: of another kind."""
+    texts = (str(file.file.key_min), str(file.file.key_max))
+    if pa.types.is_integer(arrow):
+        return int(texts[0]), int(texts[1])
+    if pa.types.is_date(arrow):
+        try:
+            return date.fromisoformat(texts[0]), date.fromisoformat(texts[1])
+        except ValueError:  # a year that Python's dates do not have
+            return None, None
+    return None, None
+
+
+def _is_alike(value: object, bound: object) -> bool:
+    return type(value) is type(bound)
+
+
+def _slim(file: InputFile) -> InputFile:
+    """The same without what no task needs of its segment: a checkpoint may be large."""
+    segment = replace(file.segment, checkpoint={}, files=(), seams=())
+    return replace(file, segment=segment, file=replace(file.file, table=None, key_runs=None))
+
+
+__all__ = ["PARTITION_BYTES", "Piece", "Pieces", "may_have", "narrowed", "packed"]
