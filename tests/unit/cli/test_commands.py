@@ -89,8 +89,8 @@ def test_written_settings_are_valid_as_they_are(tmp_path: Path, kind: str | None
     assert result.output == f"wrote {path}; set source.url and source.tables in it, then run `cdcflow doctor`\n"
     config = load(path)
     assert config.source.kind == (kind or "postgres")
-    assert config.source.tables == (("public.*",) if config.source.kind == "postgres" else ("mydatabase.*",))
-    assert config.source.url.startswith(f"{'postgresql' if config.source.kind == 'postgres' else kind}://")
+    assert config.database.tables == (("public.*",) if config.source.kind == "postgres" else ("mydatabase.*",))
+    assert config.database.url.startswith(f"{'postgresql' if config.source.kind == 'postgres' else kind}://")
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mysql", "mariadb"])
@@ -103,9 +103,9 @@ def test_every_commented_setting_of_the_template_is_valid_too(tmp_path: Path, ki
     path.write_text("\n".join(x.replace("# ", "", 1) if x.lstrip().startswith("# ") else x for x in lines[3:]))
     config = load(path)
     assert config.service.listen == "127.0.0.1:8079"
-    assert config.source.backfill.rows_per_second_max == 50_000
-    assert config.source.password is not None
-    assert [t[0] for t in config.source.tables[1:]] == ["!"]
+    assert config.database.backfill.rows_per_second_max == 50_000
+    assert config.database.password is not None
+    assert [t[0] for t in config.database.tables[1:]] == ["!"]
     assert len({line.index(" # ", 5) for line in lines[5:10] if " # " in line[5:]}) == 1  # comments stand in a column
 
 

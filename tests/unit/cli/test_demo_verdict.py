@@ -79,7 +79,7 @@ def test_settings_of_the_demo_are_ordinary_ones(tmp_path: Path, kind: logs.LogKi
     path.write_text(demo_run.settings(["kind: postgres", url], 336_776, lines, "delta"))
     config = load(path)
     assert config.log.folder == log.folder
-    assert config.source.backfill.rows_per_second_max is not None
+    assert config.database.backfill.rows_per_second_max is not None
 
 
 def test_demo_never_writes_into_a_folder_that_is_in_use(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_what_the_capture_gives_up_keeps_what_is_beside_it(stage: Stage) -> None
     stage.write(source={"heartbeat": "3s"}, service={"listen": "127.0.0.1:1"})
     stage.reloading.reload()
     (used,) = stage.used
-    assert (used.service.listen, used.source.heartbeat) == ("127.0.0.1:1", 10.0)
+    assert (used.service.listen, used.database.heartbeat) == ("127.0.0.1:1", 10.0)
     assert [in_place for _, in_place in stage.given] == [False]
     assert stage.left() == ["source.heartbeat"], "the capture has not taken it up, and perhaps it never does"
     assert stage.reloading.in_use.service.listen == "127.0.0.1:1"
@@ -77,10 +77,10 @@ def test_what_depends_on_the_source_follows_once_the_capture_has_it(stage: Stage
     stage.begin()
     stage.write(source={"url": "postgresql://cdc@other/shop"})
     stage.reloading.reload()
-    assert stage.used[-1].source.url == "postgresql://cdc@db/shop"
+    assert stage.used[-1].database.url == "postgresql://cdc@db/shop"
     stage.settings_number = 2
     stage.reloading._follow()
-    assert stage.used[-1].source.url == "postgresql://cdc@other/shop"
+    assert stage.used[-1].database.url == "postgresql://cdc@other/shop"
 
 
 def test_what_cannot_run_beside_it_refuses_the_whole_file(stage: Stage) -> None:

@@ -139,7 +139,7 @@ def test_status_says_that_the_last_daemon_was_halted(
     last_words.write_halt(tmp_path, HistoryLost("slot gone", remedy="run it with --accept-history-loss"))
     settings = tmp_path / "cdcflow.yaml"
     settings.write_text(
-        f"source: {{kind: postgres, url: '{config.source.url}'}}\nlog: {{path: '{tmp_path}'}}\n",
+        f"source: {{kind: postgres, url: '{config.database.url}'}}\nlog: {{path: '{tmp_path}'}}\n",
     )
     said = " ".join(CliRunner().invoke(app, ["status", "-c", str(settings)]).output.split())
     assert "capture halted HistoryLost slot gone" in said

@@ -50,7 +50,7 @@ class Batch:
     def __init__(self, table: Table, first_offset: int, offsets: npt.NDArray[np.int64], rows: pa.RecordBatch) -> None:
         self.table = table
         self.last_offset = int(offsets[-1]) if len(offsets) else first_offset
-        self.bytes = int(rows.nbytes) + 24 * rows.num_rows
+        self.bytes: int = int(rows.nbytes) + 24 * rows.num_rows
         self._offsets = offsets
         self._rows = rows
         found = hashes([rows.column(name) for name in table.key])
@@ -91,7 +91,7 @@ class Rows:
     @property
     def bytes(self) -> int:
         """About so much is kept. May be asked by any thread."""
-        return self._bytes + sum(batch.bytes for batch in tuple(self._batches))
+        return self._bytes + sum((batch.bytes for batch in tuple(self._batches)), 0)
 
     def begin(self, reader: LogReader) -> None:
         """Keep what the log has and its index not yet: what an earlier run left."""
