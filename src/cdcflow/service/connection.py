@@ -7,6 +7,7 @@ says nothing, or a byte a minute, would take them from the probes, and somebody 
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import Any
 
 import h11
@@ -22,6 +23,10 @@ class PromptConnection(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:  # Any: as uvicorn has it, narrower than asyncio's
         super().connection_made(transport)
+        # An answer is written as head and body: the second would wait 40 ms until the first is acknowledged. asyncio
+        # sees to it only for sockets that were made for TCP by name, and those of `socket.create_server` are not.
+        if (connection := transport.get_extra_info("socket")) is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._watch()
 
     def data_received(self, data: bytes) -> None:

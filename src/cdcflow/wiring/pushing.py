@@ -8,14 +8,16 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from cdcflow.changelog.folder import FolderReader
+from cdcflow.changelog.layout import Layout
 from cdcflow.config import Config, FileLog, Serve
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.model.position import SourceIdentity
+from cdcflow.model.position import Checkpoint, SourceIdentity
+from cdcflow.pipeline.settings import OpenedLog
 from cdcflow.wiring.logs import log_layout, log_reader, open_log
 from cdcflow.wiring.opening import opened
 
 if TYPE_CHECKING:
-    from cdcflow.changelog.layout import Layout
     from cdcflow.query.log import ChangeLog
     from cdcflow.service.explorer import Explorer
     from cdcflow.service.push.schemas import Shape
@@ -25,6 +27,17 @@ KIND = "push"
 OnEvent = Callable[[str, Mapping[str, object]], None]
 FILES_MAX = 256
 """So many files of the log are read at most for one question over HTTP."""
+
+
+class _OwnLog(FolderReader):
+    """The log as its writer reads it: it knows where it ends without looking through the journal."""
+
+    def __init__(self, layout: Layout, log: OpenedLog) -> None:
+        super().__init__(layout)
+        self._log = log
+
+    def newest_checkpoint(self) -> Checkpoint:
+        return self._log.checkpoint
 
 
 @dataclass
@@ -54,6 +67,8 @@ def pushing(config: Config, tell: OnEvent) -> Pushing:
         ConfigurationError: the settings have no collections, the log belongs to another kind of source, a schema cannot
             be kept, or what the log has of a collection is not what its schema says.
     """
+    from cdcflow import local
+    from cdcflow.query.log import ChangeLog
     from cdcflow.service.push import remembered, schemas
     from cdcflow.service.push import writer as writing
 
@@ -74,7 +89,7 @@ def pushing(config: Config, tell: OnEvent) -> Pushing:
         shapes[one.name] = schemas.continued(one, [versions[number] for number in sorted(versions)])
     log = open_log(config, identity)
     try:
-        asked = opened(config)
+        asked = ChangeLog(_OwnLog(layout, log), layout, local.current_rows)
         for table in known.keys() & {*(shape.table.id for shape in shapes.values()), remembered.TABLE.id}:
             _check_whole(asked, str(table))
         memory = remembered.Memory(serve.idempotency.age, serve.idempotency.keys)

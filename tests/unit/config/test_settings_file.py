@@ -51,7 +51,7 @@ def test_whole_file_is_read_with_units_and_relative_paths(tmp_path: Path) -> Non
     assert config.log.seal.age_max == 0.25
     assert config.merge.warehouse == Path("/data/warehouse")
     assert config.merge.every == 120
-    assert config.source.backfill.rows_per_second_max is None
+    assert config.database.backfill.rows_per_second_max is None
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_url_that_is_none_is_told_with_its_place(tmp_path: Path, url: str, expec
 )
 def test_url_that_may_be_one_is_left_to_the_library(tmp_path: Path, url: str) -> None:
     """Sockets, several hosts and parameters of a newer library are no mistakes."""
-    assert load(written(tmp_path, WHOLE.replace("postgresql://cdc@db.internal:5432/shop", url))).source.url == url
+    assert load(written(tmp_path, WHOLE.replace("postgresql://cdc@db.internal:5432/shop", url))).database.url == url
 
 
 MYSQL = """\
@@ -369,7 +369,7 @@ def test_relative_secret_file_lies_beside_the_settings(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("one")
     (tmp_path / "secret").chmod(0o640)
     config = load(written(tmp_path, WHOLE.replace("${env:SHOP_PASSWORD}", "${file:secret}")))
-    assert secret(config.source.password) == "one"
+    assert secret(config.database.password) == "one"
 
 
 def test_secret_that_everybody_may_read_is_refused(tmp_path: Path) -> None:
