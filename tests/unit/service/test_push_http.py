@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pushing import Pushed, asked, table
 from cdcflow.changelog.folder import FolderReader
 from cdcflow.config import AccessToken
 from cdcflow.service.access import Access
+from cdcflow.service.connection import PromptConnection
 from cdcflow.service.explorer import Explorer
 from cdcflow.service.http import HttpServer
 from cdcflow.service.operations import Role
@@ -76,6 +78,22 @@ def serving(pushed: Pushed, access: Access) -> HttpServer:
     made = HttpServer("127.0.0.1:0", dict, access=access, application=lambda names: application(doors, names))
     made.start()
     return made
+
+
+def test_answers_are_not_held_back_by_the_network(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Head and body of an answer are written one after the other: without this each answer takes 40 ms."""
+    seen: list[int] = []
+    received = PromptConnection.data_received
+
+    def data_received(connection: PromptConnection, data: bytes) -> None:
+        here = connection.transport.get_extra_info("socket")
+        seen.append(here.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        received(connection, data)
+
+    monkeypatch.setattr(PromptConnection, "data_received", data_received)
+    assert api.ask("GET", "/healthz")[0] == 200
+    assert seen
+    assert all(seen)
 
 
 def test_what_was_answered_is_read_back(api: Api) -> None:
