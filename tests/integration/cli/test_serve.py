@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,11 @@ merge: {engine: local, warehouse: ./warehouse}
 COUNTER = 0
 
 
+STARTED: list[subprocess.Popen[str]] = []
+
+
 class Served:
-    """A process of `cdcflow serve`."""
+    """A process of `cdcflow serve`; the test's end ends it at the latest."""
 
     def __init__(self, folder: Path) -> None:
         env = {**os.environ, "SERVE_TOKEN": TOKEN}
@@ -63,6 +67,7 @@ class Served:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        STARTED.append(self.process)
         assert self.process.stdout is not None
         self.lines = []
         for line in self.process.stdout:
@@ -121,10 +126,14 @@ class Client:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("SERVE_TOKEN", TOKEN)
     (tmp_path / "cdcflow.yaml").write_text(SETTINGS)
-    return tmp_path
+    yield tmp_path
+    for process in STARTED:
+        process.kill()
+        process.communicate()
+    STARTED.clear()
 
 
 def test_what_was_answered_is_there_once_and_in_order_after_kills(folder: Path) -> None:
