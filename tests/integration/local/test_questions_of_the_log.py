@@ -100,9 +100,8 @@ def _check(history: History, asked: ChangeLog, offset: int, told: str) -> None:
         return  # rows from before have another key
     folded = Folded()
     folded.add(w for w in written if w[1].offset >= floor)
-    for key in {_key(s, change.values) for s, change in written if change.op != "t"}:
-        if len(key) != len(shape.key):
-            continue
+    own = [(s, change) for s, change in written if s.incarnation == shape.incarnation]
+    for key in {_key(s, change.values) for s, change in own if change.op != "t"}:
         found = asked.get(name, *key, as_of=offset)
         there = {_key(shape, _named(shape, row.values)): row for row in folded.rows.values()}.get(key)
         assert _said(found) == _expected(shape, there), f"{told}, key {key} of {name} at {offset}: {found}"
