@@ -131,8 +131,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "cdcflow.yaml").write_text(SETTINGS)
     yield tmp_path
     for process in STARTED:
-        process.kill()
-        process.communicate()
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
     STARTED.clear()
 
 
