@@ -60,7 +60,7 @@ def ending(
     log_id = file.log_id
     if base:
         before = replace(checkpoint, next_offset=Offset(floor), cut=1)
-        _made(found, log_id, 1, before, map(_never_nothing(floor - 1), base))
+        _made(found, log_id, 1, before, map(_as_segment(floor - 1), base))
     for bounds in segments:
         _linked(layout, found, bounds)
     if begins < checkpoint.next_offset:
@@ -89,22 +89,23 @@ def behind(layout: Layout, state: State, room: Path) -> Layout:
         progress={"version": 1, "tables": tables},
     )
     rows = ((entry.table, BASE_VERSION, states.rows(layout, state, name)) for name, entry in state.tables.items())
-    _made(found, state.log_id, 1, checkpoint, map(_never_nothing(state.offset), rows))
+    _made(found, state.log_id, 1, checkpoint, map(_as_segment(state.offset), rows))
     for bounds in layout.segment_offsets():
         if bounds[0] > state.offset:
             _linked(layout, found, bounds)
     return found
 
 
-def _never_nothing(offset: int) -> Callable[[LogRows], LogRows]:
-    """Of a table that has no row a truncate at an offset: so the log knows what it is like."""
+def _as_segment(offset: int) -> Callable[[LogRows], LogRows]:
+    """A state's rows in the order of a segment. Of a table that has none a truncate at an offset: so the log knows what
+    it is like."""
 
     def some(part: LogRows) -> LogRows:
         table, version, rows = part
         if not rows.num_rows:
             emptied = {OFFSET: offset, TRANSACTION: 0, COMMIT_TS: 0, OP: TRUNCATE}
             rows = pa.Table.from_pylist([emptied], table.log_schema)
-        return table, version, rows
+        return table, version, rows.sort_by(OFFSET)
 
     return some
 

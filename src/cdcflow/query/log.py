@@ -270,18 +270,18 @@ class ChangeLog:
             if offset >= standing.floor:
                 yield from self.rows.of(of, shapes, standing.floor, offset)
             if standing.state is not None:
-                yield from self._kept(of, standing.state)
+                yield from self._kept(of, standing.state, standing.since)
 
         found = row_at(find, wanted, moment.offset, shape, shapes)
         return _found(id_, wanted, moment, found, standing)
 
-    def _kept(self, key: Key, state: State) -> Iterator[Rows]:
-        """A row as a state has it."""
+    def _kept(self, key: Key, state: State, since: int) -> Iterator[Rows]:
+        """A row as a state has it, if its last change is not older."""
         shape = state.tables[str(key.table)].table
         columns = key.columns(shape)
         if columns is not None:
             rows = states.rows_of_key(self.layout, state, str(key.table), columns)
-            if rows.num_rows:
+            if rows.num_rows and rows.column(OFFSET)[0].as_py() >= since:
                 yield shape, rows
 
     def history(

@@ -26,13 +26,15 @@ from cdcflow.query.keyrows import KeyRows
 @dataclass(frozen=True, slots=True)
 class Standing:
     """What the log knows of a table at an offset: a row that has no change from `floor` on is not in it, if it
-    `is_whole`. `entry`: what the checkpoint says of its backfill. `state`: what the log keeps of before."""
+    `is_whole`. `entry`: what the checkpoint says of its backfill. `state`: what the log keeps of before; of its rows
+    those whose last change is older than `since` are not in the table."""
 
     floor: int
     is_whole: bool
     entry: Mapping[str, Any]
     state: State | None
     notes: tuple[str, ...]
+    since: int = 1
 
 
 class KnownTables:
@@ -88,7 +90,7 @@ class KnownTables:
         if at < begins and kept is None:
             notes.append(expired(begins))
         is_whole = floor is not None and (at >= begins or kept is not None)
-        return Standing(max(at, begins), is_whole, entry, kept, tuple(notes))
+        return Standing(max(at, begins), is_whole, entry, kept, tuple(notes), at)
 
     @property
     def first_offset(self) -> int:
