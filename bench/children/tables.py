@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bench.children import versions
+from bench.children.lookedafter import looked_after
 from bench.children.merging import COLUMNS, KEPT, answer, jobs, merged_by_auto, table_name
 
 if TYPE_CHECKING:
@@ -70,18 +71,6 @@ def upkept(spark: SparkSession, warehouse: str, table_format: str, **policy: flo
     from cdcflow.warehouse.engines import Engines
 
     return looked_after(Engines(SparkEngine(spark, warehouse, table_format)), policy)
-
-
-def looked_after(engines: Any, policy: dict[str, Any]) -> dict[str, Any]:
-    from cdcflow.warehouse.upkeep import OUT_OF_TIME, UpkeepPolicy, upkeep
-
-    report = upkeep(engines, UpkeepPolicy(**policy))
-    skipped = {one.name: one.skipped for one in report.tables if one.skipped}
-    return {
-        "done": [what for one in report.tables for what in one.done],
-        "skipped": skipped,
-        "is_late": bool(report.put_off) or OUT_OF_TIME in skipped.values(),
-    }
 
 
 def live(spark: SparkSession, log: str, warehouse: str, where: str) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from bench.children.tables import looked_after
+from bench.children.lookedafter import looked_after
 
 
 def commands(table_format: str) -> Mapping[str, Callable[..., Any]]:
