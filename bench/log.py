@@ -36,7 +36,7 @@ from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.indexing import Indexing
 from cdcflow.testing.sinks import ORDERS, Writer, changes, transactions
 
-ROWS = 10_000_000
+ROWS = 100_000_000
 BENCH = "log"
 NAME = "shop.large"
 SEGMENT_ROWS, SEGMENTS_MIN = 20_000, 5_000
