@@ -116,17 +116,17 @@ class KeyIndex:
             self._files = _counting(self.layout, list(self._opened.values()), segments)
             return
 
-    def version_at(self, table: TableId, offset: int) -> int | None:
-        """The number of the shape that a table's newest row up to an offset has, as far as it is indexed; None: it has
-        none."""
+    def versions_at(self, table: TableId, offset: int) -> Sequence[int]:
+        """The numbers of the shapes of which one is that of a table's newest row up to an offset, as far as it is
+        indexed; none: it has no row."""
         for file in reversed(self._files):
             keys = file.tables.get(table)
             if keys is not None and file.first_offset <= offset:
                 began = keys.blocks[keys.blocks[:, 0] <= offset]
                 if len(began):
                     ends = np.minimum(began[:, 1], offset)
-                    return int(began[int(np.lexsort((began[:, 0], ends))[-1]), 2])
-        return None
+                    return sorted({int(version) for version in began[ends == ends.max(), 2]})
+        return ()
 
     def hits(self, table: TableId, wanted: Hashes, last: int) -> npt.NDArray[np.bool_]:
         """Of each of these hashes whether the log may have a row of its key up to an offset. Where anything up to there

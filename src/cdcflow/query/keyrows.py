@@ -212,11 +212,13 @@ class KeyRows:
         for number in range(min(self.segment_of(offset), len(self.segments) - 1), -1, -1):
             bounds = self.segments[number]
             if bounds[1] <= self._index.last_offset:
-                version = self._index.version_at(table, min(offset, bounds[1]))
-                return None if version is None else self.shapes()[table].get(version)
-            files = [f for f in self._files(bounds, table) if f[0].first_offset <= offset]
-            if files:
-                return max(files, key=lambda one: one[0].last_offset)[1]
+                versions = self._index.versions_at(table, min(offset, bounds[1]))
+                if len(versions) < 2:
+                    return self.shapes()[table].get(versions[0]) if versions else None
+            # Shapes may take turns within a segment: the one of the newest row counts.
+            found = [(self._newest_row(bounds, file, offset), shape) for file, shape in self._files(bounds, table)]
+            if newest := max((last for last, _ in found), default=0):
+                return next(shape for last, shape in found if last == newest)
         return None
 
     def last_read(self, table: TableId, bounds: Bounds | None) -> int:
@@ -244,6 +246,17 @@ class KeyRows:
         return self._manifests[bounds]
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _newest_row(self, bounds: Bounds, file: SegmentFile, offset: int) -> int:
+        """The offset of a file's newest row up to an offset; 0: it has none."""
+        if file.first_offset > offset:
+            return 0
+        if file.last_offset <= offset:
+            return file.last_offset
+        column = (
+            pq.read_table(self.layout.file(self.manifest(bounds), file), columns=[OFFSET]).column(OFFSET).to_numpy()
+        )
+        return int(column[int(np.searchsorted(column, offset, side="right")) - 1])
 
     def _count(self) -> None:
         self.files_read += 1

@@ -154,3 +154,18 @@ def test_moment_before_a_backfill_had_read_all_does_not_say_that_a_row_was_not_t
     with pytest.raises(ConfigurationError, match="not all rows of the table are in the log at that moment"):
         asked.current("public.orders", as_of=2)
     assert asked.current("public.orders", as_of=3).num_rows == 3
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_shape_that_goes_and_comes_back_in_a_segment_is_the_one_of_its_moment(indexed: bool, tmp_path: Path) -> None:
+    """Both shapes' files reach over the other one's rows."""
+    log = HandLog(tmp_path / "log")
+    wide, narrow = make_table("orders", id="int64", v="string"), make_table("orders", id="int64")
+    log.state(wide)
+    log.segment([(wide, "c", {"id": 1, "v": "a"}), (narrow, "c", {"id": 2}), (wide, "u", {"id": 1, "v": "b"})])
+    log.segment([(narrow, "u", {"id": 2}), (wide, "u", {"id": 1, "v": "c"}), (narrow, "c", {"id": 3})])
+    if indexed:
+        Indexing(Layout(log.root)).step()
+    asked = ChangeLog(FolderReader(log.root), Layout(log.root), LocalCurrent)
+    has = [sorted(asked.get("public.orders", 1, as_of=n).values or ()) for n in range(1, 7)]
+    assert has == [["id", "v"], ["id"], ["id", "v"], ["id"], ["id", "v"], ["id"]]
