@@ -29,7 +29,7 @@ from cdcflow.query.log import ChangeLog
 from cdcflow.query.row import text_of
 from cdcflow.sinks.indexing import Indexing
 
-SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
+SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "4711"))
 HISTORIES = int(os.environ.get("CDCFLOW_HISTORIES", "0")) or 25
 ROUNDS = 4
 

@@ -28,7 +28,7 @@ from cdcflow.sinks.indexing import Indexing
 from cdcflow.sinks.keeping import Keeping
 from cdcflow.sinks.retention import Retention, Rule
 
-SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
+SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "4711"))
 HISTORIES = int(os.environ.get("CDCFLOW_HISTORIES", "0")) or 20
 ROUNDS = 4
 
