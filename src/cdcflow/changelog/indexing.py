@@ -124,8 +124,10 @@ class KeyIndex:
             if keys is not None and file.first_offset <= offset:
                 began = keys.blocks[keys.blocks[:, 0] <= offset]
                 if len(began):
-                    ends = np.minimum(began[:, 1], offset)
-                    return sorted({int(version) for version in began[ends == ends.max(), 2]})
+                    # Of one that goes on behind the offset it is only known that it has a row at its beginning.
+                    sure = np.where(began[:, 1] <= offset, began[:, 1], began[:, 0])
+                    may = (began[:, 1] > offset) | (sure == sure.max())
+                    return sorted({int(version) for version in began[may, 2]})
         return ()
 
     def hits(self, table: TableId, wanted: Hashes, last: int) -> npt.NDArray[np.bool_]:

@@ -50,6 +50,9 @@ class LocalCurrent:
 def _rows(layout: Layout, table: TableId, room: Path) -> pa.Table:
     def ask(past: Any, query: str, target: Target) -> pa.Table:  # Any: a `LocalPastTable`
         rows: pa.Table = past.result(query, target)
+        missing = rows.num_rows - rows.column(MISSING).null_count
+        if missing:  # their cells are NULL, which would be taken for their values
+            raise NotComparable(f"the log does not have all values of {missing} rows at that moment")
         return rows.drop_columns([MISSING])
 
     with closing(LocalEngine(room, "delta")) as engine:

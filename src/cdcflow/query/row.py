@@ -82,8 +82,10 @@ def row_at(find: Find, key: Key, offset: int, shape: Table, shapes: Sequence[Tab
         return Row(None, None)
     started: dict[fold.Key, fold.Row] = {}
     oldest, changes = back[-1], [_folded(change, shape) for change in reversed(back)]
-    if oldest.op not in (DELETE, TRUNCATE):
-        changes[0] = _with_given(changes[0], oldest.table, shape, shapes)
+    # The first change that the row is there for: columns that came later found it there.
+    first = 1 if oldest.op in (DELETE, TRUNCATE) else 0
+    if first < len(changes):
+        changes[first] = _with_given(changes[first], back[-1 - first].table, shape, shapes)
     if oldest.op == INSERT and oldest.before is not None and oldest.unchanged:
         # The row went on under another key: what it left unchanged is what it was before its delete.
         moved = Key(key.table, _texts(oldest.table, oldest.before))
@@ -143,7 +145,7 @@ def _folded(change: Change, shape: Table) -> fold.Change:
 
 
 def _with_given(change: fold.Change, of: Table, shape: Table, shapes: Sequence[Table]) -> fold.Change:
-    """The oldest change with the values of the columns that came when the row was there already."""
+    """A row's oldest change with the values of the columns that came when the row was there already."""
     defaults = defaults_of([s for s in shapes if s.incarnation == shape.incarnation], shape)
     given: dict[str, Any] = {}
     unknown: set[str] = set()

@@ -29,7 +29,7 @@ from cdcflow.query.log import ChangeLog
 from cdcflow.query.row import text_of
 from cdcflow.sinks.indexing import Indexing
 
-SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "4711"))
+SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 HISTORIES = int(os.environ.get("CDCFLOW_HISTORIES", "0")) or 25
 ROUNDS = 4
 
@@ -80,6 +80,10 @@ def _check_whole(history: History, asked: ChangeLog, offset: int, told: str) -> 
     merged.merge({"state": "done", "since": standing.floor})
     if merged.is_left_out or merged.folded is None or merged.folded.shape is None:
         return False  # a table cannot follow this
+    if any(missing for _, missing, _, _ in merged.expected().values()):
+        with pytest.raises(ConfigurationError, match="does not have all values of"):
+            asked.current(name, as_of=offset)
+        return True
     rows = asked.current(name, as_of=offset)
     shape = merged.folded.shape
     listed = [{**row, "_missing": None} for row in rows.to_pylist()]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ from cdcflow.sinks.indexing import Indexing
 from cdcflow.sinks.keeping import Keeping
 from cdcflow.sinks.retention import Retention, Rule
 
-SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "4711"))
+SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 HISTORIES = int(os.environ.get("CDCFLOW_HISTORIES", "0")) or 20
 ROUNDS = 4
 
@@ -39,6 +40,12 @@ def opened(root: Path) -> ChangeLog:
 
 def listed(rows: Any) -> list[Any]:
     return sorted(str(row) for row in rows.to_pylist())
+
+
+def counted(rows: Any) -> Counter[str]:
+    """How often each row of a table without a key stands there. Which of their changes equal rows have the offset of
+    depends on the columns that told them apart when they were folded, as it does from merge to merge."""
+    return Counter(str(row) for row in rows.drop_columns([OFFSET]).to_pylist())
 
 
 def test_log_that_expires_behind_states_answers_as_one_that_does_not(tmp_path: Path) -> None:
@@ -99,7 +106,11 @@ def _compare(name: str, offset: int, written: Any, expired: ChangeLog, other: Ch
         return False  # it was not whole when the state was made
     _, shape = other.known.shapes(id_, offset)
     living = [*shape.row_schema.names, OFFSET]  # a column that was dropped before is not in a state
-    assert listed(expired.current(name, offset).select(living)) == listed(expected.select(living)), told
+    now = expired.current(name, offset).select(living)
+    if shape.key:
+        assert listed(now) == listed(expected.select(living)), told
+    else:
+        assert counted(now) == counted(expected.select(living)), told
     if shape.key:
         types = [shape.row_schema.field(k).type for k in shape.key]
         for row in expected.to_pylist():

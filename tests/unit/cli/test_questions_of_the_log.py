@@ -96,7 +96,6 @@ def test_transaction_with_everything_in_it(log: Path) -> None:
 
 
 def test_differences_and_a_range(log: Path) -> None:
-    pytest.importorskip("duckdb")
     text = said("diff", NAME, "4")
     assert "removed 17\n  - id=17 note=paid\n" in text
     assert "added 99\n  + id=99 note=paid\n" in text

@@ -141,7 +141,6 @@ def test_transaction_has_everything_that_was_in_it(shop: Shop) -> None:
 
 def test_difference_between_two_moments(shop: Shop) -> None:
     """Rows that came, went and changed; one that came and went in between, and one that is as it was, are none."""
-    pytest.importorskip("duckdb")
     then = shop.commit(*(insert(n, "a") for n in range(1, 5)))
     shop.commit(delete(1), update(2, "b"), insert(5, "n"), insert(6, "x"), update(3, "y"))
     shop.commit(delete(6), update(3, "a"))
@@ -160,7 +159,6 @@ def test_difference_between_two_moments(shop: Shop) -> None:
 
 
 def test_whole_table_and_a_range_of_it_at_a_moment(shop: Shop) -> None:
-    pytest.importorskip("duckdb")
     then = shop.commit(*(insert(n, f"n{n}") for n in range(1, 9)))
     shop.commit(delete(3), update(4, "later"))
     log = shop.ask()
