@@ -37,7 +37,8 @@ def serve(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
         pushing.writer.start()
         door = pushing.serve
         access = Access(door.tokens, setting="serve.tokens")
-        doors = Doors(pushing.shapes, pushing.writer, access, pushing.explorer, door.request_bytes_max)
+        asked, consumers = pushing.explorer, pushing.consumers
+        doors = Doors(pushing.shapes, pushing.writer, access, asked, consumers, door.request_bytes_max)
         server = HttpServer(
             door.listen,
             dict,

@@ -36,7 +36,7 @@ from cdcflow.query import following
 from cdcflow.query.answers import Difference, Differences, Found, History, Moment, Transaction
 from cdcflow.query.folding import folded
 from cdcflow.query.keyrows import Key, KeyRows, Rows
-from cdcflow.query.row import Change, Row, changes_of, row_at, text_of
+from cdcflow.query.row import Change, Row, changes_around, changes_of, row_at, text_of
 from cdcflow.query.standing import KnownTables, Standing, expired
 
 if TYPE_CHECKING:
@@ -297,7 +297,7 @@ class ChangeLog:
         first = self.known.first_offset
         changes: list[Change] = []
         for part in self.rows.of(wanted, shapes, first, last):
-            changes += changes_of(part)
+            changes += changes_around(part, wanted)
             if len(changes) > limit:
                 break
         more = len(changes) > limit
@@ -316,7 +316,7 @@ class ChangeLog:
         wanted.check(self.known.shapes(id_, self.now().offset)[1])
         for end in following.ends(self.reader, self.layout, at, wait):
             shapes = list(self.rows.shapes()[id_].values())
-            found = [c for part in self.rows.of(wanted, shapes, at + 1, end) for c in changes_of(part)]
+            found = [c for part in self.rows.of(wanted, shapes, at + 1, end) for c in changes_around(part, wanted)]
             yield from reversed(found)
             at = end
 

@@ -107,6 +107,15 @@ def row_at(find: Find, key: Key, offset: int, shape: Table, shapes: Sequence[Tab
     return Row({c.name: row.values.get(c.name) for c in shape.columns if c.name not in missing}, back[0], missing)
 
 
+def changes_around(found: Rows, key: Key) -> Iterator[Change]:
+    """Those of the rows of `KeyRows.of` that tell what became of the key's row: its own, truncates, and the insert
+    that goes on from it under another key. A row that only happens to follow a delete is none of them."""
+    for change in changes_of(found):
+        goes_on = change.op == INSERT and _has(change.before, change.table, key)
+        if change.op == TRUNCATE or _is_of(change, key) or goes_on:
+            yield change
+
+
 # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -121,9 +130,15 @@ def _own(found: Iterator[Rows], key: Key, shape: Table) -> Iterator[Change]:
 
 
 def _is_of(change: Change, key: Key) -> bool:
-    columns = key.columns(change.table)
-    return columns is not None and all(
-        change.values.get(name) == column[0].as_py() for name, column in zip(change.table.key, columns, strict=True)
+    return _has(change.values, change.table, key)
+
+
+def _has(values: Values | None, shape: Table, key: Key) -> bool:
+    columns = key.columns(shape)
+    return (
+        values is not None
+        and columns is not None
+        and all(values.get(name) == column[0].as_py() for name, column in zip(shape.key, columns, strict=True))
     )
 
 
@@ -187,4 +202,4 @@ def text_of(value: Any, of: pa.DataType) -> str:
     return str(pa.array([value], of).cast(pa.string())[0].as_py())
 
 
-__all__ = ["Change", "Row", "changes_of", "row_at", "text_of"]
+__all__ = ["Change", "Row", "changes_around", "changes_of", "row_at", "text_of"]

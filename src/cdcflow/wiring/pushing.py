@@ -18,7 +18,9 @@ from cdcflow.wiring.logs import log_layout, log_reader, open_log
 from cdcflow.wiring.opening import opened
 
 if TYPE_CHECKING:
+    from cdcflow.query.consumers import Consumers
     from cdcflow.query.log import ChangeLog
+    from cdcflow.service.consumers import ConsumerDoor
     from cdcflow.service.explorer import Explorer
     from cdcflow.service.push.schemas import Shape
     from cdcflow.service.push.writer import Writer
@@ -54,6 +56,16 @@ class Pushing:
         from cdcflow.service.explorer import Explorer
 
         return Explorer(lambda: log_reader(self.config), asked=lambda: self._asked)
+
+    @cached_property
+    def consumers(self) -> ConsumerDoor:
+        from cdcflow.service.consumers import ConsumerDoor
+
+        return ConsumerDoor(lambda: self._consumers)
+
+    @cached_property
+    def _consumers(self) -> Consumers:
+        return opened(self.config).consumers()
 
     @cached_property
     def _asked(self) -> ChangeLog:

@@ -106,6 +106,16 @@ def test_row_that_was_emptied_away_is_told_from_one_that_was_deleted(shop: Shop)
     assert (found.values, found.state, found.last and found.last.offset) == (None, "emptied", at)
 
 
+def test_row_that_only_follows_a_delete_is_not_the_same_row(shop: Shop) -> None:
+    """A transaction deletes one row and inserts another: no change of a key. Neither history nor watch takes it in."""
+    shop.commit(insert(1, "a"))
+    log = shop.ask()
+    watched = log.watch(NAME, 1, after=1, wait=lambda _: True)
+    shop.commit(delete(1), insert(7, "b"))
+    assert [(c.op, c.values.get("id")) for c in log.history(NAME, 1).changes] == [("d", 1), ("c", 1)]
+    assert [(c.op, c.values.get("id")) for c in watched] == [("d", 1)]
+
+
 def test_history_of_a_row_is_newest_first_and_goes_on_where_it_stopped(shop: Shop) -> None:
     """With the row that it went on as."""
     shop.commit(insert(1, "a"), insert(2, "x"))

@@ -13,10 +13,12 @@ import pyarrow as pa
 import pytest
 from pushing import Pushed, asked, table
 
+import cdcflow
 from cdcflow.changelog.folder import FolderReader
 from cdcflow.config import AccessToken
 from cdcflow.service.access import Access
 from cdcflow.service.connection import PromptConnection
+from cdcflow.service.consumers import ConsumerDoor
 from cdcflow.service.explorer import Explorer
 from cdcflow.service.http import HttpServer
 from cdcflow.service.operations import Role
@@ -74,7 +76,8 @@ def token(name: str, role: Role, variable: str) -> AccessToken:
 
 def serving(pushed: Pushed, access: Access) -> HttpServer:
     explorer = Explorer(lambda: FolderReader(pushed.folder), asked=lambda: asked(pushed.folder))
-    doors = Doors({"orders": pushed.shape}, pushed.writer, access, explorer, 1 << 16)
+    door = ConsumerDoor(lambda: cdcflow.open(pushed.folder).consumers())
+    doors = Doors({"orders": pushed.shape}, pushed.writer, access, explorer, door, 1 << 16)
     made = HttpServer("127.0.0.1:0", dict, access=access, application=lambda names: application(doors, names))
     made.start()
     return made
@@ -110,6 +113,33 @@ def test_what_was_answered_is_read_back(api: Api) -> None:
     _, listed, _ = api.ask("GET", "/api/v1/collections", token=READ)
     assert listed["collections"][0]["columns"]["id"] == "int64"
     assert listed["offset"] == 2
+
+
+def test_what_was_written_is_asked_as_any_log(api: Api) -> None:
+    """The history of a row, what differs between two moments, and who else was in a transaction."""
+    api.ask("POST", ORDERS, PUT)
+    _, second, _ = api.ask("POST", ORDERS, [{"op": "delete", "key": 1}, {"op": "put", "value": {"id": 2}}])
+    _, history, _ = api.ask("GET", "/api/v1/row/history?table=push.orders&key=1", token=READ)
+    assert [one["op"] for one in history["changes"]] == ["d", "c"]
+    _, found, _ = api.ask("GET", "/api/v1/differences?table=push.orders&first=1", token=READ)
+    assert sorted((one["change"], one["key"]) for one in found["rows"]) == [("added", ["2"]), ("removed", ["1"])]
+    _, transaction, _ = api.ask("GET", f"/api/v1/transactions/{second['transaction']}?values=true", token=READ)
+    assert [one["op"] for one in transaction["changes"]] == ["d", "c"]
+    assert api.ask("GET", "/api/v1/row?key=1", token=READ)[0] == 400
+
+
+def test_a_consumer_hears_what_is_written(api: Api) -> None:
+    """Long polls with a cursor; only who may operate makes a consumer."""
+    api.ask("POST", ORDERS, PUT)
+    wanted = {"name": "search", "tables": ["push.orders"]}
+    assert api.ask("POST", "/api/v1/consumers", wanted, token=READ)[0] == 403
+    assert api.ask("POST", "/api/v1/consumers", wanted)[0] == 200
+    _, first, _ = api.ask("GET", "/api/v1/consumers/search/changes?wait=20", token=READ)
+    assert [(one["op"], one["values"]["note"]) for one in first["changes"]] == [("r", "a")]
+    api.ask("POST", "/api/v1/consumers/search/commit", {"cursor": first["cursor"]})
+    api.ask("POST", ORDERS, {"op": "put", "value": {"id": 1, "note": "b"}})
+    _, second, _ = api.ask("GET", "/api/v1/consumers/search/changes?wait=20", token=READ)
+    assert [(one["op"], one["values"]["note"]) for one in second["changes"]] == [("u", "b")]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
     Guard            Host header, size of a body, headers that tell a browser what it must not do
       └─ routes      /healthz /readyz                          open
-                     GET  /api/v1/collections /row /changes    who may read
+                     GET  /api/v1/collections /row /changes …  who may read
+                          /api/v1/consumers …                  as at the daemon's door
                      POST /api/v1/collections/<name>           who may operate, with a token
 
 A body is read and checked in a thread; what is decided, and when it is durable, is the writer's.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,6 +30,10 @@ from starlette.types import ASGIApp
 from cdcflow.errors import CdcflowError
 from cdcflow.service import problems
 from cdcflow.service.access import Access, Caller, is_json
+from cdcflow.service.answering import Endpoint, Guard, as_json, failed, refused
+from cdcflow.service.callers import caller_of, reading
+from cdcflow.service.consumer_routes import consumer_routes
+from cdcflow.service.consumers import ConsumerDoor
 from cdcflow.service.explorer import Explorer
 from cdcflow.service.push import columns, operations
 from cdcflow.service.push.operations import Failure, Operation
@@ -36,20 +41,20 @@ from cdcflow.service.push.remembered import Once
 from cdcflow.service.push.schemas import Shape, Wrong
 from cdcflow.service.push.writer import Refused, Writer, Written
 from cdcflow.service.push.writer import Request as Write
-from cdcflow.service.web import Guard, as_json, caller_of, count_of, failed, refused
+from cdcflow.service.questions import questions
 
 KEY_CHARACTERS_MAX = 255
-Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """What the API serves, and who may ask. `explorer` answers questions about rows."""
+    """What the API serves, and who may ask. `explorer` answers questions about rows, `consumers` hands out changes."""
 
     shapes: Mapping[str, Shape]
     writer: Writer
     access: Access
     explorer: Explorer
+    consumers: ConsumerDoor
     body_bytes_max: int
 
 
@@ -58,7 +63,8 @@ def application(doors: Doors, names: Collection[str]) -> ASGIApp:
     routes = [
         Route("/healthz", _alive),
         Route("/readyz", _ready(doors)),
-        *(Route(path, _reading(doors, endpoint)) for path, endpoint in _closed(doors).items()),
+        *(Route(path, reading(doors.access, endpoint)) for path, endpoint in _closed(doors).items()),
+        *consumer_routes(doors.access, lambda: doors.consumers),
         Route("/api/v1/collections/{name}", _writing(doors), methods=["POST"]),
     ]
     handlers: Any = {HTTPException: refused, CdcflowError: failed, Exception: failed}
@@ -97,33 +103,7 @@ def _closed(doors: Doors) -> dict[str, Endpoint]:
         newest = int(doors.writer.checkpoint.next_offset) - 1
         return as_json({"collections": listed, "offset": newest})
 
-    async def row(request: Request) -> Response:
-        asked = request.query_params
-        if (table := asked.get("table")) is None:
-            raise HTTPException(400, "table is missing: name it as push.collection")
-        return as_json(await run_in_threadpool(doors.explorer.row, table, asked.getlist("key"), asked.get("as_of")))
-
-    async def changes(request: Request) -> Response:
-        asked = request.query_params
-        found = await run_in_threadpool(
-            doors.explorer.changes,
-            asked.get("table"),
-            key=asked.getlist("key"),
-            before=count_of(asked.get("before"), "before"),
-            limit=count_of(asked.get("limit"), "limit") or 50,
-            values=asked.get("values") == "true",
-        )
-        return as_json(found)
-
-    return {"/api/v1/collections": collections, "/api/v1/row": row, "/api/v1/changes": changes}
-
-
-def _reading(doors: Doors, endpoint: Endpoint) -> Endpoint:
-    async def read(request: Request) -> Response:
-        await caller_of(doors.access, request)
-        return await endpoint(request)
-
-    return read
+    return {"/api/v1/collections": collections, **questions(lambda: doors.explorer)}
 
 
 # ── what those may do who may operate ───────────────────────────────────────────────────────────────────────
