@@ -64,7 +64,8 @@ def run(budget: Budget, transport: str) -> list[Line]:
         if "workers" in PARTS:
             found += mergecluster.two_workers(table_format, budget.rows // 2, budget.rounds)
         if "cycles" in PARTS:
-            with parties(table_format) as (ours, _, local):  # sessions that have done nothing yet
+            # Sessions that have done nothing yet.
+            with parties(table_format, counts_jobs=False) as (ours, _, local):
                 for party in (ours, local):
                     found += mergemany.many_cycles(party)
         lines += [replace(line, case=f"{table_format}: {line.case}") for line in found]

@@ -43,7 +43,7 @@ def main() -> int:
         name="bench",
         scratch=Path(asked["scratch"]),
         memory=asked.get("memory", "3g"),
-        settings=KEPT | asked.get("settings", {}),
+        settings=(KEPT if asked.get("counts_jobs", True) else {}) | asked.get("settings", {}),
         **more,
     )
     commands = {
