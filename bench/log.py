@@ -5,6 +5,7 @@
     growth   the same of a tenth of the segments
     index    what it takes to make it, and its share of the log's bytes
     watch    from the sync of a commit to the change in the hands of who watches the row
+    peers    reading all changes, beside a Kafka consumer and Delta's change data feed (`bench.logpeers`)
 
 `--rows`: changes; keys are a tenth of them, segments one for each 20,000 changes, and at least 5,000.
 """
@@ -24,6 +25,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 import cdcflow
+from bench import logpeers
 from bench.harness import Budget, Failed, tell
 from bench.mergelog import SealedLog, rows, table
 from bench.results import Line, alone, at_most, compared
@@ -47,7 +49,8 @@ BYTES_SHARE = 0.03
 
 def run(budget: Budget, transport: str) -> list[Line]:
     with tempfile.TemporaryDirectory() as folder:
-        return [*_questions(Path(folder), budget), *_watched(Path(folder) / "watched")]
+        room = Path(folder)
+        return [*_questions(room, budget), *_watched(room / "watched"), *logpeers.beside_peers(room, budget)]
 
 
 def _questions(room: Path, budget: Budget) -> list[Line]:

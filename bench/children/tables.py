@@ -48,6 +48,8 @@ def main() -> int:
         "log_parquet": log_parquet,
         "write": partial(written, table_format=table_format),
         "count": counted,
+        "delta_with_feed": delta_with_feed,
+        "delta_feed": delta_feed,
         "versions": versions.merged,
         "versions_streamed": versions.streamed,
         "debezium": versions.as_debezium,
@@ -130,6 +132,22 @@ def written(spark: SparkSession, files: list[str], target: str, table_format: st
         rows.writeTo(table_name(spark, target)).using("iceberg").create()
     else:
         rows.writeTo(table_name(spark, target)).append()
+
+
+def delta_with_feed(spark: SparkSession, target: str, inserts: list[str], updates: list[str]) -> None:
+    """A Delta table that keeps its changes: inserts in one commit, updates in the next."""
+    fields = "id bigint, qty int, price double, at timestamp, note string, doc string"
+    name = table_name(spark, target)
+    spark.sql(f"CREATE TABLE {name} ({fields}) USING delta TBLPROPERTIES (delta.enableChangeDataFeed = true)")
+    spark.read.parquet(*inserts).selectExpr(*COLUMNS).write.format("delta").mode("append").save(target)
+    spark.read.parquet(*updates).selectExpr(*COLUMNS).createOrReplaceTempView("updates")
+    spark.sql(f"MERGE INTO {name} t USING updates s ON t.id = s.id WHEN MATCHED THEN UPDATE SET *")
+
+
+def delta_feed(spark: SparkSession, target: str) -> dict[str, Any]:
+    """Its inserts, and what its rows were after each update."""
+    feed = spark.read.format("delta").option("readChangeFeed", "true").option("startingVersion", 1).load(target)
+    return read(feed, "_change_type != 'update_preimage'")
 
 
 def counted(spark: SparkSession, table: str) -> dict[str, Any]:
