@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -52,12 +52,13 @@ class Metric:
 
 
 Found = Callable[[Mapping[str, Any]], Iterable[Sample]]
+Listed = Sequence[tuple[Metric, Found]]
 
 
 # ── where a metric's samples are in a status ───────────────────────────────────────────────────────────────────
 
 
-def _at(*path: str) -> Found:
+def at(*path: str) -> Found:
     """The number at this path of a status; nothing where there is none."""
 
     def found(status: Mapping[str, Any]) -> Iterator[Sample]:
@@ -69,7 +70,7 @@ def _at(*path: str) -> Found:
     return found
 
 
-def _by_label(*path: str) -> Found:
+def by_label(*path: str) -> Found:
     """A number for each name in the mapping at this path."""
 
     def found(status: Mapping[str, Any]) -> Iterator[Sample]:
@@ -201,7 +202,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
     ),
     (
         Metric("start_time_seconds", "gauge", "When this daemon was started, in seconds since 1970.", ()),
-        _at("started_at"),
+        at("started_at"),
     ),
     (
         Metric(
@@ -215,7 +216,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
     ),
     (
         Metric("source_up", "gauge", "1 if the source answered the last query, else 0."),
-        _at("source_up"),
+        at("source_up"),
     ),
     # How far behind.
     (
@@ -225,7 +226,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
             "How far the source's log is ahead of the durable change log. While the source does not answer: the "
             "last known value.",
         ),
-        _at("lag_bytes"),
+        at("lag_bytes"),
     ),
     (
         Metric(
@@ -233,22 +234,22 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
             "gauge",
             "Age of the newest durable position. It grows while the source or the log cannot be reached.",
         ),
-        _at("lag_seconds"),
+        at("lag_seconds"),
     ),
     (
         Metric("heartbeat_age_seconds", "gauge", "Seconds since the durable position last moved."),
-        _at("heartbeat_age_seconds"),
+        at("heartbeat_age_seconds"),
     ),
     (
         Metric(
             "heartbeat_age_limit_seconds", "gauge", "At this age of the heartbeat /health says that the capture stalls."
         ),
-        _at("heartbeat_age_seconds_max"),
+        at("heartbeat_age_seconds_max"),
     ),
     # What the source keeps.
     (
         Metric("retained_bytes", "gauge", "Log that the source keeps for cdcflow, by its last answer."),
-        _at("retained_bytes"),
+        at("retained_bytes"),
     ),
     (
         Metric(
@@ -257,7 +258,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
             "PostgreSQL: log that may still be written before the server discards what cdcflow needs. Absent: no "
             "limit.",
         ),
-        _at("source", "safe_wal_bytes"),
+        at("source", "safe_wal_bytes"),
     ),
     (
         Metric(
@@ -265,7 +266,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
             "gauge",
             "PostgreSQL: number of transactions for which the slot has held back VACUUM of the catalog.",
         ),
-        _at("source", "catalog_xmin_age"),
+        at("source", "catalog_xmin_age"),
     ),
     (
         Metric(
@@ -273,43 +274,43 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
             "gauge",
             "MySQL and MariaDB: binary log files that can be purged before the one that cdcflow reads.",
         ),
-        _at("source", "files_until_lost"),
+        at("source", "files_until_lost"),
     ),
     # The log.
-    (Metric("cut", "gauge", "The number of the newest durable cut."), _at("cut")),
-    (Metric("durable_offset", "gauge", "The newest offset that is safe on disk."), _at("durable_offset")),
-    (Metric("epoch", "gauge", "How often the log was opened for writing."), _at("epoch")),
+    (Metric("cut", "gauge", "The number of the newest durable cut."), at("cut")),
+    (Metric("durable_offset", "gauge", "The newest offset that is safe on disk."), at("durable_offset")),
+    (Metric("epoch", "gauge", "How often the log was opened for writing."), at("epoch")),
     (
         Metric("log_disk_free_bytes", "gauge", "Free space of the file system with the log's folder."),
-        _at("disk", "free_bytes"),
+        at("disk", "free_bytes"),
     ),
     (
         Metric("log_disk_size_bytes", "gauge", "Size of the file system with the log's folder."),
-        _at("disk", "size_bytes"),
+        at("disk", "size_bytes"),
     ),
     (
         Metric("upload_waiting_segments", "gauge", "Sealed segments that are not in the object store yet."),
-        _at("upload_waiting_segments"),
+        at("upload_waiting_segments"),
     ),
     (
         Metric("upload_waiting_bytes", "gauge", "Bytes of the sealed segments that are not in the object store yet."),
-        _at("upload_waiting_bytes"),
+        at("upload_waiting_bytes"),
     ),
     # What was done.
     (
         Metric("rows_captured_total", "counter", "Changed rows appended to the log."),
-        _at("counts", "rows_captured"),
+        at("counts", "rows_captured"),
     ),
-    (Metric("rows_read_total", "counter", "Existing rows read into the log."), _at("counts", "rows_read")),
+    (Metric("rows_read_total", "counter", "Existing rows read into the log."), at("counts", "rows_read")),
     (
         Metric("appended_bytes_total", "counter", "Size in memory of the rows appended to the log."),
-        _at("counts", "bytes_appended"),
+        at("counts", "bytes_appended"),
     ),
-    (Metric("cuts_total", "counter", "Cuts written to the log."), _at("counts", "cuts")),
-    (Metric("syncs_total", "counter", "Times that cuts were made durable."), _at("counts", "syncs")),
+    (Metric("cuts_total", "counter", "Cuts written to the log."), at("counts", "cuts")),
+    (Metric("syncs_total", "counter", "Times that cuts were made durable."), at("counts", "syncs")),
     (
         Metric("attempts_total", "counter", "Times that the capture was started or started again."),
-        _at("counts", "attempts"),
+        at("counts", "attempts"),
     ),
     (
         Metric(
@@ -318,7 +319,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
             "Times that the capture was interrupted and tried again, by the kind of error.",
             ("kind",),
         ),
-        _by_label("counts", "retries"),
+        by_label("counts", "retries"),
     ),
     (
         Metric(
@@ -327,21 +328,21 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
             "Errors, by kind: those that are tried again, those of single chunks, and one that ends the capture.",
             ("kind",),
         ),
-        _by_label("counts", "errors"),
+        by_label("counts", "errors"),
     ),
     (
         Metric("events_total", "counter", "Events, as the daemon's lines name them.", ("event",)),
-        _by_label("counts", "events"),
+        by_label("counts", "events"),
     ),
     (
         Metric(
             "shadow_checks_total", "counter", "Changed rows that were read again and compared with what was decoded."
         ),
-        _at("counts", "shadow_checks"),
+        at("counts", "shadow_checks"),
     ),
     (
         Metric("shadow_differences_total", "counter", "Rows of these that differed from what was decoded."),
-        _at("counts", "shadow_differences"),
+        at("counts", "shadow_differences"),
     ),
     (
         Metric(
@@ -349,14 +350,14 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
             "counter",
             "Changed rows that were to be compared, but changed again before that, or could not be read.",
         ),
-        _at("counts", "shadow_moved_on"),
+        at("counts", "shadow_moved_on"),
     ),
     (
         Metric("rows_per_second", "gauge", "Rows written to the log a second, over the last 5 s."),
-        _at("rows_per_second"),
+        at("rows_per_second"),
     ),
-    (Metric("held_rows", "gauge", "Rows held back because a backfill window is open."), _at("held_rows")),
-    (Metric("held_bytes", "gauge", "Bytes held back because a backfill window is open."), _at("held_bytes")),
+    (Metric("held_rows", "gauge", "Rows held back because a backfill window is open."), at("held_rows")),
+    (Metric("held_bytes", "gauge", "Bytes held back because a backfill window is open."), at("held_bytes")),
     # Tables together.
     (
         Metric("tables", "gauge", "Captured tables, by the state of their backfill.", ("state",)),
@@ -427,28 +428,28 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         _per_table("generation"),
     ),
     # The merge, as `cdcflow merge` leaves word of it in the log's folder.
-    (Metric("merge_cut", "gauge", "The cut that the last merge published."), _at("merge", "cut")),
+    (Metric("merge_cut", "gauge", "The cut that the last merge published."), at("merge", "cut")),
     (
         Metric("merge_offset", "gauge", "The last offset that is in the tables of the published cut."),
-        _at("merge", "offset"),
+        at("merge", "offset"),
     ),
     (
         Metric("merge_behind_rows", "gauge", "Rows that are durable in the log and not in the published cut."),
-        _at("merge", "behind_rows"),
+        at("merge", "behind_rows"),
     ),
     (
         Metric("merge_success_timestamp_seconds", "gauge", "When a merge last ended well, in seconds since 1970."),
-        _at("merge", "ended_at"),
+        at("merge", "ended_at"),
     ),
-    (Metric("merge_duration_seconds", "gauge", "How long the last merge took."), _at("merge", "seconds")),
-    (Metric("merge_rows", "gauge", "Rows of the log that the last merge read."), _at("merge", "rows")),
+    (Metric("merge_duration_seconds", "gauge", "How long the last merge took."), at("merge", "seconds")),
+    (Metric("merge_rows", "gauge", "Rows of the log that the last merge read."), at("merge", "rows")),
     (
         Metric("merge_tables_left_out", "gauge", "Tables that the last merge left out of the cut."),
-        _at("merge", "left_out"),
+        at("merge", "left_out"),
     ),
     (
         Metric("merge_failed", "gauge", "1 when the last merge failed or was put off, else 0."),
-        _at("merge", "failed"),
+        at("merge", "failed"),
     ),
     # Consumers of the log, as their files in the log's folder say.
     (
@@ -495,8 +496,8 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
 METRICS: tuple[Metric, ...] = tuple(metric for metric, _ in _FOUND)
 
 
-def exposition(status: Mapping[str, Any]) -> str:
-    """The metrics page for one status.
+def exposition(status: Mapping[str, Any], listed: Listed | None = None) -> str:
+    """The metrics page for one status. `listed`: other metrics than the daemon's, and where they are.
 
     Raises:
         ConfigurationError: prometheus_client is not installed.
@@ -510,20 +511,21 @@ def exposition(status: Mapping[str, Any]) -> str:
         ) from None
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_process())
-    registry.register(StatusCollector(status))
+    registry.register(StatusCollector(status, listed))
     return generate_latest(registry).decode()
 
 
 class StatusCollector:
     """One status as prometheus_client's metric families; for a registry of one's own."""
 
-    def __init__(self, status: Mapping[str, Any]) -> None:
+    def __init__(self, status: Mapping[str, Any], listed: Listed | None = None) -> None:
         self._status = status
+        self._listed = _FOUND if listed is None else listed
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        for metric, found in _FOUND:
+        for metric, found in self._listed:
             family = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
             made = family(metric.full_name, metric.text, labels=metric.labels)
             for labels, value in found(self._status):

@@ -1,4 +1,4 @@
-"""The API's description in OpenAPI 3.1, made from the list of operations."""
+"""The API's description in OpenAPI 3.1, made from the list of operations; its parts serve other doors, too."""
 
 from __future__ import annotations
 
@@ -57,22 +57,37 @@ _VALUES = {
 }
 
 
+_PROBES = {
+    "/healthz": "Is the daemon alive?",
+    "/readyz": "Are changes being captured?",
+    "/health": "Do positions move?",
+    "/metrics": "Metrics for Prometheus.",
+}
+
+
 def description() -> dict[str, Any]:
-    """The whole description."""
+    """The whole description of the daemon's API."""
+    paths = {
+        **probes(_PROBES),
+        "/api/v1/status": get("status", "Tables, progress, lag and what the source keeps."),
+        "/api/v1/tables": get("tables", "The captured tables by name, each with its state and progress."),
+        "/api/v1/overview": get("overview", "What the page shows: status, findings, headroom, disk, merges."),
+        "/api/v1/history": get("history", "Lag, speed and what the source keeps over the last hours."),
+        **questions(),
+        "/api/v1/openapi.json": get("openapi", "This description."),
+        **consumers(),
+        **{_path(one): {"post": _operation(one)} for one in OPERATIONS.values()},
+    }
+    without = "Without configured tokens it is read-only, and only for the same machine."
+    return document(paths, "Watch a capture and control it.", without)
+
+
+def document(paths: Mapping[str, Any], summary: str, text: str) -> dict[str, Any]:
+    """A description with these paths."""
     return {
         "openapi": "3.1.0",
-        "info": {
-            "title": "cdcflow",
-            "version": __version__,
-            "summary": "Watch a capture and control it.",
-            "description": "Without configured tokens it is read-only, and only for the same machine.",
-        },
-        "paths": {
-            **_probes(),
-            **_reading(),
-            **_consumers(),
-            **{_path(one): {"post": _operation(one)} for one in OPERATIONS.values()},
-        },
+        "info": {"title": "cdcflow", "version": __version__, "summary": summary, "description": text},
+        "paths": dict(paths),
         "components": {
             "schemas": {"Problem": _PROBLEM, "Change": _CHANGE},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
@@ -105,7 +120,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "tags": ["operations"],
         "security": [{"token": []}],
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": _responses({"type": "object"}),
+        "responses": responses({"type": "object"}),
     }
 
 
@@ -113,7 +128,8 @@ def _argument(argument: Argument) -> dict[str, Any]:
     return {**KINDS[argument.kind], "description": argument.summary}
 
 
-def _reading() -> dict[str, Any]:
+def questions() -> dict[str, Any]:
+    """The paths that answer questions about a log's rows (`service.questions`)."""
     changes = {"type": "array", "items": {"$ref": "#/components/schemas/Change"}}
     found = {
         "type": "object",
@@ -136,39 +152,35 @@ def _reading() -> dict[str, Any]:
     }
     number = {"name": "number", "in": "path", "required": True, "schema": {"type": "integer"}}
     return {
-        "/api/v1/status": _get("status", "Tables, progress, lag and what the source keeps."),
-        "/api/v1/tables": _get("tables", "The captured tables by name, each with its state and progress."),
-        "/api/v1/overview": _get("overview", "What the page shows: status, findings, headroom, disk, merges."),
-        "/api/v1/history": _get("history", "Lag, speed and what the source keeps over the last hours."),
-        "/api/v1/changes": _get("changes", "The last changes, newest first.", found, _change_parameters()),
-        "/api/v1/row": _get("row", "A row as it is, or was at a moment, with its values.", row, _row_parameters()),
-        "/api/v1/row/history": _get(
+        "/api/v1/changes": get("changes", "The last changes, newest first.", found, _change_parameters()),
+        "/api/v1/row": get("row", "A row as it is, or was at a moment, with its values.", row, _row_parameters()),
+        "/api/v1/row/history": get(
             "row_history",
             "The changes of a row, newest first, with their values.",
             parameters=[
                 *_row_parameters(),
-                _query("before", "Only changes with a lower offset.", {"type": "integer", "minimum": 1}),
+                query("before", "Only changes with a lower offset.", {"type": "integer", "minimum": 1}),
                 _LIMIT,
             ],
         ),
-        "/api/v1/differences": _get(
+        "/api/v1/differences": get(
             "differences",
             "The rows of a table that are not the same at two moments.",
             parameters=[
-                {**_query("table", "As schema.table.", {"type": "string"}), "required": True},
-                {**_query("first", "The earlier moment, as for as_of.", {"type": "string"}), "required": True},
-                _query("last", "The later one; without it now.", {"type": "string"}),
+                {**query("table", "As schema.table.", {"type": "string"}), "required": True},
+                {**query("first", "The earlier moment, as for as_of.", {"type": "string"}), "required": True},
+                query("last", "The later one; without it now.", {"type": "string"}),
                 _LIMIT,
             ],
         ),
-        "/api/v1/transactions/{number}": _get(
+        "/api/v1/transactions/{number}": get(
             "transaction", "A transaction with its rows.", transaction, [number, _VALUES]
         ),
-        "/api/v1/openapi.json": _get("openapi", "This description."),
     }
 
 
-def _consumers() -> dict[str, Any]:
+def consumers() -> dict[str, Any]:
+    """The paths of `/api/v1/consumers`."""
     name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
     known: Mapping[str, Any] = _CHANGE["properties"]
     change = {
@@ -199,19 +211,17 @@ def _consumers() -> dict[str, Any]:
     }
     parameters = [
         name,
-        _query("after", "Behind this cursor, not the last commit.", {"type": "string"}),
-        _query("limit", "How many rows.", {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT}),
-        _query("wait", "Wait so many seconds for something new.", {"type": "number", "minimum": 0, "maximum": 60}),
+        query("after", "Behind this cursor, not the last commit.", {"type": "string"}),
+        query("limit", "How many rows.", {"type": "integer", "minimum": 1, "maximum": LIMIT_MAX, "default": LIMIT}),
+        query("wait", "Wait so many seconds for something new.", {"type": "number", "minimum": 0, "maximum": 60}),
     ]
-    changes = _get(
-        "consumer_changes", "What comes next for a consumer; its lease is held meanwhile.", found, parameters
-    )
+    changes = get("consumer_changes", "What comes next for a consumer; its lease is held meanwhile.", found, parameters)
     events = {"schema": {"type": "string"}}
     changes["get"]["responses"]["200"]["content"]["text/event-stream"] = events
     cursor = {"cursor": {"type": "string"}}
     return {
         "/api/v1/consumers": {
-            **_get("consumers", "The consumers of the log, and how far each is."),
+            **get("consumers", "The consumers of the log, and how far each is."),
             "post": _post("create_consumer", "Make a consumer.", "a token with the role operate", made, ["name"]),
         },
         "/api/v1/consumers/{name}/changes": changes,
@@ -238,16 +248,16 @@ def _post(
         "tags": ["consumers"],
         "security": [{"token": []}],
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
-        "responses": _responses({"type": "object"}),
+        "responses": responses({"type": "object"}),
     }
 
 
 def _change_parameters() -> list[dict[str, Any]]:
     key = {"type": "array", "items": {"type": "string"}}
     return [
-        _query("table", "Only this one, as schema.table.", {"type": "string"}),
-        _query("key", "Only the row with this key: repeat it for each key column, in their order.", key),
-        _query("before", "Only changes with a lower offset.", {"type": "integer", "minimum": 1}),
+        query("table", "Only this one, as schema.table.", {"type": "string"}),
+        query("key", "Only the row with this key: repeat it for each key column, in their order.", key),
+        query("before", "Only changes with a lower offset.", {"type": "integer", "minimum": 1}),
         _LIMIT,
         _VALUES,
     ]
@@ -256,42 +266,45 @@ def _change_parameters() -> list[dict[str, Any]]:
 def _row_parameters() -> list[dict[str, Any]]:
     key = {"type": "array", "items": {"type": "string"}}
     return [
-        {**_query("table", "As schema.table.", {"type": "string"}), "required": True},
-        {**_query("key", "The row's key: repeat it for each key column, in their order.", key), "required": True},
-        _query("as_of", "An offset, cut:52, a position, or a commit time.", {"type": "string"}),
+        {**query("table", "As schema.table.", {"type": "string"}), "required": True},
+        {**query("key", "The row's key: repeat it for each key column, in their order.", key), "required": True},
+        query("as_of", "An offset, cut:52, a position, or a commit time.", {"type": "string"}),
     ]
 
 
-def _query(name: str, text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+def query(name: str, text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": name, "in": "query", "description": text, "schema": schema}
 
 
-def _get(
+def get(
     name: str, summary: str, schema: Mapping[str, Any] | None = None, parameters: Sequence[Mapping[str, Any]] = ()
 ) -> dict[str, Any]:
     found: dict[str, Any] = {
         "operationId": f"get_{name}",
         "summary": summary,
         "tags": ["reading"],
-        "responses": _responses(schema or {"type": "object"}),
+        "responses": responses(schema or {"type": "object"}),
     }
     return {"get": {**found, "parameters": list(parameters)} if parameters else found}
 
 
-def _probes() -> dict[str, Any]:
+def probes(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Paths that are open to all; `texts` says what each tells."""
     return {
-        path: {"get": {"operationId": f"get{path.replace('/', '_')}", "summary": text, "tags": ["probes"]}
-               | {"security": [], "responses": {"200": {"description": "Yes."}, "503": {"description": "No."}}}}
-        for path, text in (
-            ("/healthz", "Is the daemon alive?"),
-            ("/readyz", "Are changes being captured?"),
-            ("/health", "Do positions move?"),
-            ("/metrics", "Metrics for Prometheus."),
-        )
-    }  # fmt: skip
+        path: {
+            "get": {
+                "operationId": f"get{path.replace('/', '_')}",
+                "summary": text,
+                "tags": ["probes"],
+                "security": [],
+                "responses": {"200": {"description": "Yes."}, "503": {"description": "No."}},
+            }
+        }
+        for path, text in texts.items()
+    }
 
 
-def _responses(schema: Mapping[str, Any]) -> dict[str, Any]:
+def responses(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "200": {"description": "Done.", "content": {"application/json": {"schema": schema}}},
         "default": {"$ref": "#/components/responses/Problem"},

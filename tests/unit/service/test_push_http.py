@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from jsonschema import Draft202012Validator
 from pushing import Pushed, asked, table
 
 import cdcflow
@@ -23,6 +24,7 @@ from cdcflow.service.explorer import Explorer
 from cdcflow.service.http import HttpServer
 from cdcflow.service.operations import Role
 from cdcflow.service.push.columns import CONTENT_TYPE
+from cdcflow.service.push.metrics import LISTED
 from cdcflow.service.push.web import Doors, application
 
 READ, OPERATE = "r" * 24, "o" * 24
@@ -140,6 +142,51 @@ def test_a_consumer_hears_what_is_written(api: Api) -> None:
     api.ask("POST", ORDERS, {"op": "put", "value": {"id": 1, "note": "b"}})
     _, second, _ = api.ask("GET", "/api/v1/consumers/search/changes?wait=20", token=READ)
     assert [(one["op"], one["values"]["note"]) for one in second["changes"]] == [("u", "b")]
+
+
+def test_metrics_count_what_was_answered(api: Api) -> None:
+    """Open to all, as those of the daemon: they have no values."""
+    api.ask("POST", ORDERS, PUT, Idempotency_Key="one")
+    api.ask("POST", ORDERS, PUT, Idempotency_Key="one")
+    api.ask("POST", ORDERS, {"op": "increment", "key": 7, "value": {"hits": 1}})
+    code, text, _ = api.ask("GET", "/metrics", token=None)
+    assert code == 200
+    for line in (
+        'cdcflow_serve_requests_total{answer="written"} 1.0',
+        'cdcflow_serve_requests_total{answer="again"} 1.0',
+        'cdcflow_serve_requests_total{answer="refused"} 1.0',
+        "cdcflow_serve_transactions_total 1.0",
+        "cdcflow_serve_rows_total 2.0",
+        "cdcflow_serve_offset 2.0",
+        "cdcflow_serve_waiting_bytes 0.0",
+    ):
+        assert line in text.splitlines()
+
+
+def test_every_metric_is_in_the_docs() -> None:
+    """Who makes an alert looks there."""
+    page = (Path(__file__).parents[3] / "docs" / "serve.md").read_text()
+    for metric, _ in LISTED:
+        assert f"`{metric.full_name}`" in page
+
+
+def test_description_knows_every_path(api: Api, pushed: Pushed) -> None:
+    """A path that it forgets is one that nobody generates a client for; and what a collection takes is its schema."""
+    code, found, _ = api.ask("GET", "/api/v1/openapi.json", token=READ)
+    assert code == 200
+    explorer = Explorer(lambda: FolderReader(pushed.folder))
+    door = ConsumerDoor(lambda: cdcflow.open(pushed.folder).consumers())
+    app: Any = application(Doors({"orders": pushed.shape}, pushed.writer, Access(), explorer, door, 1), ())
+    routes = {
+        route.path.replace(":int", "").replace("collections/{name}", "collections/orders") for route in app._app.routes
+    }
+    assert routes == set(found["paths"])
+    body = found["paths"][ORDERS]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    Draft202012Validator.check_schema(body)
+    takes = Draft202012Validator(body).is_valid
+    increment = {"op": "increment", "key": {"id": 1}, "value": {"hits": 1}}
+    assert all(map(takes, (PUT, [PUT, {"op": "delete", "key": 1}], increment)))
+    assert not any(map(takes, ({"op": "put", "value": {"note": "a"}}, {"op": "put"}, [], {**PUT, "more": 1})))
 
 
 @pytest.mark.parametrize(

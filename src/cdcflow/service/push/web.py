@@ -1,7 +1,7 @@
 """The HTTP API of collections as an ASGI application.
 
     Guard            Host header, size of a body, headers that tell a browser what it must not do
-      └─ routes      /healthz /readyz                          open
+      └─ routes      /healthz /readyz /metrics                 open
                      GET  /api/v1/collections /row /changes …  who may read
                           /api/v1/consumers …                  as at the daemon's door
                      POST /api/v1/collections/<name>           who may operate, with a token
@@ -28,7 +28,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from cdcflow.errors import CdcflowError
-from cdcflow.service import problems
+from cdcflow.service import metrics, problems
 from cdcflow.service.access import Access, Caller, is_json
 from cdcflow.service.answering import Endpoint, Guard, as_json, failed, refused
 from cdcflow.service.callers import caller_of, reading
@@ -36,6 +36,8 @@ from cdcflow.service.consumer_routes import consumer_routes
 from cdcflow.service.consumers import ConsumerDoor
 from cdcflow.service.explorer import Explorer
 from cdcflow.service.push import columns, operations
+from cdcflow.service.push import metrics as push_metrics
+from cdcflow.service.push.openapi import description
 from cdcflow.service.push.operations import Failure, Operation
 from cdcflow.service.push.remembered import Once
 from cdcflow.service.push.schemas import Shape, Wrong
@@ -63,6 +65,7 @@ def application(doors: Doors, names: Collection[str]) -> ASGIApp:
     routes = [
         Route("/healthz", _alive),
         Route("/readyz", _ready(doors)),
+        Route("/metrics", _measured(doors)),
         *(Route(path, reading(doors.access, endpoint)) for path, endpoint in _closed(doors).items()),
         *consumer_routes(doors.access, lambda: doors.consumers),
         Route("/api/v1/collections/{name}", _writing(doors), methods=["POST"]),
@@ -85,6 +88,14 @@ def _ready(doors: Doors) -> Endpoint:
     return ready
 
 
+def _measured(doors: Doors) -> Endpoint:
+    async def measured(request: Request) -> Response:
+        text = await run_in_threadpool(metrics.exposition, push_metrics.status(doors.writer), push_metrics.LISTED)
+        return Response(text, headers={"Content-Type": metrics.CONTENT_TYPE})
+
+    return measured
+
+
 # ── what those may ask who may read ─────────────────────────────────────────────────────────────────────────
 
 
@@ -103,7 +114,11 @@ def _closed(doors: Doors) -> dict[str, Endpoint]:
         newest = int(doors.writer.checkpoint.next_offset) - 1
         return as_json({"collections": listed, "offset": newest})
 
-    return {"/api/v1/collections": collections, **questions(lambda: doors.explorer)}
+    async def api(request: Request) -> Response:
+        return as_json(description(doors.shapes.values()))
+
+    own = {"/api/v1/collections": collections, "/api/v1/openapi.json": api}
+    return own | questions(lambda: doors.explorer)
 
 
 # ── what those may do who may operate ───────────────────────────────────────────────────────────────────────

@@ -102,7 +102,8 @@ class Request:
 
 class Writer:
     """Writes the collections `shapes` to a log; `asked` is the same log, for questions of its thread. `submit` may be
-    called from any thread; `failure` is what ended it."""
+    called from any thread; `failure` is what ended it. `transactions` and `rows` count what was written since the
+    start, `answers` what requests were told."""
 
     def __init__(
         self,
@@ -133,6 +134,8 @@ class Writer:
         self._sealer = threading.Thread(target=self._seal_again_and_again, name="cdcflow-seal", daemon=True)
         self.failure: BaseException | None = None
         self.transactions = 0
+        self.rows = 0
+        self.answers = {"written": 0, "again": 0, "refused": 0, "unavailable": 0}
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -141,7 +144,13 @@ class Writer:
 
     @property
     def waiting_bytes(self) -> int:
+        """What requests that were not answered yet have sent."""
         return self._waiting_bytes
+
+    @property
+    def unindexed_bytes(self) -> int:
+        """Rows that are kept in memory because the index does not have them yet."""
+        return self._rows.bytes
 
     def start(self) -> None:
         """Say in the log that its tables are whole, and begin to take requests."""
@@ -161,20 +170,24 @@ class Writer:
             SinkUnavailable: too much waits already, or the writer has ended. Nothing was written.
         """
         with self._counting:
-            if self._closed:
-                raise SinkUnavailable(
-                    "cdcflow serve is ending, and takes no more requests", remedy="send it again later"
-                )
-            if self._waiting_bytes + request.bytes > WAITING_BYTES_MAX and self._waiting_bytes:
-                raise SinkUnavailable("more is waiting to be written than fits", remedy="send it again in a moment")
-            if self._rows.bytes > UNINDEXED_BYTES_MAX:
-                raise SinkUnavailable(
-                    "the log's index is far behind, and what it lacks is kept in memory",
-                    remedy="see what keeps it: run `cdcflow log index`",
-                )
+            if (reason := self._unavailable(request)) is not None:
+                self.answers["unavailable"] += 1
+                raise reason
             self._waiting_bytes += request.bytes
             self._waiting.put(request)
         return request.answer
+
+    def _unavailable(self, request: Request) -> SinkUnavailable | None:
+        if self._closed:
+            return SinkUnavailable("cdcflow serve is ending, and takes no more requests", remedy="send it again later")
+        if self._waiting_bytes + request.bytes > WAITING_BYTES_MAX and self._waiting_bytes:
+            return SinkUnavailable("more is waiting to be written than fits", remedy="send it again in a moment")
+        if self._rows.bytes > UNINDEXED_BYTES_MAX:
+            return SinkUnavailable(
+                "the log's index is far behind, and what it lacks is kept in memory",
+                remedy="see what keeps it: run `cdcflow log index`",
+            )
+        return None
 
     def wait(self, seconds: float) -> bool:
         """Whether it has ended, after so long at most."""
@@ -243,6 +256,7 @@ class Writer:
         with self._counting:
             self._waiting_bytes -= sum(request.bytes for request in group)
         for request, answer in zip(group, answers, strict=True):
+            self.answers[_kind_of(answer)] += 1
             _give(request, answer)
 
     def _decided(self, run: _Group, request: Request) -> Answer | CdcflowError:
@@ -264,6 +278,7 @@ class Writer:
         )
         self._cut(_progress(at.progress, [], {batch.table.id.name for batch in run.batches}))
         self.transactions += run.transactions
+        self.rows += run.rows
 
     def _cut(self, progress: Mapping[str, object]) -> None:
         at = self._checkpoint
@@ -482,6 +497,16 @@ def _progress(before: Mapping[str, object], tables: Sequence[Table], written: se
             entries[name] = {member: value for member, value in entry.items() if member != "shape"}
             changed = True
     return {**before, "version": 1, "tables": entries} if changed else before
+
+
+def _kind_of(answer: Answer | CdcflowError) -> str:
+    match answer:
+        case Written(again=again):
+            return "again" if again else "written"
+        case Refused():
+            return "refused"
+        case _:
+            return "unavailable"
 
 
 def _give(request: Request, answer: Answer | CdcflowError) -> None:
