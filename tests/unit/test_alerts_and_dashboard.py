@@ -78,6 +78,7 @@ def test_every_alert_says_what_is_wrong_and_where_to_read_on() -> None:
         "CdcflowFreshnessNotProven",
         "CdcflowShadowDifference",
         "CdcflowMergeBehind",
+        "CdcflowConsumerStandsStill",
         "CdcflowDiskNearlyFull",
     }
     for rule in rules():
