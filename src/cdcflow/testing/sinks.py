@@ -282,7 +282,9 @@ class SinkContract:
             place.crash(log)
         assert epochs == sorted(set(epochs))
 
-    @pytest.mark.parametrize("wrong", ["offset ahead", "offset behind", "transaction ahead", "clock short", "clock back", "index"])
+    @pytest.mark.parametrize(
+        "wrong", ["offset ahead", "offset behind", "transaction ahead", "clock short", "clock back", "index"]
+    )
     def test_numbers_with_gaps_are_refused(self, place: Place, wrong: str) -> None:
         """A gap in the log is a change that nobody will ever see; better no log than that one."""
         log = place.open()
