@@ -7,6 +7,7 @@
     read_live(spark, log, warehouse)        all tables as of the newest sealed cut, without a merge (`live`)
     register(spark)                         the log as a data source: spark.read.format("cdcflow") (`change_log`)
     read_log(spark, log, table)             a table's changes as a plan over Spark's own Parquet reader (`log_plan`)
+    read_logs(spark, logs, table)           a table's changes in several logs, up to the time that all have reached
     session()                               a local Spark session with the right settings (`session`)
 
 Importing this package does not import pyspark; what needs it says so when it is called.
@@ -34,7 +35,17 @@ if TYPE_CHECKING:
     from cdcflow.warehouse.moments import AsOf
     from cdcflow.warehouse.paths import Warehouse
 
-__all__ = ["merge", "merge_stream", "published_cut", "read_cut", "read_live", "read_log", "register", "session"]
+__all__ = [
+    "merge",
+    "merge_stream",
+    "published_cut",
+    "read_cut",
+    "read_live",
+    "read_log",
+    "read_logs",
+    "register",
+    "session",
+]
 
 
 def merge(
@@ -146,3 +157,17 @@ def read_log(
     from cdcflow.spark import log_plan
 
     return log_plan.read_log(spark, log, table, shape=shape, truncates=truncates, **ends)
+
+
+def read_logs(
+    spark: SparkSession,
+    logs: Mapping[str, Layout | Tier | Path | str],
+    table: str,
+    *,
+    to: str | datetime | int | None = None,
+    start: Mapping[str, int] | None = None,
+) -> DataFrame:
+    """A table's changes in the sealed parts of several logs, in one order (see `cdcflow.spark.several_logs`)."""
+    from cdcflow.spark import several_logs
+
+    return several_logs.read_logs(spark, logs, table, to=to, start=start)
