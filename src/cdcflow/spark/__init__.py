@@ -1,6 +1,7 @@
 """Current-state tables and the cuts over them: the Spark job. The only room that names pyspark, Delta or Iceberg.
 
     merge(spark, log_path, warehouse)       fold what is new in a change log into tables (`job`)
+    merge_logs(spark, logs, warehouse)      the same for several logs, with one cut for all of their tables
     merge_stream(spark, log, warehouse)     the same as a streaming query, over a log of any kind (`streaming`)
     read_cut(spark, warehouse)              all tables as of one cut (`cuts`)
     published_cut(spark, warehouse)         what is in that cut, and what is not
@@ -34,9 +35,11 @@ if TYPE_CHECKING:
     from cdcflow.warehouse.live import Live
     from cdcflow.warehouse.moments import AsOf
     from cdcflow.warehouse.paths import Warehouse
+    from cdcflow.warehouse.reports import SeveralReport
 
 __all__ = [
     "merge",
+    "merge_logs",
     "merge_stream",
     "published_cut",
     "read_cut",
@@ -61,6 +64,22 @@ def merge(
     from cdcflow.spark import job
 
     return job.merge(spark, log_path, warehouse, table_format=table_format, policies=policies)
+
+
+def merge_logs(
+    spark: SparkSession,
+    logs: Mapping[str, Layout | Path | str],
+    warehouse: Warehouse | Path | str,
+    *,
+    without: Collection[str] = (),
+    table_format: str | None = None,
+    policies: Policies = DEFAULTS,
+) -> SeveralReport:
+    """Fold what is new in several logs, by name, into one warehouse, and publish one cut for all of their tables (see
+    `cdcflow.warehouse.several.merge_logs`). `table_format` as of `merge`."""
+    from cdcflow.spark import job
+
+    return job.merge_logs(spark, logs, warehouse, without=without, table_format=table_format, policies=policies)
 
 
 def merge_stream(

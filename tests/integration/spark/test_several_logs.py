@@ -99,7 +99,7 @@ def test_tables_of_several_logs_are_put_together_by_the_names_of_their_columns(
     crm.insert(1)
     crm.seal()
     crm.insert(2)
-    shop.commit(1, (PRODUCTS, {"id": 7}))
+    shop.commit(1, (shop.products, {"id": 7}))
     shop.cut()
     roots = sealed(crm, shop)
     for branch in branches:

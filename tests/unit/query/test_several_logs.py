@@ -215,7 +215,7 @@ def test_tables_of_one_name_are_told_apart_by_their_log(made: Any) -> None:
     crm, shop = made("crm"), made("shop")
     crm.insert(1)
     shop.insert(2)
-    shop.commit(3, (PRODUCTS, {"id": 1}))
+    shop.commit(3, (shop.products, {"id": 1}))
     shop.cut()
     crm.beat(9)
     shop.beat(9)
