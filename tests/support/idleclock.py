@@ -29,12 +29,12 @@ def check_idle_clock(
     """
     with Watched(folder, {**source, "heartbeat": "200ms"}) as on:
         on.until(lambda s: s["tables"].get(table, {}).get("state") == "done", "the backfill")
-        clocks = []
+        status = on.watch.status(at_most_old_s=0.0)
+        rows, clocks = int(status["next_offset"]), [int(status["commit_clock"])]
         for _ in range(3):
-            before, rows = int(on.watch.status(at_most_old_s=0.0)["commit_clock"]), on.capture.status()["next_offset"]
-            status = on.until(lambda s, before=before: s["commit_clock"] > before, "the clock to go on")
+            status = on.until(lambda s: s["commit_clock"] > clocks[-1], "the clock to go on")
             assert status["next_offset"] == rows, "the source is not idle"
-            clocks.append(status["commit_clock"])
+            clocks.append(int(status["commit_clock"]))
         assert clocks == sorted(clocks)
         assert clocks[-1] <= now() + slack
         insert(1)

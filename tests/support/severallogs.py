@@ -55,6 +55,14 @@ class Branch:
     def clock(self) -> int:
         return self.writer.checkpoint.commit_clock
 
+    def renamed(self, table: Table, name: str) -> Table:
+        """The same table by another name, whose rows are all read."""
+        made = replace(table, id=TableId(table.id.schema, name))
+        listed = {**self.writer.checkpoint.progress["tables"], str(made.id): DONE}  # type: ignore[dict-item]
+        listed.pop(str(table.id))
+        self.writer.checkpoint = replace(self.writer.checkpoint, progress={"tables": listed})
+        return made
+
     def commit(self, ts: int, *rows: tuple[Table, dict[str, Any]], kind: Kind = Kind.SOURCE) -> None:
         """One transaction that the source says it committed `ts` µs behind `START`. Cut it, or it is not there."""
         listed = {table: [n for n, row in enumerate(rows) if row[0] is table] for table in (self.orders, self.products)}

@@ -92,9 +92,8 @@ class Cut:
         part = self.logs.get(log_id)
         if part is None:
             return None
-        tables, left_out = (
-            {name: found[name] for name in part.tables if name in found} for found in (self.tables, self.left_out)
-        )
+        tables = {name: self.tables[name] for name in part.tables if name in self.tables}
+        left_out = {name: self.left_out[name] for name in part.tables if name in self.left_out}
         return Cut(part.cut, log_id, part.offset, part.position, part.commit_clock, tables, left_out)
 
     def part_with(self, table: str) -> Cut:
@@ -103,7 +102,9 @@ class Cut:
         return self.part_of(next(found, self.log_id)) or self
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """As values that JSON gives back as they are."""
+        logs = {log_id: {**asdict(part), "tables": list(part.tables)} for log_id, part in self.logs.items()}
+        return {**asdict(self), "logs": logs}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Cut:

@@ -132,7 +132,9 @@ class _Work:
         """
         before = self._before
         ids = {log.layout.log_file().log_id for log in logs}
-        known = {} if before is None else before.logs or {before.log_id: None}
+        known: Mapping[str, LogPart | None] = {}
+        if before is not None:
+            known = before.logs or {before.log_id: None}
         for log_id, part in known.items():
             if log_id not in ids:
                 named = log_id if part is None else f"{part.name} ({log_id})"
@@ -153,7 +155,7 @@ class _Work:
         """Merge what these logs have up to a commit clock."""
         found = {log.name: known for log in logs if (known := self._range(log, clock)) is not None}
         self._check_names({name: range_ for name, (range_, _) in found.items()})
-        reports = []
+        reports: list[TableReport] = []
         for log in logs:
             if log.name in found:
                 reports += self._merge(log, *found[log.name])

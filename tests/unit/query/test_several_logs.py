@@ -200,7 +200,7 @@ def test_tables_as_of_one_time_and_what_comes_behind_it(made: Any) -> None:
         assert tuple(t.num_rows for t in tables) == counts
         behind = rows_of(list(logs.changes(logs.cursor(as_of))))
         assert [row[4] - START for row in behind] == [
-            clock for clock in (10, 15, 20, 25, 30) if clock > {None: 30}.get(as_of, 20 if counts[1] == 1 else 25)
+            clock for clock in (10, 15, 20, 25, 30) if clock > (30 if as_of is None else 20 if counts[1] == 1 else 25)
         ]
     with pytest.raises(ConfigurationError, match=r"log crm has come to .*, and more may come from before that time"):
         logs.current(f"crm:{NAME}", START + 31)
