@@ -101,14 +101,18 @@ def _check(logs: Sequence[Merged], without: Collection[str]) -> None:
     attempted = f"merging {', '.join(names)}"
     if len(set(names)) < len(names) or len({log.layout.log_file().log_id for log in logs}) < len(logs):
         raise ConfigurationError(
-            f"{attempted}: two of the logs are one, or have one name", remedy="name each log once, by a name of its own"
+            f"{attempted}: two of the logs are one, or have one name",
+            remedy="name each log once, by a name of its own",
+            runbook="settings",
         )
     if unknown := sorted(set(without) - set(names)):
         raise ConfigurationError(
-            f"{attempted} without {', '.join(unknown)}: that is none of them", remedy=f"name some of {', '.join(names)}"
+            f"{attempted} without {', '.join(unknown)}: that is none of them",
+            remedy=f"name some of {', '.join(names)}",
+            runbook="settings",
         )
     if not set(names) - set(without):
-        raise ConfigurationError(f"{attempted}: no log is left", remedy="leave fewer out")
+        raise ConfigurationError(f"{attempted}: no log is left", remedy="leave fewer out", runbook="settings")
 
 
 class _Work:
