@@ -12,18 +12,28 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdcflow.changelog.reader import LogRows
 from cdcflow.model.change import Int64s
 from cdcflow.model.table import OFFSET, OP, TRANSACTION, Table, TableId
-from cdcflow.ports import LogReader
 
 WINDOW_ROWS = 1 << 16
 """So many offsets of a log are read at one time. A larger transaction is read, and cut, in several pieces."""
 NO_STOPS: Int64s = np.empty(0, np.int64)
+
+
+class Rows(Protocol):
+    """What is asked of a log (`cdcflow.ports.LogReader`)."""
+
+    def read_rows(
+        self, from_offset: int = 1, to_offset: int | None = None, tables: Collection[TableId] | None = None
+    ) -> Iterator[LogRows]: ...
+    def read_transactions(self, from_offset: int = 1, to_offset: int | None = None) -> Iterator[pa.Table]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +48,7 @@ class Piece:
 
 
 def pieces(
-    log: LogReader,
+    log: Rows,
     first: int,
     last: int,
     tables: Collection[TableId] | None,
@@ -60,7 +70,7 @@ def pieces(
         goes_on = not is_whole
 
 
-def windows(log: LogReader, first: int, last: int, rows_max: int) -> Iterator[tuple[int, int, bool]]:
+def windows(log: Rows, first: int, last: int, rows_max: int) -> Iterator[tuple[int, int, bool]]:
     """Stretches of offsets that follow each other from `first` to `last`, and whether each ends where a transaction
     ends."""
     at = first
@@ -117,7 +127,8 @@ def _cut(
         which = int(owner[begin])
         shape, rows = listed[which]
         size = stop - begin
-        ends_here = bool(np.isin(stop, ends))
+        place = int(np.searchsorted(ends, stop))
+        ends_here = place < len(ends) and int(ends[place]) == stop
         is_end = stop == count and is_whole and not len(stops)
         last = end if is_end else int(offsets[stop - 1])
         yield Piece(shape, rows.slice(taken[which], size), last, ends_here)

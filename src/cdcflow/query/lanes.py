@@ -15,13 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from cdcflow.changelog.commit_order import COMMIT_CLOCK, in_commit_order
+from cdcflow.changelog.reader import LogRows
 from cdcflow.model.change import Int64s
 from cdcflow.model.table import OFFSET, TableId
 from cdcflow.ports import LogReader
 from cdcflow.query.batching import Piece, pieces
 
 _NONE: Int64s = np.empty(0, np.int64)
-_CLOCK = pa.timestamp("us", "UTC")
+_FIELD = pa.field(COMMIT_CLOCK, pa.timestamp("us", "UTC"), nullable=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,23 +87,36 @@ class Lane:
             return
         self.at = int(stops[-1])
         if tables is None or tables:
-            self._pieces = pieces(self._log, first, self.at, tables, wanted.ops, wanted.rows_max, stops)
+            rows = _Clocked(self._log, *self._taken)
+            self._pieces = pieces(rows, first, self.at, tables, wanted.ops, wanted.rows_max, stops)
             self._next = next(self._pieces, None)
 
-    def upto(self, end: int) -> Iterator[tuple[Piece, pa.Table]]:
-        """The pieces up to an offset, which is a stop, and their rows with their commit clock."""
+    def upto(self, end: int) -> Iterator[Piece]:
+        """The pieces up to an offset, which is a stop."""
         while self._next is not None and self._next.last <= end:
             piece, self._next = self._next, None
-            yield piece, self._with_clock(piece.rows)
+            yield piece
             self._next = next(self._pieces, None)
 
-    def _with_clock(self, rows: pa.Table) -> pa.Table:
-        clocks, ends = self._taken
-        of_row = clocks[np.searchsorted(ends, rows.column(OFFSET).to_numpy())]
-        return rows.append_column(pa.field(COMMIT_CLOCK, _CLOCK, nullable=False), pa.array(of_row).cast(_CLOCK))
+
+class _Clocked:
+    """A log's rows with the commit clock of their transactions, whose clocks and last offsets these are."""
+
+    def __init__(self, log: LogReader, clocks: Int64s, ends: Int64s) -> None:
+        self._clocks = clocks
+        self._ends = ends
+        self._log = log
+        self.read_transactions = log.read_transactions
+
+    def read_rows(
+        self, from_offset: int = 1, to_offset: int | None = None, tables: Collection[TableId] | None = None
+    ) -> Iterator[LogRows]:
+        for shape, version, rows in self._log.read_rows(from_offset, to_offset, tables):
+            of_row = self._clocks[np.searchsorted(self._ends, rows.column(OFFSET).to_numpy())]
+            yield shape, version, rows.append_column(_FIELD, pa.array(of_row).cast(_FIELD.type))
 
 
-def merged(lanes: Sequence[Lane], wanted: Wanted) -> Iterator[tuple[Lane, Piece, pa.Table]]:
+def merged(lanes: Sequence[Lane], wanted: Wanted) -> Iterator[tuple[Lane, Piece]]:
     """The pieces of all logs in one order. `lanes` in the order of their names.
 
     Raises:
@@ -118,8 +132,8 @@ def merged(lanes: Sequence[Lane], wanted: Wanted) -> Iterator[tuple[Lane, Piece,
         for number, lane in enumerate(lanes):
             lane.begin(ends[which == number], wanted)
         for number, end in zip(which.tolist(), ends.tolist(), strict=True):
-            for piece, rows in lanes[number].upto(end):
-                yield lanes[number], piece, rows
+            for piece in lanes[number].upto(end):
+                yield lanes[number], piece
 
 
 __all__ = ["Lane", "Wanted", "merged"]

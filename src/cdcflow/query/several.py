@@ -38,16 +38,21 @@ class Batch:
     """Changes of one table of one log that follow each other in the common order.
 
     `rows`: as the log has them (docs/changelog-format.md), with the commit clock of each row's transaction as
-    `_commit_clock`. `cursor`: whoever stores it together with what became of the rows goes on exactly behind them.
-    `ends_transaction`: nothing more of the last row's transaction follows.
+    `_commit_clock`. `ends_transaction`: nothing more of the last row's transaction follows.
     """
 
     log: str
     table: TableId
     shape: Table
     rows: pa.Table
-    cursor: str
+    places: Places
     ends_transaction: bool
+
+    @property
+    def cursor(self) -> str:
+        """The place behind it, as a text. Whoever stores it together with what became of the rows goes on exactly
+        there."""
+        return str(self.places)
 
     @property
     def name(self) -> str:
@@ -204,9 +209,9 @@ class Logs:
             Lane(name, log.reader, places.offset(name), common.logs[name].offset, clock)
             for name, log in self.logs.items()
         ]
-        for lane, piece, rows in merged(lanes, Wanted(self._wanted(tables), ops, rows_max)):
+        for lane, piece in merged(lanes, Wanted(self._wanted(tables), ops, rows_max)):
             places = places.moved(lane.name, piece.last)
-            yield Batch(lane.name, piece.shape.id, piece.shape, rows, str(places), piece.ends_transaction)
+            yield Batch(lane.name, piece.shape.id, piece.shape, piece.rows, places, piece.ends_transaction)
         for lane in lanes:
             places = places.moved(lane.name, lane.at)
         return places
