@@ -6,10 +6,12 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from cdcflow.config import Config
     from cdcflow.query.log import ChangeLog
+    from cdcflow.query.several import Logs
 
 __version__ = "0.1.0"
 
@@ -23,4 +25,17 @@ def open(log: Config | Path | str) -> ChangeLog:  # noqa: A001  as in `gzip.open
     """
     # By name: every module imports this one, and none may import all the others with it.
     opened: ChangeLog = importlib.import_module("cdcflow.wiring.opening").opened(log)
+    return opened
+
+
+def open_logs(logs: Mapping[str, Config | Path | str], *, silent_after_s: float = 60.0) -> Logs:
+    """Several change logs by name, to be read as one: their changes in one order, their tables as of one time. Each is
+    named as for `open`.
+
+    `silent_after_s`: a log whose commit clock is so far behind this machine's time is called silent.
+
+    Raises:
+        ConfigurationError: there is no log.
+    """
+    opened: Logs = importlib.import_module("cdcflow.wiring.opening").opened_logs(logs, silent_after_s)
     return opened

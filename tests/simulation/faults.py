@@ -31,6 +31,7 @@ class Faults:
     deletes_keys_left: bool = False
     deletes_nothing: bool = False
     proves_unseen: bool = False
+    asks_time_late: bool = False
 
     @contextmanager
     def planted(self) -> Iterator[None]:

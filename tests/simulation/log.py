@@ -89,6 +89,7 @@ class ModelLog:
         tables = frozenset(database.tables)
         self.cuts = [AtCut(Checkpoint(), 0, 0, {t: {} for t in tables}, first, {}, tables)]
         self.durable = 0
+        self._commit_clock = 0
         self._syncing: Iterator[Checkpoint | None] | None = None
         self.checked = 0
         self.counts: Counter[str] = Counter()
@@ -114,6 +115,7 @@ class ModelLog:
     def _drop(self) -> None:
         self.counts["appended and lost"] += len(self.entries) - self.cuts[-1].appended
         del self.entries[self.cuts[-1].appended :]
+        self._commit_clock = self.cuts[-1].checkpoint.commit_clock
 
     # ── Log ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -132,6 +134,10 @@ class ModelLog:
             raise Violation(f"I3: {run.transactions} transactions have {len(numbered.commit_clock)} commit clocks")
         if any(t.lsn > self._database.flushed for t in run.items if not run.read):
             raise Violation("I2: a transaction is in the log that is not durable at the source")
+        for item, clock in zip(run.items, numbered.commit_clock.tolist(), strict=True):
+            if clock != max(self._commit_clock + 1, item.lsn):
+                raise Violation(f"I9: {item.lsn} has commit clock {clock} behind {self._commit_clock}")
+            self._commit_clock = clock
         self.entries.append(Entry(numbered.first_offset, numbered.first_transaction, run))
 
     def _next(self) -> tuple[int, int]:
@@ -151,6 +157,7 @@ class ModelLog:
         entries = self.entries[before.appended :]
         lsn = int(checkpoint.position or 0)
         self._judge_order(before, entries, lsn)
+        self._judge_clock(checkpoint.commit_clock, lsn)
         self.cuts.append(self._judge_rows(before, checkpoint, entries, lsn))
         self.checked += 1
 
@@ -213,6 +220,14 @@ class ModelLog:
         if logged != committed:
             lsns = [t[0] for t in logged], [t[0] for t in committed]
             raise Violation(f"I1: log has {lsns[0]} where the source committed {lsns[1]}")
+
+    def _judge_clock(self, clock: int, lsn: int) -> None:
+        """I9: the commit clock goes forward only, and without a transaction no further than the source has come. (A
+        transaction's time is its place in the source's log.)"""
+        if clock < self._commit_clock or self._commit_clock < clock > lsn:
+            raise Violation(f"I9: commit clock {clock} at {lsn}, behind {self._commit_clock}")
+        self.counts["commit clocks moved by heartbeats"] += clock > self._commit_clock
+        self._commit_clock = clock
 
     def _judge_rows(self, before: AtCut, checkpoint: Checkpoint, entries: list[Entry], lsn: int) -> AtCut:
         """I5: the fold of the log is the source as of the cut's position."""

@@ -77,6 +77,14 @@ class AcknowledgesHeld(Windowing):
             self._tail.reach(run.last_position)
 
 
+class TimeAheadOfHeld(Windowing):
+    """A time that comes while transactions are held is told with the next cut, which stands in front of them."""
+
+    def mark_seen(self, seen: MarkSeen) -> None:
+        self._tail.commit_ts = max(self._tail.commit_ts, seen.commit_ts)
+        super().mark_seen(seen)
+
+
 def remembers_nothing(backlog: Backlog, run: Transactions) -> None:
     """A `Backlog.remember_partial` that leaves rows that moved to their fate."""
 
@@ -244,6 +252,8 @@ MORE: dict[str, Faults] = {
     "statement that fills rows not told": Faults(fills_unsaid=True),
     "rows that a statement changed read again before the log caught up": Faults(windowing=ReadsAgainAtOnce),
     "table planned at another row version": Faults(windowing=PlansAtAnyVersion),
+    "heartbeat's time taken after its position": Faults(asks_time_late=True),
+    "heartbeat's time told in front of what is held": Faults(windowing=TimeAheadOfHeld),
 }
 """More that the simulation finds."""
 
@@ -280,6 +290,7 @@ IN_BINLOGS: dict[str, tuple[Server, Faults]] = {
     "bound of a plan without a fence, GTIDs read-only": (SERVERS["mysql-read-only"], Faults(plans_without_fence=True)),
     "bound of a plan without a fence, places": (SERVERS["mariadb-read-only"], Faults(plans_without_fence=True)),
     "statement that fills rows not told": (SERVERS["mariadb"], MORE["statement that fills rows not told"]),
+    "time asked for behind the end of the log": (SERVERS["mariadb-read-only"], Faults(asks_time_late=True)),
     "row that came in one batch with the statement that took it away": (
         SERVERS["mariadb"],
         Faults(patch=(Interleave, "_rows_changed", sweeps_from_inside_a_batch)),

@@ -235,7 +235,10 @@ class ModelSource:
         self.check()
         if not self._weather.settled:
             self._counts["heartbeats"] += 1
-            self._database.write_mark(Token("heartbeat"))
+            time = self._database.flushed
+            end = self._database.write_mark(Token("heartbeat"))
+            if self.reader is not None and not self._database.server.writes_marks:
+                self.reader.expected_times.append((end, time))
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -393,6 +396,7 @@ class ModelStream:
         self._skip_more = max(0, faults.skips_after_restart) if skip_to else 0
         self._acknowledged = skip_to
         self.expected: list[tuple[int, Token]] = []
+        self.expected_times: list[tuple[int, int]] = []
         self.counts: Counter[str] = Counter()
 
     def fileno(self) -> int:
@@ -434,6 +438,11 @@ class ModelStream:
                 deliver()
                 events.append(MarkSeen(self.expected.pop(0)[1], position_of(self._sent), 0))
                 continue
+            if self.expected_times and self.expected_times[0][0] <= self._sent:
+                deliver()
+                time = self._time(self.expected_times.pop(0)[1])
+                events.append(Advanced(position_of(self._sent), time))
+                continue
             if self._sent >= self._database.flushed:
                 break
             record = self._database.wal[self._sent]
@@ -458,12 +467,16 @@ class ModelStream:
 
     def _event(self, record: Mark | Filled | Statement) -> Sequence[StreamEvent]:
         if isinstance(record, Mark):
-            return [MarkSeen(record.token, position_of(self._sent), 0)]
+            return [MarkSeen(record.token, position_of(self._sent), self._time(self._sent))]
         if isinstance(record, Statement) or not self._database.server.has_binlog:
             return []
         if record.table not in self._database.published or self._faults.fills_unsaid:
             return []
         return [RowsFilled(record.table, position_of(self._sent - 1))]
+
+    def _time(self, known: int) -> int:
+        """The source's clock is the length of its log; one that is asked late has gone on since."""
+        return self._database.flushed if self._faults.asks_time_late else known
 
     def _decoded(self, record: Transaction) -> Transaction:
         rows = tuple(r for r in record.rows if r.published)

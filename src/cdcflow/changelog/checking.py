@@ -74,6 +74,7 @@ class Seen:
     next_transaction: int = 1
     before: _Manifest | None = None
     cut: int = 0
+    clock: int = 0
 
     def fault(self, where: Path | str, text: str) -> None:
         self.faults.append(Fault(str(where), text))
@@ -142,6 +143,7 @@ def _segment(layout: Layout, log_id: str, first: int, last: int, seen: Seen, *, 
             _hash(directory / file.path, layout.file(segment, file, anew=True), file, seen)
         headers = pq.read_table(layout.file(segment, segment.transactions_file))
         _headers(directory, headers, segment.first_transaction, first, seen)
+        _reached(directory, segment.last_checkpoint().commit_clock, seen)
         _offsets(layout, segment, headers, seen)
         if deep:
             for file in segment.files:
@@ -200,8 +202,16 @@ def _headers(where: Path | str, headers: pa.Table | pa.RecordBatch, transaction:
     if first[0] != offset or not (first[1:] == last[:-1] + 1).all() or not (last >= first - 1).all():
         seen.fault(where, "transactions do not follow each other without gaps")
     clock = headers.column("commit_clock").cast(pa.int64()).to_numpy()
-    if not (np.diff(clock) > 0).all():
+    if not (np.diff(clock, prepend=seen.clock) > 0).all():
         seen.fault(where, "the commit clock does not increase")
+    seen.clock = int(clock[-1])
+
+
+def _reached(where: Path | str, clock: int, seen: Seen) -> None:
+    """A cut's clock: that of the last transaction, or a later one, to which a heartbeat moved it."""
+    if clock < seen.clock:
+        seen.fault(where, "the commit clock goes back at a cut")
+    seen.clock = max(seen.clock, clock)
 
 
 def _offsets(layout: Layout, segment: Segment, headers: pa.Table, seen: Seen) -> None:
@@ -300,6 +310,7 @@ def journal(
                     record.rows.validate(full=True)
             case CutMark():
                 seen.cut = record.checkpoint.cut
+                _reached(path, record.checkpoint.commit_clock, seen)
             case _:
                 pass
     numbers.finish()

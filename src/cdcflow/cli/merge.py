@@ -5,14 +5,14 @@ from __future__ import annotations
 import json as json_text
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cdcflow.cli import failure, output, signals
-from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
+from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPaths, Json
 from cdcflow.config import Config, KafkaLog, load, seconds
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.merge.standing import IN_DOUBT
@@ -20,20 +20,34 @@ from cdcflow.service import last_words
 
 if TYPE_CHECKING:
     from cdcflow.warehouse.engines import Engines
-    from cdcflow.warehouse.reports import MergeReport, Progress, TableReport
+    from cdcflow.warehouse.reports import MergeReport, Progress, SeveralReport, TableReport
+
+
+_DEFAULT = [DEFAULT_CONFIG]
 
 
 def merge(
-    config: ConfigPath = DEFAULT_CONFIG,
+    config: ConfigPaths = _DEFAULT,
     every: Annotated[str | None, typer.Option(help="Merge again and again, this often (30s, 5m).")] = None,
     once: Annotated[bool, typer.Option("--once", help="One merge, even if the settings have merge.every.")] = False,
+    without: Annotated[
+        list[str] | None, typer.Option(help="Of several logs: do not wait for this one. Its tables stay as they are.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Merge what the log has up to its newest sealed cut, then publish that cut.
 
+    With several settings files their logs are merged together, and one cut is published for all of their tables: it is
+    not ahead of the time that every log has come to. A log is called as its settings file (crm.yaml: crm).
+
     Exits with 1 when a table was left out of the cut.
     """
-    settings = load(config)
+    if len(config) > 1 or without:
+        from cdcflow.cli.merge_logs import merge_logs
+
+        merge_logs(config, without or [], every, once=once, json=json)
+        return
+    settings = load(config[0])
     pause_s = None if once else (seconds(every) if every is not None else settings.merge.every)
     merged = _leaving_word(settings, _traced(settings, _merging(settings)))
     if pause_s is None:
@@ -176,24 +190,29 @@ def tell(report: MergeReport, *, json: bool = False) -> None:
     if json:
         output.print_json(plain(report))
         return
-    rows = [
-        (t.name, output.number(t.changes), t.version, _whole(t), t.engine or "-", f"{t.seconds:.1f} s")
-        for t in report.tables
-        if t.left_out is None
-    ]
-    if rows:
-        columns = ("table", "changes", "version", "whole", "engine", "took")
-        output.stdout().print(output.table(None, columns, rows))
-    for table in report.tables:
-        if table.left_out is not None:
-            typer.echo(f"{table.name} is left out of the cut: {table.left_out}", err=True)
-        for edit in table.edits:
-            typer.echo(f"somebody else changed {table.name}: {edit}", err=True)
+    tell_tables(report.tables)
     typer.echo(
         f"cut {report.cut} {'published' if report.published else 'was published before'}, {report.seconds:.1f} s"
         if report.cut
         else "the log has no sealed segment yet; merge again a little later"
     )
+
+
+def tell_tables(tables: Sequence[TableReport]) -> None:
+    """What became of each table."""
+    rows = [
+        (t.name, output.number(t.changes), t.version, _whole(t), t.engine or "-", f"{t.seconds:.1f} s")
+        for t in tables
+        if t.left_out is None
+    ]
+    if rows:
+        columns = ("table", "changes", "version", "whole", "engine", "took")
+        output.stdout().print(output.table(None, columns, rows))
+    for table in tables:
+        if table.left_out is not None:
+            typer.echo(f"{table.name} is left out of the cut: {table.left_out}", err=True)
+        for edit in table.edits:
+            typer.echo(f"somebody else changed {table.name}: {edit}", err=True)
 
 
 def _whole(table: TableReport) -> str:
@@ -203,6 +222,6 @@ def _whole(table: TableReport) -> str:
     return "yes" if table.state in ("", "done") else f"yes ({table.state})"
 
 
-def plain(report: MergeReport) -> dict[str, Any]:
+def plain(report: MergeReport | SeveralReport) -> dict[str, Any]:
     """A report's fields as JSON-able values."""
     return dict(json_text.loads(json_text.dumps(asdict(report), default=str)))

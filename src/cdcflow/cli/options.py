@@ -11,5 +11,9 @@ ConfigPath = Annotated[
     Path,
     typer.Option("--config", "-c", envvar="CDCFLOW_CONFIG", help="The settings file.", show_default=True),
 ]
+ConfigPaths = Annotated[
+    list[Path],
+    typer.Option("--config", "-c", envvar="CDCFLOW_CONFIG", help="The settings file; several: their logs together."),
+]
 Json = Annotated[bool, typer.Option("--json", help="For machines: JSON on stdout.")]
 DEFAULT_CONFIG = Path("cdcflow.yaml")

@@ -149,8 +149,8 @@ class Interleave:
                 self._windowing.committed(run)
             case MarkSeen():
                 self._windowing.mark_seen(given)
-            case Advanced(position):
-                self._windowing.advanced(position)
+            case Advanced(position, commit_ts):
+                self._windowing.advanced(position, commit_ts)
             case RowsFilled(table, swapped=True):
                 self._swapped(table)
             case RowsFilled(table, _, None):

@@ -127,9 +127,14 @@ class MarkSeen:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """The stream has nothing of ours up to this position, and no transaction of ours is open in front of it."""
+    """The stream has nothing of ours up to this position, and no transaction of ours is open in front of it.
+
+    `commit_ts`: the source's own time, in microseconds since 1970 UTC, taken before it reached this position or with
+    it: that of a transaction that ends there (a heartbeat), or what its clock said before its log's end was asked for.
+    0: not known. One taken later is wrong: what commits in between would get a later commit clock than it has."""
 
     position: Position
+    commit_ts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,13 +436,16 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What was appended up to here may become visible, with this position and progress as its checkpoint."""
+    """What was appended up to here may become visible, with this position and progress as its checkpoint.
+
+    `commit_ts`: the newest time of the source that a mark or a heartbeat told up to this position (see `Advanced`)."""
 
     number: int
     position: Position
     next_offset: Offset
     next_transaction: int
     progress: dict[str, object]
+    commit_ts: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,14 @@ from cdcflow.model.position import Offset, Position
 
 @dataclass(slots=True)
 class Tail:
-    """The end of the change log: the numbers that come next, and the position of everything before."""
+    """The end of the change log: the numbers that come next, and the position of everything before. `commit_ts`: the
+    newest time of the source that came with such a position; 0: none yet."""
 
     next_offset: Offset
     next_transaction: int
     cut: int
     position: Position | None
+    commit_ts: int = 0
     effects: list[Effect] = field(default_factory=list)
     due: bool = False
 
@@ -27,10 +29,15 @@ class Tail:
             self.next_offset = Offset(self.next_offset + run.rows)
             self.next_transaction += run.transactions
 
-    def reach(self, position: Position) -> None:
+    def reach(self, position: Position, commit_ts: int = 0) -> None:
         """Everything up to this position is appended: a cut is due."""
-        self.position = position
+        self.move(position, commit_ts)
         self.due = True
+
+    def move(self, position: Position, commit_ts: int) -> None:
+        """Everything up to this position is appended. Worth no cut of its own, but the next one stands behind it."""
+        self.position = position
+        self.commit_ts = max(self.commit_ts, commit_ts)
 
     def append_all(self, runs: Iterable[Transactions]) -> None:
         for run in runs:
@@ -45,5 +52,6 @@ class Tail:
         """Cut here. Only once the source was read: before that there is no position to stand behind."""
         assert self.position is not None  # noqa: S101 - the caller's question
         self.cut += 1
-        self.effects.append(Cut(self.cut, self.position, self.next_offset, self.next_transaction, progress))
+        reached = self.position, self.next_offset, self.next_transaction
+        self.effects.append(Cut(self.cut, *reached, progress, self.commit_ts))
         self.due = False

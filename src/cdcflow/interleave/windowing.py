@@ -126,9 +126,10 @@ class Windowing:
         if window.held_bytes > self.limits.held_bytes_max:
             self._give_up_overflow(window)
 
-    def advanced(self, position: Position) -> None:
-        if not self.holding and position != self._tail.position:
-            self._tail.reach(position)
+    def advanced(self, position: Position, commit_ts: int) -> None:
+        # What is held will be appended behind this: the time, like the position, must not run ahead of it.
+        if not self.holding and (position != self._tail.position or commit_ts > self._tail.commit_ts):
+            self._tail.reach(position, commit_ts)
 
     def mark_seen(self, seen: MarkSeen) -> None:
         number = window_number(seen.token, self._epoch)
@@ -136,21 +137,21 @@ class Windowing:
         if number is not None and number > self._windows:
             raise InvariantViolated(f"mark {seen.token} came back, but window {self._windows} is the last one opened")
         if number is None or window is None or number != window.number:
-            self._pass(seen.position)
+            self._pass(seen)
         elif seen.token == window.low:
             self._low_seen(window, seen)
         else:
             self._high_seen(window, seen)
 
-    def _pass(self, position: Position) -> None:
+    def _pass(self, seen: MarkSeen) -> None:
         """A mark that means nothing (any more): worth no cut of its own, but the next one may stand behind it."""
         if not self.holding:
-            self._tail.position = position
+            self._tail.move(seen.position, seen.commit_ts)
 
     def _low_seen(self, window: Window, seen: MarkSeen) -> None:
         if window.before is not None:
             raise InvariantViolated(f"mark {seen.token} came back twice")
-        self._pass(seen.position)
+        self._pass(seen)
         if window.number >= self._caught_up_by:
             self._caught_up_by = 0
         window.before = self._delivered.ids()
@@ -169,7 +170,7 @@ class Windowing:
                 self._give_up(table, "its snapshot does not match a prefix of the log")
         if window.chunks:
             self._release_window(window)
-        self._tail.reach(seen.position)
+        self._tail.reach(seen.position, seen.commit_ts)
 
     def _release_window(self, window: Window) -> None:
         counts = {table: window.held_before(table) or 0 for table in window.reads}

@@ -23,7 +23,7 @@ Importing this package imports neither DuckDB nor what a format needs; what need
 from __future__ import annotations
 
 import importlib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from cdcflow.warehouse.live import Live
     from cdcflow.warehouse.moments import AsOf
     from cdcflow.warehouse.paths import Warehouse
-    from cdcflow.warehouse.reports import MergeReport
+    from cdcflow.warehouse.reports import MergeReport, SeveralReport
 
 __all__ = [
     "comparer",
@@ -178,6 +178,30 @@ def merge(
     with closing(local_engine(root, format_for(root, table_format))) as engine:
         engines = Engines(engine, remedy=NEEDS_SPARK)
         return job.merge(engines, log, root, tables, on_edit=on_edit, policies=policies)
+
+
+def merge_logs(
+    logs: Mapping[str, Layout | Path | str],
+    warehouse: Path | str,
+    *,
+    without: Collection[str] = (),
+    table_format: str | None = None,
+    policies: Policies = DEFAULTS,
+) -> SeveralReport:
+    """Bring the tables of several logs, by name, to a time that all of them have reached, then publish one cut.
+
+    `table_format` as of `merge`; everything else, and what is raised, as `cdcflow.warehouse.several.merge_logs` says.
+    """
+    from cdcflow.changelog.layout import Layout
+    from cdcflow.warehouse import several
+    from cdcflow.warehouse.engines import Engines
+    from cdcflow.warehouse.formats import format_for
+    from cdcflow.warehouse.paths import Warehouse
+
+    root = Warehouse.of(warehouse)
+    listed = [several.Merged(name, Layout.of(log), policies) for name, log in logs.items()]
+    with closing(local_engine(root.folder, format_for(root, table_format))) as engine:
+        return several.merge_logs(Engines(engine, remedy=NEEDS_SPARK), listed, root, without=without)
 
 
 def read_live(

@@ -256,6 +256,7 @@ class LocalCuts:
             "states": [(name, t.state) for name, t in cut.tables.items()],
             "left_out": list(cut.left_out.items()),
             "tags": [(name, t.tag) for name, t in cut.tables.items()],
+            "logs": [(log_id, part.to_json()) for log_id, part in cut.logs.items()],
         }
         return pa.Table.from_pylist([row], schema=self._table.schema)
 

@@ -283,7 +283,8 @@ def partial_keys(batch: ChangeBatch, only: str | None = None) -> KeySet | None:
 
 
 def commit_clock(previous: int, commit_ts: Int64s) -> Int64s:
-    """The commit clock of consecutive transactions: max(previous + 1, commit_ts), one after another."""
+    """The commit clock of consecutive transactions: max(previous + 1, commit_ts), one after another. `previous` may be
+    a time that the source has reached without a transaction: all that come are later."""
     if not len(commit_ts):
         return commit_ts
     steps = np.arange(len(commit_ts), dtype=np.int64)

@@ -54,7 +54,9 @@ class Checkpoint:
 
     `position` is that after the last transaction in the log (None: the source was never read).
     `next_offset` and `next_transaction` are the numbers that the next row and the next transaction get;
-    `cut` is the number of this cut (0: no cut yet). `commit_clock` is in microseconds since 1970 UTC.
+    `cut` is the number of this cut (0: no cut yet). `commit_clock` is in microseconds since 1970 UTC: the
+    log has every transaction up to there, and all that come are later. It is the last transaction's, or a time that the
+    source told since (a heartbeat).
     `progress` is the backfill progress as `cdcflow.interleave.progress` writes it. `source` is what the source
     wants to find again (slot name, timeline, …).
     """

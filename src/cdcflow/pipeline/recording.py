@@ -79,6 +79,8 @@ class Recording:
             next_transaction=cut.next_transaction,
             cut=cut.number,
             progress=cut.progress,
+            # Forward only. What commits later gets a later clock (`commit_clock`), so everything up to here is final.
+            commit_clock=max(self.checkpoint.commit_clock, cut.commit_ts),
         )
         self._log.cut(self.checkpoint)
         self._observed.cut(cut.number)

@@ -12,16 +12,28 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from cdcflow.changelog.reader import LogRows
+from cdcflow.model.change import Int64s
 from cdcflow.model.table import OFFSET, OP, TRANSACTION, Table, TableId
-from cdcflow.ports import LogReader
 
 WINDOW_ROWS = 1 << 16
 """So many offsets of a log are read at one time. A larger transaction is read, and cut, in several pieces."""
+NO_STOPS: Int64s = np.empty(0, np.int64)
+
+
+class Rows(Protocol):
+    """What is asked of a log (`cdcflow.ports.LogReader`)."""
+
+    def read_rows(
+        self, from_offset: int = 1, to_offset: int | None = None, tables: Collection[TableId] | None = None
+    ) -> Iterator[LogRows]: ...
+    def read_transactions(self, from_offset: int = 1, to_offset: int | None = None) -> Iterator[pa.Table]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +48,16 @@ class Piece:
 
 
 def pieces(
-    log: LogReader, first: int, last: int, tables: Collection[TableId] | None, ops: str | None, rows_max: int
+    log: Rows,
+    first: int,
+    last: int,
+    tables: Collection[TableId] | None,
+    ops: str | None,
+    rows_max: int,
+    stops: Int64s = NO_STOPS,
 ) -> Iterator[Piece]:
     """The log's rows from one offset to another (inclusive; the last one of a transaction), in commit order, at most
-    `rows_max` in a piece.
+    `rows_max` in a piece. No piece goes on behind one of `stops` (ascending last offsets of transactions).
 
     Raises:
         HistoryLost: `first` has expired.
@@ -48,11 +66,11 @@ def pieces(
     for begin, end, is_whole in windows(log, first, last, WINDOW_ROWS):
         parts = [(shape, _of_ops(rows, ops)) for shape, _, rows in log.read_rows(begin, end, tables)]
         found = [part for part in parts if part[1].num_rows]
-        yield from _cut(found, end, rows_max, goes_on=goes_on, is_whole=is_whole)
+        yield from _cut(found, end, rows_max, stops, goes_on=goes_on, is_whole=is_whole)
         goes_on = not is_whole
 
 
-def windows(log: LogReader, first: int, last: int, rows_max: int) -> Iterator[tuple[int, int, bool]]:
+def windows(log: Rows, first: int, last: int, rows_max: int) -> Iterator[tuple[int, int, bool]]:
     """Stretches of offsets that follow each other from `first` to `last`, and whether each ends where a transaction
     ends."""
     at = first
@@ -83,7 +101,7 @@ def _of_ops(rows: pa.Table, ops: str | None) -> pa.Table:
 
 
 def _cut(
-    parts: list[tuple[Table, pa.Table]], end: int, rows_max: int, *, goes_on: bool, is_whole: bool
+    parts: list[tuple[Table, pa.Table]], end: int, rows_max: int, stops: Int64s, *, goes_on: bool, is_whole: bool
 ) -> Iterator[Piece]:
     """The pieces of a window. `goes_on`: it begins in the middle of a transaction; `is_whole`: it ends with one."""
     by_shape: dict[Table, list[pa.Table]] = {}
@@ -101,12 +119,18 @@ def _cut(
     ends = np.flatnonzero(transaction[1:] != transaction[:-1]) + 1
     ends = np.append(ends, count) if is_whole else ends
     taken = [0] * len(listed)
-    for begin, stop in _stretches(np.flatnonzero(np.diff(owner)) + 1, ends, count, rows_max, goes_on=goes_on):
+    changes = np.flatnonzero(np.diff(owner)) + 1
+    if len(stops):
+        within = stops[np.searchsorted(stops, offsets[0]) : np.searchsorted(stops, offsets[-1])]
+        changes = np.union1d(changes, np.searchsorted(offsets, within, "right"))
+    for begin, stop in _stretches(changes, ends, count, rows_max, goes_on=goes_on):
         which = int(owner[begin])
         shape, rows = listed[which]
         size = stop - begin
-        ends_here = bool(np.isin(stop, ends))
-        last = end if stop == count and is_whole else int(offsets[stop - 1])
+        place = int(np.searchsorted(ends, stop))
+        ends_here = place < len(ends) and int(ends[place]) == stop
+        is_end = stop == count and is_whole and not len(stops)
+        last = end if is_end else int(offsets[stop - 1])
         yield Piece(shape, rows.slice(taken[which], size), last, ends_here)
         taken[which] += size
 
@@ -119,8 +143,8 @@ def _stretches(
     *,
     goes_on: bool,
 ) -> Iterator[tuple[int, int]]:
-    """From where to where (exclusive) each piece goes. `changes`: where another table's rows begin; `ends`: where
-    transactions end. What begins in the middle of a transaction ends with it at the latest."""
+    """From where to where (exclusive) each piece goes. `changes`: where another table's rows begin, or a stop
+    is; `ends`: where transactions end. What begins in the middle of a transaction ends with it at the latest."""
     begin, is_inside = 0, goes_on
     for stop in (*(int(n) for n in changes), count):
         while begin < stop:

@@ -140,10 +140,8 @@ class ChangeLog:
             return int(text)
         if text.startswith("cut:") and text[4:].isdecimal():
             return moments.offset_of_cut(self.layout, int(text[4:]))
-        segments = self.rows.segments
-        tail = self.reader.read_transactions(segments[-1][1] + 1 if segments else 1)
         if moments.place_of(text) is not None:
-            return moments.offset_of_position(self.layout, text, tail)
+            return moments.offset_of_position(self.layout, text, self._tail())
         try:
             clock = moments.clock_of(as_of)
         except ValueError:
@@ -152,7 +150,21 @@ class ChangeLog:
                 remedy="write an offset (4711), a cut (cut:52), a position (0/16B3748, binlog.000003:77), or a commit"
                 " time (2026-11-25T10:00:00Z)",
             ) from None
-        return moments.offset_before(self.layout, clock + 1, tail)
+        return self.offset_at(clock)
+
+    def offset_at(self, clock: int) -> int:
+        """The last offset of what was committed up to a commit clock (µs since 1970), in what the log had when it was
+        last looked at; 0: nothing.
+
+        Raises:
+            HistoryLost: it has expired.
+        """
+        return moments.offset_before(self.layout, clock + 1, self._tail())
+
+    def _tail(self) -> Iterator[pa.Table]:
+        """Headers of the transactions behind the sealed segments."""
+        segments = self.rows.segments
+        return self.reader.read_transactions(segments[-1][1] + 1 if segments else 1)
 
     def tables(self) -> dict[str, Table]:
         """Every table of which the log has rows, or keeps some from before, by name, in its newest shape."""

@@ -1,4 +1,5 @@
-"""What every sink checks before it takes anything: numbers without gaps, cuts in order, rows that are all there."""
+"""What every sink checks before it takes anything: numbers without gaps, cuts and clocks in order, rows that are all
+there."""
 
 from __future__ import annotations
 
@@ -36,12 +37,19 @@ class Numbering:
                 f"appending {run.transactions} transactions with {run.rows} rows and {len(numbered.commit_clock)} "
                 "commit clocks to the log"
             )
+        clock = numbered.commit_clock
+        if clock[0] <= self._clock or not (clock[1:] > clock[:-1]).all():
+            raise InvariantViolated(
+                f"appending transaction {numbered.first_transaction} to the log: its commit clock {clock[0]}, or one "
+                f"behind it, is not later than the one before; the log has come to {self._clock}"
+            )
         if isinstance(run, Run):
             self.check_index(run.batches, run.rows)
 
     def advance(self, numbered: Numbered) -> None:
         self.next_offset += numbered.run.rows
         self.next_transaction += numbered.run.transactions
+        self._clock = int(numbered.commit_clock[-1])
         self.at_cut = False
 
     def cut(self, checkpoint: Checkpoint) -> None:
@@ -53,7 +61,12 @@ class Numbering:
                 f"{checkpoint.next_transaction}: the log is at {self.next_offset} and {self.next_transaction}, "
                 f"after cut {self._cut}"
             )
-        self._cut = checkpoint.cut
+        if checkpoint.commit_clock < self._clock:
+            raise InvariantViolated(
+                f"writing cut {checkpoint.cut}: its commit clock {checkpoint.commit_clock} goes back; the log has come "
+                f"to {self._clock}"
+            )
+        self._cut, self._clock = checkpoint.cut, checkpoint.commit_clock
         self.at_cut = True
 
     @staticmethod

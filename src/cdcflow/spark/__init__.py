@@ -1,12 +1,14 @@
 """Current-state tables and the cuts over them: the Spark job. The only room that names pyspark, Delta or Iceberg.
 
     merge(spark, log_path, warehouse)       fold what is new in a change log into tables (`job`)
+    merge_logs(spark, logs, warehouse)      the same for several logs, with one cut for all of their tables
     merge_stream(spark, log, warehouse)     the same as a streaming query, over a log of any kind (`streaming`)
     read_cut(spark, warehouse)              all tables as of one cut (`cuts`)
     published_cut(spark, warehouse)         what is in that cut, and what is not
     read_live(spark, log, warehouse)        all tables as of the newest sealed cut, without a merge (`live`)
     register(spark)                         the log as a data source: spark.read.format("cdcflow") (`change_log`)
     read_log(spark, log, table)             a table's changes as a plan over Spark's own Parquet reader (`log_plan`)
+    read_logs(spark, logs, table)           a table's changes in several logs, up to the time that all have reached
     session()                               a local Spark session with the right settings (`session`)
 
 Importing this package does not import pyspark; what needs it says so when it is called.
@@ -33,8 +35,20 @@ if TYPE_CHECKING:
     from cdcflow.warehouse.live import Live
     from cdcflow.warehouse.moments import AsOf
     from cdcflow.warehouse.paths import Warehouse
+    from cdcflow.warehouse.reports import SeveralReport
 
-__all__ = ["merge", "merge_stream", "published_cut", "read_cut", "read_live", "read_log", "register", "session"]
+__all__ = [
+    "merge",
+    "merge_logs",
+    "merge_stream",
+    "published_cut",
+    "read_cut",
+    "read_live",
+    "read_log",
+    "read_logs",
+    "register",
+    "session",
+]
 
 
 def merge(
@@ -50,6 +64,22 @@ def merge(
     from cdcflow.spark import job
 
     return job.merge(spark, log_path, warehouse, table_format=table_format, policies=policies)
+
+
+def merge_logs(
+    spark: SparkSession,
+    logs: Mapping[str, Layout | Path | str],
+    warehouse: Warehouse | Path | str,
+    *,
+    without: Collection[str] = (),
+    table_format: str | None = None,
+    policies: Policies = DEFAULTS,
+) -> SeveralReport:
+    """Fold what is new in several logs, by name, into one warehouse, and publish one cut for all of their tables (see
+    `cdcflow.warehouse.several.merge_logs`). `table_format` as of `merge`."""
+    from cdcflow.spark import job
+
+    return job.merge_logs(spark, logs, warehouse, without=without, table_format=table_format, policies=policies)
 
 
 def merge_stream(
@@ -146,3 +176,17 @@ def read_log(
     from cdcflow.spark import log_plan
 
     return log_plan.read_log(spark, log, table, shape=shape, truncates=truncates, **ends)
+
+
+def read_logs(
+    spark: SparkSession,
+    logs: Mapping[str, Layout | Tier | Path | str],
+    table: str,
+    *,
+    to: str | datetime | int | None = None,
+    start: Mapping[str, int] | None = None,
+) -> DataFrame:
+    """A table's changes in the sealed parts of several logs, in one order (see `cdcflow.spark.several_logs`)."""
+    from cdcflow.spark import several_logs
+
+    return several_logs.read_logs(spark, logs, table, to=to, start=start)

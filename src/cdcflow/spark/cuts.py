@@ -193,6 +193,7 @@ def _row_sql(cut: Cut) -> str:
         "states": texts({name: t.state for name, t in cut.tables.items()}),
         "left_out": texts(cut.left_out),
         "tags": texts({name: t.tag for name, t in cut.tables.items()}),
+        "logs": texts({log_id: part.to_json() for log_id, part in cut.logs.items()}),
     }
     return f"SELECT {', '.join(f'{value} AS {name}' for name, value in columns.items())}"
 

@@ -282,7 +282,9 @@ class SinkContract:
             place.crash(log)
         assert epochs == sorted(set(epochs))
 
-    @pytest.mark.parametrize("wrong", ["offset ahead", "offset behind", "transaction ahead", "clock short", "index"])
+    @pytest.mark.parametrize(
+        "wrong", ["offset ahead", "offset behind", "transaction ahead", "clock short", "clock back", "index"]
+    )
     def test_numbers_with_gaps_are_refused(self, place: Place, wrong: str) -> None:
         """A gap in the log is a change that nobody will ever see; better no log than that one."""
         log = place.open()
@@ -299,11 +301,26 @@ class SinkContract:
                 numbered = replace(numbered, first_transaction=3)
             case "clock short":
                 numbered = replace(numbered, commit_clock=np.array([], np.int64))
+            case "clock back":
+                numbered = replace(numbered, commit_clock=np.array([at.commit_clock]))
             case _:
                 gone = replace(run, batches=(replace(run.batches[0], index=np.array([0, 0])),))
                 numbered = replace(numbered, run=gone)
         with pytest.raises(InvariantViolated):
             log.append(numbered)
+
+    def test_cut_that_only_moves_the_clock_is_kept(self, place: Place) -> None:
+        """An idle source tells its time by heartbeats. Readers of several logs wait for it, so it must not go back."""
+        log = place.open()
+        writer = Writer.of(log)
+        at = writer.put(orders(1))
+        moved = replace(at, cut=at.cut + 1, commit_clock=at.commit_clock + 1000)
+        log.cut(moved)
+        log.sync()
+        with pytest.raises(InvariantViolated):
+            log.cut(replace(moved, cut=moved.cut + 1, commit_clock=moved.commit_clock - 1))
+        log.close()
+        assert place.open().checkpoint.commit_clock == moved.commit_clock
 
     def test_cut_that_is_not_at_the_end_is_refused(self, place: Place) -> None:
         """A checkpoint in front of or behind its rows repeats or skips changes after a restart."""

@@ -13,14 +13,15 @@ path by now is compared with it: after somebody moved a table's folder away, ver
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from cdcflow.errors import HistoryLost, SinkUnavailable
 
-LATER_COLUMNS = ("ids", "states", "left_out", "tags")
-"""Maps from a table's name to text, which an older cdcflow did not have."""
+LATER_COLUMNS = ("ids", "states", "left_out", "tags", "logs")
+"""Maps from a table's name to text, which an older cdcflow did not have; `logs` from a log's id to its part as JSON."""
 
 PUBLICATION = "cdcflow/cuts"
 """The transaction of a publication, whose versions count: of two that follow the same one a table takes one."""
@@ -46,9 +47,33 @@ class CutTable:
 
 
 @dataclass(frozen=True, slots=True)
+class LogPart:
+    """One log's part in a cut of several: what people call the log, where it is in it (the cut, offset and position by
+    its own count, and its commit clock), and the names of its tables."""
+
+    name: str
+    cut: int
+    offset: int
+    position: str
+    commit_clock: int
+    tables: tuple[str, ...]
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, found: str | Mapping[str, Any]) -> LogPart:
+        value = json.loads(found) if isinstance(found, str) else found
+        return cls(**{**_known(cls, value), "tables": tuple(value["tables"])})
+
+
+@dataclass(frozen=True, slots=True)
 class Cut:
     """A published cut. `commit_clock` is in microseconds since 1970 UTC. `left_out`: tables that could not be brought
-    to it, and why."""
+    to it, and why.
+
+    `logs`: of a cut of several logs each one's part, by its id; then `cut` is a number of the warehouse's own, `offset`
+    the sum of the logs', and `commit_clock` that of the log that has come least far, of those that were waited for."""
 
     cut: int
     log_id: str
@@ -57,24 +82,45 @@ class Cut:
     commit_clock: int
     tables: Mapping[str, CutTable]
     left_out: Mapping[str, str] = field(default_factory=dict)
+    logs: Mapping[str, LogPart] = field(default_factory=dict)
+
+    def part_of(self, log_id: str) -> Cut | None:
+        """A cut of several logs as that of one alone, with its tables only; None: it has nothing of that log. A cut of
+        one log is its own part."""
+        if not self.logs:
+            return self if self.log_id == log_id else None
+        part = self.logs.get(log_id)
+        if part is None:
+            return None
+        tables = {name: self.tables[name] for name in part.tables if name in self.tables}
+        left_out = {name: self.left_out[name] for name in part.tables if name in self.left_out}
+        return Cut(part.cut, log_id, part.offset, part.position, part.commit_clock, tables, left_out)
+
+    def part_with(self, table: str) -> Cut:
+        """The same by one of its tables."""
+        found = (log_id for log_id, part in self.logs.items() if table in part.tables)
+        return self.part_of(next(found, self.log_id)) or self
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """As values that JSON gives back as they are."""
+        logs = {log_id: {**asdict(part), "tables": list(part.tables)} for log_id, part in self.logs.items()}
+        return {**asdict(self), "logs": logs}
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Cut:
         tables = {name: CutTable(**_known(CutTable, table)) for name, table in found["tables"].items()}
-        return cls(**{**_known(cls, found), "tables": tables})
+        logs = {log_id: LogPart.from_json(part) for log_id, part in (found.get("logs") or {}).items()}
+        return cls(**{**_known(cls, found), "tables": tables, "logs": logs})
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], clock: int) -> Cut:
         """The cut of a row of the table of cuts, its maps and structs as dicts. `clock` is its `commit_clock`."""
-        ids, states, left_out, tags = (row.get(name) or {} for name in LATER_COLUMNS)
+        ids, states, left_out, tags, logs = (row.get(name) or {} for name in LATER_COLUMNS)
         tables = {
             name: CutTable(**entry, id=ids.get(name, ""), state=states.get(name, ""), tag=tags.get(name, ""))
             for name, entry in row["tables"].items()
         }
-        return cls(row["cut"], row["log_id"], row["offset"], row["position"], clock, tables, left_out)
+        return cls(row["cut"], row["log_id"], row["offset"], row["position"], clock, tables, left_out, _parts(logs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +140,11 @@ EXPIRED_PROPERTY = "cdcflow.expired"
 """Of the table of cuts: the newest one that upkeep has let go of."""
 
 
+def own_part(cut: Cut | None, log_id: str) -> Cut | None:
+    """What a cut has of one log, for who asks about that alone; a cut that has nothing of it is given as it is."""
+    return None if cut is None else cut.part_of(log_id) or cut
+
+
 def cut_expired(warehouse: object, cut: int, expired: int) -> HistoryLost:
     """The error of a reader of a cut that upkeep has let go of."""
     return HistoryLost(
@@ -111,7 +162,11 @@ def newest_of_each(listed: Iterable[ListedCut]) -> list[ListedCut]:
     return list(found.values())
 
 
-def _known(of: type[Cut] | type[CutTable], found: Mapping[str, Any]) -> dict[str, Any]:
+def _parts(logs: Mapping[str, str]) -> dict[str, LogPart]:
+    return {log_id: LogPart.from_json(part) for log_id, part in logs.items()}
+
+
+def _known(of: type[Cut] | type[CutTable] | type[LogPart], found: Mapping[str, Any]) -> dict[str, Any]:
     """Without what a newer cdcflow says besides."""
     return {name: found[name] for name in (field.name for field in fields(of)) if name in found}
 

@@ -131,6 +131,7 @@ def _shown(cuts: Cuts, name: str, version: int | None) -> tuple[list[Cut], Cut |
         cut = cuts.numbered(listed.cut)
         if cut is None or name not in cut.tables:
             continue
+        cut = replace(cut.part_with(name), cut=cut.cut)  # offsets are those of the table's own log
         there = cut.tables[name].version
         if version is None:
             version = there

@@ -12,7 +12,7 @@ than the table, or another, is refused.
 Which engine does it is said table by table: `Engines` names the one that is asked first, and the one that takes what
 the first declines.
 
-    merge ──▶ _Run ──▶ TableMerge ──▶ TableRange      what a range does to a table's shape and rows
+    merge ──▶ Run ──▶ TableMerge ──▶ TableRange      what a range does to a table's shape and rows
                  └──▶ Positions                       where each table is, and from where it goes on
 """
 
@@ -143,7 +143,7 @@ def _merge(
     steps = [whole] if engines.first.reads_in_place else whole.steps(0 if before is None else before.cut)
     for number, step in enumerate(steps, 1):
         told = functools.partial(_tell_step, watch, number)
-        run = _Run(engines, step, place, on_edit, whole, newest, origin, before, told, policies)
+        run = Run(engines, step, place, on_edit, whole, newest, origin, before, told, policies)
         found = run.tables(_known(tables, step, whole, before))
         new = run.cut(found)
         if new is not None:
@@ -153,15 +153,15 @@ def _merge(
             before, published = new, True
         reports |= {r.name: both(reports.get(r.name), r) for r in found}
     if before is not None:
-        _show_views(engines.first, place, before)
+        show_views(engines.first, place, before)
     if before is not None and log.is_home:
-        _note(log, place, before)
+        note(log, place, before)
     last = whole.newest
     ordered = tuple(reports[name] for name in sorted(reports))
     return MergeReport(last.last_cut, last.last_offset, published, time.monotonic() - began, ordered)
 
 
-def _show_views(engine: Engine, warehouse: Warehouse, cut: Cut) -> None:
+def show_views(engine: Engine, warehouse: Warehouse, cut: Cut) -> None:
     """Put the newest cut's SQL there for people without cdcflow, if it is not. A run may have died before that."""
     text = views.spark_sql(cut, warehouse, engine.rules.name)
     try:
@@ -172,7 +172,7 @@ def _show_views(engine: Engine, warehouse: Warehouse, cut: Cut) -> None:
         _log.warning("views of the newest cut were not written", cut=cut.cut, reason=str(error).splitlines()[0])
 
 
-def _note(log: LogLayout, warehouse: Warehouse, cut: Cut) -> None:
+def note(log: LogLayout, warehouse: Warehouse, cut: Cut) -> None:
     """Tell the log's retention what this warehouse does not need any more. What is left out may go back further."""
     name = notes.warehouse_name(warehouse.folder if warehouse.is_local else str(warehouse))
     known = notes.read(log, "merge", name)
@@ -194,7 +194,7 @@ def _known(tables: Collection[str] | None, step: Range, whole: Range, before: Cu
     return [name for name in tables if name in known]
 
 
-class _Run:
+class Run:
     """One merge: the log's newest cut, and what was published before. `log` is what this step merges of `whole`."""
 
     def __init__(

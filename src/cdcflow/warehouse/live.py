@@ -38,7 +38,7 @@ from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.target import Target
 from cdcflow.model.table import Table, TableId
 from cdcflow.warehouse import histories
-from cdcflow.warehouse.cut import Cut, CutTable
+from cdcflow.warehouse.cut import Cut, CutTable, own_part
 from cdcflow.warehouse.foldings import folding
 from cdcflow.warehouse.paths import Warehouse, table_at, table_path
 from cdcflow.warehouse.port import HandOver, Snapshot, SqlSession
@@ -196,7 +196,7 @@ def _read(
     policies: Policies,
 ) -> Live[Rows]:
     # First the cut: whatever it has is in the log by then.
-    published = reader.cuts().newest()
+    published = own_part(reader.cuts().newest(), layout.log_file().log_id)
     behind = 0 if published is None else published.offset
     try:
         log = sealed(layout, behind, recent=True)

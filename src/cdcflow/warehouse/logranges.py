@@ -123,9 +123,7 @@ def table_named(layout: Layout, name: str) -> TableId:
     Raises:
         ConfigurationError: the log has no row of it.
     """
-    found = _tables(layout)
-    if name not in found:
-        found = sealed(layout).tables()
+    found = tables_with(layout, name)
     if name not in found:
         raise ConfigurationError(
             f"reading {layout.name}: its sealed part has no row of a table {name or '(none was named)'}",
@@ -133,6 +131,12 @@ def table_named(layout: Layout, name: str) -> TableId:
             runbook="table-not-found",
         )
     return found[name]
+
+
+def tables_with(layout: Layout, name: str) -> dict[str, TableId]:
+    """The tables of the log's sealed part by name, looked for as long as this one is not among them."""
+    found = _tables(layout)
+    return found if name in found else sealed(layout).tables()
 
 
 def files_between(layout: Layout, table: TableId, first: int, last: int) -> list[InputFile]:

@@ -67,10 +67,13 @@ class Positions:
         if before is None:
             return
         if before.log_id != self._log.log_id:
+            others = ", ".join(part.name for part in before.logs.values())
             raise ConfigurationError(
                 f"merging {self._log.layout.name} into {self._warehouse}: its tables come from another log "
                 f"({before.log_id}, this one is {self._log.log_id})",
-                remedy="merge into another warehouse",
+                remedy=f"merge the logs of that warehouse together: `cdcflow merge` with -c for each of {others}"
+                if others
+                else "merge into another warehouse",
                 runbook="other-log",
             )
         if before.cut > self._last_cut:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+
+from cdcflow.warehouse.cut import LogPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,23 @@ class MergeReport:
     published: bool
     seconds: float
     tables: tuple[TableReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SeveralReport:
+    """What a merge of several logs did. `cut`: the newest one (0: none was ever published); `published`: by this run.
+    `clocks`: by name the commit clock (µs since 1970 UTC) up to which each log is sealed (0: nothing is);
+    `held_back_by`: the log that has come least far of those that are waited for; `without`: those that are not.
+    `logs`: by name where each is in the newest cut."""
+
+    cut: int
+    published: bool
+    seconds: float
+    tables: tuple[TableReport, ...]
+    clocks: Mapping[str, int]
+    held_back_by: str
+    logs: Mapping[str, LogPart]
+    without: tuple[str, ...] = ()
 
 
 def both(before: TableReport | None, after: TableReport) -> TableReport:

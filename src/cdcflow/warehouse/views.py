@@ -27,7 +27,7 @@ def spark_sql(cut: Cut, warehouse: Warehouse, format_: str) -> str:
     session says which one it is in, by USE.
     """
     committed = datetime.fromtimestamp(cut.commit_clock / 1e6, UTC).isoformat(timespec="microseconds")
-    comments = [f"cut {cut.cut}: every table as of offset {cut.offset}, committed by {committed}"]
+    comments = [f"cut {cut.cut}: {_said(cut)}, committed by {committed}"]
     views: dict[str, str] = {}
     for name, table in sorted(cut.tables.items()):
         if why := _absent(table, format_, twice=_as_spark_does(name) in views):
@@ -37,6 +37,12 @@ def spark_sql(cut: Cut, warehouse: Warehouse, format_: str) -> str:
     comments += [f"{name} is not here: {why}" for name, why in sorted(cut.left_out.items())]
     statements = [*_settings(format_), *views.values()]
     return "\n".join([*(f"-- {_one_line(one)}" for one in comments), *(f"{one};" for one in statements), ""])
+
+
+def _said(cut: Cut) -> str:
+    if not cut.logs:
+        return f"every table as of offset {cut.offset}"
+    return f"tables of several logs, as of {', '.join(f'offset {p.offset} of {p.name}' for p in cut.logs.values())}"
 
 
 def _settings(format_: str) -> list[str]:

@@ -38,7 +38,16 @@ from cdcflow.wiring.planning import log_growth, planned
 from cdcflow.wiring.pushing import pushing
 from cdcflow.wiring.rebuilding import rebuilt
 from cdcflow.wiring.verifying import verified
-from cdcflow.wiring.warehouses import engines, merge_layout, policies, reading_engine, tier, upkeep_policy, warehouse
+from cdcflow.wiring.warehouses import (
+    engines,
+    logs_to_merge,
+    merge_layout,
+    policies,
+    reading_engine,
+    tier,
+    upkeep_policy,
+    warehouse,
+)
 
 __all__ = [
     "attached",
@@ -80,6 +89,7 @@ __all__ = [
     "pushing",
     "rebuilt",
     "engines",
+    "logs_to_merge",
     "merge_layout",
     "policies",
     "reading_engine",

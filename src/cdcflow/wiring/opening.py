@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,6 +20,7 @@ from cdcflow.wiring.logs import log_id, log_layout, log_reader, sealed_layout
 if TYPE_CHECKING:
     from cdcflow.query.consuming import States
     from cdcflow.query.log import ChangeLog
+    from cdcflow.query.several import Logs
 
 SETTINGS = (".yaml", ".yml")
 
@@ -42,6 +43,25 @@ def opened(log: Config | Path | str, files_max: int | None = None) -> ChangeLog:
             runbook="no-log",
         )
     return ChangeLog(reader, layout, local.current_rows, files_max, partial(_states, layout, place))
+
+
+def opened_logs(logs: Mapping[str, Config | Path | str], silent_after_s: float) -> Logs:
+    """Several logs by name, to be read as one.
+
+    Raises:
+        ConfigurationError: there is no log, or a name is none.
+    """
+    from cdcflow.query.several import Logs
+
+    ids: dict[str, Callable[[], str]] = {}
+    for name, log in logs.items():
+        _, layout, place = _parts(log)
+        ids[name] = place.log_id or partial(_id_of, layout)
+    return Logs({name: opened(log) for name, log in logs.items()}, ids, silent_after_s)
+
+
+def _id_of(layout: Layout) -> str:
+    return layout.log_file().log_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,4 +123,4 @@ def consumers_status(config: Config, durable_offset: object) -> dict[str, Any]:
     }
 
 
-__all__ = ["consumers_folder", "consumers_status", "opened"]
+__all__ = ["consumers_folder", "consumers_status", "opened", "opened_logs"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from cdcflow.warehouse.engines import Engines
     from cdcflow.warehouse.paths import Warehouse
     from cdcflow.warehouse.port import Engine
+    from cdcflow.warehouse.several import Merged
     from cdcflow.warehouse.upkeep import UpkeepPolicy
 
 
@@ -96,6 +98,41 @@ def upkeep_policy(config: Config, budget_s: float | None = None) -> UpkeepPolicy
     return UpkeepPolicy(
         config.merge.keep, chosen.every, chosen.budget if budget_s is None else budget_s, chosen.compact
     )
+
+
+def logs_to_merge(configs: Mapping[str, Config]) -> list[Merged]:
+    """The logs of these settings, by name, for a merge into one warehouse.
+
+    Raises:
+        ConfigurationError: they name different warehouses, or one is in Kafka, or there is no log.
+    """
+    from cdcflow.warehouse.several import Merged
+
+    attempted = f"merging {', '.join(configs)}"
+    found = []
+    for name, config in configs.items():
+        if isinstance(config.log, KafkaLog):
+            raise ConfigurationError(
+                f"{attempted}: log {name} is in Kafka, and only logs in files are merged together",
+                remedy="merge it into a warehouse of its own (merge.warehouse)",
+            )
+        layout = merge_layout(config.log, config.merge.spark.get("spark.master"))
+        if not layout.exists():
+            raise ConfigurationError(
+                f"{attempted}: there is no change log at {layout.name}",
+                remedy="start `cdcflow run` with its settings first, or correct `log` in them",
+                runbook="no-log",
+            )
+        found.append(Merged(name, layout, policies(config)))
+    places = {name: (warehouse(config), config.merge.format, config.merge.engine) for name, config in configs.items()}
+    first = next(iter(places))
+    if others := [name for name, place in places.items() if place != places[first]]:
+        raise ConfigurationError(
+            f"{attempted}: {', '.join(others)} and {first} have different settings of merge.warehouse, merge.format or"
+            " merge.engine",
+            remedy="make these three the same in all of the files",
+        )
+    return found
 
 
 def merge_layout(log: FileLog, master: str | None) -> Layout:

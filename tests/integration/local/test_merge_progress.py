@@ -55,7 +55,7 @@ def test_a_merge_tells_the_log_what_it_does_not_need_any_more(hand_log: HandLog)
     layout, name = Layout(hand_log.root), notes.warehouse_name(folder / "warehouse")
     assert notes.read(layout, "merge", name) == notes.Note("merge", name, 2)
     cut = Cut(9, hand_log.log_id, 4, "", 0, {}, {"public.items": "why"})
-    job._note(layout, Warehouse.of(folder / "warehouse"), cut)
+    job.note(layout, Warehouse.of(folder / "warehouse"), cut)
     assert notes.read(layout, "merge", name) == notes.Note("merge", name, 2, ("public.items",))
 
 

@@ -272,7 +272,7 @@ def test_upkeep_beside_a_merge_is_left_out(
 ) -> None:
     """A merge never fails by it: while one works upkeep passes, and while a step of upkeep works a merge waits."""
     seen: list[UpkeepReport] = []
-    right = job._Run.pin
+    right = job.Run.pin
 
     def meanwhile(run: Any, cut: Any) -> None:
         seen.append(looked_after(warehouse, format_name))
@@ -280,7 +280,7 @@ def test_upkeep_beside_a_merge_is_left_out(
 
     history.segment([(ORDERS, "u", {"id": 0, "v": 5})])
     with monkeypatch.context() as patch:
-        patch.setattr(job._Run, "pin", meanwhile)
+        patch.setattr(job.Run, "pin", meanwhile)
         assert merge(history.root, warehouse).published
     (report,) = seen
     assert "a merge or another upkeep works there" in report.skipped

@@ -407,8 +407,9 @@ def rows(*offsets: int) -> Record:
     return Rows(Shape(ORDERS, 1), np.array(offsets, np.int64), stored)
 
 
-def cut(offset: int = 13, transaction: int = 7, number: int = 4) -> Record:
-    return CutMark(replace(BASE, next_offset=Offset(offset), next_transaction=transaction, cut=number), 0)
+def cut(offset: int = 13, transaction: int = 7, number: int = 4, clock: int = 9) -> Record:
+    moved = replace(BASE, next_offset=Offset(offset), next_transaction=transaction, cut=number, commit_clock=clock)
+    return CutMark(moved, 0)
 
 
 def seen_in(*records: Record, log_id: str = "mine", deep: bool = False, **seen: Any) -> Seen:
@@ -430,6 +431,13 @@ def test_a_whole_journal_is_counted_and_leaves_what_comes_next() -> None:
     assert (found.next_offset, found.next_transaction, found.cut) == (13, 7, 4)
 
 
+def test_a_clock_that_a_heartbeat_moved_is_whole() -> None:
+    """An idle source tells its time: cuts without rows carry it, and what comes later is later than that."""
+    late = run(number=7, first=13, clock=(31, 32)), rows(13, 14, 15), cut(16, 9, 7, clock=40)
+    found = seen_in(run(), rows(10, 11, 12), cut(), cut(number=5, clock=20), cut(number=6, clock=30), *late)
+    assert (texts(found), found.clock) == ([], 40)
+
+
 @pytest.mark.parametrize(
     ("records", "words"),
     [
@@ -440,6 +448,8 @@ def test_a_whole_journal_is_counted_and_leaves_what_comes_next() -> None:
         ([run(), rows(10, 11, 12), cut(14)], "cut 4 is at offset 14"),
         ([run(), rows(10, 11, 12), cut(number=3)], "cut 3 comes after cut 3"),
         ([run(clock=(9, 9)), rows(10, 11, 12), cut()], "the commit clock does not increase"),
+        ([run(), rows(10, 11, 12), cut(clock=8)], "the commit clock goes back at a cut"),
+        ([cut(10, 5, clock=8), run(), rows(10, 11, 12), cut(number=5)], "the commit clock does not increase"),
     ],
 )
 def test_what_cannot_follow_in_a_journal_is_told(records: list[Record], words: str) -> None:

@@ -45,6 +45,24 @@ def test_mark_at_a_byte_that_the_log_is_past_already_is_due_at_once() -> None:
     assert not progress.due
 
 
+def test_a_time_is_told_once_the_log_is_where_it_ended_then_and_never_before() -> None:
+    """G34: told before, a commit that lies between would come after a time later than its own."""
+    progress = stream()
+    for commit_ts, pos in ((5, 300), (7, 300), (9, 302)):
+        progress.expect_time(commit_ts, coordinate(FILE, pos))
+    assert advanced(progress, 299) == [Advanced(at(299))]
+    assert not progress.due
+    assert advanced(progress, 301) == [Advanced(at(301), 7), Advanced(at(301))]
+    progress.expect_time(8, coordinate(FILE, 301))
+    assert progress.due
+    assert progress.seen() == [Advanced(at(301), 8)], "an idle server's log ends where it ended"
+    assert progress.seen() == []
+    assert [*progress.advanced(302, "0-1-5", "", known=True, commit_ts=10)] == [
+        Advanced(at(302), 9),
+        Advanced(at(302), 10),
+    ], "the transaction that ends there has a time of its own"
+
+
 def test_a_stream_begins_where_the_held_transactions_do_and_leaves_out_what_was_delivered() -> None:
     """M45: an XA transaction that is not decided lies before it."""
     begun = BinlogPosition.parse(f"{FILE}:100;0-1-5;xa=binlog.000001:50;0-1-3")

@@ -92,7 +92,7 @@ class MemoryStream:
         match record:
             case Mark(at, slot, token):
                 is_ours = slot == self._slot and token is not None
-                return [MarkSeen(token, position_of(at), at)] if is_ours and token else [Advanced(position_of(at))]
+                return [MarkSeen(token, position_of(at), at)] if is_ours and token else [Advanced(position_of(at), at)]
             case Commit():
                 return self._committed(record)
             case Statement(at, xid, emptied, filled):
@@ -106,9 +106,8 @@ class MemoryStream:
         if len(ours) > self._spool_rows:
             return self._spooled(record, ours)
         kept = [c for c in ours if c.part not in record.aborted]
-        return (
-            [Committed(run_of(record.xid, record.position, kept))] if kept else [Advanced(position_of(record.position))]
-        )
+        at = record.position
+        return [Committed(run_of(record.xid, at, kept))] if kept else [Advanced(position_of(at), at)]
 
     def _spooled(self, record: Commit, ours: list[Change]) -> list[StreamEvent]:
         rows = SpooledRows(aborted=set(record.aborted))
@@ -116,7 +115,7 @@ class MemoryStream:
             piece = ours[first : first + self._spool_rows]
             rows.write(self._open_spool, batches_of(piece), np.array([c.part for c in piece], np.uint64))
         whole = rows.committed(record.xid, position_of(record.position), record.position)
-        return [Committed(whole)] if whole is not None else [Advanced(position_of(record.position))]
+        return [Committed(whole)] if whole is not None else [Advanced(position_of(record.position), record.position)]
 
     # ── waking ──────────────────────────────────────────────────────────────────────────────────────────────
 

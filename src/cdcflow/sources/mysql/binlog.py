@@ -258,12 +258,13 @@ class BinlogDecoder:
             covered = int(full[-1])
         if covered >= 0:
             self.progress.delivered(text[covered], int(coordinates[covered]), int(groups.openers.commit_ts[covered]))
-        return out + self._trailing(events, spelled[len(groups) - 1])
+        return out + self._trailing(events, spelled[len(groups) - 1], int(groups.openers.commit_ts[-1]))
 
-    def _trailing(self, events: Events, gtids: str) -> list[StreamEvent]:
-        """How far events reach that end outside of a transaction."""
+    def _trailing(self, events: Events, gtids: str, commit_ts: int = 0) -> list[StreamEvent]:
+        """How far events reach that end outside of a transaction; the last one before was committed at `commit_ts`."""
         known = int(events.type[-1]) in _IS_HEARTBEAT or bool(np.isin(events.type, _ENDS).any())
-        return self.progress.advanced(int(events.reach[-1]), gtids, self._held_text(), known=known)
+        reach = int(events.reach[-1])
+        return self.progress.advanced(reach, gtids, self._held_text(), known=known, commit_ts=commit_ts)
 
     def _marks(
         self, events: Events, groups: Groups, coordinates: Int64s, tokens: list[tuple[int, str]]
@@ -351,7 +352,7 @@ class BinlogDecoder:
         out += [MarkSeen(Token(token), position, commit_ts) for token in tokens]
         if out:
             self.progress.delivered(position, coordinate, commit_ts)
-        return out + self.progress.advanced(pos, gtids, self._held_text(), known=True)
+        return out + self.progress.advanced(pos, gtids, self._held_text(), known=True, commit_ts=commit_ts)
 
     def _decided(self, end: XaEnd, *, delivered: bool) -> Held | None:
         """The held transaction that XA COMMIT or XA ROLLBACK is about; None when nothing comes of it.

@@ -2,7 +2,8 @@
 
 A written mark comes back as a row event. In read-only mode the mark is the log's end at the moment it is asked for:
 everything that is visible by then lies before it, because a commit is logged before it can be seen. The stream answers
-with the mark when it has passed that position.
+with the mark when it has passed that position. A heartbeat is the server's time then: its clock is asked first and the
+log's end after it, so that all that the log had by that time lies before the end.
 """
 
 # ruff: noqa: S608 - names go through `quoted`, values through `literal`
@@ -29,13 +30,15 @@ from cdcflow.sources.mysql.sql import literal, quoted
 OUR_DATABASE = "cdcflow"
 """The database that is made for the table of marks unless the settings name another."""
 _UNKNOWN_DATABASE = 1049
+_NOW = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 _MAY_NOT_WRITE = DENIED | {1227}
 
 
 class Expecting(Protocol):
-    """A stream that answers with marks at positions (`stream.BinlogStream`)."""
+    """A stream that answers with marks and times at positions (`stream.BinlogStream`)."""
 
     def expect(self, token: Token, coordinate: int) -> None: ...
+    def expect_time(self, commit_ts: int, coordinate: int) -> None: ...
 
 
 class Expectations:
@@ -52,6 +55,12 @@ class Expectations:
                 self._early.append((token, coordinate))
             else:
                 self._stream.expect(token, coordinate)
+
+    def expect_time(self, commit_ts: int, coordinate: int) -> None:
+        """Of a time nobody waits for: without a stream there is nothing to say it to."""
+        with self._lock:
+            if self._stream is not None:
+                self._stream.expect_time(commit_ts, coordinate)
 
     def attach(self, stream: Expecting) -> None:
         """The stream that answers from now on. Marks of an earlier stream are nobody's any more."""
@@ -210,7 +219,10 @@ class ReadOnlyMarks:
         self._expectations.expect(token, binlog_status.end(connection, self._flavor).coordinate)
 
     def beat(self, connection: Connection) -> None:
-        """Nothing: the server's own heartbeats tell how far its log is."""
+        """Have the stream say what time it is, once it has come to where the log ends now."""
+        # In this order. A time asked for behind the end would be later than commits that lie between the two.
+        ((commit_ts,),) = query(connection, _NOW)
+        self._expectations.expect_time(int(commit_ts), binlog_status.end(connection, self._flavor).coordinate)
 
     def ensure(self, connection: Connection) -> None:
         """Nothing is needed."""

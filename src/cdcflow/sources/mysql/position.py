@@ -91,8 +91,8 @@ def byte_of(coordinate: int) -> int:
 
 
 class StreamProgress:
-    """How far a stream is, as coordinates and as positions between transactions, and the marks that it has to answer.
-    Any thread may call `expect`, one thread everything else.
+    """How far a stream is, as coordinates and as positions between transactions, and the marks and times that it has to
+    answer. Any thread may call `expect` and `expect_time`, one thread everything else.
 
     `skip_until`: everything up to this coordinate was delivered before this connection (-1 when coordinates of another
     server are meant, and only GTIDs say what was).
@@ -108,6 +108,8 @@ class StreamProgress:
         self._passed = self._covered = self.skip_until
         self._asked: SimpleQueue[tuple[Token, int]] = SimpleQueue()
         self._expected: list[tuple[Token, int]] = []
+        self._asked_times: SimpleQueue[tuple[int, int]] = SimpleQueue()
+        self._times: list[tuple[int, int]] = []
         self.at(position.start.file)
 
     def at(self, file: str) -> None:
@@ -121,15 +123,22 @@ class StreamProgress:
     def expect(self, token: Token, coordinate: int) -> None:
         self._asked.put((token, coordinate))
 
+    def expect_time(self, commit_ts: int, coordinate: int) -> None:
+        """Say that the server had this time (µs since 1970) once everything up to this coordinate was delivered."""
+        self._asked_times.put((commit_ts, coordinate))
+
     @property
     def due(self) -> bool:
-        """A mark is expected that was passed already."""
+        """A mark or a time is expected that was passed already."""
         self._take_asked()
-        return any(coordinate <= self._passed for _, coordinate in self._expected)
+        return any(coordinate <= self._passed for _, coordinate in (*self._expected, *self._times))
 
     def seen(self) -> list[StreamEvent]:
-        """The expected marks that were passed already."""
-        return [MarkSeen(token, self.last, self.commit_ts) for token, _ in self.taken(self._passed)]
+        """The expected marks that were passed already, and the newest of such times."""
+        marks = [MarkSeen(token, self.last, self.commit_ts) for token, _ in self.taken(self._passed)]
+        passed = [commit_ts for commit_ts, coordinate in self._times if coordinate <= self._passed]
+        self._times = [e for e in self._times if e[1] > self._passed]
+        return [*marks, Advanced(self.last, max(passed))] if passed else [*marks]
 
     def taken(self, upto: int) -> list[tuple[Token, int]]:
         """The marks expected up to a coordinate, which the caller answers."""
@@ -141,6 +150,8 @@ class StreamProgress:
     def _take_asked(self) -> None:
         while not self._asked.empty():
             self._expected.append(self._asked.get())
+        while not self._asked_times.empty():
+            self._times.append(self._asked_times.get())
 
     def delivered(self, position: Position, coordinate: int, commit_ts: int) -> None:
         """Everything up to this position is in the events that are being returned."""
@@ -148,10 +159,11 @@ class StreamProgress:
         self._silent = False
         self._passed = self._covered = coordinate
 
-    def advanced(self, pos: int, gtids: str, held: str, *, known: bool) -> list[StreamEvent]:
+    def advanced(self, pos: int, gtids: str, held: str, *, known: bool, commit_ts: int = 0) -> list[StreamEvent]:
         """Nothing of ours comes up to byte `pos` of the file: the marks expected there, and how far we are.
 
-        `known`: the server gave this position as its end, or it is one behind a transaction.
+        `known`: the server gave this position as its end, or it is one behind a transaction. `commit_ts`: when the last
+        transaction before it was committed; 0: not known.
         """
         self.pos = pos
         self._silent = self._silent and not known
@@ -163,4 +175,4 @@ class StreamProgress:
             return self.seen()
         self._covered = reached
         self.last = self.text(pos, gtids, held)
-        return [*self.seen(), Advanced(self.last)]
+        return [*self.seen(), Advanced(self.last, commit_ts)]

@@ -102,6 +102,11 @@ class BinlogStream:
         May be called by any thread."""
         self._decoder.progress.expect(token, coordinate)
 
+    def expect_time(self, commit_ts: int, coordinate: int) -> None:
+        """Say that the server had this time once everything up to this coordinate was delivered. May be called by any
+        thread."""
+        self._decoder.progress.expect_time(commit_ts, coordinate)
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True

@@ -313,7 +313,7 @@ class PgoutputDecoder:
             covered = int(ends[full[-1]])
         reached = max([*rows.beats, int(ends[-1]) if len(ends) else 0])
         if reached > covered:
-            events.append(Advanced(position_of(reached)))
+            events.append(Advanced(position_of(reached), int(clocks[-1]) if len(ends) else 0))
         return events
 
     def _origins(self, rows: _Contents, begins: Int64s, full: Int64s) -> pa.Array | None:
@@ -581,7 +581,7 @@ class PgoutputDecoder:
         seen = [MarkSeen(Token(name_of(m.content)), position, clock) for m in marks]
         found = transaction.committed(transaction.xid, position, clock, transaction.origin)
         if found is None:
-            return [*seen] or [Advanced(position)]
+            return [*seen] or [Advanced(position, clock)]
         return [Committed(found), *seen]
 
 

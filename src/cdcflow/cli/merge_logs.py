@@ -1,0 +1,119 @@
+"""`cdcflow merge` with several settings files: their logs into one warehouse, and one cut for all of their tables."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from cdcflow.cli import failure, output, signals
+from cdcflow.cli.merge import plain, say_progress, tell_tables
+from cdcflow.config import Config, load, seconds
+from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.service import last_words
+
+if TYPE_CHECKING:
+    from cdcflow.warehouse.reports import SeveralReport
+
+
+def merge_logs(configs: Sequence[Path], without: Sequence[str], every: str | None, *, once: bool, json: bool) -> None:
+    """Merge once, or as often as was asked for or as the first settings say."""
+    settings = _named(configs)
+    first = next(iter(settings.values()))
+    pause_s = None if once else (seconds(every) if every is not None else first.merge.every)
+    merged = _merging(settings, without)
+    if pause_s is not None:
+        signals.again_and_again(lambda: _merge_and_tell(merged, json), pause_s)
+        return
+    report = merged()
+    tell(report, json=json)
+    if any(table.left_out is not None for table in report.tables):
+        raise typer.Exit(failure.FINDINGS)
+
+
+def _named(configs: Sequence[Path]) -> dict[str, Config]:
+    """The settings, by the names of their files."""
+    found: dict[str, Config] = {}
+    for path in configs:
+        if path.stem in found:
+            raise ConfigurationError(
+                f"merging several logs: two settings files are called {path.stem}",
+                remedy="give the files different names: a log is called as its settings file is",
+            )
+        found[path.stem] = load(path)
+    return found
+
+
+def _merging(settings: dict[str, Config], without: Sequence[str]) -> Callable[[], SeveralReport]:
+    """A function that merges once, leaves word of it in each log's folder, and does what upkeep is due."""
+    from cdcflow import wiring
+    from cdcflow.cli.events import leave_interrupts_out, send_structlog_to
+    from cdcflow.warehouse import several
+    from cdcflow.warehouse.upkeep import upkeep_when_due
+
+    first = next(iter(settings.values()))
+    wiring.logs_to_merge(settings)  # before Spark is started
+    send_structlog_to(sys.stderr)  # stdout is for the report
+    leave_interrupts_out()
+    engines, policy = wiring.engines(first), wiring.upkeep_policy(first)
+
+    def merge() -> SeveralReport:
+        logs, place = wiring.logs_to_merge(settings), wiring.warehouse(first)
+        try:
+            report = several.merge_logs(engines, logs, place, without=without, watch=say_progress)
+        except Exception as error:
+            for config in settings.values():
+                last_words.write_merge_failure(config.log.folder, error)
+            raise
+        _leave_word(settings, report)
+        if report.cut:
+            upkeep_when_due(engines, policy)
+        return report
+
+    return merge
+
+
+def _leave_word(settings: dict[str, Config], report: SeveralReport) -> None:
+    """In each log's folder, where a daemon finds it for its metrics."""
+    for name, part in report.logs.items():
+        if name not in settings:
+            continue  # it was called otherwise when this cut was published
+        tables = [table for table in report.tables if table.name in part.tables]
+        last_words.write_merge(
+            settings[name].log.folder,
+            cut=report.cut,
+            offset=part.offset,
+            seconds=report.seconds,
+            rows=sum(table.changes for table in tables),
+            left_out=sum(table.left_out is not None for table in tables),
+        )
+
+
+def _merge_and_tell(merged: Callable[[], SeveralReport], json: bool) -> None:
+    """Once of many times."""
+    try:
+        tell(merged(), json=json)
+    except SinkUnavailable as error:
+        typer.echo(f"merge put off: {str(error).splitlines()[0]}", err=True)
+
+
+def tell(report: SeveralReport, *, json: bool = False) -> None:
+    """What a merge did, in words, and which log holds the cut."""
+    from cdcflow.warehouse.several import held_text
+
+    if json:
+        output.print_json(plain(report))
+        return
+    tell_tables(report.tables)
+    if held := held_text(report):
+        typer.echo(held, err=True)
+    for name in report.without:
+        typer.echo(f"log {name} was not waited for; its tables stay as they were", err=True)
+    said = "published" if report.published else "was published before"
+    typer.echo(f"cut {report.cut} {said}, {report.seconds:.1f} s" if report.cut else "no cut was published yet")
+
+
+__all__ = ["merge_logs", "tell"]

@@ -1,0 +1,67 @@
+"""Where a reader of several logs is: an offset in each of them, as a text for those who keep it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cdcflow.errors import ConfigurationError
+
+_VERSION = 1
+ANEW = "begin anew: take every table as of one time (`current`), and go on behind it (`cursor`)"
+"""The remedy where a cursor cannot be read on from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Everything up to here was handed out: of each log, by name, its id and the last offset."""
+
+    logs: Mapping[str, tuple[str, int]]
+
+    def __str__(self) -> str:
+        fields = [_VERSION, {name: list(one) for name, one in self.logs.items()}]
+        return base64.urlsafe_b64encode(json.dumps(fields, separators=(",", ":")).encode()).decode().rstrip("=")
+
+    def moved(self, log: str, offset: int) -> Places:
+        return Places({**self.logs, log: (self.logs[log][0], offset)})
+
+    def offset(self, log: str) -> int:
+        return self.logs[log][1]
+
+    @classmethod
+    def of(cls, text: str, ids: Mapping[str, str]) -> Places:
+        """The places that a text names, in the logs with these ids, by name.
+
+        Raises:
+            ConfigurationError: the text is no cursor, or one of other logs.
+        """
+        attempted = f"reading {', '.join(sorted(ids))} from a cursor on"
+        try:
+            version, logs = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True))
+            if version != _VERSION:
+                raise ValueError
+            found = {name: (str(log_id), int(offset)) for name, (log_id, offset) in logs.items()}
+        except (ValueError, TypeError, AttributeError, binascii.Error):
+            raise ConfigurationError(
+                "reading several logs from a cursor on: the text is none, or a part of one",
+                remedy="give the whole text that came with a batch, or none: then the reader begins with the oldest"
+                " change",
+            ) from None
+        if found.keys() != ids.keys():
+            raise ConfigurationError(
+                f"{attempted}: the cursor is of logs {', '.join(sorted(found))}",
+                remedy=f"open the logs that the cursor names, by the same names; for others {ANEW}",
+            )
+        for name, (log_id, _) in found.items():
+            if log_id != ids[name]:
+                raise ConfigurationError(
+                    f"{attempted}: log {name} is another one than the cursor's",
+                    remedy=f"open the log that was read before as {name}, or {ANEW}",
+                )
+        return cls(found)
+
+
+__all__ = ["Places"]

@@ -1,0 +1,304 @@
+"""Several change logs as one: their changes in one order, their tables as of one time.
+
+    shop ──▶ transactions ──┐ by (commit clock, name)   ┌─ runs of one log ──▶ rows, in windows ──▶ batches
+    crm  ──▶ transactions ──┴─▶ changelog.commit_order ─┘
+
+Only up to the smallest commit clock that every log has reached (`common`): that part of the order is final, and why is
+in `changelog.commit_order`. Rows stay in columns; they are cut where the order goes over to another log.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import pyarrow as pa
+
+from cdcflow.changelog.moments import clock_of, time_text
+from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.model.table import Table, TableId
+from cdcflow.query import following
+from cdcflow.query.common import SILENT_AFTER_S, Common, Reached, now_us
+from cdcflow.query.lanes import Lane, Wanted, merged
+from cdcflow.query.log import ChangeLog
+from cdcflow.query.places import ANEW, Places
+
+Time = str | datetime | int | None
+"""A commit time (a text or `datetime`; without a zone UTC), or a commit clock (µs since 1970); None: the common one."""
+
+Wait = Callable[[float], bool]
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Changes of one table of one log that follow each other in the common order.
+
+    `rows`: as the log has them (docs/changelog-format.md), with the commit clock of each row's transaction as
+    `_commit_clock`. `ends_transaction`: nothing more of the last row's transaction follows.
+    """
+
+    log: str
+    table: TableId
+    shape: Table
+    rows: pa.Table
+    places: Places
+    ends_transaction: bool
+
+    @property
+    def cursor(self) -> str:
+        """The place behind it, as a text. Whoever stores it together with what became of the rows goes on exactly
+        there."""
+        return str(self.places)
+
+    @property
+    def name(self) -> str:
+        """The table by the name that no other log's has: `shop:public.orders`."""
+        return f"{self.log}:{self.table}"
+
+
+class Logs:
+    """Change logs by name, opened to be read as one. One thread at a time.
+
+    `ids`: gives each log's id; `silent_after_s`: see `common.SILENT_AFTER_S`.
+    """
+
+    def __init__(
+        self,
+        logs: Mapping[str, ChangeLog],
+        ids: Mapping[str, Callable[[], str]],
+        silent_after_s: float = SILENT_AFTER_S,
+    ) -> None:
+        wrong = [name for name in logs if _NAME.fullmatch(name) is None]
+        if wrong or not logs:
+            raise ConfigurationError(
+                f"opening several logs: {', '.join(map(repr, wrong)) or 'none is named'}",
+                remedy="give each log a name of letters, digits, - and _: {'shop': 'shop-log', 'crm': 'crm-log'}",
+            )
+        self.logs = dict(sorted(logs.items()))
+        self._ids = ids
+        self._silent_after = int(silent_after_s * 1e6)
+
+    def __getitem__(self, name: str) -> ChangeLog:
+        return self.logs[name]
+
+    # ── how far they are ────────────────────────────────────────────────────────────────────────────────────────
+
+    def common(self) -> Common:
+        """How far the logs have come together, and which one holds the others back."""
+        found = {}
+        for name, log in self.logs.items():
+            now = log.now()
+            found[name] = Reached(name, now.commit_clock or 0, now.offset)
+        return Common(found, now_us(), self._silent_after)
+
+    def cursor(self, as_of: Time = None) -> str:
+        """The place behind everything that was committed up to a time: `changes(cursor)` goes on behind
+        `current(…, as_of)`.
+
+        Raises: as `current`.
+        """
+        common = self.common()
+        clock = self._clock(as_of, common)
+        return str(Places({name: (self._ids[name](), self._offset(name, clock)) for name in self.logs}))
+
+    # ── tables ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def tables(self) -> dict[str, Table]:
+        """Every table of every log by name, in its newest shape: `schema.table`, and with the name of its log in front
+        (`shop:public.orders`) where several logs have one of that name."""
+        listed = [(name, table, shape) for name, log in self.logs.items() for table, shape in log.tables().items()]
+        names = [table for _, table, _ in listed]
+        return {t if names.count(t) == 1 else f"{log}:{t}": shape for log, t, shape in listed}
+
+    def current(self, table: str, as_of: Time = None) -> pa.Table:
+        """A whole table as it was when its source had come to a time that is the same for all logs: its columns of
+        then, and `_offset`, each row's last change.
+
+        Raises:
+            ConfigurationError: there is no such table, or several logs have it; a log has not come to that time; not
+                all of the table's rows were there yet.
+            HistoryLost: the history of then has expired; the message names the log.
+        """
+        found = self._named(table)
+        if len(found) > 1:
+            listed = ", ".join(f"{log}:{named}" for log, named in found)
+            raise ConfigurationError(
+                f"reading table {table}: {len(found)} logs have one of that name",
+                remedy=f"name one of them: {listed}",
+                runbook="table-not-found",
+            )
+        ((log, named),) = found
+        clock = self._clock(as_of, self.common())
+        offset = self._offset(log, clock)
+        if not offset:
+            raise ConfigurationError(
+                f"reading {log}:{named} as of {time_text(clock)}: the log begins later",
+                remedy="name a later time",
+                runbook="log-range",
+            )
+        with _Naming(log):
+            return self.logs[log].current(named, offset)
+
+    # ── changes ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def changes(
+        self,
+        cursor: str | None = None,
+        *,
+        tables: Sequence[str] | None = None,
+        ops: str | None = None,
+        to: Time = None,
+        batch_rows: int = 10_000,
+    ) -> Iterator[Batch]:
+        """The changes of all logs in one order, behind a cursor (None: from the oldest that is left) and up to a time
+        (None: the common one): whole transactions by commit clock, equal ones by the name of their log.
+
+        `tables`: only these (`schema.table` of every log that has it, `log:schema.table` of one); `ops`: some of
+        "crudt". A batch has at most `batch_rows` rows; what is larger comes in several.
+
+        Raises:
+            ConfigurationError: the cursor is of other logs, there is no such table, or a log has not come to that time.
+            HistoryLost: what comes next has expired; the message names the log.
+        """
+        common = self.common()
+        clock = self._clock(to, common)
+        yield from self._merged(self._places(cursor), common, clock, tables, ops, batch_rows)
+
+    def follow(
+        self,
+        cursor: str | None = None,
+        *,
+        tables: Sequence[str] | None = None,
+        ops: str | None = None,
+        batch_rows: int = 10_000,
+        wait: Wait | None = None,
+        on_silent: Callable[[Common], None] | None = None,
+    ) -> Iterator[Batch]:
+        """`changes`, and what comes behind them as soon as every log has come there.
+
+        `wait(seconds)` is called between two looks, and ends it when it says True; without it this does not end.
+        `on_silent` is called when a log falls silent, once until another one does or it speaks again.
+        """
+        waited = wait or _sleep
+        seen: object = None
+        told: frozenset[str] = frozenset()
+        places = self._places(cursor)
+        while True:
+            now = [following.written(log.layout) for log in self.logs.values()]
+            common = self.common()
+            if None in now or now != seen:
+                seen = now
+                places = yield from self._merged(places, common, common.commit_clock, tables, ops, batch_rows)
+            silent = frozenset(one.log for one in common.silent)
+            if silent - told and on_silent is not None:
+                on_silent(common)
+            told = silent
+            if waited(following.ASK_EVERY_S if None in now else following.LOOK_EVERY_S):
+                return
+
+    def _merged(
+        self, places: Places, common: Common, clock: int, tables: Sequence[str] | None, ops: str | None, rows_max: int
+    ) -> Generator[Batch, None, Places]:
+        """The changes from some places on up to a clock; and the places behind all that is up to it, also of tables
+        that are not wanted."""
+        lanes = [
+            Lane(name, log.reader, places.offset(name), common.logs[name].offset, clock)
+            for name, log in self.logs.items()
+        ]
+        for lane, piece in merged(lanes, Wanted(self._wanted(tables), ops, rows_max)):
+            places = places.moved(lane.name, piece.last)
+            yield Batch(lane.name, piece.shape.id, piece.shape, piece.rows, places, piece.ends_transaction)
+        for lane in lanes:
+            places = places.moved(lane.name, lane.at)
+        return places
+
+    # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _clock(self, time: Time, common: Common) -> int:
+        if time is None:
+            return common.commit_clock
+        try:
+            clock = time if isinstance(time, int) else clock_of(time)
+        except ValueError:
+            raise ConfigurationError(
+                f"reading several logs as of {time}: that is no time", remedy="write it as 2026-11-25T10:00:00Z"
+            ) from None
+        late = [one for one in common.logs.values() if one.commit_clock < clock]
+        if late:
+            known = ", ".join(f"log {one.log} has come to {one.text}" for one in late)
+            raise ConfigurationError(
+                f"reading several logs as of {time_text(clock)}: {known}, and more may come from before that time",
+                remedy="name an earlier time, or none: then it is the time that all of them have reached",
+                runbook="log-range",
+            )
+        return clock
+
+    def _offset(self, name: str, clock: int) -> int:
+        with _Naming(name):
+            return self.logs[name].offset_at(clock)
+
+    def _places(self, cursor: str | None) -> Places:
+        ids = {name: self._ids[name]() for name in self.logs}
+        firsts = {name: log.first_offset() for name, log in self.logs.items()}
+        if cursor is None:
+            return Places({name: (ids[name], firsts[name] - 1) for name in ids})
+        places = Places.of(cursor, ids)
+        for name, first in firsts.items():
+            if places.offset(name) < first - 1:
+                raise HistoryLost(
+                    f"reading log {name} behind offset {places.offset(name)}: that has expired; the first offset left"
+                    f" is {first}",
+                    remedy=ANEW,
+                    runbook="log-expired",
+                )
+        return places
+
+    def _named(self, table: str) -> list[tuple[str, str]]:
+        """The logs that have a table, and its name in each."""
+        log, colon, rest = table.partition(":")
+        known = {name: {str(t) for t in one.rows.shapes()} for name, one in self.logs.items()}
+        if colon and rest in known.get(log, {}):
+            return [(log, rest)]
+        found = [(name, table) for name, listed in known.items() if table in listed]
+        if not found:
+            raise ConfigurationError(
+                f"reading several logs: none of {', '.join(known)} has a table {table}",
+                remedy=f"name one of: {', '.join(self.tables()) or '(they have no rows yet)'}",
+                runbook="table-not-found",
+            )
+        return found
+
+    def _wanted(self, tables: Sequence[str] | None) -> Mapping[str, frozenset[TableId]] | None:
+        if tables is None:
+            return None
+        found: dict[str, set[TableId]] = {name: set() for name in self.logs}
+        for table in tables:
+            for log, named in self._named(table):
+                found[log].add(self.logs[log].known.named(named))
+        return {name: frozenset(listed) for name, listed in found.items()}
+
+
+class _Naming:
+    """Says of which log it is that history has expired."""
+
+    def __init__(self, log: str) -> None:
+        self._log = log
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, HistoryLost):
+            text = str(error).splitlines()[0]
+            raise HistoryLost(f"log {self._log}: {text}", remedy=error.remedy, runbook=error.runbook) from None
+
+
+def _sleep(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
+__all__ = ["Batch", "Logs"]

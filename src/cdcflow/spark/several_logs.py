@@ -1,0 +1,116 @@
+"""A table's changes in several logs as one plan, bounded by the commit clock that all of them have reached.
+
+    shop   log_plan ─▶ rows up to its last transaction at or before T ─▶ join transactions on _txn ─┐
+    crm    log_plan ─▶ …                                                                            ┴─ UNION BY NAME
+
+`ORDER BY _commit_clock, _log, _offset` is the one order (`cdcflow.changelog.commit_order` says why it is final up to
+T).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import reduce
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cdcflow.changelog.commit_order import COMMIT_CLOCK, LOG
+from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.moments import offset_before
+from cdcflow.errors import ConfigurationError
+from cdcflow.merge.types import name_sql, text_sql
+from cdcflow.model.table import TRANSACTION, Table, TableId
+from cdcflow.ports import Tier
+from cdcflow.spark.connect import refuse_connect
+from cdcflow.spark.engine import located
+from cdcflow.spark.log_options import again
+from cdcflow.spark.log_plan import read_log
+from cdcflow.spark.sql import literal_path
+from cdcflow.warehouse.common import common_clock
+from cdcflow.warehouse.logranges import tables_with
+from cdcflow.warehouse.segments import InputFile, sealed
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_NUMBER = "__cdcflow_number"
+_HEADERS = "number bigint, commit_clock timestamp"
+_NO_OFFSET = 1 << 62
+
+
+def read_logs(
+    spark: SparkSession,
+    logs: Mapping[str, Layout | Tier | Path | str],
+    table: str,
+    *,
+    to: str | datetime | int | None = None,
+    start: Mapping[str, int] | None = None,
+) -> DataFrame:
+    """A table's changes in the sealed parts of several logs, lazily, with the columns of `read_log` and two in front:
+    `_log`, the name of the row's log, and `_commit_clock`, that of its transaction.
+
+    `logs`: each as for `read_log`, by name. `table`: a `schema.table` of every log that has it, or `log:schema.table`
+    of one; columns that only some have are NULL in the others. `to`: up to this commit time or clock (µs since 1970),
+    inclusive; None: the newest that all logs have reached. `start`: of some logs the first offset; else all that is
+    left.
+
+    Raises:
+        ConfigurationError: no log has such a table, a log has not come to that time, or has nothing sealed.
+        HistoryLost: the beginning that was asked for has expired.
+    """
+    refuse_connect(spark)
+    layouts = {
+        name: Layout.of(log) if isinstance(log, Layout | Path | str) else log.layout
+        for name, log in sorted(logs.items())
+    }
+    clock = common_clock(layouts, to)
+    parts = [
+        _part(spark, name, layouts[name], named, offset_before(layouts[name], clock + 1), (start or {}).get(name))
+        for name, named in _named(layouts, table)
+    ]
+    return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
+
+
+# ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _named(logs: Mapping[str, Layout], table: str) -> Sequence[tuple[str, str]]:
+    """The logs that have a table, and its name in each."""
+    log, colon, rest = table.partition(":")
+    if colon and log in logs:
+        return [(log, rest)]
+    found = [(name, table) for name, layout in logs.items() if table in tables_with(layout, table)]
+    if not found:
+        raise ConfigurationError(
+            f"reading several logs: the sealed part of none of {', '.join(logs)} has a row of a table {table}",
+            remedy="name it as schema.table, or as log:schema.table",
+            runbook="table-not-found",
+        )
+    return found
+
+
+def _part(spark: SparkSession, name: str, layout: Layout, table: str, last: int, first: int | None) -> DataFrame:
+    """One log's rows, with their clocks."""
+    rows = read_log(spark, layout, table, from_offset=first, to_offset=last)
+    clocks = again(lambda: _headers(spark, layout, first or 1, last))
+    joined = rows.join(clocks, rows[TRANSACTION] == clocks[_NUMBER])
+    return joined.selectExpr(f"{text_sql(name)} AS {LOG}", COMMIT_CLOCK, *map(name_sql, rows.columns))
+
+
+def _headers(spark: SparkSession, layout: Layout, first: int, last: int) -> DataFrame:
+    """The number and the clock of each transaction between two offsets, and of some more."""
+    unseen = Table(TableId("", "transactions"), 0, (), ())
+    found = []
+    for segment in sealed(layout, _NO_OFFSET).segments.behind(first - 1):
+        if segment.first_offset > last:
+            break
+        room = layout.segment(segment.first_offset, segment.last_offset).resolve()
+        file = segment.transactions_file
+        found.append(InputFile(str(room / file.path), unseen, file, segment))
+    paths = [literal_path(file.path) for file in located(spark, layout, found, layout.root)]
+    read = spark.read.schema(_HEADERS).parquet(*paths) if paths else spark.createDataFrame([], _HEADERS)
+    return read.selectExpr(f"number AS {_NUMBER}", f"commit_clock AS {COMMIT_CLOCK}")
+
+
+__all__ = ["read_logs"]

@@ -1,0 +1,64 @@
+"""docs/several-logs.md runs as it stands: each block, one after another, over two logs and a warehouse made here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from severallogs import Branch
+
+PAGE = Path(__file__).parents[3] / "docs" / "several-logs.md"
+
+
+def blocks(kind: str) -> list[str]:
+    """The page's blocks of Python with this info string."""
+    return re.findall(rf"(?ms)^```{kind}\n(.*?)^```$", PAGE.read_text())
+
+
+@pytest.fixture
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Branch, Branch]]:
+    """Customers in one log, orders in both of them."""
+    crm, shop = Branch(tmp_path / "crm-log", "crm", "public"), Branch(tmp_path / "shop-log", "shop", "public")
+    crm.orders, shop.products = crm.renamed(crm.orders, "customers"), shop.renamed(shop.products, "items")
+    crm.insert(10, 2)
+    for ts in (5, 20):
+        shop.insert(ts)
+    shop.commit(25, (shop.orders, {"id": 1, "_op": "u", "note": "new"}))
+    shop.cut()
+    for branch in (crm, shop):
+        branch.seal()
+    crm.beat(60)
+    monkeypatch.chdir(tmp_path)
+    yield crm, shop
+    for branch in (crm, shop):
+        branch.log.close()
+
+
+def test_each_block_of_the_page_runs_and_shows_what_is_there(
+    logs: tuple[Branch, Branch], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A page that fails at its first block costs more trust than no page."""
+    names: dict[str, Any] = {}
+    found = blocks("python")
+    assert len(found) == 5
+    for block in found:
+        exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102  our own page
+    assert names["moved"] == [("shop", 1), ("crm", 2), ("shop", 2)]
+    assert (names["customers"].num_rows, names["orders"].num_rows) == (2, 2)
+    assert [batch.rows.column("_op").to_pylist() for batch in names["some"]] == [["u"]]
+    assert (names["rest"], names["behind"]) == ([], [])
+    assert sorted(names["before"]) == ["public.customers", "public.orders"]
+    assert "log shop holds the others back" in capsys.readouterr().out
+
+
+@pytest.mark.spark
+def test_the_block_for_spark_runs_too(
+    logs: tuple[Branch, Branch], spark: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the session of the tests: a second one would be another Java."""
+    (block,) = blocks("python spark")
+    exec(compile(block.replace("session()", "running"), str(PAGE), "exec"), {"running": spark})  # noqa: S102
+    assert capsys.readouterr().out.count("|shop|") == 3
