@@ -64,6 +64,7 @@ class DiskLog(ModelLog):
     def open(self, steps: Steps) -> None:
         super().open(steps)
         self._file = FileLog.open(self._disk.root / "log", IDENTITY, SEAL_SETTINGS, layer=self._disk)
+        self._file.file_bytes_min = 1  # each chunk in a file of its own
         self.epoch = self._file.epoch
         found = self._index(self._file.checkpoint)
         if found is None or found < self.durable:
