@@ -43,7 +43,7 @@ from cdcflow.changelog.segment import Segment
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.config import Seal
 from cdcflow.errors import CdcflowError, InvariantViolated, LogGone, SyncFailed
-from cdcflow.model.change import KeySet, Run, SpooledTransaction, Uint64s
+from cdcflow.model.change import HeldRun, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import Numbered
@@ -53,7 +53,7 @@ from cdcflow.sinks.lease import Lease
 from cdcflow.sinks.numbering import Numbering
 from cdcflow.sinks.recovery import Closed, Opened, Recovered, create, recover
 from cdcflow.sinks.retention import Retention, Rule
-from cdcflow.sinks.row_file import RowFile
+from cdcflow.sinks.row_file import HeldFile, RowFile
 from cdcflow.sinks.sealing import Sealing
 from cdcflow.sinks.spool_file import SpoolFile
 from cdcflow.sinks.uploading import Uploading
@@ -65,7 +65,7 @@ FILE_BYTES_MIN = 8 << 20
 """Rows of a chunk with so many bytes go into a file of their own. What is committed behind them waits for that file,
 so chunks that are kept small because something is written meanwhile stay in the journal."""
 
-_Beside = SpoolFile | RowFile
+_Beside = SpoolFile | RowFile | HeldFile
 
 __all__ = ["FileLog", "Recovered"]
 
@@ -197,8 +197,9 @@ class FileLog:
         filed = self._filed(run)
         encoder = self._journal.encoder
         # Everything that can be refused is refused before the first frame: after that the log has half a run.
-        spooled = None if isinstance(run, Run) else self._spool_of(run)
-        for table in spooled.shapes if spooled is not None else [b.table for b in batches]:
+        spooled = self._spool_of(run) if isinstance(run, SpooledTransaction) else None
+        held = [run.table] if isinstance(run, HeldRun) else []
+        for table in spooled.shapes if spooled is not None else held or [b.table for b in batches]:
             self._introduce(table)
         encoder.transactions(
             Transactions.of(run, numbered.first_offset, numbered.first_transaction, numbered.commit_clock)
@@ -208,7 +209,9 @@ class FileLog:
                 encoder.rows(batch, numbered.first_offset)
         if filed is not None:
             self._file(numbered, filed)
-        if spooled is not None and not isinstance(run, Run):
+        if isinstance(run, HeldRun):
+            self._have_written(run, numbered)
+        if spooled is not None and isinstance(run, SpooledTransaction):
             self._attach(run, spooled, numbered.first_offset)
         self._numbering.advance(numbered)
         if encoder.waiting > BUFFERED_BYTES_MAX:
@@ -424,7 +427,7 @@ class FileLog:
         self._attached.append(spooled)
         self._of_journal.append(spooled)
 
-    def _filed(self, run: Run | SpooledTransaction) -> Table | None:
+    def _filed(self, run: Run | SpooledTransaction | HeldRun) -> Table | None:
         """The shape of a run whose rows go into a file of their own; None: they go into the journal."""
         if not isinstance(run, Run) or (table := rowfile.table_of(run)) is None:
             return None
@@ -441,7 +444,17 @@ class FileLog:
             first_offset=numbered.first_offset,
             transaction=numbered.first_transaction,
         )
-        made = RowFile(self._layout.spool(name), write, self._layer)
+        self._name(table, RowFile(self._layout.spool(name), write, self._layer))
+
+    def _have_written(self, run: HeldRun, numbered: Numbered) -> None:
+        """Tell those who have the rows their offsets, and name the files that they write now."""
+        offset = int(numbered.first_offset)
+        for piece in run.pieces:
+            path = self._layout.spool(self._next_name("parquet"))
+            self._name(run.table, HeldFile(path, piece, offset, numbered.first_transaction))
+            offset += piece.rows
+
+    def _name(self, table: Table, made: RowFile | HeldFile) -> None:
         self._journal.encoder.file(table, made.written)
         self._attached.append(made)
         self._of_journal.append(made)

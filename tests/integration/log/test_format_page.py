@@ -227,7 +227,7 @@ def log_rows(root: Path) -> list[tuple[int, str, dict[str, Any]]]:
 
 @pytest.fixture
 def written(tmp_path: Path) -> Iterator[tuple[Path, list[dict[str, object]]]]:
-    """A log with segments, a closed journal and a hot one, spools and a file in both, two shapes; and its rows, by offset."""
+    """A log with segments, a closed journal and a hot one, spools and files, two shapes; and its rows, by offset."""
     log = FileLog.open(tmp_path / "log", SourceIdentity("postgres", "1", "shop"), Seal(), layer=Unsynced())
     log.file_bytes_min = 1
     writer = Writer.of(log)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from dyinglayer import DyingLayer, Killed
 from tests.servers.disks import Failing, Unsynced
-from tests.support.dyinglayer import DyingLayer, Killed
 
 from cdcflow.changelog import framing
 from cdcflow.changelog.attached import expanded
