@@ -5,6 +5,7 @@ Argument: `config` (as in cdcflow.yaml) and one of
     once         true: read all tables into sealed segments and end; the clock stops when the log is closed
     neither      run until SIGTERM
 `times` names a file for one line `rows nanoseconds` a sync: how many rows of the log were durable when.
+`file_bytes_min`: chunks with so many bytes go into files of their own (its own figure).
 `first_above`: as soon as more than this many rows are durable, say so: a line `{"first_ns": …}` ahead of the last one.
 
 The clock looks at the log's own `sync`: when it returns, the rows before its checkpoint are on disk, or with the
@@ -85,6 +86,10 @@ def main() -> None:
     def count(event: str, _fields: object) -> None:
         events[event] = events.get(event, 0) + 1
 
+    if isinstance(least := asked.get("file_bytes_min"), int):
+        from cdcflow.sinks import files
+
+        files.FILE_BYTES_MIN = least
     running = wiring.capture(config, once=once, on_event=count)
     loaded()
     signal.signal(signal.SIGTERM, lambda *_: running.stop())

@@ -279,10 +279,11 @@ class HeldRows(Protocol):
     @property
     def bytes(self) -> int: ...
 
-    def write(self, path: Path, first_offset: int, transaction: int) -> Callable[[], Mapping[str, Any]]:
+    def write(self, path: Path, first_offset: int, transaction: int, commit_ts: int) -> Callable[[], Mapping[str, Any]]:
         """Have them written into a new Parquet file, as the log has them: `first_offset` is the first one's,
-        `transaction` that of all. It is begun on return; what comes back waits until the file is durable, and gives
-        what a manifest says of it (`changelog.segment.SegmentFile`, but for table and version).
+        `transaction` and `commit_ts` (microseconds since 1970 UTC) are those of all. It is begun on return. What comes
+        back waits until the file is durable, and gives what a manifest says of it (`changelog.segment.SegmentFile`, but
+        for table and version).
 
         Raises (what comes back does):
             SinkUnavailable: whoever had the rows is gone, or could not write them.

@@ -61,7 +61,7 @@ from cdcflow.sinks.uploading import Uploading
 BUFFERED_BYTES_MAX = 8 << 20
 """So much may be queued: whoever appends more than the syncing thread takes away writes it out itself."""
 
-FILE_BYTES_MIN = 8 << 20
+FILE_BYTES_MIN = 4 << 20
 """Rows of a chunk with so many bytes go into a file of their own. What is committed behind them waits for that file,
 so chunks that are kept small because something is written meanwhile stay in the journal."""
 
@@ -451,7 +451,7 @@ class FileLog:
         offset = int(numbered.first_offset)
         for piece in run.pieces:
             path = self._layout.spool(self._next_name("parquet"))
-            self._name(run.table, HeldFile(path, piece, offset, numbered.first_transaction))
+            self._name(run.table, HeldFile(path, piece, offset, numbered.first_transaction, run.commit_ts))
             offset += piece.rows
 
     def _name(self, table: Table, made: RowFile | HeldFile) -> None:

@@ -54,13 +54,13 @@ class HeldFile:
     """A file that another process writes, from its beginning on. `bytes` is 0 until that is done; then it is durable,
     its name aside."""
 
-    def __init__(self, path: Path, rows: HeldRows, first_offset: int, transaction: int) -> None:
+    def __init__(self, path: Path, rows: HeldRows, first_offset: int, transaction: int, commit_ts: int) -> None:
         self.name = path.name
         self.bytes = 0
         self._path = path
         self._first_offset = first_offset
         self._rows = rows.rows
-        self._waits: Callable[[], Mapping[str, Any]] = rows.write(path, first_offset, transaction)
+        self._waits: Callable[[], Mapping[str, Any]] = rows.write(path, first_offset, transaction, commit_ts)
 
     def written(self) -> SegmentFile:
         """Wait for it.

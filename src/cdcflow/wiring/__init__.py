@@ -36,6 +36,7 @@ from cdcflow.wiring.logs import (
 from cdcflow.wiring.opening import consumers_status, opened
 from cdcflow.wiring.planning import log_growth, planned
 from cdcflow.wiring.pushing import pushing
+from cdcflow.wiring.reading import readers
 from cdcflow.wiring.rebuilding import rebuilt
 from cdcflow.wiring.verifying import verified
 from cdcflow.wiring.warehouses import engines, merge_layout, policies, reading_engine, tier, upkeep_policy, warehouse
@@ -78,6 +79,7 @@ __all__ = [
     "log_growth",
     "planned",
     "pushing",
+    "readers",
     "rebuilt",
     "engines",
     "merge_layout",

@@ -15,6 +15,9 @@ change, so it came after low; the other sees it, so it came before high: it is h
 the chunk must stand exactly between what its snapshots saw and what they did not; there may be no such position
 (`Window.held_before`), and the chunk is read again, smaller, at last in one part.
 
+Parts may be read by other processes (`ports.readers`), by this same code: they say what their snapshots showed, keep
+the rows, and write them into files when the machine has given them their offsets.
+
 A part that ends early (its rows were too large) ends the chunk: what later parts read is dropped, with their fences.
 """
 
@@ -33,10 +36,11 @@ import pyarrow as pa
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.interleave.messages import Chunk, ChunkRead, Planned, Visibility
 from cdcflow.merge.digest import SUM, Buckets, Hash
-from cdcflow.model.change import KeySet, Run, reads
+from cdcflow.model.change import HeldRun, KeySet, Run, reads
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports.comparing import ChunkSums
+from cdcflow.ports.readers import HeldPart, PartRows, Readers
 from cdcflow.sources.engine.changes import absent, after_deletes, after_truncate
 from cdcflow.sources.engine.connections import Pool
 
@@ -207,7 +211,7 @@ class Chunks(Generic[C, P, R]):
 
     `parts_at_once`: through so many connections one chunk is read at most. `pool` is closed with this.
     `whole_bytes_max`: a table without a key, which is read in one piece, may have so many. A chunk of kind "keys" ends
-    early at `keys_bytes_max`.
+    early at `keys_bytes_max`. `readers` read the parts of range chunks instead, as many at once as they are.
     """
 
     def __init__(
@@ -218,7 +222,9 @@ class Chunks(Generic[C, P, R]):
         parts_at_once: int,
         whole_bytes_max: int = WHOLE_BYTES_MAX,
         keys_bytes_max: int = KEYS_BYTES_MAX,
+        readers: Readers | None = None,
     ) -> None:
+        self._others = readers
         self._dialect = dialect
         self._pool = pool
         self._parts_at_once = parts_at_once
@@ -250,13 +256,19 @@ class Chunks(Generic[C, P, R]):
         try:
             match chunk.kind:
                 case "range":
-                    return self._range(chunk)
+                    return self._range(chunk) if self._others is None else self._held(chunk, self._others)
                 case "keys":
                     return self._run(chunk, lambda connection: self._keys(connection, chunk))
                 case "whole":
                     return self._run(chunk, lambda connection: self._whole(connection, chunk))
         except Rewritten:
             return ChunkRead(chunk, None, None, (), rewritten=True, seconds=time.monotonic() - began)
+
+    # ── cdcflow.ports.readers.PartReader ────────────────────────────────────────────────────────────────────
+
+    def read_part(self, chunk: Chunk, part: P) -> PartRows:
+        found = self._part(chunk, part, _read)
+        return PartRows(replace(found, batches=()), found.shape, found.batches)
 
     # ── cdcflow.ports.DigestSource, where the dialect's tables are `DigestingTable` ─────────────────────────────
 
@@ -347,6 +359,36 @@ class Chunks(Generic[C, P, R]):
             seconds=taken.seconds,
         )
 
+    def _held(self, chunk: Chunk, others: Readers) -> ChunkRead:
+        """A range chunk whose parts other processes read and keep. What live transactions would want to have spared, a
+        processor and the way through this process, it does not need."""
+        chunk_of_all = replace(chunk, single_connection=False)
+
+        def split(connection: C) -> tuple[Snapshot, Table, Sequence[P]]:
+            with self._dialect.opened(connection, chunk_of_all, None) as table:
+                return table.snapshot, table.shape, table.parts(chunk_of_all, others.count)
+
+        snapshot, shape, parts = self._run(chunk, split)
+        began = time.monotonic()
+        asked = [others.read(chunk, part) for part in parts]
+        settle(asked)
+        found = [one.result() for one in asked]
+        kept = _joined(chunk.table, [cast(R, one.told) for one in found])
+        if any(part.shape != shape for part in kept):
+            raise SourceUnavailable(f"reading {chunk.table}: its columns changed while a chunk was read")
+        reached = self._dialect.reached(chunk, kept)
+        visibilities = tuple(v for part in kept for v in part.snapshot.visibilities) or snapshot.visibilities
+        return ChunkRead(
+            chunk=chunk,
+            run=_run_of(shape, snapshot, found[: len(kept)]),
+            shape=shape,
+            visibilities=visibilities,
+            reached=reached.cursor,
+            units_done=reached.units_done,
+            exhausted=reached.exhausted,
+            seconds=time.monotonic() - began,
+        )
+
     def _part(self, chunk: Chunk, part: P, take: Callable[[OpenTable[P, R], P], Callable[[], R]]) -> R:
         def taken(connection: C) -> Callable[[], R]:
             with self._dialect.opened(connection, chunk, part) as table:
@@ -395,8 +437,28 @@ class Chunks(Generic[C, P, R]):
         return self._pool.run(f"reading {chunk.table}", work)
 
 
+class Closing:
+    """Implements `cdcflow.ports.readers.PartReader` on chunks, and closes what they were opened with."""
+
+    def __init__(self, chunks: Chunks[Any, Any, Any], close: Callable[[], None]) -> None:
+        self._chunks = chunks
+        self._close = close
+
+    def read_part(self, chunk: Chunk, part: Any) -> PartRows:
+        return self._chunks.read_part(chunk, part)
+
+    def close(self) -> None:
+        self._chunks.close()
+        self._close()
+
+
 def _read(table: OpenTable[P, R], part: P) -> Callable[[], R]:
     return table.read(part)
+
+
+def _run_of(shape: Table, snapshot: Snapshot, parts: Sequence[HeldPart]) -> HeldRun:
+    pieces = tuple(part.rows for part in parts if part.rows.rows)
+    return HeldRun(shape, snapshot.position, snapshot.clock_us, pieces)
 
 
 def _digesting(table: OpenTable[P, R]) -> DigestingTable[P, R]:
