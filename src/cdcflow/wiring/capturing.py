@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from cdcflow.sinks.kafka.tables.tail import Tail
 
 
+READERS_TIME = 5
+"""So many times as long as its own chunks this process lets others read at one."""
+
+
 def open_source(config: Config, readers: Readers | None = None) -> Source:
     """The configured source, whose chunks `readers` read. Nothing is connected before it is asked something."""
     settings = config.database
@@ -215,13 +219,13 @@ def _tail(config: Config) -> Tail | None:
 
 
 def limits(config: Config, *, backfill_new: bool, readers: Readers | None = None) -> Limits:
-    """The settings as the interleave machine takes them. Of what `readers` read each may have as many rows in memory as
-    this process otherwise."""
+    """The settings as the interleave machine takes them. A window costs this process the same however much others read
+    in it: then chunks are larger, and each of `readers` has as many rows in memory as this process otherwise."""
     backfill = config.database.backfill
-    at_once = 1 if readers is None else readers.count
+    at_once, longer = (1, 1) if readers is None else (readers.count, READERS_TIME)
     return Limits(
         backfill_new=backfill_new,
-        chunk_time_target_s=backfill.chunk_time_target_ms / 1000,
+        chunk_time_target_s=backfill.chunk_time_target_ms * longer / 1000,
         chunk_time_live_s=backfill.chunk_time_live_ms / 1000,
         chunk_time_busy_s=backfill.chunk_time_busy_ms / 1000,
         chunk_rows_max=backfill.chunk_rows_max * at_once,
