@@ -36,9 +36,7 @@ class Kept:
     def bytes(self) -> int:
         return int(self.batch.nbytes)
 
-    def write(
-        self, path: Path, first_offset: int, transaction: int, commit_ts: int
-    ) -> Callable[[], Mapping[str, Any]]:
+    def write(self, path: Path, first_offset: int, transaction: int, commit_ts: int) -> Callable[[], Mapping[str, Any]]:
         fate = self.chance.choice(["writes"] * 12 + ["dies before", "dies within", "dies behind"])
 
         def wait() -> Mapping[str, Any]:

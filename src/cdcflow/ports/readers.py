@@ -16,11 +16,13 @@ from cdcflow.model.table import Table
 @dataclass(frozen=True, slots=True)
 class PartRows:
     """A part of a chunk, read in one snapshot. `told`: what the source's dialect says of it, its rows aside; it can be
-    sent to another process. `batches` have the table's `row_schema`."""
+    sent to another process. `batches` have the table's `row_schema`. `seconds`: how long it took, without what takes as
+    long for one row as for many."""
 
     told: Any
     table: Table
     batches: tuple[pa.RecordBatch, ...]
+    seconds: float = 0.0
 
 
 class PartReader(Protocol):
@@ -40,10 +42,12 @@ class PartReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HeldPart:
-    """A part that another process has read: what its dialect says of it, and its rows, which that process keeps."""
+    """A part that another process has read: what its dialect says of it, its rows, which that process keeps, and how
+    long it took (see `PartRows`)."""
 
     told: Any
     rows: HeldRows
+    seconds: float = 0.0
 
 
 class Readers(Protocol):

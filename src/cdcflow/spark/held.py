@@ -72,7 +72,7 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """To the request with this id: `result` or `error`. Of a read: what the dialect tells, rows, bytes."""
+    """To the request with this id: `result` or `error`. Of a read: what the dialect tells, rows, bytes, seconds."""
 
     id: int
     result: Any = None
@@ -102,12 +102,13 @@ class Reader:
             told = error if not error.args else InvariantViolated(f"reading on an executor: {type(error).__name__}")
             return Answer(request.id, error=told)
 
-    def _read(self, request: Read) -> tuple[Any, int, int]:
+    def _read(self, request: Read) -> tuple[Any, int, int, float]:
         window = window_of(request.chunk)
         self.held = {number: kept for number, kept in self.held.items() if _is_near(kept[0], window)}
         found = self._source.read_part(request.chunk, request.part)
         self.held[request.id] = window, found
-        return found.told, sum(b.num_rows for b in found.batches), sum(b.nbytes for b in found.batches)
+        rows, size = sum(b.num_rows for b in found.batches), sum(b.nbytes for b in found.batches)
+        return found.told, rows, size, found.seconds
 
     def _write(self, request: Write) -> dict[str, Any]:
         if request.read not in self.held:

@@ -141,8 +141,8 @@ class Processes:
         if (error := answered.exception()) is not None:
             found.set_exception(error)
             return
-        process, (told, rows, size) = answered.result()
-        found.set_result(HeldPart(told, _Rows(self, process, number, rows, size)))
+        process, (told, rows, size, seconds) = answered.result()
+        found.set_result(HeldPart(told, _Rows(self, process, number, rows, size), seconds))
 
     def write(self, process: _Process, read: int, path: Path, numbers: tuple[int, int, int]) -> Future[Any]:
         """Have rows written by the process that has them."""

@@ -219,14 +219,15 @@ def _tail(config: Config) -> Tail | None:
 
 
 def limits(config: Config, *, backfill_new: bool, readers: Readers | None = None) -> Limits:
-    """The settings as the interleave machine takes them. A window costs this process the same however much others read
-    in it: then chunks are larger, and each of `readers` has as many rows in memory as this process otherwise."""
+    """The settings as the interleave machine takes them. A window costs this process the same however much `readers`
+    read in it, and none of its time: then chunks are larger, and each of them has as many rows in memory as this
+    process otherwise. What is committed to other tables meanwhile is durable so much later."""
     backfill = config.database.backfill
     at_once, longer = (1, 1) if readers is None else (readers.count, READERS_TIME)
     return Limits(
         backfill_new=backfill_new,
         chunk_time_target_s=backfill.chunk_time_target_ms * longer / 1000,
-        chunk_time_live_s=backfill.chunk_time_live_ms / 1000,
+        chunk_time_live_s=(backfill.chunk_time_live_ms if readers is None else backfill.chunk_time_target_ms) / 1000,
         chunk_time_busy_s=backfill.chunk_time_busy_ms / 1000,
         chunk_rows_max=backfill.chunk_rows_max * at_once,
         rows_per_second_max=backfill.rows_per_second_max or 0,

@@ -40,7 +40,7 @@ from cdcflow.model.change import HeldRun, KeySet, Run, reads
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports.comparing import ChunkSums
-from cdcflow.ports.readers import HeldPart, PartRows, Readers
+from cdcflow.ports.readers import PartRows, Readers
 from cdcflow.sources.engine.changes import absent, after_deletes, after_truncate
 from cdcflow.sources.engine.connections import Pool
 
@@ -55,6 +55,8 @@ KEYS_BYTES_MAX = 64 << 20
 WHOLE_BYTES_MAX = 1 << 30
 KEYS_WHERE_WAIT_S = 60
 """How long the server may look for the rows that a predicate is true for."""
+PARTS_MIN = 2
+"""Other processes read chunks of so many parts and more."""
 NO_SUMS = pa.table({"b": pa.array([], pa.int64()), "n": pa.array([], pa.int64()), "t": pa.array([], SUM)})
 
 
@@ -267,8 +269,13 @@ class Chunks(Generic[C, P, R]):
     # ── cdcflow.ports.readers.PartReader ────────────────────────────────────────────────────────────────────
 
     def read_part(self, chunk: Chunk, part: P) -> PartRows:
-        found = self._part(chunk, part, _read)
-        return PartRows(replace(found, batches=()), found.shape, found.batches)
+        def taken(connection: C) -> tuple[float, Callable[[], R]]:
+            with self._dialect.opened(connection, chunk, part) as table:
+                return time.monotonic(), table.read(part)
+
+        began, decoded = self._run(chunk, taken)
+        found = decoded()
+        return PartRows(replace(found, batches=()), found.shape, found.batches, time.monotonic() - began)
 
     # ── cdcflow.ports.DigestSource, where the dialect's tables are `DigestingTable` ─────────────────────────────
 
@@ -361,15 +368,18 @@ class Chunks(Generic[C, P, R]):
 
     def _held(self, chunk: Chunk, others: Readers) -> ChunkRead:
         """A range chunk whose parts other processes read and keep. What live transactions would want to have spared, a
-        processor and the way through this process, it does not need."""
+        processor and the way through this process, it does not need. A chunk that is not worth two parts, because its
+        own table is written to, is read here: it would make a file of a few rows."""
         chunk_of_all = replace(chunk, single_connection=False)
+        at_once = max(others.count, PARTS_MIN)
 
         def split(connection: C) -> tuple[Snapshot, Table, Sequence[P]]:
             with self._dialect.opened(connection, chunk_of_all, None) as table:
-                return table.snapshot, table.shape, table.parts(chunk_of_all, others.count)
+                return table.snapshot, table.shape, table.parts(chunk_of_all, at_once)
 
         snapshot, shape, parts = self._run(chunk, split)
-        began = time.monotonic()
+        if len(parts) < PARTS_MIN:
+            return self._range(chunk)
         asked = [others.read(chunk, part) for part in parts]
         settle(asked)
         found = [one.result() for one in asked]
@@ -378,15 +388,16 @@ class Chunks(Generic[C, P, R]):
             raise SourceUnavailable(f"reading {chunk.table}: its columns changed while a chunk was read")
         reached = self._dialect.reached(chunk, kept)
         visibilities = tuple(v for part in kept for v in part.snapshot.visibilities) or snapshot.visibilities
+        pieces = tuple(part.rows for part in found[: len(kept)] if part.rows.rows)
         return ChunkRead(
             chunk=chunk,
-            run=_run_of(shape, snapshot, found[: len(kept)]),
+            run=HeldRun(shape, snapshot.position, snapshot.clock_us, pieces),
             shape=shape,
             visibilities=visibilities,
             reached=reached.cursor,
             units_done=reached.units_done,
             exhausted=reached.exhausted,
-            seconds=time.monotonic() - began,
+            seconds=max(part.seconds for part in found),
         )
 
     def _part(self, chunk: Chunk, part: P, take: Callable[[OpenTable[P, R], P], Callable[[], R]]) -> R:
@@ -437,28 +448,8 @@ class Chunks(Generic[C, P, R]):
         return self._pool.run(f"reading {chunk.table}", work)
 
 
-class Closing:
-    """Implements `cdcflow.ports.readers.PartReader` on chunks, and closes what they were opened with."""
-
-    def __init__(self, chunks: Chunks[Any, Any, Any], close: Callable[[], None]) -> None:
-        self._chunks = chunks
-        self._close = close
-
-    def read_part(self, chunk: Chunk, part: Any) -> PartRows:
-        return self._chunks.read_part(chunk, part)
-
-    def close(self) -> None:
-        self._chunks.close()
-        self._close()
-
-
 def _read(table: OpenTable[P, R], part: P) -> Callable[[], R]:
     return table.read(part)
-
-
-def _run_of(shape: Table, snapshot: Snapshot, parts: Sequence[HeldPart]) -> HeldRun:
-    pieces = tuple(part.rows for part in parts if part.rows.rows)
-    return HeldRun(shape, snapshot.position, snapshot.clock_us, pieces)
 
 
 def _digesting(table: OpenTable[P, R]) -> DigestingTable[P, R]:

@@ -34,9 +34,10 @@ from cdcflow.ports import (
 )
 from cdcflow.ports.readers import PartReader, Readers
 from cdcflow.sources.engine import policies
-from cdcflow.sources.engine.chunks import Chunks, Closing
+from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.findings import of_error, ok
+from cdcflow.sources.engine.part_reader import OwnPartReader
 from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.postgres import estimates, publication, sampling, slot
 from cdcflow.sources.postgres.catalog import Catalog, Selected, select
@@ -288,7 +289,7 @@ class PostgresSource:
     def part_reader(self) -> PartReader:
         """Reads parts of chunks for another process that has this source open."""
         self._table_names.capture(self._catalog.selected())
-        return Closing(self.chunks(), self.close)
+        return OwnPartReader(self.chunks(), self.close)
 
     def comparison(self, checkpoint: Checkpoint) -> Comparison:
         selected = self._catalog.selected()
