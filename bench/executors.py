@@ -21,7 +21,7 @@ from bench.results import Line, at_most, compared
 from bench.server import Server, fresh_log, settings
 from bench.shapes import NARROW
 
-ROWS = 5_000_000
+ROWS = 10_000_000
 EXECUTORS = "cdcflow, 2 executors of 1 core"
 CPU_SHARE = 0.05
 

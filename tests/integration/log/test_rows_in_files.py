@@ -132,6 +132,25 @@ def test_files_of_a_shape_in_a_segment_follow_each_other(tmp_path: Path) -> None
     assert all(last < first for (_, last), (first, _) in pairwise(bounds))
 
 
+def test_compaction_makes_one_file_of_a_shape_again(tmp_path: Path) -> None:
+    """Else a segment of a day's chunks has as many files as there were chunks."""
+    log = opened(tmp_path / "log")
+    writer = Writer.of(log)
+    for first in range(1, 60, 10):
+        writer.put(live(random.Random(first), first), chunk(first, 10))
+        if first % 20 == 1:
+            log.roll()
+            log.seal_pending()
+    log.close()
+    expected = rows_of(log.path)
+    Retention(Layout(log.path), None, layer=Unsynced()).compact(NEVER)
+    compacted = list_segments(log.path)[0]
+    assert compacted.stands_for
+    assert sorted(f.table["name"] for f in compacted.files if f.table) == sorted(["orders", str(PRODUCTS.id.name)])
+    assert rows_of(log.path) == expected
+    assert check(log.path, deep=True).is_whole
+
+
 def test_a_chunk_is_encoded_once(tmp_path: Path) -> None:
     """The segment has the very file; the journal has its name, and not its rows."""
     log = opened(tmp_path / "log")
