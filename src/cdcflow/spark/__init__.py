@@ -9,8 +9,8 @@
     read_log(spark, log, table)             a table's changes as a plan over Spark's own Parquet reader (`log_plan`)
     session()                               a local Spark session with the right settings (`session`)
 
-Executors of a cluster also read parts of chunks for a backfill: `executors` starts them, `readers` is the capture's side of
-them, `held` is what each does. These know no Spark but for the tasks that they run in.
+Executors of a cluster also read parts of chunks for a backfill: `executors` starts them, `readers` is the capture's
+side of them, `held` is what each does. These know no Spark but for the tasks that they run in.
 
 Importing this package does not import pyspark; what needs it says so when it is called.
 """

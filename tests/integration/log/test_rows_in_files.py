@@ -146,7 +146,7 @@ def test_compaction_makes_one_file_of_a_shape_again(tmp_path: Path) -> None:
     Retention(Layout(log.path), None, layer=Unsynced()).compact(NEVER)
     compacted = list_segments(log.path)[0]
     assert compacted.stands_for
-    assert sorted(f.table["name"] for f in compacted.files if f.table) == sorted(["orders", str(PRODUCTS.id.name)])
+    assert sorted(str(f.table["name"]) for f in compacted.files if f.table) == sorted(["orders", PRODUCTS.id.name])
     assert rows_of(log.path) == expected
     assert check(log.path, deep=True).is_whole
 
