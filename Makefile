@@ -170,7 +170,7 @@ fuzz-ddl: $(INSTALLED) ## random DDL beside a daemon, log against source: SEEDS=
 # ── measure it ───────────────────────────────────────────────────────────────────────────────────────────────
 
 BENCHED := $(VENV)/.benched
-BENCHES := drain catchup backfill load latency transaction growth restart writer kafka publish tokafka kafkalatency merge tables verify log mysql.drain mysql.backfill mysql.memory
+BENCHES := drain catchup backfill executors load latency transaction growth restart writer kafka publish tokafka kafkalatency merge tables verify log mysql.drain mysql.backfill mysql.memory
 
 $(BENCHED): $(INSTALLED)
 	@echo "installing what the benchmarks' Python peers and plots need (once) …"

@@ -14,7 +14,7 @@ from bench import results, server
 from bench.harness import Budget, Failed, tell
 
 NAMES = (
-    "drain", "catchup", "backfill", "load", "latency", "transaction", "growth", "restart", "writer",
+    "drain", "catchup", "backfill", "executors", "load", "latency", "transaction", "growth", "restart", "writer",
     "kafka", "publish", "tokafka", "kafkalatency", "merge", "tables", "verify", "log",
     "mysql.drain", "mysql.backfill", "mysql.memory",
 )  # fmt: skip

@@ -2,7 +2,8 @@
 
 The limit is the table through COPY BINARY in two halves (ctid ranges) at once, in C, to nowhere. The peers write
 Parquet with the same codec: connectorx with two partitions, ADBC; Debezium's snapshot makes records and stores nothing.
-cdcflow's clock runs from before its first connection (it makes publication and slot first) until the log is closed.
+What rows cost that go through the journal, and not to Parquet at once, is a party of its own. cdcflow's clock runs from
+before its first connection (it makes publication and slot first) until the log is closed.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from bench.shapes import NARROW, Shape
 
 ROWS = 3_000_000
 LIMIT = "2 × COPY BINARY to nowhere"
+JOURNAL = "cdcflow, all rows through the journal"
 CONNECTORX, ADBC = "connectorx, 2 partitions, Parquet", "ADBC, Parquet"
 TARGETS = {LIMIT: at_least(0.60), CONNECTORX: at_least(1.2), DEBEZIUM: at_least(6)}
 DEBEZIUM_ROWS_MAX = 1_000_000
@@ -63,6 +65,7 @@ def _measured(
     taking: dict[str, Party | None] = {
         LIMIT: lambda: copied(server, halves(server, shape.name), rows),
         US: lambda: captured(server, folder, shape, source),
+        JOURNAL: lambda: captured(server, folder, shape, source, file_bytes_min=1 << 60),
         CONNECTORX: _reader(server, folder, shape, "connectorx", rows),
         ADBC: None if budget.quick else _reader(server, folder, shape, "adbc", rows),
         DEBEZIUM: _snapshot(server, shape, rows),
@@ -80,12 +83,12 @@ def halves(server: Server, table: str) -> list[str]:
     ]
 
 
-def captured(server: Server, folder: Path, shape: Shape, source: pa.Table) -> Outcome:
+def captured(server: Server, folder: Path, shape: Shape, source: pa.Table, **asked: int) -> Outcome:
     """A one-shot backfill into a new log, verified."""
     forget(server)
     log = folder / "log"
     with fresh_log(None, log):
-        outcome = Child.of("capture", {"config": settings(server, log), "once": True}).outcome()
+        outcome = Child.of("capture", {"config": settings(server, log), "once": True, **asked}).outcome()
         contents.verify(log, shape, source, len(source))
         if not list((log / "segments").iterdir()):
             raise Failed("the rows are not sealed")

@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 
 from cdcflow.changelog.layout import Layout, LogFile
 from cdcflow.changelog.rows import Shape
-from cdcflow.changelog.sealing import HAND_ON_ROWS, Tally, file_name
+from cdcflow.changelog.sealing import HAND_ON_ROWS, file_name
 from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile
+from cdcflow.changelog.tally import Tally
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Table, TableId
 from cdcflow.model.types import ColumnType

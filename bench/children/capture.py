@@ -5,6 +5,8 @@ Argument: `config` (as in cdcflow.yaml) and one of
     once         true: read all tables into sealed segments and end; the clock stops when the log is closed
     neither      run until SIGTERM
 `times` names a file for one line `rows nanoseconds` a sync: how many rows of the log were durable when.
+`file_bytes_min`: chunks with so many bytes go into files of their own (its own figure).
+`on`: a Spark cluster whose executors read, two at once; its start does not count.
 `first_above`: as soon as more than this many rows are durable, say so: a line `{"first_ns": …}` ahead of the last one.
 
 The clock looks at the log's own `sync`: when it returns, the rows before its checkpoint are on disk, or with the
@@ -13,6 +15,7 @@ brokers.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import threading
@@ -27,6 +30,7 @@ from bench.children.usage import Clock, Syncs, given, tell  # noqa: E402
 from cdcflow import wiring  # noqa: E402
 from cdcflow.config import Config, KafkaLog, Postgres  # noqa: E402
 from cdcflow.model.position import Checkpoint  # noqa: E402
+from cdcflow.pipeline import Capture  # noqa: E402
 from cdcflow.ports import Log  # noqa: E402
 
 
@@ -76,16 +80,27 @@ def log_of(config: Config) -> type[Log]:
 def main() -> None:
     asked = given()
     config = Config.model_validate(_known(asked["config"]))
-    until, above = asked.get("until_rows"), asked.get("first_above")
-    once, times = bool(asked.get("once")), asked.get("times")
-    assert until is None or isinstance(until, int)
-    assert above is None or isinstance(above, int)
+    once = bool(asked.get("once"))
     events: dict[str, int] = {}
 
     def count(event: str, _fields: object) -> None:
         events[event] = events.get(event, 0) + 1
 
-    running = wiring.capture(config, once=once, on_event=count)
+    if isinstance(least := asked.get("file_bytes_min"), int):
+        from cdcflow.sinks import files
+
+        files.FILE_BYTES_MIN = least
+    with contextlib.ExitStack() as held:
+        master = asked.get("on")
+        readers = held.enter_context(wiring.readers(config, master)) if isinstance(master, str) else None
+        _measured(wiring.capture(config, once=once, on_event=count, readers=readers), config, asked, events)
+
+
+def _measured(running: Capture, config: Config, asked: dict[str, object], events: dict[str, int]) -> None:
+    until, above = asked.get("until_rows"), asked.get("first_above")
+    assert until is None or isinstance(until, int)
+    assert above is None or isinstance(above, int)
+    times = asked.get("times")
     loaded()
     signal.signal(signal.SIGTERM, lambda *_: running.stop())
     syncs = Syncs()

@@ -179,6 +179,11 @@ class Recording(OsLayer):
         put = (target.name, self._inodes[target])
         self.operations.append(Entry(self._inodes[source.parent], put, source.name))
 
+    def link(self, source: Path, target: Path) -> None:
+        super().link(source, target)
+        self._inodes[target] = self._inodes[source]
+        self.operations.append(Entry(self._inodes[target.parent], (target.name, self._inodes[target]), None))
+
     def unlink(self, path: Path) -> None:
         super().unlink(path)
         self._gone(path)
@@ -396,6 +401,10 @@ class Failing(OsLayer):
         self._ask("rename", target)
         super().rename(source, target)
         self._paths.update({fd: target for fd, path in self._paths.items() if path == source})
+
+    def link(self, source: Path, target: Path) -> None:
+        self._ask("link", target)
+        super().link(source, target)
 
     def mkdir(self, path: Path) -> None:
         self._ask("mkdir", path)

@@ -7,6 +7,7 @@ Then the model goes on from the cut that was found, if that is one of its own an
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from uuid import UUID
@@ -15,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from tests.servers.disks import Recording, Tree
 from tests.simulation.database import Database
+from tests.simulation.executors import held
 from tests.simulation.log import Clock, ModelLog, Violation
 from tests.simulation.steps import Steps
 from tests.simulation.transactions import Plain, Row, Shape
@@ -23,7 +25,7 @@ from cdcflow.changelog.layout import LogFile
 from cdcflow.changelog.reader import read_rows
 from cdcflow.config import Seal
 from cdcflow.errors import SinkUnavailable
-from cdcflow.model.change import ChangeBatch, KeySet, Run, Uint64s
+from cdcflow.model.change import ChangeBatch, HeldRun, KeySet, Run, Uint64s
 from cdcflow.model.position import Checkpoint, Offset, SourceIdentity
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Column, Table, TableId
 from cdcflow.model.types import ColumnType
@@ -32,6 +34,8 @@ from cdcflow.sinks.files import FileLog
 
 IDENTITY = SourceIdentity("model", "1", "public")
 BIGINT = ColumnType("bigint", pa.int64())
+EXECUTORS_EVERY = 80
+"""Of so many seeds one has its chunks read by executors."""
 SEAL_SETTINGS = Seal(bytes_max=8_000, age_max=10.0)
 
 
@@ -42,6 +46,8 @@ class DiskLog(ModelLog):
         super().__init__(database, clock)
         self._root = root
         self._chance = Random(f"disk {seed}")
+        self._by_executors = seed % EXECUTORS_EVERY == 0
+        self._fates = Random(f"executors {seed}")
         self._crashes = 0
         # The file that makes a log is there already: its id must be the same when the seed is played again.
         made = LogFile(str(UUID(int=seed)), IDENTITY, "2026-01-01T00:00:00+00:00").to_json().encode()
@@ -64,6 +70,7 @@ class DiskLog(ModelLog):
     def open(self, steps: Steps) -> None:
         super().open(steps)
         self._file = FileLog.open(self._disk.root / "log", IDENTITY, SEAL_SETTINGS, layer=self._disk)
+        self._file.file_bytes_min = 1  # each chunk in a file of its own
         self.epoch = self._file.epoch
         found = self._index(self._file.checkpoint)
         if found is None or found < self.durable:
@@ -77,7 +84,10 @@ class DiskLog(ModelLog):
 
     def close(self) -> None:
         if self._file is not None:
-            self._file.close()
+            with suppress(SinkUnavailable):  # an executor died at the end
+                self._file.close()
+            if self._file._dead is not None:
+                return  # what of it counts, the next start finds out
         super().close()
 
     def crash(self, rng: Random) -> None:
@@ -121,7 +131,9 @@ class DiskLog(ModelLog):
     def append(self, numbered: Numbered) -> None:
         super().append(numbered)
         assert isinstance(numbered.run, Plain)
-        run = in_columns(numbered.run)
+        run: Run | HeldRun = in_columns(numbered.run)
+        if self._by_executors and isinstance(run, Run):
+            run = held(run, self._disk, self._fates, self.counts)
         self.file.append(Numbered(run, numbered.first_offset, numbered.first_transaction, numbered.commit_clock))
         if self._chance.random() < 0.5:
             self.file._write()  # as it does by itself when much is waiting

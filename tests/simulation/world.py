@@ -21,7 +21,7 @@ from tests.simulation.servers import SERVERS, Server
 from tests.simulation.source import ModelSource, Weather
 from tests.simulation.transactions import Keys, plain_keys
 
-from cdcflow.errors import CdcflowError, SourceUnavailable
+from cdcflow.errors import CdcflowError, SinkUnavailable, SourceUnavailable
 from cdcflow.interleave.limits import Limits
 from cdcflow.interleave.messages import Adjust, Backfill, Cancel, Input, Pause, Repair, Reread, Resume
 from cdcflow.model.table import TableId
@@ -167,7 +167,7 @@ class World:
                 self.log.crash(self.rng)
                 if self._gaps is not None:
                     self._gaps.comparisons.clear()
-            except (SourceUnavailable, TablesChanged, Restart) as error:
+            except (SourceUnavailable, SinkUnavailable, TablesChanged, Restart) as error:
                 self.log.close()
                 self.counts[f"ended by {type(error).__name__}"] += 1
             else:

@@ -12,6 +12,9 @@ class Killed(BaseException):
     """The process is gone."""
 
 
+ACTS = ("create", "open", "write", "truncate", "fsync", "fsync_dir", "rename", "link", "unlink", "mkdir")
+
+
 class DyingLayer(OsLayer):
     """Files of a process that is killed before its so manyth act."""
 
@@ -20,7 +23,7 @@ class DyingLayer(OsLayer):
 
     def __getattribute__(self, name: str) -> Any:
         found = super().__getattribute__(name)
-        if name not in ("create", "open", "write", "truncate", "fsync", "fsync_dir", "rename", "unlink", "mkdir"):
+        if name not in ACTS:
             return found
         return self._dying(found)
 

@@ -6,7 +6,7 @@ It only reads, may run beside the daemon, and names everything it finds instead 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cdcflow.changelog import keyruns, spool
+from cdcflow.changelog import attached, keyruns
 from cdcflow.changelog.extents import Extent, counted_records, extents_of
 from cdcflow.changelog.inventory import inventory
-from cdcflow.changelog.journal import Attach, CutMark, JournalHeader, Record
+from cdcflow.changelog.journal import CutMark, JournalHeader, Record
 from cdcflow.changelog.layout import Layout, LogFile
 from cdcflow.changelog.numbers import Numbers
 from cdcflow.changelog.rows import Rows
@@ -285,13 +285,13 @@ def _journal_or_segment(layout: Layout, file: LogFile, extent: Extent, seen: See
 def _journal(layout: Layout, log_id: str, extent: Extent, seen: Seen, *, deep: bool) -> None:
     path = layout.journal(extent.header.first_offset)
     seen.bytes += extent.bytes
-    journal(path, log_id, extent.header, _unspooled(layout, counted_records(layout, extent)), seen, deep=deep)
+    journal(path, log_id, extent.header, attached.expanded(layout, counted_records(layout, extent)), seen, deep=deep)
 
 
 def journal(
     path: Path | str, log_id: str, header: JournalHeader, found: Iterable[Record], seen: Seen, *, deep: bool
 ) -> None:
-    """Look over what follows one head. `path` is what it is called in faults; no spools are attached in `found`."""
+    """Look over what follows one head. `path` is what it is called in faults; nothing is attached in `found`."""
     seen.journals += 1
     if header.log_id != log_id:
         seen.fault(path, "it belongs to another log")
@@ -315,13 +315,3 @@ def journal(
                 pass
     numbers.finish()
     seen.next_offset, seen.next_transaction = numbers.next_offset, numbers.next_transaction
-
-
-def _unspooled(layout: Layout, found: Iterable[Record]) -> Iterator[Record]:
-    """The records, with a spool's rows where it is attached."""
-    for record in found:
-        if isinstance(record, Attach):
-            with layout.spool(record.spool).open("rb") as file:
-                yield from spool.rows(file, record)
-        else:
-            yield record

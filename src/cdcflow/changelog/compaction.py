@@ -27,9 +27,10 @@ covered.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from itertools import groupby, pairwise
+from itertools import pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -37,8 +38,8 @@ import pyarrow.parquet as pq
 
 from cdcflow.changelog.parquet import OpenTarget, Parquet
 from cdcflow.changelog.rows import Shape
-from cdcflow.changelog.sealing import Tally
 from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile, manifest_hash
+from cdcflow.changelog.tally import Tally
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.table import table_from_json
 
@@ -88,9 +89,17 @@ def compact(manifests: Sequence[Manifest], locate: Locate, open_target: OpenTarg
                 f" {before.first_offset}-{before.last_offset}"
             )
     files = [_transactions(old, locate, open_target)]
-    named = [(f.path, s, f) for s in old for f in s.files if f.table is not None]
-    for _, same in groupby(sorted(named, key=lambda n: (n[0], n[1].first_offset)), key=lambda n: n[0]):
-        files.append(_rows([(segment, file) for _, segment, file in same], locate, open_target))
+    shapes: dict[str, list[tuple[Segment, SegmentFile]]] = {}
+    for segment in old:
+        # A segment may have several files of one shape, of which each ends before the next begins.
+        for file in sorted(segment.files, key=lambda f: f.first_offset):
+            if file.table is not None:
+                shapes.setdefault(json.dumps([file.table, file.version], sort_keys=True), []).append((segment, file))
+    for same in sorted(shapes.values(), key=lambda same: same[0][1].path):
+        if same[0][1].path == files[-1].path:
+            table = table_from_json(same[0][1].table or {}).id
+            raise InvariantViolated(f"compacting {table}: two shapes of it have the file name {files[-1].path}")
+        files.append(_rows(same, locate, open_target))
     newest, text = manifests[-1]
     return replace(
         newest,
@@ -126,8 +135,6 @@ def _rows(sources: Sequence[tuple[Segment, SegmentFile]], locate: Locate, open_t
     """One shape's rows of all segments, in one file."""
     file = sources[0][1]
     table = table_from_json(file.table or {})
-    if any((f.table, f.version) != (file.table, file.version) for _, f in sources):
-        raise InvariantViolated(f"compacting {table.id}: two shapes of it have the file name {file.path}")
     tally = Tally(Shape(table, file.version))
     target = Parquet(file.path, table.log_schema, open_target(file.path), table.key)
     return tally.file(_copied(target, sources, locate, tally))

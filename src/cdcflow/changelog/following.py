@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
-from cdcflow.changelog import spool
+from cdcflow.changelog import attached
 from cdcflow.changelog.extents import opened_journal
 from cdcflow.changelog.framing import Damaged, FileKind, Frame, FrameKind, Header, frames, read_header
-from cdcflow.changelog.journal import Attach, Decoder, JournalHeader, Record
+from cdcflow.changelog.journal import Attach, AttachedFile, Decoder, JournalHeader, Record
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.numbers import Numbers, refusing
 from cdcflow.errors import InvariantViolated
@@ -36,7 +36,7 @@ class Following:
         self._open(begins[-1])
 
     def read(self) -> Iterator[Record]:
-        """What has come since, up to the newest whole cut; where a spool is attached its rows.
+        """What has come since, up to the newest whole cut; where something is attached its rows.
 
         Raises:
             InvariantViolated: it contradicts itself, or what was in front of a whole cut is damaged.
@@ -102,9 +102,8 @@ class Following:
             for frame in self._frames(self._read, end):
                 record = self._decoder.record(frame)
                 self._numbers.take(record)
-                if isinstance(record, Attach):
-                    with self._layout.spool(record.spool).open("rb") as file:
-                        yield from spool.rows(file, record)
+                if isinstance(record, Attach | AttachedFile):
+                    yield from attached.rows(self._layout, record)
                 else:
                     yield record
         except Damaged as damage:

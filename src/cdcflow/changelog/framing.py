@@ -23,7 +23,9 @@ from typing import Any, BinaryIO, NamedTuple
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.checksum import crc32
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+OLDER_VERSIONS = (2,)
+"""Read as well. 2 has no frames of kind FILE."""
 MAGIC = b"cdcflow\n"
 FRAME_BYTES_MAX = 1 << 30
 HEADER_BYTES_MAX = 64 << 20
@@ -52,6 +54,7 @@ class FrameKind(enum.IntEnum):
     CUT = 5
     PIECE = 6
     PROGRESS = 7
+    FILE = 8
 
 
 _KIND_OF = {int(kind): kind for kind in FrameKind}
@@ -116,7 +119,7 @@ def read_header(file: BinaryIO, kind: FileKind, name: str) -> Header:
     magic, version, found, length = _HEADER.unpack(head)
     if magic != MAGIC or length > HEADER_BYTES_MAX:
         raise Damaged(0, "checksum")
-    if version != FORMAT_VERSION:
+    if version not in (FORMAT_VERSION, *OLDER_VERSIONS):
         raise other_version(name, f"format {version}", version, FORMAT_VERSION)
     rest = file.read(length + _CRC.size)
     if len(rest) < length + _CRC.size:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from cdcflow.changelog import spool
+from cdcflow.changelog import attached
 from cdcflow.changelog.extents import counting_heads, opened_journal
-from cdcflow.changelog.journal import Attach, JournalHeader
+from cdcflow.changelog.journal import JournalHeader
 from cdcflow.changelog.layout import Layout, LogFile
 from cdcflow.changelog.recovery import Whole, whole
 from cdcflow.changelog.schema_history import SchemaHistory
@@ -185,12 +185,4 @@ def _whole(layout: Layout, head: JournalHeader, successor: JournalHeader | None)
         end = successor.previous_bytes
     with opened_journal(layout, head.first_offset) as (file, header, path):
         size = path.stat().st_size
-        return whole(file, header, size, str(path), lambda a: _spool_is_whole(layout, a), end=end)
-
-
-def _spool_is_whole(layout: Layout, attach: Attach) -> bool:
-    try:
-        with layout.spool(attach.spool).open("rb") as file:
-            return spool.is_whole(file, attach)
-    except FileNotFoundError:
-        return False
+        return whole(file, header, size, str(path), lambda a: attached.is_whole(layout, a), end=end)

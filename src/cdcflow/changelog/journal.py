@@ -4,11 +4,13 @@ schema        a table's shape, before the first rows that have it
 transactions  the headers of one appended run, with their numbers and offsets (see `transactions`)
 rows          rows of one shape of that run, with their offsets (see `rows`)
 attach        rows of that run that lie in a spool
+file          rows of that run, all of one shape, that lie in a Parquet file of their own
 progress      what of the checkpoint's larger part has changed since the last one
 cut           the rest of a checkpoint: everything before it may be seen
 
-One appended run is `transactions`, then its `rows` or `attach`. Backfill progress is as long as there are tables, and
-mostly the same from cut to cut: it is in the journal's head, and after that only what changes of it is written.
+One appended run is `transactions`, then its `rows`, `attach` or `file`. Backfill progress is as long as there are
+tables, and mostly the same from cut to cut: it is in the journal's head, and after that only what changes of it is
+written.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ import json
 import struct
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, BinaryIO
 
@@ -38,6 +40,7 @@ from cdcflow.changelog.framing import (
     frames,
 )
 from cdcflow.changelog.rows import SMALL_ROWS, Rows, RowsDecoder, RowsEncoder, Shape, rows_extent
+from cdcflow.changelog.segment import SegmentFile
 from cdcflow.changelog.transactions import Transactions, extent
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import ChangeBatch, Int64s
@@ -45,6 +48,9 @@ from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import Table, table_from_json
 
 BATCH_BYTES_MAX = 4 << 20  # larger batches are split: whoever reads a frame has all of it in memory
+
+FILE_PAYLOAD_BYTES = 8 << 10
+"""Of a file's frame, whose place in the journal is taken before the file is written. Ends of 64 key ranges fit in."""
 
 _NUMBER_MAX = 1 << 62
 _CUT = struct.Struct("<qqqqqqB")  # see `CutMark`; the position is behind it
@@ -122,6 +128,33 @@ class Attach:
     crc: int
     aborted: frozenset[int] = frozenset()
 
+    @property
+    def name(self) -> str:
+        """The file's name among the spools."""
+        return self.spool
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedFile:
+    """All rows of one transaction are in a Parquet file, as the segment to be will have it. `file` is what the manifest
+    will say of it, but for its path, which is its name among the spools, and its table and version."""
+
+    shape: Shape
+    file: SegmentFile
+
+    @property
+    def name(self) -> str:
+        """The file's name among the spools."""
+        return self.file.path
+
+    @property
+    def first_offset(self) -> int:
+        return self.file.first_offset
+
+    @property
+    def rows(self) -> int:
+        return self.file.rows
+
 
 @dataclass(frozen=True, slots=True)
 class CutMark:
@@ -154,7 +187,10 @@ class Skipped:
     kind: FrameKind
 
 
-Record = Shape | Rows | Transactions | Attach | Progressed | CutMark | Piece | Skipped
+Attached = Attach | AttachedFile
+"""Rows that lie beside the journal."""
+Record = Shape | Rows | Transactions | Attach | AttachedFile | Progressed | CutMark | Piece | Skipped
+_Later = Callable[[], list[Part]]
 
 
 # ── writing ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -173,7 +209,7 @@ class Encoder:
         self._shapes: dict[Table, RowsEncoder] = {}
         self._progress = base.progress
         self._source = base.source
-        self._queue: deque[tuple[FrameKind, int, list[Part]]] = deque()
+        self._queue: deque[tuple[FrameKind, int, list[Part] | _Later]] = deque()
         self._taken = 0
         self.bytes = 0
         """Of all frames so far, also of those that were not taken yet."""
@@ -191,16 +227,20 @@ class Encoder:
         parts: list[Part] = []
         while self._queue:
             kind, size, payload = self._queue.popleft()
-            parts += self._framer.frame(kind, *payload)
+            parts += self._framer.frame(kind, *(payload() if callable(payload) else payload))
             self._taken += size
         return parts
+
+    def drop(self) -> None:
+        """Forget the frames that were not taken yet; nothing can be put in after that."""
+        self._queue.clear()
 
     def payloads(self) -> list[tuple[FrameKind, list[Part]]]:
         """The same as `take`, without frames around them: for a place that has its own."""
         found: list[tuple[FrameKind, list[Part]]] = []
         while self._queue:
             kind, size, payload = self._queue.popleft()
-            found.append((kind, payload))
+            found.append((kind, payload() if callable(payload) else payload))
             self._taken += size
         return found
 
@@ -239,6 +279,13 @@ class Encoder:
             "aborted": sorted(attach.aborted),
         }
         self._put(FrameKind.ATTACH, [_json(value)])
+
+    def file(self, table: Table, written: Callable[[], SegmentFile]) -> None:
+        """A file with rows of a shape that was introduced. Who takes the frame calls `written`, which writes it."""
+        number = self._shapes[table].number
+        size = frame_bytes(FILE_PAYLOAD_BYTES)
+        self._queue.append((FrameKind.FILE, size, lambda: [_file_payload(number, written())]))
+        self.bytes += size
 
     def cut(self, checkpoint: Checkpoint, durable: int) -> None:
         if checkpoint.progress is not self._progress or checkpoint.source is not self._source:
@@ -303,6 +350,14 @@ def progress_after(before: Mapping[str, Any], change: Mapping[str, Any]) -> Mapp
     return {**before, **changed} if changed else before
 
 
+def _file_payload(number: int, file: SegmentFile) -> bytes:
+    told = {name: value for name, value in asdict(file).items() if name not in ("table", "version")}
+    text = _json({"shape": number, "file": told})
+    if len(text) > FILE_PAYLOAD_BYTES:  # keys whose texts are longer than any that are known
+        return _file_payload(number, replace(file, key_min=None, key_max=None, key_runs=None))
+    return text.ljust(FILE_PAYLOAD_BYTES)
+
+
 def _json(value: dict[str, Any]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
@@ -364,6 +419,11 @@ class Decoder:
             case FrameKind.ATTACH:
                 value = json.loads(payload)
                 return Attach(**{**value, "aborted": frozenset(value["aborted"])})
+            case FrameKind.FILE:
+                value = json.loads(payload)
+                shape = self._shapes[value["shape"]]
+                file = SegmentFile.of({**value["file"], "table": shape.table.to_json(), "version": shape.version})
+                return AttachedFile(shape, file)
             case FrameKind.PROGRESS:
                 change = json.loads(payload)
                 if not change.keys() <= {"progress", "entries", "source"} or not change:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cdcflow.changelog import spool
+from cdcflow.changelog import attached
 from cdcflow.changelog.extents import Extent, opened_journal
 from cdcflow.changelog.framing import FrameKind, frames
 from cdcflow.changelog.journal import Attach, Record, records
@@ -192,8 +192,8 @@ def _journal_rows(layout: Layout, extent: Extent) -> Iterator[Rows]:
             case Rows():
                 yield record
             case Attach():
-                with layout.spool(record.spool).open("rb") as file:
-                    yield from spool.rows(file, record)
+                yield from attached.rows(layout, record)
+            # A file has rows of a chunk: the source sent all of their columns.
             case _:
                 pass
 

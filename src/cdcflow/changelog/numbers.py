@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from cdcflow.changelog.journal import Attach, CutMark, JournalHeader, Record
+from cdcflow.changelog.journal import Attach, AttachedFile, CutMark, JournalHeader, Record
 from cdcflow.changelog.rows import Rows
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.errors import InvariantViolated
@@ -64,7 +64,7 @@ class Numbers:
         self.total_left -= total
 
     def spooled(self, first: int, rows: int) -> None:
-        """All rows of the run lie in a spool."""
+        """All rows of the run lie beside the journal."""
         if rows:
             self.rows(first, first + rows - 1, rows, rows * first + rows * (rows - 1) // 2)
 
@@ -98,7 +98,7 @@ class Numbers:
             case Rows() if len(record.offsets):
                 first, last = int(record.offsets[0]), int(record.offsets[-1])
                 self.rows(first, last, len(record.offsets), int(record.offsets.sum()))
-            case Attach():
+            case Attach() | AttachedFile():
                 self.spooled(record.first_offset, record.rows)
             case CutMark():
                 self.at_cut(record.checkpoint)

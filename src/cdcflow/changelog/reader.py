@@ -19,11 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cdcflow.changelog import spool
+from cdcflow.changelog import attached
 from cdcflow.changelog.checking import Fault, Report, check
 from cdcflow.changelog.extents import TRIES_MAX, Extent, extent_records, extents_of, retried
 from cdcflow.changelog.framing import FrameKind
-from cdcflow.changelog.journal import Attach, Owners
+from cdcflow.changelog.journal import Attach, AttachedFile, Owners
 from cdcflow.changelog.layout import Bounds, Layout, LogFile
 from cdcflow.changelog.rows import Rows, Shape
 from cdcflow.changelog.schema_history import SchemaHistory
@@ -239,7 +239,7 @@ def _journal_steps(
     owners: Owners | None = None
     run: Transactions | None = None
     following: tuple[int, int] = (extent.header.base.next_offset, extent.header.base.next_transaction)
-    skip = frozenset[FrameKind]() if with_rows else frozenset({FrameKind.ROWS, FrameKind.ATTACH})
+    skip = frozenset[FrameKind]() if with_rows else frozenset({FrameKind.ROWS, FrameKind.ATTACH, FrameKind.FILE})
     for record in extent_records(layout, extent, skip):
         match record:
             case Shape():
@@ -260,10 +260,9 @@ def _journal_steps(
                     return
             case Rows() if owners is not None:
                 yield from _shown(at, to, tables, owners, record, versions)
-            case Attach() if owners is not None and record.first_offset + record.rows > at:
-                with layout.spool(record.spool).open("rb") as file:
-                    for rows in spool.rows(file, record):
-                        yield from _shown(at, to, tables, owners, rows, versions)
+            case Attach() | AttachedFile() if owners is not None and record.first_offset + record.rows > at:
+                for rows in attached.rows(layout, record):
+                    yield from _shown(at, to, tables, owners, rows, versions)
             case _:
                 pass
     if run is not None:

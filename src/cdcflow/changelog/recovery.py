@@ -10,7 +10,7 @@ The two cannot be told apart by the damage itself, so every cut says how much of
 written. Damage before a place that any later cut calls durable is damage to acknowledged data, and nobody may
 continue from there; all other damage is the unfinished tail, and it goes.
 
-A spool counts as part of the frame that attaches it: without it, that frame is not whole.
+A spool, or a file with rows, counts as part of the frame that attaches it: without it, that frame is not whole.
 """
 
 from __future__ import annotations
@@ -20,7 +20,16 @@ from dataclasses import dataclass, field, replace
 from typing import BinaryIO
 
 from cdcflow.changelog.framing import Damaged, Frame, FrameKind, Header, frames, frames_beyond
-from cdcflow.changelog.journal import Attach, CutMark, Decoder, JournalHeader, Progressed, durable_bytes
+from cdcflow.changelog.journal import (
+    Attach,
+    Attached,
+    AttachedFile,
+    CutMark,
+    Decoder,
+    JournalHeader,
+    Progressed,
+    durable_bytes,
+)
 from cdcflow.changelog.numbers import Numbers, refusing
 from cdcflow.changelog.rows import Shape
 from cdcflow.errors import InvariantViolated
@@ -32,7 +41,7 @@ class Whole:
     """What of a journal counts: its first `bytes`, which end with `checkpoint`.
 
     `dropped_rows` are rows in whole frames behind that; `reason` says why the rest does not count: "" (there is no
-    rest), "no cut" (whole frames, and no cut after them), "torn", "checksum" or "spool".
+    rest), "no cut" (whole frames, and no cut after them), "torn", "checksum", "spool" or "file".
     """
 
     header: JournalHeader
@@ -45,21 +54,21 @@ class Whole:
     dropped_rows: int = 0
     reason: str = ""
     shapes: tuple[Shape, ...] = ()
-    spools: tuple[Attach, ...] = ()
+    attached: tuple[Attached, ...] = ()
 
 
 @dataclass(slots=True)
 class _Scan:
-    """What has been met so far; `rows_since`, `shapes` and `spools` since the last cut."""
+    """What has been met so far; `rows_since`, `shapes` and `attached` since the last cut."""
 
     numbers: Numbers
     rows_since: int = 0
     shapes: list[Shape] = field(default_factory=list)
-    spools: list[Attach] = field(default_factory=list)
+    attached: list[Attached] = field(default_factory=list)
 
 
 def whole(
-    file: BinaryIO, header: Header, size: int, name: str, spool_is_whole: Callable[[Attach], bool], *, end: int | None
+    file: BinaryIO, header: Header, size: int, name: str, is_whole: Callable[[Attached], bool], *, end: int | None
 ) -> Whole:
     """How much of a journal counts. `file` is read from just behind its head; it has `size` bytes.
 
@@ -76,7 +85,7 @@ def whole(
     frame: Frame | None = None
     try:
         for frame in frames(file, header, end=end):
-            cut = _met(decoder, frame, scan, spool_is_whole)
+            cut = _met(decoder, frame, scan, is_whole)
             if cut is not None:
                 _at_cut(kept, scan, cut, frame.end)
     except Damaged as damage:
@@ -95,7 +104,7 @@ def whole(
     return replace(kept, dropped_bytes=dropped, dropped_rows=scan.rows_since, reason=why)
 
 
-def _met(decoder: Decoder, frame: Frame, scan: _Scan, spool_is_whole: Callable[[Attach], bool]) -> CutMark | None:
+def _met(decoder: Decoder, frame: Frame, scan: _Scan, is_whole: Callable[[Attached], bool]) -> CutMark | None:
     """Take one frame into account. Returns the cut, if it is one."""
     if frame.kind is FrameKind.ROWS:
         first, last, count, total = decoder.extent(frame)
@@ -111,10 +120,10 @@ def _met(decoder: Decoder, frame: Frame, scan: _Scan, spool_is_whole: Callable[[
             scan.shapes.append(record)
         case Progressed():
             pass
-        case Attach():
-            if not spool_is_whole(record):
-                raise Damaged(frame.at, "spool")
-            scan.spools.append(record)
+        case Attach() | AttachedFile():
+            if not is_whole(record):
+                raise Damaged(frame.at, "spool" if isinstance(record, Attach) else "file")
+            scan.attached.append(record)
             scan.numbers.spooled(record.first_offset, record.rows)
             scan.rows_since += record.rows
         case CutMark():
@@ -134,8 +143,8 @@ def _at_cut(kept: Whole, scan: _Scan, mark: CutMark, end: int) -> None:
     kept.first_cut = kept.first_cut or checkpoint.cut
     kept.rows += scan.rows_since
     kept.shapes += tuple(scan.shapes)
-    kept.spools += tuple(scan.spools)
-    scan.rows_since, scan.shapes, scan.spools = 0, [], []
+    kept.attached += tuple(scan.attached)
+    scan.rows_since, scan.shapes, scan.attached = 0, [], []
 
 
 def _refuse_damage(file: BinaryIO, header: Header, name: str, bad: int, reason: str, end: int | None) -> None:

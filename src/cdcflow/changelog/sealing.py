@@ -1,5 +1,8 @@
 """From journal to segment: frames in, Parquet per table shape out, in memory that does not grow with the journal.
 
+Rows that lie in a file of their own already are taken over as they are: the file of their shape that is being written
+ends there, and another one begins behind them. So of two files of one shape the one ends before the other begins.
+
 Rows are gathered per shape until they make a row group. Two bounds hold: a row group's rows, and the bytes gathered
 over all shapes (then the fullest goes out early). As much again may be on its way into the files meanwhile.
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -15,19 +19,18 @@ from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cdcflow.changelog.journal import Attach, CutMark, Owners, Progressed, Record
-from cdcflow.changelog.keyruns import KeyRuns
-from cdcflow.changelog.parquet import PLAIN_ORDER, Beside, OpenTarget, Parquet
-from cdcflow.changelog.rows import NO_BEFORE, NO_UNCHANGED, Rows, Shape, filled
+from cdcflow.changelog.journal import Attach, AttachedFile, CutMark, Owners, Progressed, Record
+from cdcflow.changelog.parquet import Beside, OpenTarget, Parquet
+from cdcflow.changelog.rows import Rows, Shape, filled
 from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile, newest_xid
+from cdcflow.changelog.tally import Tally
 from cdcflow.changelog.transactions import Transactions, joined
 from cdcflow.errors import ConfigurationError, InvariantViolated
-from cdcflow.model.change import DELETE, INSERT, READ, Int64s, Kind
+from cdcflow.model.change import Int64s, Kind
 from cdcflow.model.position import Checkpoint, Epoch
-from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table
+from cdcflow.model.table import Table
 
 HAND_ON_ROWS = 16 << 10
 HAND_ON_RUNS = 1 << 10  # of small runs; more at once would keep other threads from running
@@ -35,17 +38,25 @@ NAME_MAX = 200
 GATHERED_BYTES_MAX = 32 << 20
 
 
-def file_name(table: Table, version: int) -> str:
-    """A Parquet file's name in its segment. Whatever is not plainly safe is percent-encoded, dots in names too,
-    so that no table's name can reach outside the directory or be taken for another's (hard case S11). What is too
-    long for a file system ends with `~` and a hash instead."""
+TakeOver = Callable[[AttachedFile, str], None]
+"""Gives the segment that is written a file that was attached, under a name."""
+
+
+def _nothing_attached(record: AttachedFile, _name: str) -> None:
+    raise InvariantViolated(f"sealing a journal: it names a file ({record.name}), and no file was expected")
+
+
+def file_name(table: Table, version: int, part: int = 1) -> str:
+    """A Parquet file's name in its segment; `part` counts the files of one shape there. Whatever is not
+    plainly safe is percent-encoded, dots in names too, so that no table's name can reach outside the directory or be
+    taken for another's (hard case S11). What is too long for a file system ends with `~` and a hash instead."""
     schema, name = (quote(p, safe="").replace(".", "%2E").replace("~", "%7E") for p in (table.id.schema, table.id.name))
     full = f"{schema}.{name}"
     if full.startswith("_"):
         full = f"%5F{full[1:]}"  # what begins so is hidden from Spark, which would read nothing without a word
     if len(full) > NAME_MAX:
         full = f"{full[: NAME_MAX - 33]}~{hashlib.sha256(full.encode()).hexdigest()[:32]}"
-    return f"{full}.{version}.parquet"
+    return f"{full}.{version}.parquet" if part == 1 else f"{full}.{version}-{part}.parquet"
 
 
 @lru_cache(maxsize=1024)
@@ -74,13 +85,15 @@ def seal(
     previous: str,
     previous_offset: int | None = None,
     xid_newest: int | None = None,
+    take_over: TakeOver = _nothing_attached,
 ) -> Segment:
     """Write the Parquet files of one segment from a journal's records, and return its manifest.
 
     `base` is the checkpoint that the journal begins at; `previous`, `previous_offset` and `xid_newest` come from the
-    segment before (see `Segment`). On return every file is closed, nothing is synced.
+    segment before (see `Segment`). `take_over` puts attached files beside those that are written. On return every file
+    is closed, nothing is synced.
     """
-    writing = _Writing(open_target, xid_newest)
+    writing = _Writing(open_target, xid_newest, take_over)
     try:
         first_cut, checkpoint = _written(records, spooled, writing)
         files = tuple(writing.close())
@@ -125,6 +138,8 @@ def _written(
                 for rows in spooled(record):
                     shape = Shape(rows.shape.table, versions[rows.shape.table])
                     writing.rows(replace(rows, shape=shape))
+            case AttachedFile():
+                writing.file(record)
             case CutMark():
                 checkpoint = record.checkpoint
                 first_cut = first_cut or checkpoint.cut
@@ -135,84 +150,6 @@ def _written(
     if checkpoint is None:
         raise InvariantViolated("sealing a journal: it has no cut")
     return first_cut, checkpoint
-
-
-@dataclass(slots=True)
-class Tally:
-    """What the manifest tells of one shape's rows."""
-
-    shape: Shape
-    first_offset: int = 0
-    last_offset: int = 0
-    ops: dict[str, int] = field(default_factory=dict)
-    partial: int = 0
-    moved: int = 0
-    key_min: pa.Scalar | None = None
-    key_max: pa.Scalar | None = None
-    key_runs: KeyRuns = field(default_factory=KeyRuns)
-
-    def add(self, batch: pa.RecordBatch, left_out: int) -> None:
-        """Count rows of the log; `left_out` says which of their columns were not stored (see `rows`)."""
-        offsets = batch.column(OFFSET)
-        self.first_offset = self.first_offset or offsets[0].as_py()
-        self.last_offset = offsets[-1].as_py()
-        for entry in pc.value_counts(batch.column(OP)).to_pylist():  # at most one entry an op
-            self.ops[entry["values"]] = self.ops.get(entry["values"], 0) + entry["counts"]
-        if not left_out & NO_UNCHANGED:
-            self.partial += _count(batch, UNCHANGED, pc.not_equal(batch.column(OP), DELETE))
-        if not left_out & NO_BEFORE:
-            self.moved += _count(batch, BEFORE, pc.equal(batch.column(OP), INSERT))
-        self._bound_key(batch)
-        self._run_key(batch)
-
-    def file(self, parquet: Parquet) -> SegmentFile:
-        """Close the file that has these rows; its entry in the manifest."""
-        return self.entry(parquet.name, *parquet.close())
-
-    def entry(self, name: str, size: int, sha256: str) -> SegmentFile:
-        """The manifest's entry of a file of this name, size and content."""
-        return SegmentFile(
-            name,
-            sum(self.ops.values()),
-            size,
-            sha256,
-            self.shape.table.to_json(),
-            self.shape.version,
-            self.first_offset,
-            self.last_offset,
-            _text(self.key_min),
-            _text(self.key_max),
-            dict(sorted(self.ops.items())),
-            self.partial,
-            self.moved,
-            self.key_runs.text(),
-        )
-
-    def _run_key(self, batch: pa.RecordBatch) -> None:
-        key = self.shape.table.key[:1]
-        if key and self.ops.keys() <= {INSERT, READ}:
-            self.key_runs.add(batch.column(key[0]))
-        else:  # a merge has to reduce it anyway
-            self.key_runs.give_up()
-
-    def _bound_key(self, batch: pa.RecordBatch) -> None:
-        key = self.shape.table.key[:1]
-        if not key or not any(plain(batch.schema.field(key[0]).type) for plain in PLAIN_ORDER):
-            return
-        found = pc.min_max(batch.column(key[0]))
-        if found["min"].is_valid:
-            # Not `min_element_wise`: Arrow has none for times with a zone.
-            ends = pa.array([self.key_min, self.key_max, found["min"], found["max"]], found["min"].type)
-            found = pc.min_max(ends)
-            self.key_min, self.key_max = found["min"], found["max"]
-
-
-def _count(batch: pa.RecordBatch, column: str, where: pa.Array) -> int:
-    """Rows with a value in `column`, among those of `where`."""
-    values = batch.column(column)
-    if values.null_count == len(values):
-        return 0
-    return int(pc.sum(pc.and_(pc.is_valid(values), where)).as_py() or 0)
 
 
 @dataclass(slots=True)
@@ -281,10 +218,13 @@ def _one(arrays: list[Int64s]) -> Int64s:
 class _Writing:
     """The files of one segment, as they grow."""
 
-    def __init__(self, open_target: OpenTarget, xid_newest: int | None) -> None:
+    def __init__(self, open_target: OpenTarget, xid_newest: int | None, take_over: TakeOver) -> None:
         self._open = open_target
+        self._take_over = take_over
         self._beside = Beside()
         self._tables: dict[Shape, _Gathered] = {}
+        self._parts: Counter[Shape] = Counter()
+        self._done: list[SegmentFile] = []
         name = "transactions.parquet"
         self._transactions = Parquet(name, TRANSACTIONS_SCHEMA, open_target(name), (), self._beside)
         self._runs: list[Transactions] = []
@@ -302,7 +242,7 @@ class _Writing:
         gathered = self._tables.get(rows.shape)
         if gathered is None:
             table = rows.shape.table
-            name = file_name(table, rows.shape.version)
+            name = self._next_name(rows.shape)
             parquet = Parquet(name, table.log_schema, self._open(name), table.key, self._beside)
             gathered = self._tables[rows.shape] = _Gathered(parquet, Tally(rows.shape))
         gathered.add(rows)
@@ -311,8 +251,23 @@ class _Writing:
         if self._rows >= HAND_ON_ROWS or self._bytes >= GATHERED_BYTES_MAX:
             self._hand_on()
 
+    def file(self, attached: AttachedFile) -> None:
+        """A file of the run's rows; what there is of its shape before them ends here."""
+        gathered = self._tables.get(attached.shape)
+        if gathered is not None:
+            self._hand_on()
+            self._done.append(gathered.tally.file(gathered.parquet))
+            del self._tables[attached.shape]
+        name = self._next_name(attached.shape)
+        self._take_over(attached, name)
+        self._done.append(replace(attached.file, path=name))
+
+    def _next_name(self, shape: Shape) -> str:
+        self._parts[shape] += 1
+        return file_name(shape.table, shape.version, self._parts[shape])
+
     def _hand_on(self) -> None:
-        if not self._rows:
+        if not self._rows and len(self._runs) == self._runs_known:
             return
         headers = joined(self._runs)
         owners = Owners.of(headers)
@@ -337,10 +292,7 @@ class _Writing:
         self._hand_on()
         size, sha256 = self._transactions.close()
         yield SegmentFile(self._transactions.name, self._transactions.rows, size, sha256)
+        yield from self._done
         for gathered in self._tables.values():
             yield gathered.tally.file(gathered.parquet)
         self._beside.close()
-
-
-def _text(scalar: pa.Scalar | None) -> str | None:
-    return None if scalar is None else str(scalar.cast(pa.string()).as_py())

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA
-from cdcflow.model.change import Int64s, Kind, Run, SpooledTransaction, Uint64s
+from cdcflow.model.change import HeldRun, Int64s, Kind, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Position
 
 PLAIN_BYTES_MAX = 512  # up to this, compressing costs more than it saves
@@ -54,12 +54,15 @@ class Transactions:
 
     @classmethod
     def of(
-        cls, run: Run | SpooledTransaction, first_offset: int, first_transaction: int, commit_clock: Int64s
+        cls, run: Run | SpooledTransaction | HeldRun, first_offset: int, first_transaction: int, commit_clock: Int64s
     ) -> Transactions:
         """The headers of a run that gets these numbers."""
         match run:
             case Run():
                 ends, ts, position, origin = run.ends, run.commit_ts, run.position, run.origin
+            case HeldRun():
+                ends, ts = np.array([run.rows], np.int64), np.array([run.commit_ts], np.int64)
+                position, origin = run.position, None
             case SpooledTransaction():
                 ends, ts = np.array([run.rows], np.int64), np.array([run.commit_ts], np.int64)
                 position = run.position

@@ -24,9 +24,10 @@ from cdcflow.changelog.layout import Bounds, Layout, LogFile
 from cdcflow.changelog.parquet import Parquet
 from cdcflow.changelog.reader import LogRows
 from cdcflow.changelog.rows import Shape
-from cdcflow.changelog.sealing import Tally, file_name
+from cdcflow.changelog.sealing import file_name
 from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile
 from cdcflow.changelog.states import State
+from cdcflow.changelog.tally import Tally
 from cdcflow.model.change import TRUNCATE
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION, Table

@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,8 +16,11 @@ from cdcflow.cli.lean import lean, loaded
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.cli.progress import BackfillProgress
 from cdcflow.config import Config, load
-from cdcflow.errors import SourceUnavailable
+from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.service.control import ask, user_name
+
+if TYPE_CHECKING:
+    from cdcflow.ports.readers import Readers
 
 LOOK_EVERY_S = 0.5
 SETTLED = ("done", "failed", "cancelled")
@@ -29,6 +32,9 @@ def backfill(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
     wait: Annotated[bool, typer.Option(help="With a running daemon: wait until it has read them.")] = True,
+    on: Annotated[
+        str | None, typer.Option(help="Have a Spark cluster's executors read: spark://host:port, or local[2].")
+    ] = None,
 ) -> None:
     """Read tables again while the capture goes on, and end when they are read.
 
@@ -37,8 +43,15 @@ def backfill(
     """
     settings = load(config)
     before = ask(settings.log.folder, {"op": "status"})
+    if before is not None and on is not None:
+        raise ConfigurationError(
+            "reading with executors: a daemon writes this log, and it reads with its own connections",
+            remedy="stop it (`cdcflow ctl stop`), run the same command again, which captures meanwhile, then start it; "
+            "or run the same command without --on",
+            runbook="order-refused",
+        )
     if before is None:
-        found = _by_ourselves(settings, tuple(tables or ()))
+        found = _by_ourselves(settings, tuple(tables or ()), on)
     else:
         ordered = _ordered(settings, tuple(tables or ()))
         if not wait:
@@ -90,7 +103,16 @@ def _followed(settings: Config, ordered: Sequence[str], before: Tables) -> Table
             time.sleep(LOOK_EVERY_S)
 
 
-def _by_ourselves(settings: Config, tables: Sequence[str]) -> Tables:
+def _by_ourselves(settings: Config, tables: Sequence[str], on: str | None = None) -> Tables:
+    if on is not None:
+        from cdcflow import wiring
+
+        with wiring.readers(settings, on) as readers:
+            return _captured(settings, tables, readers)
+    return _captured(settings, tables)
+
+
+def _captured(settings: Config, tables: Sequence[str], readers: Readers | None = None) -> Tables:
     lean()
     from cdcflow import wiring
     from cdcflow.cli import daemon
@@ -105,7 +127,9 @@ def _by_ourselves(settings: Config, tables: Sequence[str]) -> Tables:
             lines(event, fields)
 
     by = f"command line, {user_name(os.getuid())}"
-    capture = wiring.capture(settings, backfill=tables, once=True, wait=False, asked_by=by, on_event=tell)
+    capture = wiring.capture(
+        settings, backfill=tables, once=True, wait=False, asked_by=by, on_event=tell, readers=readers
+    )
     loaded()
 
     def look() -> None:

@@ -11,7 +11,8 @@ A change never is an object of its own. A `Run` is consecutive whole transaction
     products          1         3          5     index = [1, 3, 5]
 
 The offset of a row is the run's first offset plus its index, so numbering a run is one addition. A transaction too
-large for memory is a `SpooledTransaction`: the same header, its rows in a spool on disk. Both answer the questions
+large for memory is a `SpooledTransaction`: the same header, its rows in a spool on disk. A chunk that other processes
+have read is a `HeldRun`: they keep its rows until these have their offsets. All of them answer the questions
 that the interleave machine asks (`cdcflow.interleave.messages.Transactions`).
 """
 
@@ -19,8 +20,10 @@ from __future__ import annotations
 
 import base64
 import enum
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -266,6 +269,78 @@ class SpooledTransaction:
     def moved_keys(self, table: TableId) -> KeySet | None:
         """More than what a `Run` would answer, which is safe: the spool does not tell key changes apart."""
         return self.partial.get(table)
+
+
+class HeldRows(Protocol):
+    """Rows of a table that another process has read, and keeps in memory."""
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+
+    def write(self, path: Path, first_offset: int, transaction: int, commit_ts: int) -> Callable[[], Mapping[str, Any]]:
+        """Have them written into a new Parquet file, as the log has them: `first_offset` is the first one's,
+        `transaction` and `commit_ts` (microseconds since 1970 UTC) are those of all. It is begun on return. What comes
+        back waits until the file is durable, and gives what a manifest says of it (`changelog.segment.SegmentFile`, but
+        for table and version).
+
+        Raises (what comes back does):
+            SinkUnavailable: whoever had the rows is gone, or could not write them.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRun:
+    """The rows of one chunk, in order, which others keep until they are told their offsets: one transaction of kind
+    READ. `pieces` have rows. `commit_ts` in microseconds since 1970 UTC."""
+
+    table: Table
+    position: Position
+    commit_ts: int
+    pieces: tuple[HeldRows, ...]
+
+    kind = Kind.READ
+    transactions = 1
+
+    @property
+    def rows(self) -> int:
+        return sum(piece.rows for piece in self.pieces)
+
+    @property
+    def bytes(self) -> int:
+        return sum(piece.bytes for piece in self.pieces)
+
+    @property
+    def xids(self) -> Uint64s:
+        return np.zeros(1, dtype=np.uint64)
+
+    @property
+    def last_position(self) -> Position:
+        return self.position
+
+    @property
+    def last_commit_ts(self) -> int:
+        return self.commit_ts
+
+    def first_touching(self, tables: frozenset[TableId]) -> int | None:
+        return 0 if self.table.id in tables and self.pieces else None
+
+    def split_at(self, count: int) -> tuple[HeldRun | Run, HeldRun | Run]:
+        return (EMPTY_RUN, self) if count == 0 else (self, EMPTY_RUN)
+
+    def shapes_of(self, table: TableId) -> frozenset[Table]:
+        return frozenset({self.table} if table == self.table.id else ())
+
+    def truncates(self, table: TableId) -> bool:
+        return False
+
+    def partial_keys(self, table: TableId) -> KeySet | None:
+        return None
+
+    def moved_keys(self, table: TableId) -> KeySet | None:
+        return None
 
 
 def partial_keys(batch: ChangeBatch, only: str | None = None) -> KeySet | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from cdcflow.interleave.machine import Interleave
 from cdcflow.interleave.messages import Effect, MarkSeen, WriteMark
-from cdcflow.model.change import Kind, Run, SpooledTransaction
+from cdcflow.model.change import HeldRun, Kind, Run, SpooledTransaction
 from cdcflow.model.position import Epoch
 from cdcflow.model.table import Table
 from cdcflow.pipeline.freshness import Freshness, tables_of
@@ -59,7 +59,7 @@ class Observed:
             if self._spans is not None:
                 self._spans.window_closed(fields)
 
-    def appended(self, run: Run | SpooledTransaction) -> int:
+    def appended(self, run: Run | SpooledTransaction | HeldRun) -> int:
         """The run's bytes, which take a while to add up."""
         size = run.bytes
         self._bytes += size

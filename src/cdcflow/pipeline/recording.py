@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from cdcflow.interleave.messages import Answered, Append, Cut
-from cdcflow.model.change import Run, SpooledTransaction, commit_clock
+from cdcflow.model.change import HeldRun, Run, SpooledTransaction, commit_clock
 from cdcflow.model.position import Checkpoint
 from cdcflow.pipeline.durability import Durability
 from cdcflow.pipeline.observing import Observed
@@ -63,7 +63,7 @@ class Recording:
 
     def append(self, append: Append) -> None:
         run = append.run
-        assert isinstance(run, Run | SpooledTransaction)  # noqa: S101 - the product's only two kinds of Transactions
+        assert isinstance(run, Run | SpooledTransaction | HeldRun)  # noqa: S101 - the product's kinds of Transactions
         stamps = run.commit_ts if isinstance(run, Run) else np.array([run.commit_ts], np.int64)
         clock = commit_clock(self.checkpoint.commit_clock, stamps)
         self._log.append(Numbered(run, append.first_offset, append.first_transaction, clock))

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from cdcflow.model.change import Int64s, KeySet, Run, SpooledTransaction, Uint64s
+from cdcflow.model.change import HeldRun, Int64s, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Offset, Position
 from cdcflow.model.table import TableId
 from cdcflow.ports.stream import Spool
@@ -19,7 +19,7 @@ class Numbered:
     """Transactions with their numbers: the rows of `run` have the offsets from `first_offset` on, its transactions
     the numbers from `first_transaction` on, and `commit_clock` (microseconds) one entry each."""
 
-    run: Run | SpooledTransaction
+    run: Run | SpooledTransaction | HeldRun
     first_offset: Offset
     first_transaction: int
     commit_clock: Int64s

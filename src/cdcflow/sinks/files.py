@@ -9,6 +9,8 @@ rest, in another thread. The order of steps is what makes it durable, and each i
 * Frames reach the file in the order in which they were appended, and a cut is written after everything before it.
 * `sync` takes the last cut, writes what is queued, then syncs the spools that the cut attaches, then the journal, and
   only then says that the cut is durable. Cuts that arrive meanwhile wait for the next sync: that is group commit.
+* Rows of a large chunk are not queued as frames: they go into a file of their own (`row_file`), written and synced in
+  their turn, which the journal only names and a segment takes over as it is.
 * A new journal gets its name only after the one before it is durable, and says how long that one is. Until then
   its frames lie beside its place, and none of its cuts is durable.
 * The newest journal's name is noted in a file of its own before a cut in it is durable: the journals before it do not
@@ -27,11 +29,12 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
-from cdcflow.changelog import lookup, spool
+from cdcflow.changelog import lookup, rowfile, spool
 from cdcflow.changelog.extents import Extent, retried
 from cdcflow.changelog.journal import Attach, JournalHeader
 from cdcflow.changelog.layout import Layout
@@ -40,7 +43,7 @@ from cdcflow.changelog.segment import Segment
 from cdcflow.changelog.transactions import Transactions
 from cdcflow.config import Seal
 from cdcflow.errors import CdcflowError, InvariantViolated, LogGone, SyncFailed
-from cdcflow.model.change import KeySet, Run, SpooledTransaction, Uint64s
+from cdcflow.model.change import HeldRun, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import Numbered
@@ -50,6 +53,7 @@ from cdcflow.sinks.lease import Lease
 from cdcflow.sinks.numbering import Numbering
 from cdcflow.sinks.recovery import Closed, Opened, Recovered, create, recover
 from cdcflow.sinks.retention import Retention, Rule
+from cdcflow.sinks.row_file import HeldFile, RowFile
 from cdcflow.sinks.sealing import Sealing
 from cdcflow.sinks.spool_file import SpoolFile
 from cdcflow.sinks.uploading import Uploading
@@ -57,17 +61,23 @@ from cdcflow.sinks.uploading import Uploading
 BUFFERED_BYTES_MAX = 8 << 20
 """So much may be queued: whoever appends more than the syncing thread takes away writes it out itself."""
 
+FILE_BYTES_MIN = 4 << 20
+"""Rows of a chunk with so many bytes go into a file of their own. What is committed behind them waits for that file,
+so chunks that are kept small because something is written meanwhile stay in the journal."""
+
+_Beside = SpoolFile | RowFile | HeldFile
+
 __all__ = ["FileLog", "Recovered"]
 
 
 @dataclass(frozen=True, slots=True)
 class _JournalCut:
-    """A cut: where in its journal it ends, and which spools must be synced before it counts."""
+    """A cut: where in its journal it ends, and which files beside it must be durable before it counts."""
 
     checkpoint: Checkpoint
     journal: JournalFile
     end: int
-    spools: tuple[SpoolFile, ...] = ()
+    beside: tuple[_Beside, ...] = ()
 
 
 class FileLog:
@@ -75,6 +85,7 @@ class FileLog:
 
     `append`, `cut`, `seal_due` and `roll` belong to one thread; `sync` and `seal_pending` may each run in another
     one at the same time. After an error the log is dead: every call says so, and only `close` is left.
+    `file_bytes_min`: see FILE_BYTES_MIN.
     """
 
     def __init__(
@@ -103,10 +114,10 @@ class FileLog:
         self._syncing = threading.Lock()
         self._sealing = threading.Lock()
         self._spools: dict[str, SpoolFile] = {}
-        self._spools_opened = 0
-        self._attached: list[SpoolFile] = []
-        self._attached_names: list[str] = []
-        self._attached_bytes = 0
+        self._made_beside = 0
+        self._attached: list[_Beside] = []  # since the last cut
+        self._of_journal: list[_Beside] = []
+        self.file_bytes_min = FILE_BYTES_MIN
         self._rows_since: float | None = None
         self._numbering = Numbering(opened.header.base)
         self._writing = threading.Lock()
@@ -183,18 +194,24 @@ class FileLog:
         self._numbering.check(numbered)
         run = numbered.run
         batches = run.batches if isinstance(run, Run) else ()
+        filed = self._filed(run)
         encoder = self._journal.encoder
         # Everything that can be refused is refused before the first frame: after that the log has half a run.
-        spooled = None if isinstance(run, Run) else self._spool_of(run)
-        for table in spooled.shapes if spooled is not None else [b.table for b in batches]:
+        spooled = self._spool_of(run) if isinstance(run, SpooledTransaction) else None
+        held = [run.table] if isinstance(run, HeldRun) else []
+        for table in spooled.shapes if spooled is not None else held or [b.table for b in batches]:
             self._introduce(table)
         encoder.transactions(
             Transactions.of(run, numbered.first_offset, numbered.first_transaction, numbered.commit_clock)
         )
-        for batch in batches:
+        for batch in batches if filed is None else ():
             if batch.rows.num_rows:
                 encoder.rows(batch, numbered.first_offset)
-        if spooled is not None and not isinstance(run, Run):
+        if filed is not None:
+            self._file(numbered, filed)
+        if isinstance(run, HeldRun):
+            self._have_written(run, numbered)
+        if spooled is not None and isinstance(run, SpooledTransaction):
             self._attach(run, spooled, numbered.first_offset)
         self._numbering.advance(numbered)
         if encoder.waiting > BUFFERED_BYTES_MAX:
@@ -223,9 +240,8 @@ class FileLog:
     def open_spool(self) -> SpoolFile:
         """A new spool. Counted only when a `SpooledTransaction` that names it is appended."""
         self._living()
-        self._spools_opened += 1
-        name = f"{self.epoch:010d}-{self._spools_opened:06d}.spool"
-        head = spool.header(self.log_id, self.epoch, self._spools_opened)
+        name = self._next_name("spool")
+        head = spool.header(self.log_id, self.epoch, self._made_beside)
         with storing(f"making the spool {name} of the log {self.path}"):
             made_spool = SpoolFile(self._layout.spool(name), head, self._layer, self._spools)
         self._spools[name] = made_spool
@@ -246,7 +262,8 @@ class FileLog:
         if self._rows_since is None:
             self._rows_since = now_s
         aged = now_s - self._rows_since >= self._settings.age_max
-        return aged or self._journal.bytes + self._attached_bytes >= self._settings.bytes_max
+        beside = sum(file.bytes for file in self._of_journal)
+        return aged or self._journal.bytes + beside >= self._settings.bytes_max
 
     def roll(self) -> bool:
         """Close the journal and begin the next one; `seal_pending` makes the closed one a segment.
@@ -263,9 +280,8 @@ class FileLog:
         self._journal = JournalFile(self._layout, header, self._layer)
         self._journals.append(self._journal)
         self._cut = _JournalCut(cut.checkpoint, self._journal, self._journal.head_bytes, self._unsynced())
-        self._closed.append(Closed(old.header, cut.end, cut.checkpoint, tuple(self._attached_names)))
-        self._attached_names = []
-        self._attached_bytes = 0
+        self._closed.append(Closed(old.header, cut.end, cut.checkpoint, tuple(file.name for file in self._of_journal)))
+        self._of_journal = []
         self._rows_since = None
         return True
 
@@ -344,7 +360,7 @@ class FileLog:
                 self._drop_undurable()
         finally:
             self._is_open = False
-            for left in (*self._spools.values(), *self._attached, *self._cut.spools):
+            for left in (*self._spools.values(), *self._attached, *self._cut.beside):
                 left.abandon()
             for journal in self._journals:
                 journal.close()
@@ -375,9 +391,9 @@ class FileLog:
     def _rolls(self) -> bool:
         return self._numbering.at_cut and self._cut.checkpoint.next_offset > self._journal.header.first_offset
 
-    def _unsynced(self) -> tuple[SpoolFile, ...]:
-        """Spools of the last cut that are not durable yet."""
-        return tuple(s for s in self._cut.spools if not s.synced) if self._cut.spools else ()
+    def _unsynced(self) -> tuple[_Beside, ...]:
+        """Files beside the journal that the last cut needs and that are not durable yet."""
+        return tuple(file for file in self._cut.beside if not file.synced) if self._cut.beside else ()
 
     def _extents(self) -> list[Extent]:
         """What is in journals, oldest first, also behind the last cut."""
@@ -409,8 +425,43 @@ class FileLog:
             Attach(spooled.name, first_offset, run.rows, spooled.bytes, spooled.crc, run.aborted)
         )
         self._attached.append(spooled)
-        self._attached_names.append(spooled.name)
-        self._attached_bytes += spooled.bytes
+        self._of_journal.append(spooled)
+
+    def _filed(self, run: Run | SpooledTransaction | HeldRun) -> Table | None:
+        """The shape of a run whose rows go into a file of their own; None: they go into the journal."""
+        if not isinstance(run, Run) or (table := rowfile.table_of(run)) is None:
+            return None
+        return table if run.bytes >= self.file_bytes_min else None
+
+    def _file(self, numbered: Numbered, table: Table) -> None:
+        """Name a file that is written when its turn comes, by whoever writes the journal."""
+        assert isinstance(numbered.run, Run)  # noqa: S101 - see `_filed`
+        name = self._next_name("parquet")
+        write = partial(
+            rowfile.write,
+            numbered.run,
+            table,
+            first_offset=numbered.first_offset,
+            transaction=numbered.first_transaction,
+        )
+        self._name(table, RowFile(self._layout.spool(name), write, self._layer))
+
+    def _have_written(self, run: HeldRun, numbered: Numbered) -> None:
+        """Tell those who have the rows their offsets, and name the files that they write now."""
+        offset = int(numbered.first_offset)
+        for piece in run.pieces:
+            path = self._layout.spool(self._next_name("parquet"))
+            self._name(run.table, HeldFile(path, piece, offset, numbered.first_transaction, run.commit_ts))
+            offset += piece.rows
+
+    def _name(self, table: Table, made: RowFile | HeldFile) -> None:
+        self._journal.encoder.file(table, made.written)
+        self._attached.append(made)
+        self._of_journal.append(made)
+
+    def _next_name(self, kind: str) -> str:
+        self._made_beside += 1
+        return f"{self.epoch:010d}-{self._made_beside:06d}.{kind}"
 
     def _write(self) -> None:
         """Put what is queued into the files. May be called by any thread."""
@@ -423,6 +474,13 @@ class FileLog:
                 except OSError as error:
                     self._dead = unavailable(f"appending to {journal.path}", error)
                     raise self._dead from error
+                except CdcflowError as error:
+                    self._dead = error
+                    raise
+                except Exception as error:
+                    text = f"appending to {journal.path}: rows could not be written ({type(error).__name__})"
+                    self._dead = InvariantViolated(text)
+                    raise self._dead from error
 
     def _synced(self) -> Checkpoint:
         """Make the last cut durable; the caller holds `_syncing`."""
@@ -430,9 +488,9 @@ class FileLog:
         if cut is not self._durable:
             self._write()
             # A spool that a durable cut attaches must be there: first the spools, then the journal.
-            for attached in cut.spools:
+            for attached in cut.beside:
                 attached.sync()
-            if cut.spools:
+            if cut.beside:
                 with syncing(self._layout.spools):
                     self._layer.fsync_dir(self._layout.spools)
             while (journal := self._journals[0]) is not cut.journal:

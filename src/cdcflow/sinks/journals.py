@@ -79,7 +79,7 @@ class JournalFile:
 
     def drop_behind(self, size: int) -> None:
         """Drop what is behind byte `size`, and what is queued. A file that was closed is durable, and stays."""
-        self.encoder.take()
+        self.encoder.drop()
         if self._fd >= 0:
             self._layer.truncate(self._fd, size)
 

@@ -16,6 +16,8 @@ from typing import Protocol
 from cdcflow.errors import CdcflowError, ConfigurationError, LogGone, SinkUnavailable, SyncFailed
 
 _PARTS_MAX = 1024  # IOV_MAX of Linux
+_COPIED_BYTES = 1 << 20
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
 _FOR_AN_OPERATOR = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.ENAMETOOLONG}
 
 Part = bytes | memoryview
@@ -41,6 +43,10 @@ class FileLayer(Protocol):
     def close(self, fd: int) -> None: ...
     def fsync_dir(self, path: Path) -> None: ...
     def rename(self, source: Path, target: Path) -> None: ...
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file another name. FileExistsError when that is taken."""
+        ...
+
     def unlink(self, path: Path) -> None: ...
     def mkdir(self, path: Path) -> None: ...
     def rmdir(self, path: Path) -> None: ...
@@ -76,6 +82,9 @@ class OsLayer:
 
     def rename(self, source: Path, target: Path) -> None:
         source.rename(target)
+
+    def link(self, source: Path, target: Path) -> None:
+        target.hardlink_to(source)
 
     def unlink(self, path: Path) -> None:
         path.unlink()
@@ -143,6 +152,20 @@ def write_file(layer: FileLayer, path: Path, content: bytes) -> None:
     layer.rename(beside, path)
     with syncing(path.parent):
         layer.fsync_dir(path.parent)
+
+
+def link_or_copy(layer: FileLayer, source: Path, target: Path) -> None:
+    """Give a file that is durable another name; on a file system that has no such names: a durable copy."""
+    try:
+        layer.link(source, target)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        copy = DurableFile(layer, target)
+        with source.open("rb") as file:
+            while block := file.read(_COPIED_BYTES):
+                copy.write(block)
+        copy.close()
 
 
 def remove_tree(layer: FileLayer, path: Path) -> None:

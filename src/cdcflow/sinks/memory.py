@@ -16,7 +16,7 @@ from cdcflow.model.change import ChangeBatch, KeySet, Kind, Run, SpooledTransact
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports import Numbered
-from cdcflow.sinks.numbering import Numbering
+from cdcflow.sinks.numbering import Numbering, own_rows
 
 _LOW = np.uint64(0xFFFFFFFF)
 
@@ -85,7 +85,7 @@ class MemoryLog:
     def append(self, numbered: Numbered) -> None:
         self._living()
         self._numbering.check(numbered)
-        run = numbered.run
+        run = own_rows(numbered.run)
         batches = run.batches if isinstance(run, Run) else self._attached(run)
         head = Transactions.of(run, numbered.first_offset, numbered.first_transaction, numbered.commit_clock)
         owners = Owners.of(head.headers)

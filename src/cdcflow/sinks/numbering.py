@@ -8,9 +8,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from cdcflow.errors import InvariantViolated
-from cdcflow.model.change import ChangeBatch, Run
+from cdcflow.model.change import ChangeBatch, HeldRun, Run, SpooledTransaction
 from cdcflow.model.position import Checkpoint
 from cdcflow.ports import Numbered
+
+
+def own_rows(run: Run | SpooledTransaction | HeldRun) -> Run | SpooledTransaction:
+    """A run for a log without files. InvariantViolated where its rows can only become files."""
+    if isinstance(run, HeldRun):
+        raise InvariantViolated(f"appending rows of {run.table.id} that other processes keep: this log has no files")
+    return run
 
 
 class Numbering:

@@ -32,7 +32,8 @@ class Recovered:
     """What opening a log cut off: the end of a journal, behind the last whole cut, and why.
 
     `reason` is "" when nothing was cut, else "no cut" (whole, but never made visible), "torn", "checksum" or
-    "spool". `spools` counts spools that no transaction had attached.
+    "spool" or "file" (what it attached is missing or not whole). `spools` counts files beside the journal that nothing
+    had attached.
     """
 
     journal: str = ""
@@ -44,12 +45,13 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A journal that nothing more is written to: the next segment, once it is sealed."""
+    """A journal that nothing more is written to: the next segment, once it is sealed. `attached`: names of its files
+    beside it."""
 
     header: JournalHeader
     bytes: int
     checkpoint: Checkpoint
-    spools: tuple[str, ...]
+    attached: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,7 @@ def recover(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer) -> Op
             last.reason,
         )
         header = _continuing(layout, last, lease, layer)
-    orphans = _remove_orphans(layout, {name for c in closed for name in c.spools}, layer)
+    orphans = _remove_orphans(layout, {name for c in closed for name in c.attached}, layer)
     recovered = replace(recovered, spools=orphans)
     return Opened(
         file, header, tuple(closed), found.history, found.schemas_saved, sealed, found.last_manifest, recovered
@@ -171,9 +173,9 @@ def _continuing(layout: Layout, last: Whole, lease: Lease, layer: FileLayer) -> 
     path = layout.journal(last.header.first_offset)
     # A killed process leaves whole cuts that were never synced. They count from now on, so they are synced now.
     _sync_file(layout.journal(last.header.first_offset), layer, last.bytes if last.dropped_bytes else None)
-    for attach in last.spools:
-        _sync_file(layout.spool(attach.spool), layer, None)
-    if last.spools:
+    for record in last.attached:
+        _sync_file(layout.spool(record.name), layer, None)
+    if last.attached:
         with syncing(layout.spools):
             layer.fsync_dir(layout.spools)
     with syncing(path.parent):
@@ -200,7 +202,7 @@ def _sync_file(path: Path, layer: FileLayer, size: int | None) -> None:
 
 
 def _closed(scanned: Whole) -> Closed:
-    return Closed(scanned.header, scanned.bytes, scanned.checkpoint, tuple(a.spool for a in scanned.spools))
+    return Closed(scanned.header, scanned.bytes, scanned.checkpoint, tuple(record.name for record in scanned.attached))
 
 
 def _remove_orphans(layout: Layout, attached: set[str], layer: FileLayer) -> int:

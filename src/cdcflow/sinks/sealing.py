@@ -7,17 +7,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from cdcflow.changelog import spool
+from cdcflow.changelog import attached
 from cdcflow.changelog.extents import opened_journal
 from cdcflow.changelog.framing import Damaged
-from cdcflow.changelog.journal import Attach, Record, records
+from cdcflow.changelog.journal import AttachedFile, Record, records
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.numbers import in_order
-from cdcflow.changelog.rows import Rows
 from cdcflow.changelog.sealing import seal
 from cdcflow.changelog.segment import Segment, manifest_hash
 from cdcflow.errors import InvariantViolated
-from cdcflow.sinks.layer import FileLayer, remove_tree, storing, write_file
+from cdcflow.sinks.layer import FileLayer, link_or_copy, remove_tree, storing, write_file
 from cdcflow.sinks.lease import Lease
 from cdcflow.sinks.maintenance import Busy, maintenance
 from cdcflow.sinks.recovery import Closed, Opened, clean_up
@@ -60,7 +59,7 @@ class Sealing:
                 self._put_in_place(closed, target)
             segment, text = self._layout.manifest(first, last)
             self._last_manifest, self._sealed_last = manifest_hash(text), segment
-            for path in (self._layout.journal(first), *map(self._layout.spool, closed.spools)):
+            for path in (self._layout.journal(first), *map(self._layout.spool, closed.attached)):
                 if path.exists():
                     self._layer.unlink(path)
         return segment
@@ -84,7 +83,7 @@ class Sealing:
             directory,
             lambda open_target: seal(
                 self._closed_records(closed),
-                self._spooled,
+                lambda record: attached.rows(self._layout, record),
                 open_target,
                 log_id=self._log_id,
                 base=closed.header.base,
@@ -92,6 +91,7 @@ class Sealing:
                 previous=self._last_manifest,
                 previous_offset=self._sealed_last.first_offset if self._sealed_last else None,
                 xid_newest=self._sealed_last.xid_newest if self._sealed_last else None,
+                take_over=lambda record, name: self._take_over(record, directory / name),
             ),
         )
 
@@ -109,9 +109,9 @@ class Sealing:
                     f"sealing {path}: {damage}, and it was durable", runbook="log-damaged"
                 ) from None
 
-    def _spooled(self, attach: Attach) -> Iterator[Rows]:
-        with self._layout.spool(attach.spool).open("rb") as file:
-            yield from spool.rows(file, attach)
+    def _take_over(self, record: AttachedFile, target: Path) -> None:
+        # Another name for it, not a new one: a segment that is never finished takes its files with it.
+        link_or_copy(self._layer, self._layout.spool(record.name), target)
 
     def _save_schemas(self) -> None:
         if len(self._history) > self._schemas_saved:

@@ -11,6 +11,9 @@
     read_logs(spark, logs, table)           a table's changes in several logs, up to the time that all have reached
     session()                               a local Spark session with the right settings (`session`)
 
+Executors of a cluster also read parts of chunks for a backfill: `executors` starts them, `readers` is the capture's
+side of them, `held` is what each does. These know no Spark but for the tasks that they run in.
+
 Importing this package does not import pyspark; what needs it says so when it is called.
 """
 

@@ -36,6 +36,7 @@ from cdcflow.wiring.logs import (
 from cdcflow.wiring.opening import consumers_status, opened
 from cdcflow.wiring.planning import log_growth, planned
 from cdcflow.wiring.pushing import pushing
+from cdcflow.wiring.reading import readers
 from cdcflow.wiring.rebuilding import rebuilt
 from cdcflow.wiring.verifying import verified
 from cdcflow.wiring.warehouses import (
@@ -87,6 +88,7 @@ __all__ = [
     "log_growth",
     "planned",
     "pushing",
+    "readers",
     "rebuilt",
     "engines",
     "logs_to_merge",

@@ -23,6 +23,7 @@ from cdcflow.pipeline.settings import CaptureSettings, OpenedLog
 from cdcflow.pipeline.shadow import Shadow
 from cdcflow.pipeline.spans import OnSpan
 from cdcflow.ports import ControlTable, Source
+from cdcflow.ports.readers import Readers
 from cdcflow.service import last_words
 from cdcflow.sources.postgres.connection import Address
 from cdcflow.sources.postgres.source import PostgresSource
@@ -33,15 +34,19 @@ if TYPE_CHECKING:
     from cdcflow.sinks.kafka.tables.tail import Tail
 
 
-def open_source(config: Config) -> Source:
-    """The configured source. Nothing is connected before it is asked something."""
+READERS_TIME = 5
+"""So many times as long as its own chunks this process lets others read at one."""
+
+
+def open_source(config: Config, readers: Readers | None = None) -> Source:
+    """The configured source, whose chunks `readers` read. Nothing is connected before it is asked something."""
     settings = config.database
 
     def password() -> str | None:
         return secret(settings.password)
 
     if isinstance(settings, Postgres):
-        return PostgresSource(settings, password)
+        return PostgresSource(settings, password, readers=readers)
     # Here, so that who captures the one need not load the library of the other.
     from cdcflow.sources.mysql.source import MySQLSource
 
@@ -73,6 +78,7 @@ def capture(
     asked_by: str = "this program",
     on_event: OnEvent | None = None,
     on_span: OnSpan | None = None,
+    readers: Readers | None = None,
 ) -> Capture:
     """A capture of the configured source into the configured log.
 
@@ -81,8 +87,9 @@ def capture(
     log that cdcflow still needs; take a new position in its log and read all tables anew; with `keep_rows` tables with
     a key stay as they are, in doubt until somebody compares them. `wait` False: a source or
     log that is not reached at the first try ends it. `on_span` is told how long each cut and window took.
+    `readers` read chunks instead of this process.
     """
-    settings = capture_settings(config, backfill_new=backfill is None, keep_rows=keep_rows)
+    settings = capture_settings(config, backfill_new=backfill is None, keep_rows=keep_rows, readers=readers)
     folder = config.log.folder
     return Capture(
         open_source=settings.open_source,
@@ -107,7 +114,12 @@ def capture(
 
 
 def capture_settings(
-    config: Config, *, backfill_new: bool = True, reopened: bool = False, keep_rows: bool = False
+    config: Config,
+    *,
+    backfill_new: bool = True,
+    reopened: bool = False,
+    keep_rows: bool = False,
+    readers: Readers | None = None,
 ) -> CaptureSettings:
     """What a capture needs to know of the settings. `reopened`: this process had the log open before. `keep_rows`:
     where the loss of history is accepted, that of the log's own rows is not."""
@@ -126,9 +138,9 @@ def capture_settings(
         return log
 
     return CaptureSettings(
-        open_source=lambda: open_source(config),
+        open_source=lambda: open_source(config, readers),
         open_log=open_again,
-        limits=limits(config, backfill_new=backfill_new),
+        limits=limits(config, backfill_new=backfill_new, readers=readers),
         pace=Pace(heartbeat_s=config.database.heartbeat),
     )
 
@@ -206,15 +218,18 @@ def _tail(config: Config) -> Tail | None:
             return KafkaTail(topics(kafka))
 
 
-def limits(config: Config, *, backfill_new: bool) -> Limits:
-    """The settings as the interleave machine takes them."""
+def limits(config: Config, *, backfill_new: bool, readers: Readers | None = None) -> Limits:
+    """The settings as the interleave machine takes them. A window costs this process the same however much `readers`
+    read in it, and none of its time: then chunks are larger, and each of them has as many rows in memory as this
+    process otherwise. What is committed to other tables meanwhile is durable so much later."""
     backfill = config.database.backfill
+    at_once, longer = (1, 1) if readers is None else (readers.count, READERS_TIME)
     return Limits(
         backfill_new=backfill_new,
-        chunk_time_target_s=backfill.chunk_time_target_ms / 1000,
-        chunk_time_live_s=backfill.chunk_time_live_ms / 1000,
+        chunk_time_target_s=backfill.chunk_time_target_ms * longer / 1000,
+        chunk_time_live_s=(backfill.chunk_time_live_ms if readers is None else backfill.chunk_time_target_ms) / 1000,
         chunk_time_busy_s=backfill.chunk_time_busy_ms / 1000,
-        chunk_rows_max=backfill.chunk_rows_max,
+        chunk_rows_max=backfill.chunk_rows_max * at_once,
         rows_per_second_max=backfill.rows_per_second_max or 0,
         held_bytes_max=backfill.held_bytes_max,
     )

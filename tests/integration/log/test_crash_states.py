@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tests.servers.disks import Recording, Tree, Unsynced
 
@@ -24,12 +25,13 @@ from cdcflow.changelog import framing
 from cdcflow.changelog.reader import check, read_rows
 from cdcflow.config import Seal
 from cdcflow.errors import CdcflowError, SinkUnavailable
-from cdcflow.model.position import Checkpoint, SourceIdentity
+from cdcflow.model.change import reads
+from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import OFFSET
 from cdcflow.ports import Numbered
 from cdcflow.sinks import files
 from cdcflow.sinks.files import FileLog
-from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, PRODUCTS, Writer, changes, transactions
+from cdcflow.testing.sinks import COMMIT_TS, ORDERS, ORDERS_WIDER, PRODUCTS, Writer, changes, transactions
 
 STATES = int(os.environ.get("CDCFLOW_CRASH_STATES", "5000"))
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")
@@ -53,6 +55,7 @@ class Story:
 
     def open(self) -> None:
         self.log = FileLog.open(self.disk.root / "log", IDENTITY, Seal(), layer=self.disk)
+        self.log.file_bytes_min = 1
         self.writer = Writer.of(self.log)
         self._acknowledge()
 
@@ -91,6 +94,13 @@ class Story:
         )
         self.writer.append(spooled)
 
+    def read(self, rows: int) -> None:
+        """A chunk, whose rows go into a file of their own."""
+        at = int(self.writer.checkpoint.next_offset)
+        columns = {"id": range(at, at + rows), "note": [f"row {o}" for o in range(at, at + rows)]}
+        chunk = pa.RecordBatch.from_pydict(columns, ORDERS.row_schema)
+        self.writer.append(reads(ORDERS, [chunk], Position(f"0/{at:X}"), COMMIT_TS))
+
     def cut(self) -> None:
         self.disk.note(("cut", self._next_cut()))
         self.writer.cut()
@@ -115,6 +125,12 @@ class Story:
         self.sync()
         self.append(5)
         self.append(3)
+        self.cut()
+        self.sync()
+        self.read(4)
+        self.append(1)
+        self.cut()
+        self.read(3)
         self.cut()
         self.sync()
         self.spool(pieces=2)
@@ -145,6 +161,7 @@ class Story:
         self.append(1)
         self.cut()
         self.roll()
+        self.read(2)
         self.spool(pieces=1)
         self.cut()
         self.sync()
@@ -378,11 +395,40 @@ class NoParquetFsync(NoFsync):
     """Planted: a segment gets its name before its files are durable."""
 
     def fsync(self, fd: int) -> None:
-        if not self._path(fd).name.endswith(".parquet"):
+        path = self._path(fd)
+        if not path.name.endswith(".parquet") or path.parent.name == "spool":
             Recording.fsync(self, fd)
 
 
-@pytest.mark.parametrize("planted", [NoFsync, NoSpoolFsync, NoDirectoryFsync, NoSegmentNameFsync, NoParquetFsync])
+class NoRowFileFsync(NoFsync):
+    """Planted: the journal names a file with rows that is not synced."""
+
+    def fsync(self, fd: int) -> None:
+        path = self._path(fd)
+        if not path.name.endswith(".parquet") or path.parent.name != "spool":
+            Recording.fsync(self, fd)
+
+
+class NoNameBesideFsync(Recording):
+    """Planted: the names of spools and files with rows are not synced."""
+
+    def fsync_dir(self, path: Path) -> None:
+        if path.name != "spool":
+            super().fsync_dir(path)
+
+
+PLANTED = (
+    NoFsync,
+    NoSpoolFsync,
+    NoDirectoryFsync,
+    NoSegmentNameFsync,
+    NoParquetFsync,
+    NoRowFileFsync,
+    NoNameBesideFsync,
+)
+
+
+@pytest.mark.parametrize("planted", PLANTED)
 def test_sync_left_out_is_found(
     planted: type[Recording], told: Callable[[type[Recording]], Recording], fresh: Callable[[], Path]
 ) -> None:

@@ -22,9 +22,10 @@ import pytest
 from tests.servers.disks import Unsynced
 
 from cdcflow.config import Seal
-from cdcflow.model.position import SourceIdentity
+from cdcflow.model.change import reads
+from cdcflow.model.position import Position, SourceIdentity
 from cdcflow.sinks.files import FileLog
-from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, PRODUCTS, Writer, changes, orders, transactions
+from cdcflow.testing.sinks import COMMIT_TS, ORDERS, ORDERS_WIDER, PRODUCTS, Writer, changes, orders, transactions
 
 # ── the independent reader ──────────────────────────────────────────────────────────────────────────────────
 
@@ -32,7 +33,7 @@ from cdcflow.testing.sinks import ORDERS, ORDERS_WIDER, PRODUCTS, Writer, change
 def frames_of(content: bytes) -> tuple[dict[str, Any], Iterator[tuple[int, int, bytes]]]:
     """Header JSON, and (end, kind, payload) of every whole frame."""
     magic, version, _, size = struct.unpack_from("<8sHHI", content)
-    assert (magic, version) == (b"cdcflow\n", 2)
+    assert (magic, version) == (b"cdcflow\n", 3)
     (seed,) = struct.unpack_from("<I", content, 16 + size)
     assert zlib.crc32(content[: 16 + size]) == seed
     return json.loads(content[16 : 16 + size]), _frames(content, -(-(20 + size) // 8) * 8, seed)
@@ -144,6 +145,17 @@ def spool_rows(path: Path, attach: dict[str, Any]) -> Iterator[tuple[int, str, d
     assert following - attach["first_offset"] == attach["rows"]
 
 
+def file_rows(
+    root: Path, shapes: list[dict[str, Any]], told: dict[str, Any]
+) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    entry = told["file"]
+    content = (root / "spool" / entry["path"]).read_bytes()
+    assert (len(content), hashlib.sha256(content).hexdigest()) == (entry["bytes"], entry["sha256"])
+    rows = pq.read_table(pa.BufferReader(content)).to_pylist()
+    assert len(rows) == entry["rows"]
+    yield from ((row["_offset"], shapes[told["shape"]]["name"], row) for row in rows)
+
+
 def journal_rows(root: Path, content: bytes) -> tuple[list[tuple[int, str, dict[str, Any]]], dict[str, Any]]:
     header, found = frames_of(content)
     rows_frames = RowsFrames()
@@ -164,6 +176,8 @@ def journal_rows(root: Path, content: bytes) -> tuple[list[tuple[int, str, dict[
         elif kind == 4:
             attach = json.loads(payload)
             new = list(spool_rows(root / "spool" / attach["spool"], attach))
+        elif kind == 8:
+            new = list(file_rows(root, rows_frames.shapes, json.loads(payload)))
         elif kind == 5:
             seen, pending = seen + pending, []
             _, *numbers, placed = struct.unpack_from("<qqqqqqB", payload)
@@ -213,8 +227,9 @@ def log_rows(root: Path) -> list[tuple[int, str, dict[str, Any]]]:
 
 @pytest.fixture
 def written(tmp_path: Path) -> Iterator[tuple[Path, list[dict[str, object]]]]:
-    """A log with segments, a closed journal and a hot one, spools in both, two shapes; and its rows, by offset."""
+    """A log with segments, a closed journal and a hot one, spools and files, two shapes; and its rows, by offset."""
     log = FileLog.open(tmp_path / "log", SourceIdentity("postgres", "1", "shop"), Seal(), layer=Unsynced())
+    log.file_bytes_min = 1
     writer = Writer.of(log)
     expected: list[dict[str, object]] = []
 
@@ -231,6 +246,9 @@ def written(tmp_path: Path) -> Iterator[tuple[Path, list[dict[str, object]]]]:
         ]
         writer.put(writer.spooled(9, pieces, [8], rows=4))
         expected.extend({"_offset": first + 82 + i, "id": key} for i, key in enumerate((1, 3, 5, 4)))
+        chunk = pa.RecordBatch.from_pydict({"id": [7, 8], "note": ["a", "b"]}, ORDERS.row_schema)
+        writer.put(reads(ORDERS, [chunk], Position("0/7"), COMMIT_TS))
+        expected.extend({"_offset": first + 86 + i, "id": key} for i, key in enumerate((7, 8)))
 
     story()
     log.roll()

@@ -24,6 +24,7 @@ def test_kinds_of_files_and_frames_have_the_numbers_of_the_format_s_page() -> No
         "CUT": 5,
         "PIECE": 6,
         "PROGRESS": 7,
+        "FILE": 8,
     }
     assert HEAD == 0
     assert framing.MAGIC == b"cdcflow\n"
@@ -31,7 +32,8 @@ def test_kinds_of_files_and_frames_have_the_numbers_of_the_format_s_page() -> No
 
 def test_versions_are_those_of_the_format_s_page() -> None:
     """Another number is another format, and then an upgrade has to say so."""
-    assert (framing.FORMAT_VERSION, layout.LOG_VERSION) == (2, 2)
+    assert (framing.FORMAT_VERSION, layout.LOG_VERSION) == (3, 2)
+    assert framing.OLDER_VERSIONS == (2,)
     assert (segment.SEGMENT_VERSION, segment.OLDER_VERSIONS) == (4, (2, 3))
     assert (schema_history.HISTORY_VERSION, position.CHECKPOINT_VERSION) == (1, 1)
 

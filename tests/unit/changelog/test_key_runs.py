@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cdcflow.changelog.keyruns import RUNS_MAX, KeyRuns, hold
 from cdcflow.changelog.rows import Shape
-from cdcflow.changelog.sealing import Tally
+from cdcflow.changelog.tally import Tally
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 

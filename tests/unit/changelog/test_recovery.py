@@ -177,12 +177,12 @@ def test_what_counts_of_a_later_journal_is_told_cut_by_cut() -> None:
     none = kept(content[: ends[0]])
     assert (none.bytes, none.checkpoint, none.cuts, none.first_cut, none.rows) == (ends[0], LATER, 0, 0, 0)
     first = kept(content[: ends[1]])
-    assert (first.cuts, first.first_cut, first.rows, len(first.shapes), len(first.spools)) == (1, 7, 3, 1, 1)
+    assert (first.cuts, first.first_cut, first.rows, len(first.shapes), len(first.attached)) == (1, 7, 3, 1, 1)
     assert first.checkpoint.progress == {"tables": {"a": 1}}
     both = kept(content[: ends[2]])
     assert (both.cuts, both.first_cut, both.checkpoint.cut, both.rows) == (2, 7, 9, 4)
     assert [s.table for s in both.shapes] == [ORDERS, ORDERS_WIDER, PRODUCTS]
-    assert [s.spool for s in both.spools] == ["1-1.spool"]
+    assert [record.name for record in both.attached] == ["1-1.spool"]
     rest = kept(content)
     assert replace(rest, dropped_bytes=0, dropped_rows=0, reason="") == both
     assert (rest.dropped_bytes, rest.dropped_rows, rest.reason) == (len(content) - ends[2], 5, "no cut")

@@ -52,7 +52,7 @@ from cdcflow.sinks.kafka.sending import Sender
 from cdcflow.sinks.kafka.state import State, StateRecord, TopicRange
 from cdcflow.sinks.kafka.topics import Admin, Reader, Topics
 from cdcflow.sinks.layer import OS_LAYER, storing
-from cdcflow.sinks.numbering import Numbering
+from cdcflow.sinks.numbering import Numbering, own_rows
 from cdcflow.sinks.spool_file import SpoolFile
 
 RANGE_BYTES_MAX = 64 << 20
@@ -199,7 +199,7 @@ class KafkaLog:
         """Put transactions at the end. They count with the next cut, once it is synced."""
         self._living()
         self._numbering.check(numbered)
-        run = numbered.run
+        run = own_rows(numbered.run)
         first = numbered.first_offset
         # Everything that can be refused is refused before the first frame: after that the log has half a run.
         spooled = None if isinstance(run, Run) else self._spool_of(run)

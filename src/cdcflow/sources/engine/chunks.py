@@ -15,6 +15,9 @@ change, so it came after low; the other sees it, so it came before high: it is h
 the chunk must stand exactly between what its snapshots saw and what they did not; there may be no such position
 (`Window.held_before`), and the chunk is read again, smaller, at last in one part.
 
+Parts may be read by other processes (`ports.readers`), by this same code: they say what their snapshots showed, keep
+the rows, and write them into files when the machine has given them their offsets.
+
 A part that ends early (its rows were too large) ends the chunk: what later parts read is dropped, with their fences.
 """
 
@@ -33,10 +36,11 @@ import pyarrow as pa
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.interleave.messages import Chunk, ChunkRead, Planned, Visibility
 from cdcflow.merge.digest import SUM, Buckets, Hash
-from cdcflow.model.change import KeySet, Run, reads
+from cdcflow.model.change import HeldRun, KeySet, Run, reads
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports.comparing import ChunkSums
+from cdcflow.ports.readers import PartRows, Readers
 from cdcflow.sources.engine.changes import absent, after_deletes, after_truncate
 from cdcflow.sources.engine.connections import Pool
 
@@ -51,6 +55,8 @@ KEYS_BYTES_MAX = 64 << 20
 WHOLE_BYTES_MAX = 1 << 30
 KEYS_WHERE_WAIT_S = 60
 """How long the server may look for the rows that a predicate is true for."""
+PARTS_MIN = 2
+"""Other processes read chunks of so many parts and more."""
 NO_SUMS = pa.table({"b": pa.array([], pa.int64()), "n": pa.array([], pa.int64()), "t": pa.array([], SUM)})
 
 
@@ -207,7 +213,7 @@ class Chunks(Generic[C, P, R]):
 
     `parts_at_once`: through so many connections one chunk is read at most. `pool` is closed with this.
     `whole_bytes_max`: a table without a key, which is read in one piece, may have so many. A chunk of kind "keys" ends
-    early at `keys_bytes_max`.
+    early at `keys_bytes_max`. `readers` read the parts of range chunks instead, as many at once as they are.
     """
 
     def __init__(
@@ -218,7 +224,9 @@ class Chunks(Generic[C, P, R]):
         parts_at_once: int,
         whole_bytes_max: int = WHOLE_BYTES_MAX,
         keys_bytes_max: int = KEYS_BYTES_MAX,
+        readers: Readers | None = None,
     ) -> None:
+        self._others = readers
         self._dialect = dialect
         self._pool = pool
         self._parts_at_once = parts_at_once
@@ -250,13 +258,24 @@ class Chunks(Generic[C, P, R]):
         try:
             match chunk.kind:
                 case "range":
-                    return self._range(chunk)
+                    return self._range(chunk) if self._others is None else self._held(chunk, self._others)
                 case "keys":
                     return self._run(chunk, lambda connection: self._keys(connection, chunk))
                 case "whole":
                     return self._run(chunk, lambda connection: self._whole(connection, chunk))
         except Rewritten:
             return ChunkRead(chunk, None, None, (), rewritten=True, seconds=time.monotonic() - began)
+
+    # ── cdcflow.ports.readers.PartReader ────────────────────────────────────────────────────────────────────
+
+    def read_part(self, chunk: Chunk, part: P) -> PartRows:
+        def taken(connection: C) -> tuple[float, Callable[[], R]]:
+            with self._dialect.opened(connection, chunk, part) as table:
+                return time.monotonic(), table.read(part)
+
+        began, decoded = self._run(chunk, taken)
+        found = decoded()
+        return PartRows(replace(found, batches=()), found.shape, found.batches, time.monotonic() - began)
 
     # ── cdcflow.ports.DigestSource, where the dialect's tables are `DigestingTable` ─────────────────────────────
 
@@ -345,6 +364,40 @@ class Chunks(Generic[C, P, R]):
             units_done=reached.units_done,
             exhausted=reached.exhausted,
             seconds=taken.seconds,
+        )
+
+    def _held(self, chunk: Chunk, others: Readers) -> ChunkRead:
+        """A range chunk whose parts other processes read and keep. What live transactions would want to have spared, a
+        processor and the way through this process, it does not need. A chunk that is not worth two parts, because its
+        own table is written to, is read here: it would make a file of a few rows."""
+        chunk_of_all = replace(chunk, single_connection=False)
+        at_once = max(others.count, PARTS_MIN)
+
+        def split(connection: C) -> tuple[Snapshot, Table, Sequence[P]]:
+            with self._dialect.opened(connection, chunk_of_all, None) as table:
+                return table.snapshot, table.shape, table.parts(chunk_of_all, at_once)
+
+        snapshot, shape, parts = self._run(chunk, split)
+        if len(parts) < PARTS_MIN:
+            return self._range(chunk)
+        asked = [others.read(chunk, part) for part in parts]
+        settle(asked)
+        found = [one.result() for one in asked]
+        kept = _joined(chunk.table, [cast(R, one.told) for one in found])
+        if any(part.shape != shape for part in kept):
+            raise SourceUnavailable(f"reading {chunk.table}: its columns changed while a chunk was read")
+        reached = self._dialect.reached(chunk, kept)
+        visibilities = tuple(v for part in kept for v in part.snapshot.visibilities) or snapshot.visibilities
+        pieces = tuple(part.rows for part in found[: len(kept)] if part.rows.rows)
+        return ChunkRead(
+            chunk=chunk,
+            run=HeldRun(shape, snapshot.position, snapshot.clock_us, pieces),
+            shape=shape,
+            visibilities=visibilities,
+            reached=reached.cursor,
+            units_done=reached.units_done,
+            exhausted=reached.exhausted,
+            seconds=max(part.seconds for part in found),
         )
 
     def _part(self, chunk: Chunk, part: P, take: Callable[[OpenTable[P, R], P], Callable[[], R]]) -> R:

@@ -32,10 +32,12 @@ from cdcflow.ports import (
     TablePreview,
     TransactionsBack,
 )
+from cdcflow.ports.readers import PartReader, Readers
 from cdcflow.sources.engine import policies
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.findings import of_error, ok
+from cdcflow.sources.engine.part_reader import OwnPartReader
 from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.postgres import estimates, publication, sampling, slot
 from cdcflow.sources.postgres.catalog import Catalog, Selected, select
@@ -64,7 +66,7 @@ class PostgresSource:
     """Implements `cdcflow.ports.Source`. Nothing is connected before it is asked something.
 
     `secret` gives the password, anew for every connection; None: the server wants none. `windows` says when a backlog
-    is caught up through SQL, and how.
+    is caught up through SQL, and how. `readers` read its chunks.
     """
 
     def __init__(
@@ -76,10 +78,12 @@ class PostgresSource:
         older_wait_s: float = OLDER_WAIT_S,
         windows: Windows = WINDOWS,
         chunk_bytes_max: int = CHUNK_BYTES_MAX,
+        readers: Readers | None = None,
     ) -> None:
         self._settings = settings
         self._windows = windows
         self._chunk_bytes_max = chunk_bytes_max
+        self._readers = readers
         self._connector = Connector(settings.url, secret)
         self._policy = Policy.of(settings)
         self._selection = Selection.parse(settings.tables)
@@ -262,7 +266,7 @@ class PostgresSource:
 
     def chunks(self) -> Chunks[Connection, Any, Any]:  # Any: the dialect's own parts
         pool = Pool(Connector(self._settings.url, self._connector.secret), "chunks")
-        at_once = self._settings.backfill.ranges_at_once
+        at_once = self._settings.backfill.ranges_at_once if self._readers is None else self._readers.count
         dialect = PostgresChunks(
             pool,
             policy=self._policy,
@@ -279,7 +283,13 @@ class PostgresSource:
             parts_at_once=at_once,
             whole_bytes_max=self._settings.backfill.whole_bytes_max,
             keys_bytes_max=self._chunk_bytes_max,
+            readers=self._readers,
         )
+
+    def part_reader(self) -> PartReader:
+        """Reads parts of chunks for another process that has this source open."""
+        self._table_names.capture(self._catalog.selected())
+        return OwnPartReader(self.chunks(), self.close)
 
     def comparison(self, checkpoint: Checkpoint) -> Comparison:
         selected = self._catalog.selected()

@@ -1,0 +1,49 @@
+"""Rows that lie beside a journal, in a spool or in a file of their own: where a reader finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from cdcflow.changelog import rowfile, spool
+from cdcflow.changelog.journal import Attach, Attached, AttachedFile, Record
+from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.rows import Rows
+
+
+def is_whole(layout: Layout, record: Attached) -> bool:
+    """Whether what was attached still is there, as it was then."""
+    path = layout.spool(record.name)
+    try:
+        if isinstance(record, AttachedFile):
+            return rowfile.is_whole(path, record)
+        with path.open("rb") as file:
+            return spool.is_whole(file, record)
+    except FileNotFoundError:
+        return False
+
+
+def rows(layout: Layout, record: Attached) -> Iterator[Rows]:
+    """What was attached, with offsets in the log; shapes of a spool have no version.
+
+    Raises:
+        FileNotFoundError: it is gone: a segment has its rows by now, or somebody removed it.
+        InvariantViolated: it does not hold what was attached.
+    """
+    path = layout.spool(record.name)
+    if isinstance(record, AttachedFile):
+        yield from rowfile.rows(path, record)
+        return
+    with path.open("rb") as file:
+        yield from spool.rows(file, record)
+
+
+def expanded(layout: Layout, found: Iterable[Record]) -> Iterator[Record]:
+    """A journal's records, with rows in place of what attaches them. Raises as `rows`."""
+    for record in found:
+        if isinstance(record, Attach | AttachedFile):
+            yield from rows(layout, record)
+        else:
+            yield record
+
+
+__all__ = ["expanded", "is_whole", "rows"]

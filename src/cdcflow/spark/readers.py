@@ -1,0 +1,292 @@
+"""The capture's side of processes that read parts of chunks: who is there, who is asked, who is lost.
+
+Whoever is free takes the next part; only the one that read rows can write them. What a lost process was asked for
+fails, and so do the rows that it kept: a part is read again in another window, and rows that have their offsets already
+end the attempt, which begins anew from the last durable cut.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from itertools import count
+from multiprocessing.connection import Connection, Listener, answer_challenge, deliver_challenge
+from pathlib import Path
+from typing import Any
+
+from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable, SourceUnavailable
+from cdcflow.interleave.messages import Chunk
+from cdcflow.ports.readers import HeldPart, PartReader
+from cdcflow.spark.held import Answer, Hello, Invitation, Read, Write
+
+LOST_AFTER_S = 120.0
+"""A process that has not answered for so long is lost."""
+ABSENT_S = 60.0
+"""So long a part waits for a process to come, where none is there."""
+
+
+@dataclass(eq=False)
+class _Process:
+    """One process: its connection, and what only it can do."""
+
+    connection: Connection[Any, Any]
+    own: deque[_Asked] = field(default_factory=deque)
+    gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    request: Read | Write
+    answer: Future[Any]
+
+
+class Processes:
+    """Implements `cdcflow.ports.readers.Readers` for processes that run `held.serve`. A context manager."""
+
+    def __init__(self, number: int, host: str, folder: Path, *, lost_after_s: float = LOST_AFTER_S) -> None:
+        """`number` of them are to come; they connect to `host`, and write into `folder`, where the log lies."""
+        self.count = number
+        self._lost_after_s = lost_after_s
+        self._folder = folder
+        self._secret = secrets.token_bytes(32)
+        self._listener = Listener((host, 0), backlog=16)
+        self._probe = folder / f".{secrets.token_hex(8)}.tmp"
+        self._probe_text = secrets.token_hex(16)
+        self._turn = threading.Condition()
+        self._there: dict[int, _Process] = {}
+        self._waiting: deque[_Asked] = deque()
+        self._ids = count(1)
+        self._error: CdcflowError | None = None
+        self.closed = False
+        self.answered = 0
+        """So many requests have come back."""
+        self.lost = 0
+        """So many processes are gone that were there."""
+        self._thread = threading.Thread(target=self._listen, name="cdcflow-readers", daemon=True)
+
+    def __enter__(self) -> Processes:
+        self._probe.write_text(self._probe_text)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._turn:
+            self.closed = True
+            there = list(self._there.values())
+            self._turn.notify_all()
+        for process in there:
+            _hang_up(process.connection)
+        with contextlib.suppress(OSError):
+            socket.create_connection(self._listener.address, 1.0).close()  # wakes the thread that accepts
+        self._listener.close()
+        self._probe.unlink(missing_ok=True)
+
+    def invitation(self, open_reader: Callable[[], PartReader]) -> Invitation:
+        """What each of them is sent."""
+        host, port = self._listener.address[:2]
+        return Invitation((str(host), int(port)), self._secret, self._probe, self._probe_text, open_reader)
+
+    def wait(self, seconds: float) -> None:
+        """Until all are there.
+
+        Raises:
+            SourceUnavailable: none came within this time.
+            ConfigurationError: they do not see the log's folder, or whoever was to start them says why it cannot.
+        """
+        with self._turn:
+            self._turn.wait_for(lambda: self._error or len(self._there) >= self.count, seconds)
+            if self._error is not None:
+                raise self._error
+            if not self._there:
+                raise SourceUnavailable(
+                    f"waiting for executors: none has begun to read within {seconds:.0f} s",
+                    remedy="look at the cluster's page for free cores, and whether executors reach this machine",
+                )
+
+    def fail(self, error: CdcflowError) -> None:
+        """They will not come: whoever asks for anything hears this."""
+        with self._turn:
+            self._error = self._error or error
+            waiting, self._waiting = self._waiting, deque()
+            self._turn.notify_all()
+        for asked in waiting:
+            asked.answer.set_exception(error)
+
+    # ── cdcflow.ports.readers.Readers ───────────────────────────────────────────────────────────────────────
+
+    def read(self, chunk: Chunk, part: Any) -> Future[HeldPart]:
+        found: Future[HeldPart] = Future()
+        with self._turn:
+            self._turn.wait_for(lambda: self._there or self._error or self.closed, ABSENT_S)
+            number = next(self._ids)
+            asked = _Asked(Read(number, chunk, part), Future())
+            error = self._error or (None if self._there and not self.closed else _lost(chunk))
+            if error is None:
+                self._waiting.append(asked)
+                self._turn.notify_all()
+        if error is not None:
+            found.set_exception(error)
+            return found
+        asked.answer.add_done_callback(lambda answered: self._held(found, answered, number))
+        return found
+
+    def _held(self, found: Future[HeldPart], answered: Future[Any], number: int) -> None:
+        if (error := answered.exception()) is not None:
+            found.set_exception(error)
+            return
+        process, (told, rows, size, seconds) = answered.result()
+        found.set_result(HeldPart(told, _Rows(self, process, number, rows, size), seconds))
+
+    def write(self, process: _Process, read: int, path: Path, numbers: tuple[int, int, int]) -> Future[Any]:
+        """Have rows written by the process that has them."""
+        first_offset, transaction, commit_ts = numbers
+        with self._turn:
+            request = Write(next(self._ids), read, path, first_offset, transaction, commit_ts)
+            asked = _Asked(request, Future())
+            gone = process.gone or self.closed
+            if not gone:
+                process.own.append(asked)
+                self._turn.notify_all()
+        if gone:
+            asked.answer.set_exception(_rows_lost())
+        return asked.answer
+
+    # ── processes that come and go ──────────────────────────────────────────────────────────────────────────
+
+    def _listen(self) -> None:
+        while not self.closed:
+            try:
+                connection = self._listener.accept()
+            except OSError:
+                continue
+            threading.Thread(target=self._attend, args=(connection,), name="cdcflow-reader", daemon=True).start()
+
+    def _attend(self, connection: Connection[Any, Any]) -> None:
+        try:
+            # Nothing is unpickled before the other side has shown that it has the secret.
+            deliver_challenge(connection, self._secret)
+            answer_challenge(connection, self._secret)
+            hello = connection.recv()
+        except Exception:  # noqa: BLE001  a stranger
+            _hang_up(connection)
+            return
+        if isinstance(hello, Hello) and self._sees(hello):
+            self._serve(hello.number, _Process(connection))
+        connection.close()
+
+    def _sees(self, hello: Hello) -> bool:
+        if not hello.sees_log:
+            self.fail(
+                ConfigurationError(
+                    f"reading with executors: they do not see the log's folder {self._folder}, and would have to write "
+                    "their rows there",
+                    remedy="put the log on a file system that is mounted under the same path where executors run, or "
+                    "run the same command without --on",
+                    runbook="settings",
+                )
+            )
+        return hello.sees_log
+
+    def _serve(self, number: int, process: _Process) -> None:
+        with self._turn:
+            before = self._there.get(number)
+            self._there[number] = process  # one that is started again; the old one is answered by nobody
+            self._turn.notify_all()
+        if before is not None:
+            self._lose(number, before, None)
+        asked: _Asked | None = None
+        try:
+            while (asked := self._next(process)) is not None:
+                answer = _answer(process.connection, asked.request, self._lost_after_s)
+                if process.gone:  # too late: another one has its number
+                    break
+                done, asked = asked, None
+                self.answered += 1
+                if answer.error is not None:
+                    done.answer.set_exception(answer.error)
+                else:
+                    done.answer.set_result((process, answer.result))
+        except (EOFError, OSError):
+            pass
+        self._lose(number, process, asked)
+
+    def _next(self, process: _Process) -> _Asked | None:
+        """What this process does next, once there is something; None: nothing any more."""
+        with self._turn:
+            self._turn.wait_for(lambda: process.gone or self.closed or process.own or self._waiting)
+            if process.gone or self.closed:
+                return None
+            return process.own.popleft() if process.own else self._waiting.popleft()
+
+    def _lose(self, number: int, process: _Process, asked: _Asked | None) -> None:
+        with self._turn:
+            was_there, process.gone = not process.gone, True
+            if self._there.get(number) is process:
+                del self._there[number]
+            self.lost += was_there and not self.closed
+            failed = [*([] if asked is None else [asked]), *process.own]
+            process.own.clear()
+            if not self._there:
+                failed += self._waiting
+                self._waiting.clear()
+            self._turn.notify_all()
+        _hang_up(process.connection)
+        for one in failed:
+            error = _lost(one.request.chunk) if isinstance(one.request, Read) else _rows_lost()
+            one.answer.set_exception(error)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Implements `cdcflow.model.change.HeldRows`."""
+
+    _of: Processes
+    _process: _Process
+    _read: int
+    rows: int
+    bytes: int
+
+    def write(self, path: Path, first_offset: int, transaction: int, commit_ts: int) -> Callable[[], Mapping[str, Any]]:
+        written = self._of.write(self._process, self._read, path, (first_offset, transaction, commit_ts))
+
+        def wait() -> Mapping[str, Any]:
+            _, told = written.result()
+            found: Mapping[str, Any] = told
+            return found
+
+        return wait
+
+
+def _answer(connection: Connection[Any, Any], request: Read | Write, seconds: float) -> Answer:
+    """Raises EOFError or OSError: there is none, or another one than was asked for."""
+    connection.send(request)
+    if not connection.poll(seconds):
+        raise EOFError
+    answer = connection.recv()
+    if not isinstance(answer, Answer) or answer.id != request.id:
+        raise EOFError
+    return answer
+
+
+def _lost(chunk: Chunk) -> SourceUnavailable:
+    return SourceUnavailable(f"reading {chunk.table}: the executor that read it is gone")
+
+
+def _rows_lost() -> SinkUnavailable:
+    return SinkUnavailable("writing rows of a chunk: the executor that has them is gone; they are read again")
+
+
+def _hang_up(connection: Connection[Any, Any]) -> None:
+    """Whoever waits for something on it, on either side, hears that there is no more."""
+    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as stream:
+        stream.shutdown(socket.SHUT_RDWR)
+
+
+__all__ = ["ABSENT_S", "LOST_AFTER_S", "Processes"]

@@ -1,0 +1,52 @@
+"""A backfill that other processes read: which, and how they open the source."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from functools import partial
+
+from cdcflow.config import Config, FileLog, Postgres, secret
+from cdcflow.errors import ConfigurationError
+from cdcflow.ports.readers import PartReader, Readers
+
+
+@contextlib.contextmanager
+def readers(config: Config, master: str) -> Iterator[Readers]:
+    """Executors of a Spark cluster (`master`, as spark.master) that read chunks of the configured source: as many as
+    `source.backfill.ranges_at_once`, each through one connection. Spark's settings are those of merge.spark.
+
+    Raises:
+        ConfigurationError: the log does not lie in a folder; see `spark.executors.executors` too.
+        SourceUnavailable: no executor comes.
+    """
+    if not isinstance(config.log, FileLog):
+        raise ConfigurationError(
+            "reading with executors: they write files where the log lies, and a log in Kafka has none",
+            remedy="run the same command without --on",
+            runbook="settings",
+        )
+    if not isinstance(config.database, Postgres):
+        raise ConfigurationError(
+            f"reading with executors: cdcflow cannot do that with {config.database.kind} yet",
+            remedy="run the same command without --on",
+            runbook="settings",
+        )
+    from cdcflow.spark.executors import executors  # a daemon never asks
+
+    settings = config.database
+    folder = config.log.folder.resolve()
+    folder.mkdir(parents=True, exist_ok=True)
+    # The password goes along as it is now: executors have neither this machine's environment nor its files.
+    opened = partial(_part_reader, settings, secret(settings.password))
+    with executors(master, settings.backfill.ranges_at_once, folder, opened, config.merge.spark) as found:
+        yield found
+
+
+def _part_reader(settings: Postgres, password: str | None) -> PartReader:
+    from cdcflow.sources.postgres.source import PostgresSource
+
+    return PostgresSource(settings, lambda: password).part_reader()
+
+
+__all__ = ["readers"]

@@ -1,0 +1,130 @@
+"""Processes of their own read a backfill's chunks while the tables are written to, and die at every step."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+
+import pytest
+from bank import Bank
+from killablereader import begin
+
+from cdcflow import wiring
+from cdcflow.changelog.reader import list_segments
+from cdcflow.cli.backfill import backfill
+from cdcflow.config import Config, Postgres, load
+from cdcflow.errors import ConfigurationError
+from cdcflow.service.control import ask
+from cdcflow.spark.readers import Processes
+from cdcflow.wiring.reading import _part_reader
+
+WITHIN_S = 60.0
+POINTS = [
+    pytest.param("before:read", marks=pytest.mark.long),
+    pytest.param("after:read", marks=pytest.mark.long),
+    "before:write",
+    pytest.param("after:write", marks=pytest.mark.long),
+]
+"""In the default run the one at which the rows have their offsets, and are nowhere but in the process that dies."""
+
+
+@contextmanager
+def reading(bank: Bank, count: int) -> Iterator[tuple[Processes, Callable[..., subprocess.Popen[bytes]]]]:
+    """Processes for a bank, and what starts one of them; all that were started are ended."""
+    settings = load(bank.config_path).database
+    assert isinstance(settings, Postgres)
+    started: list[subprocess.Popen[bytes]] = []
+    bank.log.mkdir(exist_ok=True)
+    try:
+        with Processes(count, "127.0.0.1", bank.log) as processes:
+
+            def start(number: int, *point: str) -> subprocess.Popen[bytes]:
+                started.append(begin(number, processes.invitation(partial(_part_reader, settings, None)), *point))
+                return started[-1]
+
+            yield processes, start
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def assert_equal_after_all(bank: Bank) -> None:
+    """The log is the source, once an ordinary daemon has caught up."""
+    bank.stop_writing()
+    bank.catch_up_and_stop(bank.daemon())
+    bank.assert_log_equals_source()
+
+
+def rows_in_files(bank: Bank) -> int:
+    """Rows of files that have nothing but what a backfill reads."""
+    segments = list_segments(bank.log)
+    return sum(file.rows for segment in segments for file in segment.files if set(file.ops or ()) == {"r"})
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("point", POINTS)
+def test_a_process_that_dies_at_a_step_loses_and_doubles_nothing(bank: Bank, point: str) -> None:
+    """W26, L15: with the rows unread, in its memory, with their offsets taken, and in a file that nobody names."""
+    # However much is written: chunks of a table that is written to are kept small, and read by the capture itself.
+    bank.configure(backfill={"chunk_time_busy_ms": 1000, "chunk_rows_max": 4000})
+    with bank.session() as session:
+        session.execute("INSERT INTO accounts SELECT i, 'owner', i, NULL, now() FROM generate_series(20001, 44000) i")
+    bank.start_writing(seed=len(point))
+    with reading(bank, 2) as (processes, start):
+        dying = start(0, point, "1")
+        start(1)
+        processes.wait(WITHIN_S)
+        with ThreadPoolExecutor(1) as beside:
+            replaced = beside.submit(lambda: (dying.wait(WITHIN_S), start(0)))
+            capture = wiring.capture(load(bank.config_path), backfill=(), once=True, readers=processes)
+            patience = threading.Timer(WITHIN_S, capture.stop)
+            patience.start()
+            capture.run()
+            patience.cancel()
+        assert replaced.result()[0] == -signal.SIGKILL
+        assert processes.lost >= 1
+        assert processes.answered > 6
+    assert_equal_after_all(bank)
+
+
+@pytest.mark.postgres
+def test_a_daemon_that_runs_is_not_disturbed(bank: Bank) -> None:
+    """Two writers of one log there are not; the remedy is one that works."""
+    daemon = subprocess.Popen([sys.executable, "-m", "cdcflow.cli", "run", "--config", str(bank.config_path)])
+    bank.wait_until(lambda: ask(bank.log, {"op": "status"}) is not None, "the daemon to have begun", daemon)
+    with pytest.raises(ConfigurationError, match="a daemon writes this log") as refused:
+        backfill(["public.accounts"], config=bank.config_path, on="local[2]")
+    assert "cdcflow ctl stop" in (refused.value.remedy or "")
+    bank.catch_up_and_stop(daemon)
+
+
+@pytest.mark.postgres
+def test_local_executors_of_spark_read_a_backfill(bank: Bank) -> None:
+    """`cdcflow backfill --on local[2]` as a user runs it, beside a writer; the tables are read into files."""
+    bank.configure(backfill={"chunk_time_busy_ms": 1000})
+    bank.start_writing(seed=5)
+    backfill(config=bank.config_path, on="local[2]")
+    read = rows_in_files(bank)
+    assert read >= 2000, "the rows did not go by reference"
+    assert_equal_after_all(bank)
+
+
+@pytest.mark.postgres
+def test_a_log_in_kafka_is_refused_with_a_remedy(bank: Bank) -> None:
+    """It has no files that an executor could write."""
+    source = {"kind": "postgres", "url": bank.database.url}
+    kafka = {"brokers": "127.0.0.1:1", "topic": "t", "work": str(bank.folder / "work")}
+    settings = Config.model_validate({"source": source, "log": {"kafka": kafka}})
+    with (
+        pytest.raises(ConfigurationError, match="a log in Kafka has none") as refused,
+        wiring.readers(settings, "local"),
+    ):
+        pass
+    assert "without --on" in (refused.value.remedy or "")

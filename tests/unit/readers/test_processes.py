@@ -1,0 +1,311 @@
+"""Processes that read parts of chunks for a capture: lost, doubled, late, strangers, and what they keep."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing.connection import Client
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from cdcflow.changelog.segment import SegmentFile
+from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable, SourceUnavailable
+from cdcflow.interleave.messages import Chunk
+from cdcflow.interleave.window import token
+from cdcflow.model.position import Epoch
+from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION
+from cdcflow.ports.readers import HeldPart, PartReader, PartRows
+from cdcflow.sinks.row_file import HeldFile
+from cdcflow.spark import readers
+from cdcflow.spark.held import Answer, Hello, Invitation, Read, Reader, Write, serve
+from cdcflow.spark.readers import Processes
+from cdcflow.testing.sinks import ORDERS
+
+WITHIN_S = 30.0
+
+
+class Gone(Exception):
+    """What a dialect says of a table that was rewritten."""
+
+
+@dataclass
+class Numbers:
+    """Implements `PartReader`: part n has n rows. Waits, where it is told to."""
+
+    go_on: threading.Event = field(default_factory=threading.Event)
+    waits: bool = False
+    closed: bool = False
+
+    def read_part(self, chunk: Chunk, part: Any) -> PartRows:
+        if self.waits:
+            assert self.go_on.wait(WITHIN_S)
+        if part == "rewritten":
+            raise Gone
+        if part == "secret":
+            raise ValueError("a row with a secret in it")
+        if isinstance(part, CdcflowError):
+            raise part
+        rows = pa.RecordBatch.from_pydict({"id": range(part), "note": ["n"] * part}, ORDERS.row_schema)
+        return PartRows(f"told {part}", ORDERS, (rows,))
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def chunk(window: int = 1, epoch: int = 1) -> Chunk:
+    return Chunk(ORDERS.id, 1, window, "{}", None, 10, token(Epoch(epoch), window, "low"))
+
+
+@pytest.fixture
+def processes(tmp_path: Path) -> Iterator[Processes]:
+    with Processes(1, "127.0.0.1", tmp_path) as opened:
+        yield opened
+
+
+def begin(processes: Processes, source: PartReader, number: int = 0) -> threading.Thread:
+    """A process, which here is a thread."""
+    invitation = processes.invitation(partial(_same, source))
+    there = len(processes._there)
+    thread = threading.Thread(target=serve, args=(number, invitation), daemon=True)
+    thread.start()
+    with processes._turn:
+        assert processes._turn.wait_for(lambda: len(processes._there) > there or number in processes._there, WITHIN_S)
+    return thread
+
+
+def _same(source: PartReader) -> PartReader:
+    return source
+
+
+def read(processes: Processes, part: Any, window: int = 1) -> HeldPart:
+    return processes.read(chunk(window), part).result(WITHIN_S)
+
+
+def test_a_part_is_read_and_its_rows_are_written_with_their_offsets(processes: Processes, tmp_path: Path) -> None:
+    """The rows never pass through the capture: it has their number, and a file that it can name."""
+    begin(processes, Numbers())
+    processes.wait(WITHIN_S)
+    part = read(processes, 5)
+    assert (part.told, part.rows.rows) == ("told 5", 5)
+    path = tmp_path / "0000000001-000001.parquet"
+    file = HeldFile(path, part.rows, 100, 7, 1_700_000_000_000_000)
+    entry = file.written()
+    found = pq.read_table(path)
+    assert found.column(OFFSET).to_pylist() == list(range(100, 105))
+    assert set(found.column(TRANSACTION).to_pylist()) == {7}
+    assert set(found.column(OP).to_pylist()) == {"r"}
+    assert found.column(COMMIT_TS).cast(pa.int64()).to_pylist() == [1_700_000_000_000_000] * 5
+    assert found.schema.equals(ORDERS.log_schema)
+    assert isinstance(entry, SegmentFile)
+    assert (entry.rows, entry.bytes, entry.key_runs) == (5, path.stat().st_size, (("0", "4"),))
+    assert file.synced
+
+
+def test_a_table_that_was_rewritten_is_said_so(processes: Processes) -> None:
+    """The dialect's own word comes through, and the table is planned anew."""
+    begin(processes, Numbers())
+    with pytest.raises(Gone):
+        read(processes, "rewritten")
+    assert read(processes, 2).rows.rows == 2, "and the process goes on"
+
+
+def test_an_error_of_a_source_keeps_its_kind_and_remedy(processes: Processes) -> None:
+    """By the kind the machine decides whether a chunk is read again."""
+    begin(processes, Numbers())
+    with pytest.raises(ConfigurationError, match="no right") as refused:
+        read(processes, ConfigurationError("no right", remedy="grant it", runbook="right-missing"))
+    assert (refused.value.remedy, refused.value.runbook) == ("grant it", "right-missing")
+
+
+def test_what_nobody_foresaw_stops_without_a_value(processes: Processes) -> None:
+    """S01: an unknown error's text may quote a row."""
+    begin(processes, Numbers())
+    with pytest.raises(InvariantViolated, match="ValueError") as stopped:
+        read(processes, "secret")
+    assert "secret" not in str(stopped.value)
+
+
+# ── lost, doubled, late ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def stub(processes: Processes, number: int = 0) -> Any:
+    """A process that does what the test says."""
+    invitation = processes.invitation(partial(_same, Numbers()))
+    connection = Client(invitation.address, authkey=invitation.secret)
+    connection.send(Hello(number, sees_log=True))
+    return connection
+
+
+def test_a_process_that_dies_while_it_reads_has_the_chunk_read_again(processes: Processes) -> None:
+    """SourceUnavailable is what the machine gives a window up for."""
+    first = stub(processes)
+    asked = processes.read(chunk(), 3)
+    assert isinstance(first.recv(), Read)
+    first.close()
+    with pytest.raises(SourceUnavailable, match=r"reading shop\.orders: the executor that read it is gone"):
+        asked.result(WITHIN_S)
+    assert processes.lost == 1
+    begin(processes, Numbers())
+    assert read(processes, 3, window=2).rows.rows == 3
+
+
+def test_a_process_that_dies_with_its_rows_ends_the_attempt(processes: Processes, tmp_path: Path) -> None:
+    """They have their offsets by then: nothing behind them may count."""
+    first = stub(processes)
+    asked = processes.read(chunk(), 3)
+    request = first.recv()
+    first.send(Answer(request.id, ("told", 3, 30, 0.1)))
+    rows = asked.result(WITHIN_S).rows
+    waits = rows.write(tmp_path / "a.parquet", 1, 1, 0)
+    assert isinstance(first.recv(), Write)
+    first.close()
+    with pytest.raises(SinkUnavailable, match="the executor that has them is gone"):
+        waits()
+    with pytest.raises(SinkUnavailable, match="the executor that has them is gone"):
+        rows.write(tmp_path / "b.parquet", 1, 1, 0)()
+
+
+def test_of_two_with_one_number_the_newer_counts_and_the_older_is_too_late(processes: Processes) -> None:
+    """Spark starts a task again that it thinks lost, while that one still works on."""
+    slow = Numbers(waits=True)
+    begin(processes, slow)
+    asked = processes.read(chunk(), 3)
+    newer = Numbers()
+    begin(processes, newer)
+    with pytest.raises(SourceUnavailable):
+        asked.result(WITHIN_S)
+    slow.go_on.set()
+    assert read(processes, 4, window=2).rows.rows == 4
+    assert len(processes._there) == 1
+
+
+def test_an_answer_to_something_else_is_none(processes: Processes) -> None:
+    """One that answers twice would have its second answer taken for that to the next question."""
+    twice = stub(processes)
+    asked = processes.read(chunk(), 3)
+    request = twice.recv()
+    twice.send(Answer(request.id, ("told", 3, 30, 0.1)))
+    twice.send(Answer(request.id, ("told", 99, 30, 0.1)))
+    assert asked.result(WITHIN_S).rows.rows == 3
+    with pytest.raises(SourceUnavailable):
+        read(processes, 5)
+
+
+def test_a_process_that_says_nothing_is_lost(tmp_path: Path) -> None:
+    """A machine whose power is gone sends no end of its connection."""
+    with Processes(1, "127.0.0.1", tmp_path, lost_after_s=0.01) as processes:
+        silent = stub(processes)
+        with pytest.raises(SourceUnavailable):
+            read(processes, 3)
+        silent.close()
+
+
+def test_what_a_file_is_said_to_be_is_compared(processes: Processes, tmp_path: Path) -> None:
+    """Another process' word is no proof: a file that is not there, or has other rows, is not named."""
+    liar = stub(processes)
+    asked = processes.read(chunk(), 3)
+    liar.send(Answer(liar.recv().id, ("told", 3, 30, 0.1)))
+    rows = asked.result(WITHIN_S).rows
+    for told in ({"bytes": 10}, {"bytes": 4, "rows": 2}, {"bytes": 4, "first_offset": 9, "last_offset": 11}):
+        path = tmp_path / f"{len(told)}{told.get('rows')}.parquet"
+        if told["bytes"] == 4:
+            path.write_bytes(b"PAR1")
+        file = HeldFile(path, rows, 1, 1, 0)
+        entry = {"path": "", "rows": 3, "sha256": "", "first_offset": 1, "last_offset": 3, **told}
+        liar.send(Answer(liar.recv().id, entry))
+        with pytest.raises(SinkUnavailable, match="is not what the process that wrote it says"):
+            file.written()
+        assert not file.synced
+
+
+# ── who is there ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_stranger_is_asked_nothing(processes: Processes) -> None:
+    """S12: what it sends would be unpickled."""
+    invitation = processes.invitation(partial(_same, Numbers()))
+    with pytest.raises(Exception, match=r"digest|rejected|EOF|reset"):
+        Client(invitation.address, authkey=b"guessed")
+    assert not processes._there
+    begin(processes, Numbers())
+    assert read(processes, 1).rows.rows == 1
+
+
+def test_an_invitation_does_not_show_its_secrets(processes: Processes) -> None:
+    """S03: it is sent with a function, and a log line shows what it is given."""
+    invitation = processes.invitation(partial(_same, Numbers()))
+    assert "secret" not in repr(invitation)
+    assert "open_reader" not in repr(invitation)
+
+
+def test_who_does_not_see_the_logs_folder_is_refused_with_the_reason(tmp_path: Path) -> None:
+    """Its files would lie on another disk, and be missing at the first cut."""
+    with Processes(1, "127.0.0.1", tmp_path) as processes:
+        seen = processes.invitation(partial(_same, Numbers()))
+        elsewhere = Invitation(seen.address, seen.secret, tmp_path / "no", seen.probe_text, seen.open_reader)
+        threading.Thread(target=serve, args=(0, elsewhere), daemon=True).start()
+        with pytest.raises(ConfigurationError, match="they do not see the log's folder") as refused:
+            processes.wait(WITHIN_S)
+        assert "without --on" in (refused.value.remedy or "")
+    assert not list(tmp_path.iterdir()), "nothing is left of it"
+
+
+def test_nobody_there_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cluster without a free core would have the capture wait for ever."""
+    monkeypatch.setattr(readers, "ABSENT_S", 0.01)
+    with Processes(1, "127.0.0.1", tmp_path) as processes:
+        with pytest.raises(SourceUnavailable, match="none has begun to read"):
+            processes.wait(0.01)
+        with pytest.raises(SourceUnavailable, match="is gone"):
+            read(processes, 1)
+        processes.fail(ConfigurationError("they cannot load cdcflow"))
+        with pytest.raises(ConfigurationError, match="cannot load"):
+            read(processes, 1)
+
+
+def test_processes_end_with_the_capture(tmp_path: Path) -> None:
+    """A task of Spark's would else hold its core for ever."""
+    source = Numbers()
+    with Processes(1, "127.0.0.1", tmp_path) as processes:
+        thread = begin(processes, source)
+    thread.join(WITHIN_S)
+    assert not thread.is_alive()
+    assert source.closed
+
+
+# ── what is kept ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(("windows", "kept"), [((1, 2), [1, 2]), ((1, 2, 3), [2, 3]), ((1, 2, 5), [3])])
+def test_rows_that_nobody_wants_written_go_with_the_window_after_the_next(
+    windows: tuple[int, ...], kept: list[int]
+) -> None:
+    """A window that is given up says so to nobody, and an executor's memory is bounded all the same."""
+    reader = Reader(Numbers())
+    for number, window in enumerate(windows, 1):
+        reader.answer(Read(number, chunk(window), 2))
+    assert sorted(reader.held) == kept
+
+
+def test_rows_of_an_earlier_attempt_go_at_once() -> None:
+    """Its windows count from one again."""
+    reader = Reader(Numbers())
+    reader.answer(Read(1, chunk(9, epoch=1), 2))
+    reader.answer(Read(2, chunk(1, epoch=2), 2))
+    assert list(reader.held) == [2]
+
+
+def test_rows_are_written_once(tmp_path: Path) -> None:
+    """A name that is taken is somebody else's file."""
+    reader = Reader(Numbers())
+    reader.answer(Read(1, chunk(), 2))
+    (tmp_path / "taken").write_bytes(b"")
+    assert isinstance(reader.answer(Write(2, 1, tmp_path / "taken", 1, 1, 0)).error, SinkUnavailable)
+    assert isinstance(reader.answer(Write(3, 1, tmp_path / "other", 1, 1, 0)).error, SinkUnavailable)
+    assert not (tmp_path / "other").exists()
