@@ -56,6 +56,11 @@ class Readers(Protocol):
     @property
     def count(self) -> int: ...
 
+    @property
+    def gone(self) -> bool:
+        """None is there and none will come: whoever would ask reads by itself."""
+        ...
+
     def read(self, chunk: Chunk, part: Any) -> Future[HeldPart]:
         """Have a part read. The result raises what `PartReader.read_part` raises, and SourceUnavailable where the
         process that read it is gone.

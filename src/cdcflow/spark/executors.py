@@ -92,7 +92,10 @@ def _run_jobs(context: SparkContext, processes: Processes, invitation: Invitatio
             tasks.foreachPartition(_Serving(invitation))
         except Exception as error:  # noqa: BLE001  Spark's own kinds; their texts are pages of Java
             if processes.answered == before:  # none of them did anything
-                processes.fail(_cannot(error))
+                gone = _cannot(error)
+                if processes.answered:
+                    sys.stderr.write(f"{gone}\n  this process reads on by itself\n")
+                processes.fail(gone)
                 return
         threading.Event().wait(AGAIN_AFTER_S)
 

@@ -121,6 +121,10 @@ class Processes:
 
     # ── cdcflow.ports.readers.Readers ───────────────────────────────────────────────────────────────────────
 
+    @property
+    def gone(self) -> bool:
+        return self._error is not None
+
     def read(self, chunk: Chunk, part: Any) -> Future[HeldPart]:
         found: Future[HeldPart] = Future()
         with self._turn:

@@ -19,7 +19,7 @@ from cdcflow import wiring
 from cdcflow.changelog.reader import list_segments
 from cdcflow.cli.backfill import backfill
 from cdcflow.config import Config, Postgres, load
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.service.control import ask
 from cdcflow.spark.readers import Processes
 from cdcflow.wiring.reading import _part_reader
@@ -95,6 +95,20 @@ def test_a_process_that_dies_at_a_step_loses_and_doubles_nothing(bank: Bank, poi
 
 
 @pytest.mark.postgres
+def test_where_executors_are_gone_for_good_the_capture_reads_by_itself(bank: Bank) -> None:
+    """Spark gives a job up whose tasks fail again and again; the tables are read all the same."""
+    with reading(bank, 2) as (processes, _):
+        processes.fail(SourceUnavailable("their tasks end without an answer"))
+        capture = wiring.capture(load(bank.config_path), backfill=(), once=True, readers=processes)
+        patience = threading.Timer(WITHIN_S, capture.stop)
+        patience.start()
+        capture.run()
+        patience.cancel()
+    assert bank.has_reached("")
+    bank.assert_log_equals_source()
+
+
+@pytest.mark.postgres
 def test_a_daemon_that_runs_is_not_disturbed(bank: Bank) -> None:
     """Two writers of one log there are not; the remedy is one that works."""
     daemon = subprocess.Popen([sys.executable, "-m", "cdcflow.cli", "run", "--config", str(bank.config_path)])
@@ -105,6 +119,7 @@ def test_a_daemon_that_runs_is_not_disturbed(bank: Bank) -> None:
     bank.catch_up_and_stop(daemon)
 
 
+@pytest.mark.long
 @pytest.mark.postgres
 def test_local_executors_of_spark_read_a_backfill(bank: Bank) -> None:
     """`cdcflow backfill --on local[2]` as a user runs it, beside a writer; the tables are read into files."""

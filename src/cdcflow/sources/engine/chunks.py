@@ -258,7 +258,8 @@ class Chunks(Generic[C, P, R]):
         try:
             match chunk.kind:
                 case "range":
-                    return self._range(chunk) if self._others is None else self._held(chunk, self._others)
+                    others = self._others
+                    return self._range(chunk) if others is None or others.gone else self._held(chunk, others)
                 case "keys":
                     return self._run(chunk, lambda connection: self._keys(connection, chunk))
                 case "whole":
