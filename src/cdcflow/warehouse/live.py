@@ -35,6 +35,7 @@ from cdcflow.merge.modes import CURRENT, ModeRules, decided
 from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.merge.reduce import Layout as ReduceLayout
 from cdcflow.merge.refusals import CannotFollow
+from cdcflow.merge.standing import IN_DOUBT
 from cdcflow.merge.target import Target
 from cdcflow.model.table import Table, TableId
 from cdcflow.warehouse import histories
@@ -339,7 +340,8 @@ class _View(Generic[Rows]):
         files = self._log.files(table, start, since)
         range_ = TableRange(table, before, files, start, policy=policy, mode=mode, is_new=before is None)
         range_ = self._positions.swept_by(range_, since)
-        if entry is not None and not files and not range_.sweep:
+        has_stood = entry is not None and (entry.complete or entry.state == IN_DOUBT)
+        if entry is not None and has_stood and not files and not range_.sweep:
             complete, state = known.stays_whole(complete=entry.complete, state=entry.state)
         if mode.ends is not None:
             asked = [offset for offset in (range_.since, range_.sweep) if offset]

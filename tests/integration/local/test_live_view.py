@@ -127,6 +127,22 @@ def test_live_view_shows_what_a_backfill_did_not_find_as_the_next_merge_will(
     assert [row.items() >= wanted.items() for row in of_one] == [True] if wanted else not of_one
 
 
+@pytest.mark.parametrize("mode", ["current", *MODES])
+def test_table_is_whole_in_the_live_view_as_soon_as_its_backfill_is_done(mode: Mode, tmp_path: Path) -> None:
+    """Its last chunk may have no row: nothing of the table comes after the merge that saw it half read."""
+    log, warehouse, policies = HandLog(tmp_path / "log", has_transactions=True), tmp_path / "warehouse", all_in(mode)
+    orders, beside = make_table("orders", id="int64", v="string"), make_table("beside", id="int64")
+    log.state(orders, "reading")
+    log.segment([(orders, "r", {"id": 1, "v": "a"})])
+    local.merge(log.root, warehouse, policies=policies)
+    assert "public.orders" not in local.read_live(log.root, warehouse, policies=policies)
+    log.state(orders, "done")
+    log.segment([(beside, "c", {"id": 1})])
+    assert local.read_live(log.root, warehouse, policies=policies)["public.orders"].num_rows == 1
+    local.merge(log.root, warehouse, policies=policies)
+    assert local.read_cut(warehouse)["public.orders"].num_rows == 1
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("part", range(10))
 def test_live_view_of_many_histories_is_the_fold(part: int, tmp_path: Path) -> None:
