@@ -18,11 +18,13 @@ Write = Callable[[str, Target], SegmentFile]
 
 
 class RowFile:
-    """One file. `bytes` is 0 before it is written; then it is durable, its name aside."""
+    """One file. `bytes` is 0 before it is written; then its rows are durable. `synced`: so is its name, or whoever
+    called `sync` is about to sync the directory."""
 
     def __init__(self, path: Path, write: Write, layer: FileLayer) -> None:
         self.name = path.name
         self.bytes = 0
+        self.synced = False
         self._path = path
         self._write = write
         self._layer = layer
@@ -39,24 +41,22 @@ class RowFile:
         del self._write  # and with it the rows
         return found
 
-    @property
-    def synced(self) -> bool:
-        return self.bytes > 0
-
     def sync(self) -> None:
-        """It was made durable when it was written."""
+        """Its rows were made durable when they were written, perhaps for an earlier cut; its name was not."""
+        self.synced = True
 
     def abandon(self) -> None:
         """Leave it to recovery."""
 
 
 class HeldFile:
-    """A file that another process writes, from its beginning on. `bytes` is 0 until that is done; then it is durable,
-    its name aside."""
+    """A file that another process writes, from its beginning on. `bytes` is 0 until that is done; then its rows are
+    durable. `synced` as of `RowFile`."""
 
     def __init__(self, path: Path, rows: HeldRows, first_offset: int, transaction: int, commit_ts: int) -> None:
         self.name = path.name
         self.bytes = 0
+        self.synced = False
         self._path = path
         self._first_offset = first_offset
         self._rows = rows.rows
@@ -80,12 +80,9 @@ class HeldFile:
         self.bytes = found.bytes
         return found
 
-    @property
-    def synced(self) -> bool:
-        return self.bytes > 0
-
     def sync(self) -> None:
-        """Whoever wrote it made it durable."""
+        """Whoever wrote it made its rows durable; not its name."""
+        self.synced = True
 
     def abandon(self) -> None:
         """Leave it to recovery."""

@@ -133,6 +133,12 @@ class Story:
         self.read(3)
         self.cut()
         self.sync()
+        self.read(2)
+        self.cut()
+        self.log._write()  # as a sync does whose cut came before, or whoever appends much
+        self.append(1)
+        self.cut()
+        self.sync()
         self.spool(pieces=2)
         self.cut()
         self.append(1)
