@@ -205,7 +205,9 @@ def test_what_a_capture_seals_is_indexed_beside_it(grown: GrowingLog) -> None:
         _until(lambda: bool(told))
         room.unlink()
         _until(lambda: not places(grown.layout, NOBODY))
-    assert [event for event, _ in told] == ["index put off"]
+    # The thread may have met the folder between its going and what took its place: another reason.
+    assert {event for event, _ in told} == {"index put off"}
+    assert len({fields["reason"] for _, fields in told}) == len(told)
     assert_right(grown)
 
 
