@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "several-logs.md"
 
 def blocks(kind: str) -> list[str]:
     """The page's blocks of Python with this info string."""
-    return re.findall(rf"(?ms)^```{kind}\n(.*?)^```$", PAGE.read_text())
+    return re.findall(rf"(?ms)^```{re.escape(kind)}\n(.*?)^```$", PAGE.read_text())
 
 
 @pytest.fixture
@@ -59,6 +59,6 @@ def test_the_block_for_spark_runs_too(
     logs: tuple[Branch, Branch], spark: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In the session of the tests: a second one would be another Java."""
-    (block,) = blocks("python spark")
+    (block,) = blocks("{.python .spark}")
     exec(compile(block.replace("session()", "running"), str(PAGE), "exec"), {"running": spark})  # noqa: S102
     assert capsys.readouterr().out.count("|shop|") == 3
