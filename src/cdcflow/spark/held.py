@@ -26,8 +26,6 @@ from cdcflow.model.change import reads
 from cdcflow.model.position import Position
 from cdcflow.ports.readers import PartReader, PartRows
 
-PROBE = "cdcflow-reads-here"
-
 
 @dataclass(frozen=True, slots=True)
 class Invitation:

@@ -104,6 +104,8 @@ def test_a_part_is_read_and_its_rows_are_written_with_their_offsets(processes: P
     assert found.schema.equals(ORDERS.log_schema)
     assert isinstance(entry, SegmentFile)
     assert (entry.rows, entry.bytes, entry.key_runs) == (5, path.stat().st_size, (("0", "4"),))
+    assert not file.synced
+    file.sync()
     assert file.synced
 
 
