@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import hashlib
 import itertools
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -34,7 +37,7 @@ _INSTALLED = binaries()
 
 
 class TogetherByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """Two processes share the tests: a file's stay together, and all of Spark's, which then start it once.
+    """The processes share the tests: a file's stay together, and all of Spark's, which then start it once.
 
     The daemon's tests stand alone: each is long, and needs nothing of the one before it.
     """
@@ -50,9 +53,43 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Togethe
     return TogetherByFile(config, log)
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long comes first, so that both processes end at about the same time."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
+    """Tests that are spread are parted before `-m` chooses, and all are put in order after the others have."""
+    part_spread(items)
+    yield
+    in_order(items)
+
+
+def part_spread(items: list[pytest.Item]) -> None:
+    """`spread(n)`: n of a test's parameter sets stay in `make test`, and `make test-long` runs the others. Their names
+    choose: those that have least in common with each other, the same ones in each process and each run."""
+    parted: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("spread") is not None:
+            parted.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for same in parted.values():
+        marker = same[0].get_closest_marker("spread")
+        assert marker is not None
+        left = sorted(same, key=lambda item: hashlib.sha256(item.nodeid.encode()).digest())
+        seen: Counter[str] = Counter()
+        for _ in range(marker.args[0]):
+            chosen = min(left, key=lambda item: sum(seen[word] for word in words_of(item)), default=None)
+            if chosen is None:
+                break
+            left.remove(chosen)
+            seen.update(words_of(chosen))
+        for item in left:
+            item.add_marker(pytest.mark.long)
+
+
+def words_of(item: pytest.Item) -> set[str]:
+    """What the name of a parameter set is made of."""
+    return set(re.split(r"[-\s:\]]+", item.nodeid.partition("[")[2]))
+
+
+def in_order(items: list[pytest.Item]) -> None:
+    """What takes long comes first, so that the processes end at about the same time."""
     long = ("/spark/", "/cli/", "/simulation/", "daemon/")
     for item in items:
         if "spark" in getattr(item, "fixturenames", ()):

@@ -11,9 +11,12 @@ from tests.simulation.run import replay
 from tests.simulation.servers import SERVERS
 from tests.simulation.world import ON_DISK_EVERY, Outcome, run
 
-SEEDS = int(os.environ.get("CDCFLOW_SEEDS", "1200"))
+SEEDS = int(os.environ.get("CDCFLOW_SEEDS", "500"))
 SEEDS_TO_FIND = 1000
 """How many schedules a planted bug may survive. Most are found in the first ten, one needs 514."""
+
+FOUND_LATE = {"table captured anew over running transactions": pytest.mark.long}
+"""Needs hundreds of schedules: for `make test-long`."""
 
 SEEDS_TO_FIND_EARLY = 150
 """How many an early acknowledgement may survive."""
@@ -104,11 +107,11 @@ EXERCISED_IN_GAPS = [
 BINLOG_SEEDS = SEEDS // 5
 """Of each kind of server with a binary log."""
 
-REPAIR_SEEDS = SEEDS // 10
+REPAIR_SEEDS = SEEDS // 5
 """Of each of two servers, with deletes that the log never gets."""
 
 
-GAP_SEEDS = {"postgres": SEEDS // 10, "mysql": SEEDS // 30, "mariadb-read-only": SEEDS // 30}
+GAP_SEEDS = {"postgres": SEEDS // 5, "mysql": SEEDS // 10, "mariadb-read-only": SEEDS // 10}
 
 
 @pytest.fixture(scope="module")
@@ -197,7 +200,7 @@ def test_a_seed_plays_the_same_schedule_again(seed: int) -> None:
     assert run(seed) == run(seed)
 
 
-@pytest.mark.parametrize("bug", [*PLANTED, *MORE])
+@pytest.mark.parametrize("bug", [pytest.param(bug, marks=FOUND_LATE.get(bug, ())) for bug in [*PLANTED, *MORE]])
 def test_planted_bug_is_found(bug: str) -> None:
     """The check can fail: each of these bugs loses, doubles or falsifies data, and some schedule shows it."""
     faults = {**PLANTED, **MORE}[bug]

@@ -1,4 +1,7 @@
-"""The daemon is killed with SIGKILL at every place where a step could be half done; nothing is lost or doubled."""
+"""The daemon is killed with SIGKILL at every place where a step could be half done; nothing is lost or doubled.
+
+The simulation kills at all of them in every run; here a part is killed in `make test`, the rest in `make test-long`.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +59,7 @@ each other point it would have the same to compare."""
 
 
 @pytest.mark.postgres
+@pytest.mark.spread(8)
 @pytest.mark.parametrize(("point", "count"), POINTS)
 def test_killed_daemon_loses_and_doubles_nothing(bank: Bank, point: str, count: str) -> None:
     """O01, W23, W24, L02, L15, L17, I7: a crash at any step is repaired by simply starting again."""
@@ -63,6 +67,7 @@ def test_killed_daemon_loses_and_doubles_nothing(bank: Bank, point: str, count: 
 
 
 @pytest.mark.postgres
+@pytest.mark.spread(1)
 @pytest.mark.parametrize(("point", "count"), AT_START)
 def test_daemon_killed_at_its_start_loses_and_doubles_nothing(bank: Bank, point: str, count: str) -> None:
     """O01, L15: what a first start has done by half must not be in the way of the next."""
@@ -84,6 +89,7 @@ def killed_and_started_again(bank: Bank, *point: str) -> None:
 
 
 @pytest.mark.postgres
+@pytest.mark.spread(4)
 @pytest.mark.parametrize(("point", "count"), IN_WINDOWS)
 def test_daemon_killed_while_it_catches_up_loses_and_doubles_nothing(bank: Bank, point: str, count: str) -> None:
     """L15, P40, I7: a window is read from the slot's copy, made durable, the slot advanced; then the stream. Each

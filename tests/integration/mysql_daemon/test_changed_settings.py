@@ -6,7 +6,7 @@ import pytest
 from changedsettings import Changing, Odd, killed_while_a_table_is_taken_in, left_out_and_taken_in_again, policy_changed
 from mysqlbank import MySQLBank
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.spread(1)]
 
 ODD = Odd(null={"zero_dates": "null"}, other=None, text={"zero_dates": "text"})
 

@@ -12,7 +12,7 @@ from tests.servers.mysql import MySQLServer
 
 from cdcflow.sinks.layer import OsLayer
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.spread(1)]
 
 MORE = "INSERT INTO entries (account, amount, note) SELECT id, 1, 'more' FROM accounts WHERE id <= 3000"
 

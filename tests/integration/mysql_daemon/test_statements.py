@@ -13,7 +13,7 @@ from tests.servers.mysql import Flavor, MySQLDatabase
 from cdcflow.errors import ConfigurationError
 from cdcflow.interleave.progress import Progress
 
-pytestmark = pytest.mark.mysql
+pytestmark = [pytest.mark.mysql, pytest.mark.spread(1)]
 
 
 @contextlib.contextmanager

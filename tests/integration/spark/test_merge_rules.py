@@ -83,6 +83,7 @@ def test_a_run_that_died_before_it_published_is_finished_and_nothing_is_done_twi
     assert rows_of(read_cut(spark, shop.warehouse)["public.orders"]) == [(10, "pen")]
 
 
+@pytest.mark.spread(2)
 def test_a_later_merge_does_not_show_in_an_earlier_cut(
     spark: Any,
     make_table: Callable[..., Table],
@@ -129,6 +130,7 @@ def test_a_later_merge_does_not_show_in_an_earlier_cut(
     assert len(rows_of(read_cut(spark, warehouse)["public.bag"])) == 4, "the planted bug must show"
 
 
+@pytest.mark.spread(2)
 def test_another_log_or_an_older_copy_is_refused(
     spark: Any,
     shop: Shop,
@@ -172,6 +174,7 @@ def test_a_row_that_misses_columns_after_the_backfill_stops_before_the_cut_is_pu
         published_cut(spark, warehouse)
 
 
+@pytest.mark.spread(2)
 def test_names_and_columns_of_every_kind_come_through(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:

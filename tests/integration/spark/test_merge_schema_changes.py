@@ -108,6 +108,7 @@ sys.exit(local.merge(sys.argv[2], sys.argv[4]) if engine.endswith("local") else 
 """
 
 
+@pytest.mark.spread(2)
 def test_a_swap_of_names_that_was_cut_off_keeps_every_value_in_its_column(
     spark: Any,
     make_table: Callable[..., Table],
@@ -173,6 +174,7 @@ def rows_of(frame: Any) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in frame.drop("_offset", "_missing").collect())
 
 
+@pytest.mark.spread(2)
 def test_a_retyped_column_s_remedy_works_to_the_letter_and_the_other_tables_go_on(
     spark: Any,
     make_table: Callable[..., Table],
@@ -289,6 +291,7 @@ def test_the_remedy_of_a_log_that_expired_behind_a_table_works_to_the_letter(
     assert rows_of(read_cut(spark, warehouse)["public.orders"]) == [(2, "missed"), (3, "new")]
 
 
+@pytest.mark.spread(2)
 def test_a_delete_after_a_dropped_column_finds_its_row_in_a_table_without_a_key(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:
@@ -390,6 +393,7 @@ def optimized_in_a_statement(optimize: Callable[[], list[Any]], patch: Any, merg
             answering.join()
 
 
+@pytest.mark.spread(2)
 def test_a_merge_that_meets_an_optimize_is_repeated(
     spark: Any,
     make_table: Callable[..., Table],
