@@ -103,6 +103,18 @@ class Store(Protocol):
         """Drop what was read of a segment that was removed from the store."""
         ...
 
+    def states(self) -> Sequence[int]:
+        """The offsets of the states that are whole (`changelog.states`), ascending."""
+        ...
+
+    def state(self, offset: int) -> bytes:
+        """What a state's `state.json` says."""
+        ...
+
+    def state_file(self, offset: int, file: SegmentFile) -> Path:
+        """A copy of one file of a state here, as `file`."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -362,6 +374,16 @@ def segment_bounds(name: str) -> Bounds | None:
     if len(name) == _SEGMENT_NAME and name[20] == "-" and (name[:20] + name[21:]).isdecimal():
         return int(name[:20]), int(name[21:])
     return None
+
+
+def state_name(offset: int) -> str:
+    """The name of a state's directory."""
+    return f"{offset:020d}"
+
+
+def state_offset(name: str) -> int | None:
+    """The offset that a state's directory is named by; None: it is no such name."""
+    return int(name) if len(name) == len(state_name(0)) and name.isdecimal() else None
 
 
 def _listed(directory: Path) -> list[Path]:

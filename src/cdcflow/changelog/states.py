@@ -10,6 +10,7 @@
                                           its last change
 
 So a row that was never changed since is known still, and a table can be made of a state and what the log has behind it.
+Where the log is written its states lie in its directory; a store that holds the log has them, too.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdcflow.changelog.framing import other_version
-from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.layout import Layout, state_name, state_offset
+from cdcflow.changelog.segment import SegmentFile
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.table import Table, table_from_json
 
@@ -47,6 +49,11 @@ class StateTable:
     @property
     def table(self) -> Table:
         return table_from_json(self.shape)
+
+    @property
+    def as_file(self) -> SegmentFile:
+        """Its file, as a store knows files."""
+        return SegmentFile(self.file, self.rows, self.bytes, self.sha256)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +96,18 @@ def folder(layout: Layout) -> Path:
 
 
 def folder_of(layout: Layout, offset: int) -> Path:
-    return folder(layout) / f"{offset:020d}"
+    return folder(layout) / state_name(offset)
 
 
 def listed(layout: Layout) -> list[int]:
     """The offsets of the states that are there, ascending."""
+    if layout.store is not None and not layout.is_home:
+        return list(layout.store.states())
     try:
         names = [path.name for path in folder(layout).iterdir()]
     except FileNotFoundError:
         return []
-    return sorted(int(name) for name in names if len(name) == 20 and name.isdecimal())
+    return sorted(offset for name in names if (offset := state_offset(name)) is not None)
 
 
 def opened(layout: Layout, offset: int) -> State:
@@ -108,7 +117,8 @@ def opened(layout: Layout, offset: int) -> State:
         InvariantViolated: it is damaged, or another log's.
     """
     path = folder_of(layout, offset) / "state.json"
-    state = State.from_json(path.read_bytes(), str(path))
+    text = layout.store.state(offset) if layout.store is not None and not layout.is_home else path.read_bytes()
+    state = State.from_json(text, str(path))
     if state.log_id != layout.log_file().log_id or state.offset != offset:
         raise damaged(str(path), "it is another log's")
     return state
@@ -123,6 +133,8 @@ def groups(layout: Layout, state: State, name: str) -> Iterator[tuple[pq.Parquet
     entry = state.tables[name]
     path = folder_of(layout, state.offset) / entry.file
     try:
+        if layout.store is not None and not layout.is_home:
+            path = layout.store.state_file(state.offset, entry.as_file)
         if path.stat().st_size != entry.bytes:
             raise damaged(str(path), "its size is another one")
         with pq.ParquetFile(path, memory_map=True) as parquet:

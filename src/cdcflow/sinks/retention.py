@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from cdcflow.changelog import states
 from cdcflow.changelog.compaction import compact, groups
 from cdcflow.changelog.layout import Bounds, Layout, segment_bounds, segment_name, uncovered
 from cdcflow.changelog.reader import list_segments
@@ -35,7 +36,7 @@ REMOVED = ".expired.tmp"
 
 
 class RemoteStore(Protocol):
-    """The log's segments in a store, for who may change them (see `objects.remote`)."""
+    """The log's segments and states in a store, for who may change them (see `objects.remote`)."""
 
     def uploaded(self, layout: Layout) -> int:
         """The last offset that was put there in order."""
@@ -43,6 +44,18 @@ class RemoteStore(Protocol):
 
     def put_log(self, layout: Layout) -> None:
         """Bring its log.json up to date."""
+        ...
+
+    def put_state(self, layout: Layout, offset: int) -> None:
+        """Put a state of the log (`changelog.states`); one that is there already stays."""
+        ...
+
+    def states(self) -> Sequence[int]:
+        """The offsets of what has a state's name, whole or not."""
+        ...
+
+    def remove_state(self, offset: int) -> None:
+        """Remove a state: first what makes it count, then its files."""
         ...
 
     def put(self, segment: Segment, text: bytes, directory: Path) -> None:
@@ -129,6 +142,8 @@ class Retention:
             gone = expiring(list_segments(self._layout), rule)
             if gone:
                 check()
+                if self._remote is not None:  # before anybody reads that the log begins behind it
+                    self._put_state(self._remote, gone[-1].last_offset)
                 file = replace(self._layout.log_file(), first_offset=gone[-1].last_offset + 1)
                 with storing(f"writing {self._layout.log_json}"):
                     write_file(self._layer, self._layout.log_json, file.to_json().encode())
@@ -225,8 +240,11 @@ class Retention:
         last = remote.uploaded(self._layout)
         if not last:
             return expired
-        remote.put_log(self._layout)
         first = self._layout.log_file().first_offset
+        self._put_state(remote, first - 1)  # an older cdcflow did not
+        remote.put_log(self._layout)
+        for offset in [offset for offset in remote.states() if offset < first][:-1]:
+            remote.remove_state(offset)
         there = sorted(remote.segments(), key=lambda b: b[0] - b[1])  # the widest first
         here = self._layout.segment_offsets()
         for bounds in there:
@@ -244,6 +262,10 @@ class Retention:
                 self._adopt(bounds, text)
                 here = self._layout.segment_offsets()
         return expired
+
+    def _put_state(self, remote: RemoteStore, offset: int) -> None:
+        if offset in states.listed(self._layout):
+            remote.put_state(self._layout, offset)
 
     def _remove(self, remote: RemoteStore, bounds: Bounds) -> None:
         remote.remove(bounds)

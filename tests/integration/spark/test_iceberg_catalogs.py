@@ -52,6 +52,7 @@ def rows(spark: Any, lake: Warehouse, cut: int | None = None) -> list[tuple[Any,
     return sorted(tuple(row) for row in shown.select("id", "item").collect())
 
 
+@pytest.mark.spread(1)
 def test_another_session_goes_on_where_the_first_left_off(spark: Any, hand_log: HandLog, lake: Warehouse) -> None:
     """A catalog is chosen so that several machines merge and read: position, rows, cuts and tags are the catalog's."""
     hand_log.state(ORDERS)
@@ -85,6 +86,7 @@ def test_another_session_goes_on_where_the_first_left_off(spark: Any, hand_log: 
         assert sorted((r["id"], r["item"]) for r in found.scan(snapshot_id=tag).to_arrow().to_pylist()) == then
 
 
+@pytest.mark.spread(1)
 def test_commit_that_another_session_has_overtaken_is_refused_by_the_catalog(
     spark: Any, hand_log: HandLog, lake: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

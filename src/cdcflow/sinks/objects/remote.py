@@ -1,15 +1,16 @@
-"""A log's segments in a bucket, for who may change them: what `sinks.retention` asks."""
+"""A log's segments and states in a bucket, for who may change them: what `sinks.retention` asks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from cdcflow.changelog.layout import Bounds, Layout, segment_bounds, segment_name
+from cdcflow.changelog import states
+from cdcflow.changelog.layout import Bounds, Layout, segment_bounds, segment_name, state_name, state_offset
 from cdcflow.changelog.segment import Segment
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.uploaded import Uploaded
-from cdcflow.sinks.objects.uploading import missing_parts, put_log, put_segment
+from cdcflow.sinks.objects.uploading import missing_parts, put_log, put_segment, put_state
 
 
 class RemoteBucket:
@@ -28,6 +29,16 @@ class RemoteBucket:
     def put(self, segment: Segment, text: bytes, directory: Path) -> None:
         put_segment(self._bucket, segment, text, directory)
 
+    def put_state(self, layout: Layout, offset: int) -> None:
+        put_state(self._bucket, states.folder_of(layout, offset), states.opened(layout, offset))
+
+    def states(self) -> Sequence[int]:
+        names = self._bucket.folders("states")
+        return sorted(offset for name in names if (offset := state_offset(name)) is not None)
+
+    def remove_state(self, offset: int) -> None:
+        self._remove(f"states/{state_name(offset)}", "state.json")
+
     def segments(self) -> Sequence[Bounds]:
         return [b for name in self._bucket.folders("segments") if (b := segment_bounds(name)) is not None]
 
@@ -41,6 +52,9 @@ class RemoteBucket:
             return None
 
     def remove(self, bounds: Bounds) -> None:
-        folder = f"segments/{segment_name(bounds)}"
-        self._bucket.delete([f"{folder}/segment.json"])
+        self._remove(f"segments/{segment_name(bounds)}", "segment.json")
+
+    def _remove(self, folder: str, manifest: str) -> None:
+        """What counts from its manifest on stops counting first."""
+        self._bucket.delete([f"{folder}/{manifest}"])
         self._bucket.delete([f"{folder}/{name}" for name in self._bucket.listed(folder)])

@@ -2,6 +2,7 @@
 
     <cache>/<log id>/manifests/<segment>.json      a few KB each; stays as long as the segment does
     <cache>/<log id>/files/<segment>/<file>        what was read last, up to the bytes allowed
+    <cache>/<log id>/files/<state>/<file>          of a state the same
 
 Everything under these names never changes in the store, so a copy is as good as the original: that a reader lists a
 bucket of thousands of segments with a request per thousand, and not with one each, rests on that. Which segments there
@@ -20,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from cdcflow.changelog.layout import Bounds, segment_bounds, segment_name
+from cdcflow.changelog.layout import Bounds, segment_bounds, segment_name, state_name, state_offset
 from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
 from cdcflow.model.stores import StoreAddress
@@ -120,33 +121,20 @@ class BucketStore:
         return text
 
     def file(self, bounds: Bounds, file: SegmentFile, *, anew: bool = False) -> Path:
-        copy = self._files / segment_name(bounds) / file.path
-        if not anew:
-            with contextlib.suppress(FileNotFoundError):
-                os.utime(copy)  # what was asked for last goes last
-                return copy
-        self._make_room(file.bytes)
-        with self._keeping(copy) as beside:
-            self.fetch(bounds, file, beside)
-        return copy
+        return self._copied("segments", segment_name(bounds), file, anew=anew)
 
     def fetch(self, bounds: Bounds, file: SegmentFile, target: Path) -> None:
-        name = f"segments/{segment_name(bounds)}/{file.path}"
-        try:
-            found = self._bucket.fetch(name, target)
-        except OSError as error:
-            if isinstance(error, FileNotFoundError):
-                raise
-            raise SinkUnavailable(
-                f"copying {self.name}/{name} to {target}: {error.strerror or error}", runbook="store-unreachable"
-            ) from error
-        if found != file.sha256:
-            target.unlink()
-            raise InvariantViolated(
-                f"reading {self.name}/{name}: its content differs from what was sealed",
-                remedy="run `cdcflow log check`, and restore the object from a copy",
-                runbook="log-damaged",
-            )
+        self._fetch(f"segments/{segment_name(bounds)}/{file.path}", file, target)
+
+    def states(self) -> Sequence[int]:
+        parts = [name.split("/") for name in self._bucket.listed("states")]
+        return sorted(offset for n in parts if n[1:] == ["state.json"] and (offset := state_offset(n[0])) is not None)
+
+    def state(self, offset: int) -> bytes:
+        return self._bucket.get(f"states/{state_name(offset)}/state.json")
+
+    def state_file(self, offset: int, file: SegmentFile) -> Path:
+        return self._copied("states", state_name(offset), file)
 
     def copy(self, segment: Segment, file: SegmentFile) -> Path:
         """Where a file lies that was read back, if it still does; asks the store nothing."""
@@ -173,6 +161,34 @@ class BucketStore:
     @property
     def _files(self) -> Path:
         return self._own / "files"
+
+    def _copied(self, kind: str, folder: str, file: SegmentFile, *, anew: bool = False) -> Path:
+        copy = self._files / folder / file.path
+        if not anew:
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(copy)  # what was asked for last goes last
+                return copy
+        self._make_room(file.bytes)
+        with self._keeping(copy) as beside:
+            self._fetch(f"{kind}/{folder}/{file.path}", file, beside)
+        return copy
+
+    def _fetch(self, name: str, file: SegmentFile, target: Path) -> None:
+        try:
+            found = self._bucket.fetch(name, target)
+        except OSError as error:
+            if isinstance(error, FileNotFoundError):
+                raise
+            raise SinkUnavailable(
+                f"copying {self.name}/{name} to {target}: {error.strerror or error}", runbook="store-unreachable"
+            ) from error
+        if found != file.sha256:
+            target.unlink()
+            raise InvariantViolated(
+                f"reading {self.name}/{name}: its content differs from what was sealed",
+                remedy="run `cdcflow log check`, and restore the object from a copy",
+                runbook="log-damaged",
+            )
 
     def _known(self, found: Sequence[Bounds]) -> list[Bounds]:
         """Those whose manifest is here; the copies of others go: their segments have expired, or were compacted."""

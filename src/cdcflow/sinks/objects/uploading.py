@@ -14,12 +14,14 @@ replace its content, never unseen: the manifest's sha256 tells every reader.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from cdcflow.changelog.layout import Layout, LogFile, segment_name
+from cdcflow.changelog.layout import Layout, LogFile, segment_name, state_name
 from cdcflow.changelog.segment import Segment, SegmentFile
+from cdcflow.changelog.states import State
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
 from cdcflow.sinks.objects.bucket import AlreadyThere, Bucket
 
@@ -87,6 +89,19 @@ def put_segment(bucket: Bucket, segment: Segment, text: bytes, directory: Path) 
         except AlreadyThere:
             _has_manifest(bucket, folder, segment, text)
     _look(bucket, folder, segment, text)
+
+
+def put_state(bucket: Bucket, directory: Path, state: State) -> None:
+    """Put a state of the log's tables, what it is last. One that is whole there stays: it says the same."""
+    folder = f"states/{state_name(state.offset)}"
+    found = bucket.listed(folder)
+    if "state.json" in found:
+        return
+    bucket.delete([f"{folder}/{name}" for name in found])  # of one that got no further; its files may differ
+    for entry in state.tables.values():
+        _put_file(bucket, f"{folder}/{entry.file}", directory / entry.file, entry.sha256)
+    with contextlib.suppress(AlreadyThere):
+        bucket.put_new(f"{folder}/state.json", (directory / "state.json").read_bytes())
 
 
 def _has_manifest(bucket: Bucket, folder: str, segment: Segment, text: bytes) -> bool:
