@@ -119,6 +119,7 @@ KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
 }
 
 
+@pytest.mark.spread(6)
 @pytest.mark.parametrize("type_", KEYS)
 def test_keys_of_every_plain_order_are_known_apart(
     hand_log: HandLog,
@@ -148,6 +149,7 @@ TWICE: dict[str, list[list[tuple[str, Rows]]]] = {
 }
 
 
+@pytest.mark.spread(8)
 @pytest.mark.parametrize("case", TWICE)
 def test_a_key_that_comes_twice_is_reduced(
     hand_log: HandLog,
@@ -179,6 +181,7 @@ def of_version_2(root: Path) -> None:
         path.write_text(json.dumps({**value, "version": 2}))
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("key", ["int64", "string"])
 def test_where_manifests_say_nothing_the_keys_are_looked_at(
     hand_log: HandLog,

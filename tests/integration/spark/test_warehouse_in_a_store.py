@@ -48,6 +48,7 @@ def log_in(server: ObjectServer, hand_log: HandLog, name: str) -> Layout:
     return Layout(elsewhere, BucketStore(Bucket(objects), elsewhere, 1 << 20))
 
 
+@pytest.mark.spread(1)
 def test_tables_in_a_store_are_the_fold_of_a_log_in_a_store(
     spark: Any, hand_log: HandLog, server: ObjectServer, lake: Warehouse, tmp_path: Path
 ) -> None:
@@ -77,6 +78,7 @@ READ_AT_MOST = 1.25
 """So much of a range is read at most, its files' footers and what is looked at twice of them included."""
 
 
+@pytest.mark.spread(4)
 @pytest.mark.parametrize("kind", ["first load", "whole rows", "unchanged columns", "key changes"])
 @pytest.mark.parametrize("format_name", ["delta", "iceberg"])
 def test_a_log_is_read_once(
