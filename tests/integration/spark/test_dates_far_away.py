@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from handlog import HandLog
 
 from cdcflow.model.table import Table
