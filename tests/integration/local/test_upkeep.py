@@ -180,6 +180,7 @@ def portions(patch: pytest.MonkeyPatch, way: str) -> None:
         patch.setattr(replacing, name, value)
 
 
+@pytest.mark.spread(3)
 @pytest.mark.parametrize("way", WAYS)
 def test_upkeep_that_dies_at_any_step_is_finished_by_the_next(
     history: HandLog, warehouse: Path, format_name: str, way: str, monkeypatch: pytest.MonkeyPatch
