@@ -50,7 +50,7 @@ def open_source(config: Config, readers: Readers | None = None) -> Source:
     # Here, so that who captures the one need not load the library of the other.
     from cdcflow.sources.mysql.source import MySQLSource
 
-    return MySQLSource(settings, password)
+    return MySQLSource(settings, password, readers=readers)
 
 
 def control_table(config: Config) -> ControlTable | None:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from functools import partial
 
-from cdcflow.config import Config, FileLog, Postgres, secret
+from cdcflow.config import Config, FileLog, MySQL, Postgres, secret
 from cdcflow.errors import ConfigurationError
 from cdcflow.ports.readers import PartReader, Readers
 
@@ -26,12 +26,6 @@ def readers(config: Config, master: str) -> Iterator[Readers]:
             remedy="run the same command without --on",
             runbook="settings",
         )
-    if not isinstance(config.database, Postgres):
-        raise ConfigurationError(
-            f"reading with executors: cdcflow cannot do that with {config.database.kind} yet",
-            remedy="run the same command without --on",
-            runbook="settings",
-        )
     from cdcflow.spark.executors import executors  # a daemon never asks
 
     settings = config.database
@@ -43,10 +37,14 @@ def readers(config: Config, master: str) -> Iterator[Readers]:
         yield found
 
 
-def _part_reader(settings: Postgres, password: str | None) -> PartReader:
-    from cdcflow.sources.postgres.source import PostgresSource
+def _part_reader(settings: Postgres | MySQL, password: str | None) -> PartReader:
+    if isinstance(settings, Postgres):
+        from cdcflow.sources.postgres.source import PostgresSource
 
-    return PostgresSource(settings, lambda: password).part_reader()
+        return PostgresSource(settings, lambda: password).part_reader()
+    from cdcflow.sources.mysql.source import MySQLSource
+
+    return MySQLSource(settings, lambda: password).part_reader()
 
 
 __all__ = ["readers"]

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
 
 import pytest
 from bank import Bank
-from killablereader import begin
+from readerprocesses import WITHIN_S, assert_equal_after_all, read_while_one_dies, reading, rows_in_files
 
 from cdcflow import wiring
-from cdcflow.changelog.reader import list_segments
 from cdcflow.cli.backfill import backfill
-from cdcflow.config import Config, Postgres, load
+from cdcflow.config import Config, load
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.service.control import ask
-from cdcflow.spark.readers import Processes
-from cdcflow.wiring.reading import _part_reader
 
-WITHIN_S = 60.0
 POINTS = [
     pytest.param("before:read", marks=pytest.mark.long),
     pytest.param("after:read", marks=pytest.mark.long),
@@ -32,40 +23,6 @@ POINTS = [
     pytest.param("after:write", marks=pytest.mark.long),
 ]
 """In the default run the one at which the rows have their offsets, and are nowhere but in the process that dies."""
-
-
-@contextmanager
-def reading(bank: Bank, count: int) -> Iterator[tuple[Processes, Callable[..., subprocess.Popen[bytes]]]]:
-    """Processes for a bank, and what starts one of them; all that were started are ended."""
-    settings = load(bank.config_path).database
-    assert isinstance(settings, Postgres)
-    started: list[subprocess.Popen[bytes]] = []
-    bank.log.mkdir(exist_ok=True)
-    try:
-        with Processes(count, "127.0.0.1", bank.log) as processes:
-
-            def start(number: int, *point: str) -> subprocess.Popen[bytes]:
-                started.append(begin(number, processes.invitation(partial(_part_reader, settings, None)), *point))
-                return started[-1]
-
-            yield processes, start
-    finally:
-        for process in started:
-            process.kill()
-            process.wait()
-
-
-def assert_equal_after_all(bank: Bank) -> None:
-    """The log is the source, once an ordinary daemon has caught up."""
-    bank.stop_writing()
-    bank.catch_up_and_stop(bank.daemon())
-    bank.assert_log_equals_source()
-
-
-def rows_in_files(bank: Bank) -> int:
-    """Rows of files that have nothing but what a backfill reads."""
-    segments = list_segments(bank.log)
-    return sum(file.rows for segment in segments for file in segment.files if set(file.ops or ()) == {"r"})
 
 
 @pytest.mark.postgres
@@ -77,20 +34,7 @@ def test_a_process_that_dies_at_a_step_loses_and_doubles_nothing(bank: Bank, poi
     with bank.session() as session:
         session.execute("INSERT INTO accounts SELECT i, 'owner', i, NULL, now() FROM generate_series(20001, 44000) i")
     bank.start_writing(seed=len(point))
-    with reading(bank, 2) as (processes, start):
-        dying = start(0, point, "1")
-        start(1)
-        processes.wait(WITHIN_S)
-        with ThreadPoolExecutor(1) as beside:
-            replaced = beside.submit(lambda: (dying.wait(WITHIN_S), start(0)))
-            capture = wiring.capture(load(bank.config_path), backfill=(), once=True, readers=processes)
-            patience = threading.Timer(WITHIN_S, capture.stop)
-            patience.start()
-            capture.run()
-            patience.cancel()
-        assert replaced.result()[0] == -signal.SIGKILL
-        assert processes.lost >= 1
-        assert processes.answered > 6
+    read_while_one_dies(bank, point)
     assert_equal_after_all(bank)
 
 

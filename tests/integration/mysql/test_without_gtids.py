@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from capturing import LOG_ID
 from mysqlcapturing import MakeMySQLCapture
 from tests.servers.mysql import MySQLDatabase, MySQLServer
 
+from cdcflow.config import MySQL
 from cdcflow.errors import ConfigurationError
+from cdcflow.model.position import Checkpoint, Epoch
+from cdcflow.sources.mysql.source import MySQLSource
+from cdcflow.spark.readers import Processes
 
 pytestmark = pytest.mark.mysql
 
@@ -42,6 +48,18 @@ def test_nothing_is_read_without_writing_marks(database: MySQLDatabase, make_cap
     """W03: without GTIDs nothing but a mark tells what a snapshot sees."""
     with pytest.raises(ConfigurationError, match=r"gtid_mode is OFF(.|\n)*source.fence: marks"):
         make_capture(database, fence="read-only").prepare()
+
+
+def test_executors_are_refused_before_anything_is_begun(database: MySQLDatabase, tmp_path: Path) -> None:
+    """W03: what another process's snapshot sees could not be told."""
+    settings = MySQL.model_validate(
+        {"kind": "mysql", "url": database.url, "tables": [f"{database.name}.*"], "tls": {"mode": "off"}}
+    )
+    with Processes(1, "127.0.0.1", tmp_path) as processes:
+        source = MySQLSource(settings, lambda: None, readers=processes)
+        with pytest.raises(ConfigurationError, match=r"have no GTIDs(.|\n)*gtid_mode=ON(.|\n)*without --on"):
+            source.prepare(Checkpoint(epoch=Epoch(1)), LOG_ID)
+        source.close()
 
 
 def test_same_place_gives_the_same_changes_again(database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:

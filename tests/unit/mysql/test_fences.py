@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 
 import numpy as np
@@ -10,10 +11,14 @@ import pytest
 
 from cdcflow.interleave.window import held_before
 from cdcflow.model.change import ChangeBatch, Run
+from cdcflow.model.position import Position
 from cdcflow.model.table import OP, Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.sources.mysql.fences import CoordinateVisibility, DeliveredGtids, GtidVisibility
+from cdcflow.sources.engine.chunks import Snapshot
+from cdcflow.sources.mysql.fences import CoordinateVisibility, DeliveredGtids, GtidVisibility, NoStream
 from cdcflow.sources.mysql.gtids import Gtids, MysqlGtids
+from cdcflow.sources.mysql.marks import Expectations, ReadOnlyMarks
+from cdcflow.sources.mysql.snapshots import SnapshotTaker
 
 ONE, TWO = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
 
@@ -64,6 +69,30 @@ def test_fence_that_comes_after_one_with_more_misses_nothing() -> None:
     assert early.hidden(ids(10, 20)).tolist() == [20]
     assert not len(late.hidden(ids(10, 20)))
     assert not len(latest.hidden(ids(10, 20)))
+
+
+def test_snapshot_of_another_process_is_told_where_the_stream_is() -> None:
+    """W03: it is sent as a set; what it does not see is remembered meanwhile, whatever later snapshots see."""
+    delivered = DeliveredGtids()
+    there, here = (
+        SnapshotTaker("mysql", has_gtids=True, delivered=known, marking=ReadOnlyMarks("mysql", Expectations()))
+        for known in (NoStream(), delivered)
+    )
+    with here.elsewhere() as made_here:
+        sent = there._delivered.fence(MysqlGtids.parse(f"{ONE}:1"))
+        delivered.add(ids(10, 20), gtids((ONE, 1), (ONE, 2)))
+        with delivered.look():
+            later = delivered.fence(MysqlGtids.parse(f"{ONE}:1-2"))
+        with pytest.raises(TypeError):
+            sent.hidden(ids(10))
+        place = CoordinateVisibility(15)
+        told = pickle.loads(pickle.dumps(Snapshot((sent, place), Position("f:15;"), 7)))  # noqa: S301  made here
+        snapshot = made_here(told)
+    assert [fence.hidden(ids(10, 20)).tolist() for fence in snapshot.visibilities] == [[20], [20]]
+    assert later.hidden(ids(10, 20)).tolist() == []
+    with delivered.look():
+        pass
+    assert [fence.hidden(ids(10, 20)).tolist() for fence in snapshot.visibilities] == [[20], [20]]
 
 
 def test_what_every_fence_sees_is_forgotten() -> None:

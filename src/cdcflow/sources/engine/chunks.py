@@ -181,6 +181,10 @@ class ChunkDialect(Protocol[C_contra, P, R]):
         """The same for a chunk of kind "whole", in a snapshot that has one exact position in the log."""
         ...
 
+    def elsewhere(self) -> AbstractContextManager[Callable[[R], R]]:
+        """Around the reading of parts by other processes: what they told becomes what this process can use."""
+        ...
+
     def reached(self, chunk: Chunk, found: Sequence[R]) -> ChunkProgress:
         """What is told of a range chunk once its parts are read; `found` is empty where nothing was left."""
         ...
@@ -381,10 +385,11 @@ class Chunks(Generic[C, P, R]):
         snapshot, shape, parts = self._run(chunk, split)
         if len(parts) < PARTS_MIN:
             return self._range(chunk)
-        asked = [others.read(chunk, part) for part in parts]
-        settle(asked)
-        found = [one.result() for one in asked]
-        kept = _joined(chunk.table, [cast(R, one.told) for one in found])
+        with self._dialect.elsewhere() as here:
+            asked = [others.read(chunk, part) for part in parts]
+            settle(asked)
+            found = [one.result() for one in asked]
+            kept = _joined(chunk.table, [here(cast(R, one.told)) for one in found])
         if any(part.shape != shape for part in kept):
             raise SourceUnavailable(f"reading {chunk.table}: its columns changed while a chunk was read")
         reached = self._dialect.reached(chunk, kept)

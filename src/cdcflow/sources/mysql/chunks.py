@@ -223,6 +223,11 @@ class MySQLChunks:
             snapshot = stack.enter_context(self._snapshots.whole(connection, name, lambda: stack.enter_context(lock())))
             yield OpenTable(connection, snapshot, self._touched(connection, chunk.table))
 
+    @contextlib.contextmanager
+    def elsewhere(self) -> Iterator[Callable[[PartRead], PartRead]]:
+        with self._snapshots.elsewhere() as here:
+            yield lambda part: replace(part, snapshot=here(part.snapshot))
+
     def reached(self, chunk: Chunk, found: Sequence[PartRead]) -> ChunkProgress:
         cursor = Cursor.from_json(chunk.after)
         if not found:

@@ -30,7 +30,7 @@ import numpy as np
 from cdcflow.model.change import Int64s, Uint64s
 from cdcflow.sources.mysql.gtids import Gtids, MysqlGtids
 
-__all__ = ["CoordinateVisibility", "DeliveredGtids", "GtidVisibility"]
+__all__ = ["CoordinateVisibility", "DeliveredGtids", "GtidVisibility", "GtidsSeen", "NoStream"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,27 @@ class CoordinateVisibility:
 
     def hidden(self, xids: Uint64s) -> Uint64s:
         return xids[xids > np.uint64(self.upto)]
+
+
+@dataclass(frozen=True, slots=True)
+class GtidsSeen:
+    """What a snapshot sees that was taken where no stream is. A fence is made of it where the stream is."""
+
+    executed: MysqlGtids
+
+    def hidden(self, xids: Uint64s) -> Uint64s:
+        raise TypeError("asked in a process that has no stream")
+
+
+class NoStream:
+    """In place of `DeliveredGtids` in a process that reads for another one."""
+
+    @contextlib.contextmanager
+    def look(self) -> Iterator[None]:
+        yield
+
+    def fence(self, executed: MysqlGtids) -> GtidsSeen:
+        return GtidsSeen(executed)
 
 
 class GtidVisibility:

@@ -190,6 +190,7 @@ class Ordered:
             reached=reached,
             exhausted=fetched.is_whole and part.is_last and not is_full,
             key=self.key,
+            rows_counted=len(fetched),  # another process keeps the batches, perhaps
         )
 
     def _check_progress(self, before: Literals | None, row: Literals) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pymysql
 
@@ -14,7 +15,7 @@ from cdcflow.sources.engine.chunks import Snapshot
 from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.binlog_status import End
 from cdcflow.sources.mysql.connection import Connection, one, query
-from cdcflow.sources.mysql.fences import CoordinateVisibility, DeliveredGtids
+from cdcflow.sources.mysql.fences import CoordinateVisibility, DeliveredGtids, GtidsSeen, NoStream
 from cdcflow.sources.mysql.gtids import Flavor, MysqlGtids
 from cdcflow.sources.mysql.marks import Marking, WrittenMarks
 
@@ -24,9 +25,12 @@ EXACT_TRIES = 20
 
 
 class SnapshotTaker:
-    """Takes snapshots at one server. `has_gtids`: every transaction there has one."""
+    """Takes snapshots at one server. `has_gtids`: every transaction there has one. `delivered`: those that this
+    process's stream has delivered; where it has none, what a snapshot sees is for `elsewhere` of the one that has."""
 
-    def __init__(self, flavor: Flavor, *, has_gtids: bool, delivered: DeliveredGtids, marking: Marking) -> None:
+    def __init__(
+        self, flavor: Flavor, *, has_gtids: bool, delivered: DeliveredGtids | NoStream, marking: Marking
+    ) -> None:
         self._flavor: Flavor = flavor
         self._has_gtids = has_gtids
         self._delivered = delivered
@@ -64,6 +68,18 @@ class SnapshotTaker:
                     fences.append(CoordinateVisibility(end.coordinate))
                 yield _snapshot(tuple(fences), end, connection)
                 return
+
+    @contextlib.contextmanager
+    def elsewhere(self) -> Iterator[Callable[[Snapshot], Snapshot]]:
+        """Around the reading by processes that have no stream: makes their snapshots ones of this process."""
+        with self._delivered.look():
+
+            def here(visibility: Visibility) -> Visibility:
+                if isinstance(visibility, GtidsSeen):
+                    return self._delivered.fence(visibility.executed)
+                return visibility
+
+            yield lambda snapshot: replace(snapshot, visibilities=tuple(map(here, snapshot.visibilities)))
 
     def visibility(self, connection: Connection) -> Visibility:
         """What is surely visible now."""

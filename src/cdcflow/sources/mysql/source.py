@@ -37,10 +37,12 @@ from cdcflow.ports import (
     TablePreview,
     TransactionsBack,
 )
+from cdcflow.ports.readers import PartReader, Readers
 from cdcflow.sources.engine import policies
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.connections import Pool
 from cdcflow.sources.engine.findings import of_error, ok
+from cdcflow.sources.engine.part_reader import OwnPartReader
 from cdcflow.sources.engine.policies import Kept
 from cdcflow.sources.engine.selection import Selection, table_id
 from cdcflow.sources.mysql import binlog_status, doctor, estimates, overlap, sampling
@@ -51,7 +53,7 @@ from cdcflow.sources.mysql.comparing import MySQLComparison
 from cdcflow.sources.mysql.connection import Connection, Connector, Secret
 from cdcflow.sources.mysql.decoders import split
 from cdcflow.sources.mysql.dump import Dump, ServerIdConflicts
-from cdcflow.sources.mysql.fences import DeliveredGtids
+from cdcflow.sources.mysql.fences import DeliveredGtids, NoStream
 from cdcflow.sources.mysql.marks import Expectations, Marking, ReadOnlyMarks, WrittenMarks
 from cdcflow.sources.mysql.position import BinlogPosition
 from cdcflow.sources.mysql.preparing import WAIT_S, Before, Begun, Preparing
@@ -72,11 +74,14 @@ class MySQLSource:
     """Implements `cdcflow.ports.Source`. Nothing is connected before it is asked something.
 
     `secret` gives the password, anew for every connection; None: the server wants none. `wait_s` is how long `prepare`
-    waits for what is logged to become visible.
+    waits for what is logged to become visible. `readers` read its chunks.
     """
 
-    def __init__(self, settings: MySQL, secret: Secret, *, wait_s: float = WAIT_S) -> None:
+    def __init__(
+        self, settings: MySQL, secret: Secret, *, wait_s: float = WAIT_S, readers: Readers | None = None
+    ) -> None:
         self._settings = settings
+        self._readers = readers
         self._flavor = settings.kind
         self._connector = Connector(settings, secret)
         marks_table = table_id(settings.marks_table)
@@ -123,6 +128,13 @@ class MySQLSource:
             self._connector.discard(connection)
         self._delivered = DeliveredGtids()
         self._has_gtids = preparing.has_gtids
+        if self._readers is not None and self._flavor == "mysql" and not self._has_gtids:
+            raise ConfigurationError(
+                f"reading with executors from {self._connector.address}: its transactions have no GTIDs, and what an"
+                " executor's snapshot sees cannot be told without",
+                remedy="set gtid_mode=ON at the server, or run the same command without --on",
+                runbook="settings",
+            )
         self._captured, self._selected = selected.good, selected
         kept = policies.noted(checkpoint.source, self._kept(selected))
         self._checkpoint = replace(prepared, source={**rereading.without(prepared.source), **kept})
@@ -208,8 +220,15 @@ class MySQLSource:
         )
 
     def chunks(self) -> Chunks[Connection, Any, Any]:  # Any: the dialect's own parts
+        return self._chunks(self._delivered)
+
+    def part_reader(self) -> PartReader:
+        """Reads parts of chunks for another process that has this source open."""
+        return OwnPartReader(self._chunks(NoStream()), self.close)
+
+    def _chunks(self, delivered: DeliveredGtids | NoStream) -> Chunks[Connection, Any, Any]:
         marking = self._marking(self._checkpoint.source["slot"] if self._checkpoint else "")
-        snapshots = SnapshotTaker(self._flavor, has_gtids=self._has_gtids, delivered=self._delivered, marking=marking)
+        snapshots = SnapshotTaker(self._flavor, has_gtids=self._has_gtids, delivered=delivered, marking=marking)
         pool = Pool(Connector(self._settings, self._connector.secret), "chunks")
         dialect = MySQLChunks(
             pool,
@@ -220,7 +239,13 @@ class MySQLSource:
             rows_max=self._settings.backfill.chunk_rows_max,
         )
         backfill = self._settings.backfill
-        return Chunks(dialect, pool, parts_at_once=backfill.ranges_at_once, whole_bytes_max=backfill.whole_bytes_max)
+        return Chunks(
+            dialect,
+            pool,
+            parts_at_once=backfill.ranges_at_once if self._readers is None else self._readers.count,
+            whole_bytes_max=backfill.whole_bytes_max,
+            readers=self._readers,
+        )
 
     def comparison(self, checkpoint: Checkpoint) -> Comparison:
         selected = self._catalog.selected()

@@ -221,6 +221,10 @@ class PostgresChunks:
         with self._transaction(connection, chunk.table, plan.root, plan.leaves) as opened:
             yield opened
 
+    @contextlib.contextmanager
+    def elsewhere(self) -> Iterator[Callable[[PagesRead], PagesRead]]:
+        yield lambda part: part  # a snapshot says all by itself
+
     def reached(self, chunk: Chunk, found: Sequence[PagesRead]) -> ChunkProgress:
         planned, (plan, begin) = Plan.from_json(chunk.plan), plan_of(chunk)
         at = found[-1].reached

@@ -1,0 +1,74 @@
+"""A bank whose backfill is read by processes of their own, which die where they are told to."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import partial
+
+from bank import Branch
+from killablereader import begin
+
+from cdcflow import wiring
+from cdcflow.changelog.reader import list_segments
+from cdcflow.config import load, secret
+from cdcflow.spark.readers import Processes
+from cdcflow.wiring.reading import _part_reader
+
+WITHIN_S = 60.0
+
+
+@contextmanager
+def reading(bank: Branch, count: int) -> Iterator[tuple[Processes, Callable[..., subprocess.Popen[bytes]]]]:
+    """Processes for a bank, and what starts one of them; all that were started are ended."""
+    settings = load(bank.config_path).database
+    opened = partial(_part_reader, settings, secret(settings.password))
+    started: list[subprocess.Popen[bytes]] = []
+    bank.log.mkdir(exist_ok=True)
+    try:
+        with Processes(count, "127.0.0.1", bank.log) as processes:
+
+            def start(number: int, *point: str) -> subprocess.Popen[bytes]:
+                started.append(begin(number, processes.invitation(opened), *point))
+                return started[-1]
+
+            yield processes, start
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def read_while_one_dies(bank: Branch, point: str) -> None:
+    """Capture once, read by two processes of which one dies at a step and is replaced."""
+    with reading(bank, 2) as (processes, start):
+        dying = start(0, point, "1")
+        start(1)
+        processes.wait(WITHIN_S)
+        with ThreadPoolExecutor(1) as beside:
+            replaced = beside.submit(lambda: (dying.wait(WITHIN_S), start(0)))
+            capture = wiring.capture(load(bank.config_path), backfill=(), once=True, readers=processes)
+            patience = threading.Timer(WITHIN_S, capture.stop)
+            patience.start()
+            capture.run()
+            patience.cancel()
+        assert replaced.result()[0] == -signal.SIGKILL
+        assert processes.lost >= 1
+        assert processes.answered > 6
+
+
+def assert_equal_after_all(bank: Branch) -> None:
+    """The log is the source, once an ordinary daemon has caught up."""
+    bank.stop_writing()
+    bank.catch_up_and_stop(bank.daemon())
+    bank.assert_log_equals_source()
+
+
+def rows_in_files(bank: Branch) -> int:
+    """Rows of files that have nothing but what a backfill reads."""
+    segments = list_segments(bank.log)
+    return sum(file.rows for segment in segments for file in segment.files if set(file.ops or ()) == {"r"})
