@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -137,6 +137,11 @@ class Layout:
     def is_home(self) -> bool:
         """The log is written here, or was."""
         return self.store is None or self.log_json.exists()
+
+    @property
+    def absolute(self) -> Layout:
+        """The same, for a process that works in another directory."""
+        return replace(self, root=self.root.resolve())
 
     @property
     def name(self) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cdcflow.cli import failure, output
-from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
+from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json, OnMaster
 from cdcflow.config import KafkaLog, byte_count, load, seconds
 from cdcflow.errors import ConfigurationError
 
@@ -188,6 +188,7 @@ def compact(
     config: ConfigPath = DEFAULT_CONFIG,
     bytes_max: Annotated[str, typer.Option(help="No segment is made larger than this.")] = "256MiB",
     grace: Annotated[str, typer.Option(help="Replaced segments stay this long for those who read them.")] = "10m",
+    on: OnMaster = None,
     json: Json = False,
 ) -> None:
     """Make one segment of several small ones.
@@ -196,9 +197,11 @@ def compact(
     """
     from cdcflow import wiring
 
-    retention = wiring.retention(load(config), grace_s=seconds(grace, zero=True))
+    settings = load(config)
+    retention = wiring.retention(settings, grace_s=seconds(grace, zero=True))
     _log(config)
-    made = retention.compact(byte_count(bytes_max))
+    with wiring.workers(settings, on, "compacting") as workers:
+        made = retention.compact(byte_count(bytes_max), workers)
     if json:
         output.print_json([{"first": s.first_offset, "last": s.last_offset, "of": count} for s, count in made])
         return
@@ -218,6 +221,7 @@ def expire(
     state: Annotated[
         bool, typer.Option("--state", help="First keep every table's rows, as they are at the end of what goes.")
     ] = False,
+    on: OnMaster = None,
     json: Json = False,
 ) -> None:
     """Remove the oldest segments for good.
@@ -240,7 +244,7 @@ def expire(
     rule = Rule(before_cut, clock, None if bytes_max is None else byte_count(bytes_max))
     left = retention.sweep()
     if state:
-        rule = _with_state(config, rule)
+        rule = _with_state(config, rule, on)
     gone = retention.expire(rule)
     if state and gone:
         states.tidy(wiring.sealed_layout(load(config)))
@@ -263,7 +267,7 @@ def expire(
         typer.echo(f"consumer {name} had not read all of them: `cdcflow consumer restart {name}`")
 
 
-def _with_state(config: Path, rule: Rule) -> Rule:
+def _with_state(config: Path, rule: Rule, on: str | None) -> Rule:
     """Keep the tables' rows at the end of what a rule lets go; the rule for just that.
 
     Raises:
@@ -278,7 +282,9 @@ def _with_state(config: Path, rule: Rule) -> Rule:
     if not due:
         return rule
     end = due[-1].last_offset
-    if lacking := wiring.keeping(settings).kept(end):
+    with wiring.workers(settings, on, "keeping a state") as workers:
+        lacking = wiring.keeping(settings, workers).kept(end)
+    if lacking:
         raise ConfigurationError(
             f"expiring segments up to offset {end}: not all tables can be kept. {lacking}",
             remedy="expire less (--before-cut), wait until the tables are read, or leave out --state and have these"
@@ -291,6 +297,7 @@ def _with_state(config: Path, rule: Rule) -> Rule:
 @app.command()
 def index(
     anew: Annotated[bool, typer.Option("--anew", help="Make all of it again.")] = False,
+    on: OnMaster = None,
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
@@ -301,10 +308,12 @@ def index(
     from cdcflow import wiring
     from cdcflow.sinks.indexing import Indexing
 
-    layout = wiring.sealed_layout(load(config))
+    settings = load(config)
+    layout = wiring.sealed_layout(settings)
     _log(config)
-    indexing = Indexing(layout)
-    done = indexing.step(anew=anew)
+    with wiring.workers(settings, on, "indexing") as workers:
+        indexing = Indexing(layout, workers=workers)
+        done = indexing.step(anew=anew)
     files, size = indexing.size()
     if json:
         output.print_json({"indexed": done, "files": files, "bytes": size, "last_offset": indexing.last_offset})

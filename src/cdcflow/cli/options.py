@@ -15,5 +15,8 @@ ConfigPaths = Annotated[
     list[Path],
     typer.Option("--config", "-c", envvar="CDCFLOW_CONFIG", help="The settings file; several: their logs together."),
 ]
+OnMaster = Annotated[
+    str | None, typer.Option("--on", help="Have a Spark cluster's executors do it: spark://host:port, or local[2].")
+]
 Json = Annotated[bool, typer.Option("--json", help="For machines: JSON on stdout.")]
 DEFAULT_CONFIG = Path("cdcflow.yaml")

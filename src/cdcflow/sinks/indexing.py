@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 from cdcflow.changelog import indexing, keyindex
 from cdcflow.changelog.indexing import KeyIndex, folder, path_of
 from cdcflow.changelog.keyindex import IndexFile
 from cdcflow.changelog.layout import Bounds, Layout, segment_bounds
+from cdcflow.ports.workers import HERE, Workers
 from cdcflow.sinks.beside import BesideCapture, OnEvent
 from cdcflow.sinks.layer import OS_LAYER, FileLayer, storing, write_file
 from cdcflow.sinks.maintenance import Busy, held
@@ -28,9 +31,11 @@ SEGMENTS_AT_ONCE = 16
 class Indexing:
     """Brings the index of one log up to date."""
 
-    def __init__(self, layout: Layout, layer: FileLayer = OS_LAYER) -> None:
+    def __init__(self, layout: Layout, layer: FileLayer = OS_LAYER, workers: Workers = HERE) -> None:
+        """`workers` read the keys of segments that become one file at once."""
         self._layout = layout
         self._layer = layer
+        self._workers = workers
         self._index = KeyIndex(layout)
 
     def behind(self) -> list[Bounds]:
@@ -77,41 +82,36 @@ class Indexing:
             self._tidy()
             files = list(self._index.files)
             done = 0
-            for group in _groups(due, files):
-                made = self._made(group, files[-1].last_offset if files else 0)
-                if not made:
-                    break  # the next one was compacted or expired just now
-                # What becomes one file at once is written once.
-                files.append(self._put(made[0] if len(made) == 1 else keyindex.merged(made)))
-                self._join(files)
-                for bounds in group[: len(made)]:
-                    on_segment(bounds)
-                done += len(made)
+            groups = list(_groups(due, files))
+            at_once = self._workers.at_once
+            for number in range(0, len(groups), at_once):
+                some = groups[number : number + at_once]
+                ends = [files[-1].last_offset if files else 0, *(group[-1][1] for group in some)]
+                given = list(zip(some, ends, strict=False))
+                for group, made in zip(
+                    some, self._workers.each(partial(_made, self._layout.absolute), given), strict=True
+                ):
+                    if made.count:
+                        files.append(self._put(made.bounds, made.content))
+                        self._join(files)
+                    for bounds in group[: made.count]:
+                        on_segment(bounds)
+                    done += made.count
+                    if made.count < len(group):
+                        return done  # the next one was compacted or expired just now
             return done
 
-    def _made(self, group: Sequence[Bounds], last_offset: int) -> list[IndexFile]:
-        """The index of each of some segments, up to the first that is gone."""
-        made: list[IndexFile] = []
-        for bounds in group:
-            try:
-                segment, text = self._layout.manifest(*bounds)
-                made.append(indexing.of_segment(self._layout, segment, text, last_offset))
-            except FileNotFoundError:
-                break
-            last_offset = bounds[1]
-        return made
-
-    def _put(self, made: IndexFile) -> IndexFile:
-        bounds = made.first_offset, made.last_offset
+    def _put(self, bounds: Bounds, content: bytes) -> IndexFile:
         path = path_of(self._layout, bounds)
         with storing(f"writing the index {path}"):
-            write_file(self._layer, path, made.to_bytes())
+            write_file(self._layer, path, content)
         return indexing.opened(self._layout, bounds)
 
     def _join(self, files: list[IndexFile]) -> None:
         while (found := keyindex.due([(file.level, file.blocks) for file in files])) is not None:
             old = files[slice(*found)]
-            files[slice(*found)] = [self._put(keyindex.merged(old))]
+            joined = keyindex.merged(old)
+            files[slice(*found)] = [self._put((joined.first_offset, joined.last_offset), joined.to_bytes())]
             for file in old:
                 self._layer.unlink(path_of(self._layout, (file.first_offset, file.last_offset)))
 
@@ -125,6 +125,33 @@ class Indexing:
     def _stored(self) -> list[Bounds]:
         names = [path.name.removesuffix(indexing.SUFFIX) for path in folder(self._layout).glob(f"*{indexing.SUFFIX}")]
         return [bounds for name in names if (bounds := segment_bounds(name)) is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """The index of the first `count` of some segments as one file: its offsets and content."""
+
+    count: int
+    bounds: Bounds = (0, 0)
+    content: bytes = b""
+
+
+def _made(layout: Layout, given: tuple[Sequence[Bounds], int]) -> _Made:
+    """The index of some segments behind an offset, up to the first that is gone: what becomes one file at once is
+    written once."""
+    group, last_offset = given
+    made: list[IndexFile] = []
+    for bounds in group:
+        try:
+            segment, text = layout.manifest(*bounds)
+            made.append(indexing.of_segment(layout, segment, text, last_offset))
+        except FileNotFoundError:
+            break
+        last_offset = bounds[1]
+    if not made:
+        return _Made(0)
+    file = made[0] if len(made) == 1 else keyindex.merged(made)
+    return _Made(len(made), (file.first_offset, file.last_offset), file.to_bytes())
 
 
 def _groups(due: Sequence[Bounds], files: Sequence[IndexFile]) -> Iterator[Sequence[Bounds]]:

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
-import pyarrow as pa
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import list_segments
-from cdcflow.changelog.states import State
+from cdcflow.changelog.states import State, StateTable
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
-from cdcflow.model.table import Table
+from cdcflow.ports.workers import HERE, Workers
 from cdcflow.query.log import ChangeLog
 from cdcflow.sinks import states
 from cdcflow.sinks.layer import OS_LAYER, FileLayer
 
 
 class Keeping:
-    """Makes states of one log. `left_out`: after `keep`, the tables that it does not have, and why."""
+    """Makes states of one log. `left_out`: after `keep`, the tables that it does not have, and why.
 
-    def __init__(self, asked: ChangeLog, layout: Layout, layer: FileLayer = OS_LAYER) -> None:
+    `workers` fold the tables, each opening the log anew with `reopened` where they are other processes.
+    """
+
+    def __init__(
+        self,
+        asked: ChangeLog,
+        layout: Layout,
+        layer: FileLayer = OS_LAYER,
+        workers: Workers = HERE,
+        reopened: Callable[[], ChangeLog] | None = None,
+    ) -> None:
         self._asked = asked
         self._layout = layout
         self._layer = layer
+        self._workers = workers
+        self._reopened = reopened or (lambda: asked)
         self.left_out: dict[str, str] = {}
 
     def kept(self, offset: int) -> str:
@@ -54,17 +66,26 @@ class Keeping:
         state = State(segment.log_id, offset, segment.last_cut, position, clock)
         known = checkpoint.progress.get("tables", {})
         backfills = known if isinstance(known, Mapping) else {}
-        return states.write(self._layout, state, self._tables(offset), backfills, self._layer)
+        return states.write(self._layout, state, partial(self._tables, offset), backfills, self._layer)
 
-    def _tables(self, offset: int) -> Iterator[tuple[Table, pa.Table]]:
-        for name in self._asked.tables():
-            if why := self._asked.lacks(name, offset):
-                self.left_out[name] = why
-                continue
-            try:
-                yield self._asked.folded(name, offset)
-            except (ConfigurationError, HistoryLost) as error:
-                self.left_out[name] = str(error).splitlines()[0]
+    def _tables(self, offset: int, room: Path) -> Iterator[StateTable]:
+        """Put every table that is whole at an offset into a directory."""
+        self.left_out = self.why_not(offset)
+        whole = [name for name in self._asked.tables() if name not in self.left_out]
+        work = partial(_folded, self._reopened, offset, room.resolve(), self._layer)
+        for name, found in zip(whole, self._workers.each(work, whole), strict=True):
+            if isinstance(found, str):
+                self.left_out[name] = found
+            else:
+                yield found
+
+
+def _folded(opened: Callable[[], ChangeLog], offset: int, room: Path, layer: FileLayer, name: str) -> StateTable | str:
+    """Put a table into a directory as it is at an offset; or why that cannot be."""
+    try:
+        return states.put(room, *opened().folded(name, offset), layer)
+    except (ConfigurationError, HistoryLost) as error:
+        return str(error).splitlines()[0]
 
 
 __all__ = ["Keeping"]

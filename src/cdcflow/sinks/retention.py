@@ -12,6 +12,7 @@ Segments that were compacted away stay for `grace_s`: a merge or a slow reader t
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from cdcflow.changelog.layout import Bounds, Layout, segment_bounds, segment_nam
 from cdcflow.changelog.reader import list_segments
 from cdcflow.changelog.segment import Segment
 from cdcflow.errors import ConfigurationError
+from cdcflow.ports.workers import HERE, Workers
 from cdcflow.sinks.layer import OS_LAYER, DurableFile, FileLayer, remove_tree, storing, syncing, write_file
 from cdcflow.sinks.maintenance import maintenance
 
@@ -32,6 +34,7 @@ GRACE_S = 600.0
 PATIENCE_S = 60.0
 COMPACTED_BYTES_MAX = 256 << 20
 REMOVED = ".expired.tmp"
+COMPACTED = ".compacted.tmp"
 """What the name of a segment's directory ends with while its files are being removed."""
 
 
@@ -150,20 +153,24 @@ class Retention:
             self._sweep()
         return gone
 
-    def compact(self, bytes_max: int = COMPACTED_BYTES_MAX) -> list[tuple[Segment, int]]:
+    def compact(self, bytes_max: int = COMPACTED_BYTES_MAX, workers: Workers = HERE) -> list[tuple[Segment, int]]:
         """Make one segment of several small neighbours wherever that pays; the new ones, and how many each replaces.
 
-        The lock is given up between two of them, so that uploads wait for one at most.
+        The lock is given up after as many as are made at once, so that uploads wait for these at most.
         """
         made: list[tuple[Segment, int]] = []
         with maintenance(self._layout, self._wait):
             self._sweep()
         while True:
             with maintenance(self._layout, self._wait):
-                found = self._groups(bytes_max)
+                found = self._groups(bytes_max)[: workers.at_once]
                 if not found:
                     break
-                made.append((self._compacted(found[0]), len(found[0])))
+                bounds = [tuple((s.first_offset, s.last_offset) for s in group) for group in found]
+                written = workers.each(partial(_compacted, self._layout.absolute, self._layer), bounds)
+                for group, (segment, name) in zip(found, written, strict=True):
+                    self._take_over(segment, self._layout.segments / name)
+                    made.append((segment, len(group)))
         if made and not self._grace_s:
             self.sweep()
         return made
@@ -185,19 +192,11 @@ class Retention:
         away = [s for s in segments if s.last_offset <= last]
         return groups(away, bytes_max) + groups(segments[len(away) :], bytes_max)
 
-    def _compacted(self, group: Sequence[Segment]) -> Segment:
-        bounds = group[0].first_offset, group[-1].last_offset
+    def _take_over(self, segment: Segment, beside: Path) -> None:
+        """Put a segment in place whose files are durable in `beside`."""
+        bounds = segment.first_offset, segment.last_offset
         target = self._layout.segment(*bounds)
-        beside = self._layout.segments / f".{target.name}.compacted.tmp"
         with storing(f"compacting into {target}"):
-            if beside.exists():
-                remove_tree(self._layer, beside)
-            self._layer.mkdir(beside)
-            segment = compact(
-                [self._layout.manifest(s.first_offset, s.last_offset) for s in group],
-                self._layout.file,
-                lambda name: DurableFile(self._layer, beside / name),
-            )
             text = segment.to_json().encode()
             self._write_manifest(beside, text)
             if self._remote is not None and bounds[1] <= self._remote.uploaded(self._layout):
@@ -205,7 +204,6 @@ class Retention:
                 for file in segment.files:
                     self._layer.unlink(beside / file.path)
             self._put_in_place(beside, target)
-        return segment
 
     def _write_manifest(self, directory: Path, text: bytes) -> None:
         manifest = DurableFile(self._layer, directory / "segment.json")
@@ -222,7 +220,7 @@ class Retention:
     def _sweep(self) -> list[Bounds]:
         expired: set[Bounds] = set()
         with storing(f"tidying the segments of {self._layout.root}"):
-            for path in self._layout.segments.glob(".*.compacted.tmp"):
+            for path in self._layout.segments.glob(f".*{COMPACTED}"):
                 remove_tree(self._layer, path)
             if self._remote is not None:
                 expired |= self._sweep_remote(self._remote)
@@ -275,13 +273,29 @@ class Retention:
     def _adopt(self, bounds: Bounds, text: bytes) -> None:
         """A compaction got as far as the store: it counts there, so it counts here."""
         target = self._layout.segment(*bounds)
-        beside = self._layout.segments / f".{target.name}.compacted.tmp"
+        beside = self._layout.segments / f".{target.name}{COMPACTED}"
         self._layer.mkdir(beside)
         self._write_manifest(beside, text)
         self._put_in_place(beside, target)
 
     def _age_s(self, bounds: Bounds) -> float:
         return time.time() - (self._layout.segment(*bounds) / "segment.json").stat().st_mtime
+
+
+def _compacted(layout: Layout, layer: FileLayer, group: Sequence[Bounds]) -> tuple[Segment, str]:
+    """Write the files of one segment that takes the place of these, into a directory of its own beside the others; the
+    segment, and the directory's name. Another process may do it, and one that died on the way leaves nothing that is in
+    the way of the next."""
+    name = segment_name((group[0][0], group[-1][1]))
+    beside = layout.segments / f".{name}.{secrets.token_hex(4)}{COMPACTED}"
+    with storing(f"compacting into {layout.segments / name}"):
+        layer.mkdir(beside)
+        segment = compact(
+            [layout.manifest(*bounds) for bounds in group],
+            layout.file,
+            lambda file: DurableFile(layer, beside / file),
+        )
+    return segment, beside.name
 
 
 def _patience() -> Callable[[float], bool]:

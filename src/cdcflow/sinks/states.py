@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import secrets
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,19 +20,17 @@ from cdcflow.changelog.states import State, StateTable, folder, folder_of, liste
 from cdcflow.model.table import Table
 from cdcflow.sinks.layer import OS_LAYER, DurableFile, FileLayer, remove_tree, storing, syncing
 
-TableRows = tuple[Table, pa.Table]
-"""A table's shape, and its rows in the columns of the log."""
-
 
 def write(
     layout: Layout,
     state: State,
-    tables: Iterable[TableRows],
+    tables: Callable[[Path], Iterable[StateTable]],
     backfills: Mapping[str, Mapping[str, Any]],
     layer: FileLayer = OS_LAYER,
 ) -> State:
-    """Write a state; what is said of its tables comes from their rows, and from what the log says of their backfills,
-    by name. Durable on return. A state that is there stays.
+    """Write a state. `tables` puts its tables' files into a directory and says what they are (see `put`); the rest of
+    what is said of them is what the log says of their backfills, by name. Durable on return. A state that is there
+    stays.
 
     Raises:
         SinkUnavailable: no room; nothing counts of what was begun.
@@ -47,11 +46,11 @@ def write(
         if beside.exists():
             remove_tree(layer, beside)
         layer.mkdir(beside)
-        entries = {}
-        for shape, rows in tables:
-            name = str(shape.id)
-            entries[name] = replace(_written(beside, shape, rows, layer), backfill=dict(backfills.get(name, {})))
-        made = replace(state, tables=entries)
+        entries = {str(one.table.id): one for one in tables(beside)}
+        for left in {path.name for path in beside.iterdir()} - {one.file for one in entries.values()}:
+            layer.unlink(beside / left)  # of a worker that died
+        known = {name: replace(one, backfill=dict(backfills.get(name, {}))) for name, one in entries.items()}
+        made = replace(state, tables=known)
         manifest = DurableFile(layer, beside / "state.json")
         manifest.write(made.to_json().encode())
         manifest.close()
@@ -77,9 +76,11 @@ def tidy(layout: Layout, layer: FileLayer = OS_LAYER) -> None:
             remove_tree(layer, path)
 
 
-def _written(room: Path, shape: Table, rows: pa.Table, layer: FileLayer) -> StateTable:
+def put(room: Path, shape: Table, rows: pa.Table, layer: FileLayer = OS_LAYER) -> StateTable:
+    """Put a table's rows (in the columns of the log) into a directory; durable but for its name."""
     name = file_name(shape, 1)
-    parquet = Parquet(name, shape.log_schema, DurableFile(layer, room / name), shape.key)
+    beside = room / f".{secrets.token_hex(4)}.tmp"  # another process may be at the same
+    parquet = Parquet(name, shape.log_schema, DurableFile(layer, beside), shape.key)
     try:
         for batch in rows.cast(shape.log_schema).to_batches():
             parquet.add(batch)
@@ -87,7 +88,8 @@ def _written(room: Path, shape: Table, rows: pa.Table, layer: FileLayer) -> Stat
         parquet.give_up()
         raise
     size, sha256 = parquet.close()
+    layer.rename(beside, room / name)
     return StateTable(name, rows.num_rows, size, sha256, shape.to_json())
 
 
-__all__ = ["TableRows", "tidy", "write"]
+__all__ = ["put", "tidy", "write"]

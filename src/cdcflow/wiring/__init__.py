@@ -32,6 +32,7 @@ from cdcflow.wiring.logs import (
     sealed_layout,
     sealed_layout_of,
     topics,
+    workers,
 )
 from cdcflow.wiring.opening import consumers_status, opened
 from cdcflow.wiring.planning import log_growth, planned
@@ -99,4 +100,5 @@ __all__ = [
     "upkeep_policy",
     "verified",
     "warehouse",
+    "workers",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdcflow.changelog.folder import FolderReader
@@ -16,6 +17,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.position import SourceIdentity
 from cdcflow.pipeline.settings import OpenedLog
 from cdcflow.ports import LogReader
+from cdcflow.ports.workers import HERE, Workers
 from cdcflow.sinks import files
 from cdcflow.sinks.beside import OnEvent
 from cdcflow.sinks.expiring import Expiring, Policy
@@ -24,6 +26,7 @@ from cdcflow.sinks.retention import Retention
 from cdcflow.sinks.uploading import Uploading
 
 if TYPE_CHECKING:  # who only captures need not load Kafka's library
+    from cdcflow.query.log import ChangeLog
     from cdcflow.sinks.kafka.copying import Copied
     from cdcflow.sinks.kafka.topics import Topics
     from cdcflow.sinks.keeping import Keeping
@@ -167,8 +170,41 @@ def expiring(config: Config, on_event: OnEvent) -> Expiring | None:
     return Expiring(log_layout(log), kept, on_event, every_s=policy.every, remote=remote, keeping=keeper)
 
 
-def keeping(config: Config) -> Keeping:
-    """What keeps the rows of the configured log's tables before its segments expire.
+@contextlib.contextmanager
+def workers(config: Config, master: str | None, name: str) -> Iterator[Workers]:
+    """Who works on the configured log's segments for a command (`name`): this process, or (`master`, as spark.master)
+    the executors of a Spark cluster. Spark's settings are those of merge.spark.
+
+    Raises:
+        ConfigurationError: executors cannot have the log; or see `spark.context.context`.
+    """
+    if master is None:
+        yield HERE
+        return
+    log = config.log
+    if isinstance(log, KafkaLog) or log.objects is not None:
+        kind = "in Kafka" if isinstance(log, KafkaLog) else "in an object store"
+        raise ConfigurationError(
+            f"{name} with executors: they work where the log lies, and this one is {kind}",
+            remedy="run the same command without --on",
+            runbook="settings",
+        )
+    from cdcflow.spark import workers as of_spark
+
+    with of_spark.workers(master, log.folder.resolve(), config.merge.spark, name) as found:
+        yield found
+
+
+def _folder_log(folder: Path) -> ChangeLog:
+    """A log in a folder, in a process that has no settings."""
+    from cdcflow import local
+    from cdcflow.query.log import ChangeLog
+
+    return ChangeLog(FolderReader(folder), Layout(folder), local.current_rows)
+
+
+def keeping(config: Config, workers: Workers = HERE) -> Keeping:
+    """What keeps the rows of the configured log's tables before its segments expire; `workers` fold them.
 
     Raises:
         ConfigurationError: what it needs is not installed.
@@ -178,7 +214,10 @@ def keeping(config: Config) -> Keeping:
     from cdcflow.sinks.keeping import Keeping
 
     layout = sealed_layout(config)
-    return Keeping(ChangeLog(log_reader(config), layout, local.current_rows), layout)
+    asked = ChangeLog(log_reader(config), layout, local.current_rows)
+    if workers is HERE:
+        return Keeping(asked, layout)
+    return Keeping(asked, layout, workers=workers, reopened=partial(_folder_log, layout.absolute.root))
 
 
 def indexing(config: Config, on_event: OnEvent) -> IndexingBeside | None:
