@@ -126,8 +126,8 @@ def test_table_taken_out_of_the_publication_is_history_lost(bank: Bank) -> None:
 
 
 def test_publication_set_to_less_and_back_under_a_running_capture_is_history_lost(bank: Bank) -> None:
-    """P11, P61: it looks as before when it is looked at, unless a look comes in between; the remedy that is printed ends
-    with the source's rows."""
+    """P11, P61: it looks as before when it is looked at, unless a look comes in between; the remedy that is printed
+    ends with the source's rows."""
 
     def set_to_less_and_back() -> None:
         bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
