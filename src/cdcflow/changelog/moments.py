@@ -26,6 +26,7 @@ from cdcflow.changelog.extents import Found, retried
 from cdcflow.changelog.layout import Bounds, Layout
 from cdcflow.changelog.segment import Segment
 from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.model.change import Kind
 from cdcflow.model.position import Checkpoint
 
 Place = tuple[str, int, int]
@@ -77,11 +78,12 @@ def offset_of_cut(layout: Layout, cut: int) -> int:
     return _reading(layout, lambda log: _offset_of_cut(log, cut))
 
 
-def offset_of_position(layout: Layout, position: str, tail: Iterable[pa.Table] = ()) -> int:
-    """The last offset of the newest transaction at or before a position of the source; 0: there is none before it.
+def offset_of_position(layout: Layout, position: str, tail: Iterable[pa.Table] = (), reached: str | None = None) -> int:
+    """The last offset before the first transaction of the source behind a position of it; 0: the log begins with that
+    one. What a backfill read in between belongs there: the position of such a transaction only tells when it was read.
 
     `tail`: headers of the transactions behind the sealed segments (as `read_transactions` gives them), for who reads
-    these, too.
+    these, too, and `reached` where its newest cut has come to: behind the last transaction, if the source is idle.
 
     Raises:
         ConfigurationError: the log has not come to that position, or its positions cannot be compared with it.
@@ -94,7 +96,10 @@ def offset_of_position(layout: Layout, position: str, tail: Iterable[pa.Table] =
             remedy="name a position as `cdcflow cuts` shows it (0/16B3748, binlog.000003:77), a cut, or a commit time",
             runbook="log-range",
         )
-    return _reading(layout, lambda log: _offset_of_position(log, position, wanted, list(tail)))
+    has_tail = tail != ()
+    return _reading(
+        layout, lambda log: _offset_of_position(log, position, wanted, list(tail), reached), has_tail=has_tail
+    )
 
 
 def offset_before(layout: Layout, clock: int, tail: Iterable[pa.Table] = ()) -> int:
@@ -106,7 +111,7 @@ def offset_before(layout: Layout, clock: int, tail: Iterable[pa.Table] = ()) -> 
     Raises:
         HistoryLost: transactions with that clock, or before it, have expired.
     """
-    return _reading(layout, lambda log: _offset_before(log, clock, list(tail)))
+    return _reading(layout, lambda log: _offset_before(log, clock, list(tail)), has_tail=tail != ())
 
 
 # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -115,9 +120,10 @@ def offset_before(layout: Layout, clock: int, tail: Iterable[pa.Table] = ()) -> 
 class _Sealed:
     """The sealed segments that count, oldest first, their manifests read when they are first looked at."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, *, has_tail: bool = False) -> None:
+        """`has_tail`: there is more than these, so that of a log in Kafka there may be none yet."""
         self.layout = layout
-        self.begins = layout.log_file().first_offset
+        self.begins = 1 if has_tail and not layout.exists() else layout.log_file().first_offset
         self.bounds: Sequence[Bounds] = [b for b in layout.segment_offsets() if b[0] >= self.begins]
         self._read: dict[Bounds, Segment] = {}
 
@@ -143,10 +149,10 @@ class _Sealed:
         return self.manifest(at).last_checkpoint()
 
     def headers(self, at: int, column: str) -> pa.Table:
-        """One column of a segment's transactions, and the last offset of each."""
+        """One column of a segment's transactions, with the last offset and the kind of each."""
         segment = self.manifest(at)
         file = self.layout.file(segment, segment.transactions_file)
-        return pq.read_table(file, columns=["last_offset", column])
+        return pq.read_table(file, columns=["last_offset", "kind", column])
 
     def lost(self, what: str) -> HistoryLost:
         first = self.bounds[0][0]
@@ -157,9 +163,9 @@ class _Sealed:
         )
 
 
-def _reading(layout: Layout, read: Callable[[_Sealed], Found]) -> Found:
+def _reading(layout: Layout, read: Callable[[_Sealed], Found], *, has_tail: bool = False) -> Found:
     """What is read of the segments; those that were compacted meanwhile are listed anew."""
-    return retried(lambda: read(_Sealed(layout)), layout.root)
+    return retried(lambda: read(_Sealed(layout, has_tail=has_tail)), layout.root)
 
 
 def _offset_of_cut(log: _Sealed, cut: int) -> int:
@@ -209,10 +215,12 @@ def _offset_before(log: _Sealed, clock: int, tail: Sequence[pa.Table]) -> int:
     return last
 
 
-def _offset_of_position(log: _Sealed, position: str, wanted: Place, tail: Sequence[pa.Table]) -> int:
+def _offset_of_position(
+    log: _Sealed, position: str, wanted: Place, tail: Sequence[pa.Table], reached: str | None
+) -> int:
     attempted = f"reading {log.name} as of position {position}"
     ends = [log.end(n).position for n in range(len(log))]
-    behind = [str(text) for headers in tail for text in headers.column("position").to_pylist()]
+    behind = [*(text for headers in tail for _, text in _of_source(headers)), reached]
     places = _ordered([text for text in (*ends, *behind) if text], wanted, attempted)
     if not places or wanted > places[-1]:
         raise ConfigurationError(
@@ -224,16 +232,31 @@ def _offset_of_position(log: _Sealed, position: str, wanted: Place, tail: Sequen
     at = len(ends) - sum(1 for text in ends if text) + bisect_right(places[: sum(1 for text in ends if text)], wanted)
     if at < len(log):
         headers = log.headers(at, "position")
-        inside = _ordered(headers.column("position").to_pylist(), wanted, attempted)
-        count = bisect_right(inside, wanted)
-        if not count and not at and log.has_expired:
+        before, upto = _parted(headers, wanted, attempted)
+        if not before and not at and log.has_expired:
             raise log.lost(f"as of position {position}")
-        return _last_of(headers, count, log.bounds[at][0] - 1)
+        return _last_of(headers, upto, log.bounds[at][0] - 1)
     last = log.bounds[-1][1] if len(log) else 0
     for headers in tail:
-        inside = _ordered(headers.column("position").to_pylist(), wanted, attempted)
-        last = _last_of(headers, bisect_right(inside, wanted), last)
+        _, upto = _parted(headers, wanted, attempted)
+        last = _last_of(headers, upto, last)
+        if upto < len(headers):
+            break
     return last
+
+
+def _of_source(headers: pa.Table) -> list[tuple[int, str]]:
+    """The transactions that the source committed: which ones of these, and their positions."""
+    columns = zip(headers.column("position").to_pylist(), headers.column("kind").to_pylist(), strict=True)
+    return [(at, str(text)) for at, (text, kind) in enumerate(columns) if kind != Kind.READ]
+
+
+def _parted(headers: pa.Table, wanted: Place, attempted: str) -> tuple[int, int]:
+    """How many transactions of the source are at or before a position, and how many of all come before the first that
+    is behind it."""
+    own = _of_source(headers)
+    before = bisect_right(_ordered([text for _, text in own], wanted, attempted), wanted)
+    return before, own[before][0] if before < len(own) else len(headers)
 
 
 def _last_of(headers: pa.Table, count: int, before: int) -> int:

@@ -141,7 +141,7 @@ class ChangeLog:
         if text.startswith("cut:") and text[4:].isdecimal():
             return moments.offset_of_cut(self.layout, int(text[4:]))
         if moments.place_of(text) is not None:
-            return moments.offset_of_position(self.layout, text, self._tail())
+            return moments.offset_of_position(self.layout, text, self._tail(), self.now().position)
         try:
             clock = moments.clock_of(as_of)
         except ValueError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -12,10 +13,11 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.moments import clock_of, offset_before, offset_of_cut, offset_of_position, sealed_checkpoint
 from cdcflow.changelog.reader import read_transactions
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.model.position import SourceIdentity
+from cdcflow.model.change import reads
+from cdcflow.model.position import Position, SourceIdentity
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.retention import Retention, Rule
-from cdcflow.testing.sinks import COMMIT_TS, Writer, orders
+from cdcflow.testing.sinks import COMMIT_TS, ORDERS, Writer, orders
 
 IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")
 SEGMENTS, ROWS = 4, 3
@@ -60,6 +62,28 @@ def test_every_position_means_what_was_committed_up_to_it(layout: Layout) -> Non
         assert offset_of_position(layout, f"0/{number:X}") == expected
 
 
+@pytest.mark.parametrize("sealed", [0, 1, 3, 6])
+def test_rows_that_a_backfill_read_are_in_nobodys_way(tmp_path: Path, sealed: int) -> None:
+    """Their positions tell when they were read, and lie before and behind those of the transactions around them."""
+    log = FileLog.open(tmp_path / "log", IDENTITY)
+    writer = Writer.of(log)
+    ends: list[tuple[int, int]] = []  # of the source's transactions: position, offset before it
+    for number, read_at in enumerate([20, 90, 10, 16, 70, 1], 1):
+        chunk = pa.RecordBatch.from_pydict({"id": [number, 50 + number], "note": ["r", "r"]}, ORDERS.row_schema)
+        ends.append((16 * number, int(writer.checkpoint.next_offset) + 1))
+        writer.put(reads(ORDERS, [chunk], Position(f"0/{read_at:X}"), COMMIT_TS), orders(number, xid=16 * number))
+        if number <= sealed:
+            log.roll()
+            log.seal_pending()
+    layout = Layout(tmp_path / "log")
+    last = int(writer.checkpoint.next_offset) - 1
+    begins = int(sealed_checkpoint(layout).next_offset)
+    for position in range(1, 16 * 6 + 1):
+        expected = next((before for its, before in ends if its > position), last)
+        assert offset_of_position(layout, f"0/{position:X}", read_transactions(layout, begins)) == expected, position
+    log.close()
+
+
 def test_transactions_behind_the_sealed_ones_count_where_they_are_given(layout: Layout) -> None:
     """Who reads the journal too resolves moments in it by the same rule."""
     tail = list(read_transactions(layout, 13))
@@ -68,6 +92,9 @@ def test_transactions_behind_the_sealed_ones_count_where_they_are_given(layout: 
     assert offset_before(layout, newest + 1, tail) == 13
     assert offset_before(layout, newest, tail) == 12
     assert offset_of_position(layout, "0/50", tail) == 13
+    assert offset_of_position(layout, "0/60", tail, reached="0/60") == 13  # nothing came since, and a heartbeat did
+    with pytest.raises(ConfigurationError, match="has come to 0/60"):
+        offset_of_position(layout, "0/61", tail, reached="0/60")
     with pytest.raises(ConfigurationError, match="has come to 0/41"):
         offset_of_position(layout, "0/50")
 

@@ -1,0 +1,69 @@
+"""A log in Kafka and one in a folder, read as one."""
+
+from __future__ import annotations
+
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from bank import Bank
+
+import cdcflow
+from cdcflow.model.table import OFFSET
+from cdcflow.query.common import Common
+from cdcflow.query.several import Logs
+
+WITHIN_S = 60.0
+
+
+def come_to(logs: Logs, clock: int) -> Common:
+    """Wait until both logs have come to a commit clock."""
+    deadline = time.monotonic() + WITHIN_S
+    while (common := logs.common()).commit_clock < clock:
+        assert time.monotonic() < deadline, common.text
+        time.sleep(0.05)
+    return common
+
+
+@pytest.mark.postgres
+@pytest.mark.kafka
+def test_changes_of_a_topic_and_a_folder_come_in_one_order(bank: Bank, tmp_path: Path) -> None:
+    """Up to a time that both have reached, and an idle topic's clock goes on by its heartbeats."""
+    (tmp_path / "other").mkdir()
+    other = Bank(bank.database, tmp_path / "other", create=False)
+    for one in (bank, other):
+        one.configure(heartbeat="300ms")
+    bank.start_writing(seed=3)
+    daemons = [one.daemon() for one in (bank, other)]
+    for one, daemon in zip((bank, other), daemons, strict=True):
+        one.wait_until(lambda one=one: one.has_reached(""), "the first backfill", daemon)
+    bank.stop_writing()
+    logs = cdcflow.open_logs({"folder": other.config_path, "topic": bank.config_path})
+    clock = bank.database.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")[0][0]
+    assert come_to(logs, clock).behind >= 0
+    come_to(logs, clock + 1_500_000)  # nothing is written any more
+    seen: dict[str, list[int]] = {"folder": [], "topic": []}
+    order: list[tuple[int, str]] = []
+    cursor = None
+    for batch in logs.changes():
+        seen[batch.log] += batch.rows.column(OFFSET).to_pylist()
+        order += [(int(batch.rows.column("_commit_clock").cast("int64")[0].as_py()), batch.log)]
+        cursor = batch.cursor
+    assert all(a <= b for a, b in pairwise(order))
+    for name, one in (("topic", bank), ("folder", other)):
+        end = int(one.reader.newest_checkpoint().next_offset)
+        assert seen[name] == list(range(1, end)), name
+    bank.database.execute("INSERT INTO entries (account, amount, note) VALUES (1, 1, 'later')")
+    clock = bank.database.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")[0][0]
+    come_to(logs, clock)
+    later = [(batch.log, batch.rows.column("note").to_pylist()) for batch in logs.changes(cursor)]
+    assert sorted(later) == [("folder", ["later"]), ("topic", ["later"])]
+    for name, one in (("topic", bank), ("folder", other)):
+        table = f"{one.schema}.entries"
+        assert logs.current(f"{name}:{table}").num_rows == len(one.source_rows("entries"))
+        asked = cdcflow.open(one.config_path)
+        newest = asked.now()
+        assert asked.moment(newest.position).offset == newest.offset  # by position, with nothing sealed in the topic
+    for one, daemon in zip((bank, other), daemons, strict=True):
+        one.catch_up_and_stop(daemon)
