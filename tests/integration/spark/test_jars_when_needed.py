@@ -48,6 +48,7 @@ def _run(code: list[str], environment: Mapping[str, str], home: Path) -> subproc
     return subprocess.run([sys.executable, *code], env=wanted, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.long
 def test_a_first_session_fetches_its_jars_and_says_so_in_one_line(repository: str, tmp_path: Path) -> None:
     """The first merge on a fresh machine works, and prints neither Ivy's pages nor Spark's banner."""
     place = tmp_path / "jars" / "delta"
@@ -61,6 +62,7 @@ def test_a_first_session_fetches_its_jars_and_says_so_in_one_line(repository: st
     assert {path.name.split("_")[1][:13] for path in place.iterdir()} == {"delta-spark", "delta-storage"}
 
 
+@pytest.mark.long
 def test_where_they_cannot_be_fetched_one_error_says_why_and_its_remedy_works(repository: str, tmp_path: Path) -> None:
     """A firewall is the usual case: the remedy's command is then run once, where there is a way."""
     given = {

@@ -36,6 +36,7 @@ def statements(warehouse: Path) -> list[str]:
     return [one.strip().replace("/srv/warehouse", str(warehouse)) for one in block.split(";") if one.strip()]
 
 
+@pytest.mark.long
 def test_sql_of_the_docs_reads_the_newest_rows_and_those_of_the_newest_cut(
     spark: Any, remote: Any, hand_log: HandLog, warehouse: Path
 ) -> None:

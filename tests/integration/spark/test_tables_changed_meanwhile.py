@@ -95,6 +95,7 @@ def rows_of(table: Table, *rows: tuple[str, int, int]) -> list[Step]:
     return [(table, op, {"id": id_, "a": a}) for op, id_, a in rows]
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("at", ["make", "fold"])
 def test_first_rows_come_once(drivers: Drivers, hand_log: HandLog, at: str) -> None:
     hand_log.segment(rows_of(KEYED, ("c", 1, 1)))
@@ -105,6 +106,7 @@ def test_first_rows_come_once(drivers: Drivers, hand_log: HandLog, at: str) -> N
     assert drivers.rows(KEYED) == [(1, 1), (2, 2)]
 
 
+@pytest.mark.spread(1)
 def test_range_of_which_another_merged_a_part_is_not_merged_again(drivers: Drivers, hand_log: HandLog) -> None:
     """The tables are where the other has brought them, and the halted one has worked out more than what is left."""
     hand_log.segment(rows_of(BAG, ("c", 1, 1), ("c", 5, 5)))
@@ -117,6 +119,7 @@ def test_range_of_which_another_merged_a_part_is_not_merged_again(drivers: Drive
     assert drivers.rows(BAG) == [(1, 1), (2, 2), (3, 3)]
 
 
+@pytest.mark.spread(1)
 def test_schema_change_that_others_have_made_long_ago_undoes_nothing(drivers: Drivers, hand_log: HandLog) -> None:
     """The halted one was about to take the values out of a column that was dropped; there is a new one of its name."""
     hand_log.segment([(make_table("shop", key=(), id="int64", b="int32"), "c", {"id": 1, "b": 1})])
@@ -151,6 +154,7 @@ def come_and_gone(drivers: Drivers, hand_log: HandLog) -> tuple[Layout, Layout]:
     return second, drivers.layout("third")
 
 
+@pytest.mark.spread(1)
 def test_older_range_that_is_committed_last_is_merged_over(
     drivers: Drivers, hand_log: HandLog, lake: Warehouse
 ) -> None:
