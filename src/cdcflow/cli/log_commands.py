@@ -232,6 +232,11 @@ def expire(
         raise ConfigurationError(
             "expiring segments: no limit is given", remedy="give --older-than, --bytes-max or --before-cut"
         )
+    if on is not None and not state:
+        raise ConfigurationError(
+            "expiring segments with executors: they fold the tables that are kept, and none is to be",
+            remedy="give --state, too, or leave out --on",
+        )
     from cdcflow import wiring
     from cdcflow.sinks import states
     from cdcflow.sinks.expiring import left_behind

@@ -157,6 +157,14 @@ def test_log_in_a_store_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert "this one is in an object store" in found.output
 
 
+def test_executors_without_anything_to_do_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cdcflow.yaml").write_text(SETTINGS)
+    found = CliRunner().invoke(app, ["log", "expire", "--before-cut", "3", "--on", "local[2]"])
+    assert found.exit_code == 78, found.output
+    assert "give --state" in found.output
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("command", [["compact"], ["index"], ["expire", "--before-cut", "3", "--state"]], ids=str)
 def test_command_works_as_users_run_it(tmp_path: Path, command: list[str]) -> None:
