@@ -163,6 +163,7 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, bool], None]:
     return plan
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_whoever_dies_at_any_request_is_succeeded_by_another_machine(
     topics: Topics, objects: Objects, tmp_path: Path, dying: Callable[[int, bool], None], *, after: bool

@@ -50,7 +50,7 @@ def rows_of(session: Any, sql: str, query: str) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in session.sql(query).collect()]
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_sql_in_the_warehouse_shows_one_moment_of_all_tables(
     spark: Any,
     make_table: Callable[..., Table],

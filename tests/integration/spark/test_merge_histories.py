@@ -56,6 +56,7 @@ def merged(spark: Any, warehouse: Path) -> Callable[[Table], list[Any]]:
     return lambda table: found[str(table.id)].collect()
 
 
+@pytest.mark.spread(2)
 def test_merges_at_random_cuts_give_what_the_fold_gives(
     spark: Any, hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:

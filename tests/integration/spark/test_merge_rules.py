@@ -83,7 +83,7 @@ def test_a_run_that_died_before_it_published_is_finished_and_nothing_is_done_twi
     assert rows_of(read_cut(spark, shop.warehouse)["public.orders"]) == [(10, "pen")]
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_a_later_merge_does_not_show_in_an_earlier_cut(
     spark: Any,
     make_table: Callable[..., Table],

@@ -174,7 +174,7 @@ def rows_of(frame: Any) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in frame.drop("_offset", "_missing").collect())
 
 
-@pytest.mark.spread(2)
+@pytest.mark.spread(1)
 def test_a_retyped_column_s_remedy_works_to_the_letter_and_the_other_tables_go_on(
     spark: Any,
     make_table: Callable[..., Table],

@@ -72,6 +72,7 @@ def test_histories_of_tables_give_what_the_fold_gives(spark: Any, merge: Merge, 
     run(spark, SEED, ALONE or FEW[merged_by], tmp_path, merge)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_histories_of_tables_in_other_modes_give_what_the_fold_gives(
     spark: Any, tmp_path: Path, table_format: str
@@ -104,6 +105,7 @@ class InTurns:
         return job.merge(self._spark, log, warehouse, table_format=self._format, **more)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_histories_merged_by_engines_in_turns_give_what_the_fold_gives(
     spark: Any, tmp_path: Path, table_format: str
