@@ -213,6 +213,7 @@ def test_a_stop_by_order_leaves_its_trace(stage: Callable[..., Stage]) -> None:
 def test_rows_are_read_again_by_their_keys(stage: Callable[..., Stage], rows: dict[str, Any]) -> None:
     """By keys as people write them, or by those that the source finds for a predicate; neither stays in the trace."""
     on = stage()
+    on.until_done("public.items")
     on.until_done()
     before = on.memory.checkpoint.next_offset
     found = on.capture.request("reread", ["public.orders"], **rows)
@@ -317,6 +318,7 @@ def test_ordered_keys_are_known_after_a_crash() -> None:
 def test_rows_are_repaired_by_their_keys(stage: Callable[..., Stage]) -> None:
     """The keys do not stay in the trace of the command, nor in that of the repair."""
     on = stage()
+    on.until_done("public.items")
     on.until_done()
     before = on.memory.checkpoint.next_offset
     found = on.capture.request("repair", ["public.orders"], keys=[["7"], ["7"]], known_until="0/9")
