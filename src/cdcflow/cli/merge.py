@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json as json_text
 import sys
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cdcflow.cli import failure, output, signals
+from cdcflow.cli import failure, signals
+from cdcflow.cli.merge_telling import say, say_progress, tell
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPaths, Json
 from cdcflow.config import Config, KafkaLog, load, seconds
 from cdcflow.errors import ConfigurationError, SinkUnavailable
-from cdcflow.merge.standing import IN_DOUBT
 from cdcflow.service import last_words
 
 if TYPE_CHECKING:
     from cdcflow.warehouse.engines import Engines
-    from cdcflow.warehouse.reports import MergeReport, Progress, SeveralReport, TableReport
+    from cdcflow.warehouse.reports import MergeReport
 
 
 _DEFAULT = [DEFAULT_CONFIG]
@@ -79,11 +77,11 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
         from cdcflow.spark.kafka import merge as from_kafka
         from cdcflow.spark.session import session_for
 
-        _say("starting Spark")
+        say("starting Spark")
         spark, chosen = session_for(settings), settings.merge
 
         def sealed_first() -> MergeReport:
-            _say(f"sealing what {reader.name} has after its history")
+            say(f"sealing what {reader.name} has after its history")
             # Asked for anew each time: a secret may have changed.
             place = wiring.warehouse(settings)
             return from_kafka(
@@ -94,7 +92,7 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
     from cdcflow.warehouse.job import merge as from_files
 
     if settings.merge.engine == "spark":
-        _say("starting Spark")
+        say("starting Spark")
     engines, master = wiring.engines(settings), settings.merge.spark.get("spark.master")
 
     def once() -> MergeReport:
@@ -118,18 +116,6 @@ def _with_upkeep(settings: Config, merged: Callable[[], MergeReport], engines: E
         return report
 
     return merge
-
-
-def _say(text: str) -> None:
-    """What a long step does, for who looks on in a terminal."""
-    if sys.stderr.isatty():
-        typer.echo(text, err=True)
-
-
-def say_progress(progress: Progress) -> None:
-    """How far a merge is, for who looks on in a terminal."""
-    step = f", step {progress.step}" if progress.step > 1 else ""
-    _say(f"merging {progress.table} ({progress.number} of {progress.tables} tables{step})")
 
 
 def _leaving_word(settings: Config, merged: Callable[[], MergeReport]) -> Callable[[], MergeReport]:
@@ -183,45 +169,3 @@ def _merge_and_tell(merged: Callable[[], MergeReport], json: bool) -> None:
         tell(merged(), json=json)
     except SinkUnavailable as error:
         typer.echo(f"merge put off: {str(error).splitlines()[0]}", err=True)
-
-
-def tell(report: MergeReport, *, json: bool = False) -> None:
-    """What a merge did, in words."""
-    if json:
-        output.print_json(plain(report))
-        return
-    tell_tables(report.tables)
-    typer.echo(
-        f"cut {report.cut} {'published' if report.published else 'was published before'}, {report.seconds:.1f} s"
-        if report.cut
-        else "the log has no sealed segment yet; merge again a little later"
-    )
-
-
-def tell_tables(tables: Sequence[TableReport]) -> None:
-    """What became of each table."""
-    rows = [
-        (t.name, output.number(t.changes), t.version, _whole(t), t.engine or "-", f"{t.seconds:.1f} s")
-        for t in tables
-        if t.left_out is None
-    ]
-    if rows:
-        columns = ("table", "changes", "version", "whole", "engine", "took")
-        output.stdout().print(output.table(None, columns, rows))
-    for table in tables:
-        if table.left_out is not None:
-            typer.echo(f"{table.name} is left out of the cut: {table.left_out}", err=True)
-        for edit in table.edits:
-            typer.echo(f"somebody else changed {table.name}: {edit}", err=True)
-
-
-def _whole(table: TableReport) -> str:
-    """Whether every row is there, and what the log says where that is not all."""
-    if not table.complete:
-        return table.state if table.state == IN_DOUBT else "not yet"
-    return "yes" if table.state in ("", "done") else f"yes ({table.state})"
-
-
-def plain(report: MergeReport | SeveralReport) -> dict[str, Any]:
-    """A report's fields as JSON-able values."""
-    return dict(json_text.loads(json_text.dumps(asdict(report), default=str)))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from cdcflow.cli import failure, output, signals
-from cdcflow.cli.merge import plain, say_progress, tell_tables
+from cdcflow.cli.merge_telling import plain, say_progress, tell_tables
 from cdcflow.config import Config, load, seconds
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.service import last_words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def test_changes_of_a_topic_and_a_folder_come_in_one_order(bank: Bank, tmp_path:
     bank.start_writing(seed=3)
     daemons = [one.daemon() for one in (bank, other)]
     for one, daemon in zip((bank, other), daemons, strict=True):
-        one.wait_until(lambda one=one: one.has_reached(""), "the first backfill", daemon)
+        one.wait_until(partial(one.has_reached, ""), "the first backfill", daemon)
     bank.stop_writing()
     logs = cdcflow.open_logs({"folder": other.config_path, "topic": bank.config_path})
     clock = bank.database.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")[0][0]

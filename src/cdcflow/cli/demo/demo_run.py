@@ -203,7 +203,7 @@ class DemoRun:
 
     def _merge(self, spark: Future[SparkSession], name: str, *, watch: bool = False) -> Mapping[str, Any]:
         """Merge, and return the tables of the cut that it published."""
-        from cdcflow.cli.merge import plain
+        from cdcflow.cli.merge_telling import plain
         from cdcflow.spark import read_cut
 
         self._screen.step(name)

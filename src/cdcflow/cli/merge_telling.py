@@ -1,0 +1,71 @@
+"""What commands that merge tell people: how far they are, and what became of each table."""
+
+from __future__ import annotations
+
+import json as json_text
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from cdcflow.cli import output
+from cdcflow.merge.standing import IN_DOUBT
+
+if TYPE_CHECKING:
+    from cdcflow.warehouse.reports import MergeReport, Progress, SeveralReport, TableReport
+
+
+def say(text: str) -> None:
+    """What a long step does, for who looks on in a terminal."""
+    if sys.stderr.isatty():
+        typer.echo(text, err=True)
+
+
+def say_progress(progress: Progress) -> None:
+    """How far a merge is, for who looks on in a terminal."""
+    step = f", step {progress.step}" if progress.step > 1 else ""
+    say(f"merging {progress.table} ({progress.number} of {progress.tables} tables{step})")
+
+
+def tell(report: MergeReport, *, json: bool = False) -> None:
+    """What a merge did, in words."""
+    if json:
+        output.print_json(plain(report))
+        return
+    tell_tables(report.tables)
+    typer.echo(
+        f"cut {report.cut} {'published' if report.published else 'was published before'}, {report.seconds:.1f} s"
+        if report.cut
+        else "the log has no sealed segment yet; merge again a little later"
+    )
+
+
+def tell_tables(tables: Sequence[TableReport]) -> None:
+    """What became of each table."""
+    rows = [
+        (t.name, output.number(t.changes), t.version, _whole(t), t.engine or "-", f"{t.seconds:.1f} s")
+        for t in tables
+        if t.left_out is None
+    ]
+    if rows:
+        columns = ("table", "changes", "version", "whole", "engine", "took")
+        output.stdout().print(output.table(None, columns, rows))
+    for table in tables:
+        if table.left_out is not None:
+            typer.echo(f"{table.name} is left out of the cut: {table.left_out}", err=True)
+        for edit in table.edits:
+            typer.echo(f"somebody else changed {table.name}: {edit}", err=True)
+
+
+def _whole(table: TableReport) -> str:
+    """Whether every row is there, and what the log says where that is not all."""
+    if not table.complete:
+        return table.state if table.state == IN_DOUBT else "not yet"
+    return "yes" if table.state in ("", "done") else f"yes ({table.state})"
+
+
+def plain(report: MergeReport | SeveralReport) -> dict[str, Any]:
+    """A report's fields as JSON-able values."""
+    return dict(json_text.loads(json_text.dumps(asdict(report), default=str)))
