@@ -120,6 +120,7 @@ def spark_shop(
         yield shop
 
 
+@pytest.mark.spread(1)
 @pytest.mark.postgres
 def test_a_copy_in_spark_is_compared(spark_shop: ComparedShop, monkeypatch: pytest.MonkeyPatch) -> None:
     """By digests, by rows where a type has no text, and without a key; what differs is named as everywhere."""

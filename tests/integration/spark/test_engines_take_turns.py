@@ -23,6 +23,7 @@ from cdcflow.warehouse.paths import table_path
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_each_engine_goes_on_where_the_other_left_off(
     spark: Any, hand_log: Any, warehouse: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
@@ -64,6 +65,7 @@ MAINTENANCE = {
 }
 
 
+@pytest.mark.spread(1)
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_marks_of_one_engine_are_known_to_the_other(
     spark: Any, hand_log: Any, warehouse: Path, table_format: str, monkeypatch: pytest.MonkeyPatch

@@ -93,6 +93,7 @@ def test_merge_from_the_bucket_gives_the_tables_that_files_give(
         assert list(place.store.room.iterdir()) == [], "what was fetched for a merge stays behind"
 
 
+@pytest.mark.long
 def test_more_than_the_disk_may_hold_is_merged_cut_by_cut(spark: SparkSession, log: ObjectLog, tmp_path: Path) -> None:
     """The first merge of a log of terabytes must not need a disk of terabytes where files are fetched; and no cut may
     be published that a table is beyond, as after a merge that died."""
@@ -112,6 +113,7 @@ def test_more_than_the_disk_may_hold_is_merged_cut_by_cut(spark: SparkSession, l
     assert cuts_of(spark, warehouse) == [2, 3, 4]
 
 
+@pytest.mark.long
 def test_merge_goes_on_from_a_cut_inside_a_compacted_segment(
     spark: SparkSession, log: ObjectLog, tmp_path: Path
 ) -> None:

@@ -160,6 +160,7 @@ def test_another_log_or_an_older_copy_is_refused(
             merge(older.root, shop.warehouse)
 
 
+@pytest.mark.spread(2)
 def test_a_row_that_misses_columns_after_the_backfill_stops_before_the_cut_is_published(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:
@@ -248,6 +249,7 @@ def open_files(spark: Any, below: Path) -> int:
     return found
 
 
+@pytest.mark.spread(2)
 def test_a_merge_leaves_no_file_open(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:

@@ -266,6 +266,7 @@ def remove_old_files(spark: Any, table: str) -> None:
     spark.sql(f"CALL {catalog}.system.expire_snapshots({expired})").collect()
 
 
+@pytest.mark.spread(2)
 def test_the_remedy_of_a_log_that_expired_behind_a_table_works_to_the_letter(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:

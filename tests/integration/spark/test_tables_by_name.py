@@ -117,6 +117,7 @@ def test_name_is_there_as_soon_as_the_table_is(other: OtherSpark, hand_log: Hand
     assert other.sql("SELECT id, item FROM shop.orders") == [(1, "pen")]
 
 
+@pytest.mark.long
 def test_name_of_another_table_is_left_alone(
     other: OtherSpark, hand_log: HandLog, lake: Warehouse, metastore: HiveMetastore, tmp_path: Path
 ) -> None:

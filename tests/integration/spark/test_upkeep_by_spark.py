@@ -56,7 +56,7 @@ def rows_at(spark: Any, warehouse: Path, cut: int) -> dict[str, list[tuple[Any, 
     return {name: sorted(map(tuple, t.collect())) for name, t in read_cut(spark, warehouse, cut).items()}
 
 
-@pytest.mark.spread(1)
+@pytest.mark.long
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_kept_cuts_read_the_same_after_spark_looked_after_the_tables(
     spark: Any, hand_log: HandLog, warehouse: Path, table_format: str, monkeypatch: pytest.MonkeyPatch

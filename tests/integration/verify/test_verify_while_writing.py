@@ -101,11 +101,13 @@ def compare_while_writing(shop: ComparedShop, seconds: float = SECONDS, *, kills
     shop.assert_copies_equal_source("items", ["id", "name", "qty"])
 
 
+@pytest.mark.spread(1)
 def test_nothing_differs_in_postgres_while_it_is_written(postgres_shop: ComparedShop) -> None:
     """False alarms are defects: nobody believes the next one."""
     compare_while_writing(postgres_shop)
 
 
+@pytest.mark.spread(1)
 @pytest.mark.mysql
 def test_nothing_differs_in_mysql_and_mariadb_while_they_are_written(mysql_shop: ComparedShop) -> None:
     """The same, by another server's snapshots."""
