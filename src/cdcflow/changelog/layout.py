@@ -139,6 +139,11 @@ class Layout:
         return self.store is None or self.log_json.exists()
 
     @property
+    def away(self) -> Store | None:
+        """The store, where it is all there is."""
+        return None if self.is_home else self.store
+
+    @property
     def absolute(self) -> Layout:
         """The same, for a process that works in another directory."""
         return replace(self, root=self.root.resolve())
@@ -202,17 +207,16 @@ class Layout:
     def segments_behind(self, offset: int) -> list[Bounds]:
         """Of these at least the ones with rows behind an offset, and the one with the offset, if there is one. Where
         all are as quickly listed: all."""
-        if self.store is None or self.is_home:
-            return self.segment_offsets()
-        return uncovered(self.store.segments_behind(offset))
+        away = self.away
+        return self.segment_offsets() if away is None else uncovered(away.segments_behind(offset))
 
     def listed_segments(self) -> tuple[list[Bounds], list[Path]]:
         """First and last offsets of the segments that are there, ascending; and what was begun and never put in place.
 
         A log may have tens of thousands of segments: what is asked at a start walks back from the newest instead.
         """
-        if self.store is not None and not self.is_home:
-            return sorted(self.store.segments()), []
+        if (away := self.away) is not None:
+            return sorted(away.segments()), []
         names = [path.name for path in _listed(self.segments)]
         found = sorted(bounds for n in names if (bounds := segment_bounds(n)) is not None)
         unfinished = [self.segments / n for n in names if n.startswith(".") and n.endswith(".tmp")]
@@ -316,8 +320,8 @@ class Layout:
     def schemas_json(self) -> bytes | None:
         """What `schemas.json` says; None: there is none yet."""
         try:
-            if self.store is not None and not self.is_home:
-                return self.store.schemas()
+            if (away := self.away) is not None:
+                return away.schemas()
             return self.schemas.read_bytes()
         except FileNotFoundError:
             return None
@@ -330,10 +334,8 @@ class Layout:
             InvariantViolated: it is not a manifest, or not this segment's.
         """
         path = self.segment(first_offset, last_offset) / "segment.json"
-        if self.store is not None and not self.is_home:
-            text = self.store.manifest((first_offset, last_offset))
-        else:
-            text = path.read_bytes()
+        away = self.away
+        text = path.read_bytes() if away is None else away.manifest((first_offset, last_offset))
         try:
             segment = Segment.from_json(text, str(path))
         except (ValueError, KeyError, TypeError) as error:

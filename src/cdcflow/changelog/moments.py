@@ -19,14 +19,16 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from cdcflow.changelog.extents import Found, retried
 from cdcflow.changelog.layout import Bounds, Layout
 from cdcflow.changelog.segment import Segment
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.model.change import Kind
+from cdcflow.model.change import Int64s, Kind
 from cdcflow.model.position import Checkpoint
 
 Place = tuple[str, int, int]
@@ -220,7 +222,7 @@ def _offset_of_position(
 ) -> int:
     attempted = f"reading {log.name} as of position {position}"
     ends = [log.end(n).position for n in range(len(log))]
-    behind = [*(text for headers in tail for _, text in _of_source(headers)), reached]
+    behind = [*(text for headers in tail for text in _of_source(headers)[1]), reached]
     places = _ordered([text for text in (*ends, *behind) if text], wanted, attempted)
     if not places or wanted > places[-1]:
         raise ConfigurationError(
@@ -245,18 +247,19 @@ def _offset_of_position(
     return last
 
 
-def _of_source(headers: pa.Table) -> list[tuple[int, str]]:
+def _of_source(headers: pa.Table) -> tuple[Int64s, list[str]]:
     """The transactions that the source committed: which ones of these, and their positions."""
-    columns = zip(headers.column("position").to_pylist(), headers.column("kind").to_pylist(), strict=True)
-    return [(at, str(text)) for at, (text, kind) in enumerate(columns) if kind != Kind.READ]
+    own = np.flatnonzero(pc.not_equal(headers.column("kind"), str(Kind.READ)).to_numpy())
+    positions: list[str] = headers.column("position").take(own).to_pylist()
+    return own, positions
 
 
 def _parted(headers: pa.Table, wanted: Place, attempted: str) -> tuple[int, int]:
     """How many transactions of the source are at or before a position, and how many of all come before the first that
     is behind it."""
-    own = _of_source(headers)
-    before = bisect_right(_ordered([text for _, text in own], wanted, attempted), wanted)
-    return before, own[before][0] if before < len(own) else len(headers)
+    own, positions = _of_source(headers)
+    before = bisect_right(_ordered(positions, wanted, attempted), wanted)
+    return before, int(own[before]) if before < len(own) else len(headers)
 
 
 def _last_of(headers: pa.Table, count: int, before: int) -> int:

@@ -101,8 +101,8 @@ def folder_of(layout: Layout, offset: int) -> Path:
 
 def listed(layout: Layout) -> list[int]:
     """The offsets of the states that are there, ascending."""
-    if layout.store is not None and not layout.is_home:
-        return list(layout.store.states())
+    if (away := layout.away) is not None:
+        return list(away.states())
     try:
         names = [path.name for path in folder(layout).iterdir()]
     except FileNotFoundError:
@@ -117,7 +117,8 @@ def opened(layout: Layout, offset: int) -> State:
         InvariantViolated: it is damaged, or another log's.
     """
     path = folder_of(layout, offset) / "state.json"
-    text = layout.store.state(offset) if layout.store is not None and not layout.is_home else path.read_bytes()
+    away = layout.away
+    text = path.read_bytes() if away is None else away.state(offset)
     state = State.from_json(text, str(path))
     if state.log_id != layout.log_file().log_id or state.offset != offset:
         raise damaged(str(path), "it is another log's")
@@ -133,8 +134,8 @@ def groups(layout: Layout, state: State, name: str) -> Iterator[tuple[pq.Parquet
     entry = state.tables[name]
     path = folder_of(layout, state.offset) / entry.file
     try:
-        if layout.store is not None and not layout.is_home:
-            path = layout.store.state_file(state.offset, entry.as_file)
+        if (away := layout.away) is not None:
+            path = away.state_file(state.offset, entry.as_file)
         if path.stat().st_size != entry.bytes:
             raise damaged(str(path), "its size is another one")
         with pq.ParquetFile(path, memory_map=True) as parquet:

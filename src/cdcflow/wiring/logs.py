@@ -215,9 +215,8 @@ def keeping(config: Config, workers: Workers = HERE) -> Keeping:
 
     layout = sealed_layout(config)
     asked = ChangeLog(log_reader(config), layout, local.current_rows)
-    if workers is HERE:
-        return Keeping(asked, layout)
-    return Keeping(asked, layout, workers=workers, reopened=partial(_folder_log, layout.absolute.root))
+    reopened = None if workers is HERE else partial(_folder_log, layout.absolute.root)
+    return Keeping(asked, layout, workers=workers, reopened=reopened)
 
 
 def indexing(config: Config, on_event: OnEvent) -> IndexingBeside | None:

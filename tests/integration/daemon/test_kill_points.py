@@ -1,6 +1,6 @@
 """The daemon is killed with SIGKILL at every place where a step could be half done; nothing is lost or doubled.
 
-The simulation kills at all of them in every run; here a part is killed in `make test`, the rest in `make test-long`.
+A part of them in `make test`, the rest in `make test-long`.
 """
 
 from __future__ import annotations
