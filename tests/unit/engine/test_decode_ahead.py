@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ import pytest
 
 from cdcflow.errors import SourceUnavailable
 from cdcflow.sources.engine.decode_ahead import ANSWERS_MAX, DecodeAhead
+from cdcflow.sources.engine.descriptors import READABLE, wait_until
 
 MakeAhead = Callable[[Callable[[], int], Callable[[], bool]], DecodeAhead[int]]
 
@@ -49,7 +49,7 @@ class Turns:
 
 
 def is_readable(ahead: DecodeAhead[int], seconds: float) -> bool:
-    return bool(select.select([ahead], [], [], seconds)[0])
+    return wait_until(READABLE, ahead.fileno(), seconds)
 
 
 def taken(ahead: DecodeAhead[int], found: list[int] | None = None) -> list[int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import select
 import socket
 import struct
 import threading
@@ -23,6 +22,7 @@ from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, Source
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
 from cdcflow.ports import StreamEvent
+from cdcflow.sources.engine.descriptors import READABLE, wait_until
 from cdcflow.sources.mysql import stream as streams
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.dump import Dump
@@ -224,7 +224,7 @@ def test_expected_mark_that_was_passed_makes_the_stream_ready(ends: Ends) -> Non
 
 def wait_as_the_loop_does(stream: BinlogStream) -> None:
     if not stream.ready:
-        select.select([stream], [], [], 0.1)
+        wait_until(READABLE, stream.fileno(), 0.1)
 
 
 def test_a_backlog_is_decoded_in_another_thread_in_order(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:

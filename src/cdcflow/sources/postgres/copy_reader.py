@@ -8,7 +8,6 @@ Both give the same.
 from __future__ import annotations
 
 import ctypes
-import select
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from psycopg import pq
 
 from cdcflow.errors import SourceUnavailable
 from cdcflow.sources.buffers import PAD, protocol_error
+from cdcflow.sources.engine.descriptors import READABLE, wait_until
 from cdcflow.sources.postgres.wire import Joined, joined
 
 compiled: ModuleType | None
@@ -100,8 +100,6 @@ class CopyReader:
             return Joined(data, lengths), state == _ENDED
         found: list[Joined] = []
         size = 0
-        readable = select.poll()
-        readable.register(self._pg.socket, select.POLLIN)
         while True:
             taken = self._take(bytes_max - size, _NO_BOUND)
             found.append(taken.messages)
@@ -109,7 +107,7 @@ class CopyReader:
             if taken.ended or taken.more:
                 break
             # Never let libpq wait for the network itself: psycopg holds the interpreter's lock meanwhile.
-            readable.poll()
+            wait_until(READABLE, self._pg.socket)
         return joined([j.data[:-PAD] for j in found], np.concatenate([j.lengths for j in found])), taken.ended
 
     def drop_all(self) -> None:

@@ -15,7 +15,6 @@ orderly stop.
 
 from __future__ import annotations
 
-import select
 from collections.abc import Collection
 
 import numpy as np
@@ -27,6 +26,7 @@ from cdcflow.errors import HistoryLost
 from cdcflow.interleave.messages import Advanced
 from cdcflow.model.change import Int64s, Uint64s
 from cdcflow.ports import StreamEvent, TransactionsBack
+from cdcflow.sources.engine.descriptors import READABLE, wait_until
 from cdcflow.sources.postgres.connection import Connector, history_lost
 from cdcflow.sources.postgres.lsn import lsn_of, position_of, positions
 from cdcflow.sources.postgres.slot import Slot
@@ -118,7 +118,7 @@ def _given(
     try:
         while reached < position:
             if not stream.ready:
-                select.select([stream.fileno()], [], [], SPOKEN_S)
+                wait_until(READABLE, stream.fileno(), SPOKEN_S)
             for event in stream.poll():
                 reached = max(reached, lsn_of(position_after(event)))
     finally:

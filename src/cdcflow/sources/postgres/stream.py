@@ -18,7 +18,6 @@ XLogSendLogical, WalSndKeepalive.)
 from __future__ import annotations
 
 import contextlib
-import select
 import struct
 import threading
 import time
@@ -34,6 +33,7 @@ from cdcflow.model.position import Position
 from cdcflow.ports import StreamEvent
 from cdcflow.sources.buffers import PAD
 from cdcflow.sources.engine.decode_ahead import DecodeAhead
+from cdcflow.sources.engine.descriptors import READABLE, WRITABLE, wait_until
 from cdcflow.sources.postgres.connection import Connector, history_lost, literal, map_error, quoted
 from cdcflow.sources.postgres.copy_reader import CopyReader
 from cdcflow.sources.postgres.lsn import EPOCH_US, lsn_of, position_of
@@ -49,6 +49,7 @@ LARGE_BYTES_MIN = 256 << 10
 """When so many bytes were there at once, the next ones are decoded in another thread."""
 STATUS_INTERVAL_S = 1.0
 SILENCE_MAX_S = 60.0
+ANSWER_MAX_S = 30
 ACTIVE_WAIT_S = 5.0
 STREAMED_FROM_KB = 16 << 10
 """The server keeps this much of open transactions before it sends them ahead of their commit (its default: 64 MB). What
@@ -297,9 +298,9 @@ class PostgresStream:
             self._connection.execute(_STREAMED_SOONER.encode())
         self._pg.send_query(self._command().encode())
         while self._pg.flush():
-            _wait(self._pg.socket, select.POLLOUT)
+            _answer_awaited(WRITABLE, self._pg.socket)
         while self._pg.is_busy():
-            _wait(self._pg.socket, select.POLLIN)
+            _answer_awaited(READABLE, self._pg.socket)
             self._pg.consume_input()
         result = self._pg.get_result()
         if result is None or result.status != pq.ExecStatus.COPY_BOTH:
@@ -397,11 +398,9 @@ def error_of(result: pq.abc.PGresult | None) -> psycopg.Error:
     return psycopg.errors.error_from_result(result)
 
 
-def _wait(descriptor: int, event: int) -> None:
-    waiting = select.poll()
-    waiting.register(descriptor, event)
-    if not waiting.poll(30_000):
-        raise psycopg.OperationalError("the server did not answer in 30 s")
+def _answer_awaited(event: int, descriptor: int) -> None:
+    if not wait_until(event, descriptor, ANSWER_MAX_S):
+        raise psycopg.OperationalError(f"the server did not answer in {ANSWER_MAX_S} s")
 
 
 def _seconds(text: str) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import select
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from cdcflow.model.change import DELETE, KeySet, Run, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Position, Token
 from cdcflow.model.table import OP, TableId
 from cdcflow.ports import ChunkSource, OpenSpool, Source, Spool, Stream, StreamEvent
+from cdcflow.sources.engine.descriptors import READABLE, wait_until
 from cdcflow.testing.sources.kit import SourceKit
 
 PATIENCE_S = 30.0
@@ -35,7 +35,7 @@ def collect(stream: Stream, enough: Callable[[Sequence[StreamEvent]], bool]) -> 
     while not enough(events):
         assert time.monotonic() < deadline, f"the stream brought {len(events)} events, and not what was waited for"
         if not stream.ready:
-            select.select([stream.fileno()], [], [], 0.2)
+            wait_until(READABLE, stream.fileno(), 0.2)
         events.extend(stream.poll())
     return events
 
