@@ -1,4 +1,4 @@
-"""Waiting for a socket, by poll(2): select(2) has no place for descriptors from 1,024 on, and a process may have such."""
+"""Waits for sockets by poll(2): select(2) has no place for descriptors from 1,024 on, and a process may have them."""
 
 from __future__ import annotations
 
