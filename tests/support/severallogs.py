@@ -13,6 +13,8 @@ from cdcflow.model.change import Kind, Run
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OP, Table, TableId
 from cdcflow.sinks.files import FileLog
+from cdcflow.sinks.kafka.log import KafkaLog
+from cdcflow.sinks.kafka.topics import Topics
 from cdcflow.testing.sinks import ORDERS, PRODUCTS, Writer, changes, transactions
 
 START = 1_800_000_000_000_000
@@ -31,7 +33,7 @@ class Logged(NamedTuple):
 @dataclass
 class Branch:
     """A log with orders and products, and what was written to it. `schema`: that of its tables, where it is not what
-    all have."""
+    all have. `topics`: where it is if it is no folder."""
 
     root: Path
     name: str
@@ -40,9 +42,11 @@ class Branch:
     keys: list[tuple[int, str, str, int]] = field(default_factory=list)
     """Offset, table, op and id of each row."""
     ids: int = 0
+    topics: Topics | None = None
 
     def __post_init__(self) -> None:
-        self.log = FileLog.open(self.root, SourceIdentity("postgres", self.name, "shop", "1"))
+        identity = SourceIdentity("postgres", self.name, "shop", "1")
+        self.log = FileLog.open(self.root, identity) if self.topics is None else KafkaLog.open(self.topics, identity)
         self.writer = Writer.of(self.log)
         self.orders, self.products = ORDERS, PRODUCTS
         if self.schema != ORDERS.id.schema:  # of types that every engine merges

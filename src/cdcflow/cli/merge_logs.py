@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 import typer
 
 from cdcflow.cli import failure, output, signals
-from cdcflow.cli.merge_telling import plain, say_progress, tell_tables
-from cdcflow.config import Config, load, seconds
+from cdcflow.cli.merge_telling import plain, say, say_progress, tell_tables
+from cdcflow.config import Config, KafkaLog, load, seconds
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.service import last_words
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from cdcflow.warehouse.reports import SeveralReport
 
 
@@ -55,14 +57,16 @@ def _merging(settings: dict[str, Config], without: Sequence[str]) -> Callable[[]
     from cdcflow.warehouse.upkeep import upkeep_when_due
 
     first = next(iter(settings.values()))
-    wiring.logs_to_merge(settings)  # before Spark is started
+    wiring.check_logs_to_merge(settings)  # before Spark is started
     send_structlog_to(sys.stderr)  # stdout is for the report
     leave_interrupts_out()
-    engines, policy = wiring.engines(first), wiring.upkeep_policy(first)
+    spark = _session(settings)
+    engines, policy = wiring.engines(first, spark), wiring.upkeep_policy(first)
 
     def merge() -> SeveralReport:
-        logs, place = wiring.logs_to_merge(settings), wiring.warehouse(first)
         try:
+            # Asked for anew each time: a secret may have changed.
+            logs, place = wiring.logs_to_merge(settings, spark), wiring.warehouse(first)
             report = several.merge_logs(engines, logs, place, without=without, watch=say_progress)
         except Exception as error:
             for config in settings.values():
@@ -74,6 +78,16 @@ def _merging(settings: dict[str, Config], without: Sequence[str]) -> Callable[[]
         return report
 
     return merge
+
+
+def _session(settings: dict[str, Config]) -> SparkSession | None:
+    """Spark where it is needed whichever engine merges: it seals the logs in Kafka. None: they all are in files."""
+    if not any(isinstance(config.log, KafkaLog) for config in settings.values()):
+        return None
+    from cdcflow.spark.session import session_for
+
+    say("starting Spark")
+    return session_for(*settings.values())
 
 
 def _leave_word(settings: dict[str, Config], report: SeveralReport) -> None:

@@ -71,7 +71,7 @@ def merge(
 
 def merge_logs(
     spark: SparkSession,
-    logs: Mapping[str, Layout | Path | str],
+    logs: Mapping[str, Layout | Tier | Path | str],
     warehouse: Warehouse | Path | str,
     *,
     without: Collection[str] = (),
@@ -80,9 +80,11 @@ def merge_logs(
 ) -> SeveralReport:
     """Fold what is new in several logs, by name, into one warehouse, and publish one cut for all of their tables (see
     `cdcflow.warehouse.several.merge_logs`). `table_format` as of `merge`."""
-    from cdcflow.spark import job
+    from cdcflow.spark import several_logs
 
-    return job.merge_logs(spark, logs, warehouse, without=without, table_format=table_format, policies=policies)
+    return several_logs.merge_logs(
+        spark, logs, warehouse, without=without, table_format=table_format, policies=policies
+    )
 
 
 def merge_stream(

@@ -18,17 +18,17 @@ from cdcflow.errors import CdcflowError
 from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.model.position import Checkpoint
 from cdcflow.spark.engine import SparkEngine
-from cdcflow.warehouse import job, several
+from cdcflow.warehouse import job
 from cdcflow.warehouse.engines import Engines
 from cdcflow.warehouse.formats import FORMATS, format_for
 from cdcflow.warehouse.job import OnEdit
 from cdcflow.warehouse.paths import Warehouse
-from cdcflow.warehouse.reports import MergeReport, SeveralReport, TableReport, Watch, unwatched
+from cdcflow.warehouse.reports import MergeReport, TableReport, Watch, unwatched
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["MergeReport", "OnEdit", "TableReport", "main", "merge", "merge_logs"]
+__all__ = ["MergeReport", "OnEdit", "TableReport", "main", "merge"]
 
 
 def merge(
@@ -62,25 +62,6 @@ def merge(
         watch=watch,
         policies=policies,
     )
-
-
-def merge_logs(
-    spark: SparkSession,
-    logs: Mapping[str, Layout | Path | str],
-    warehouse: Warehouse | Path | str,
-    *,
-    without: Collection[str] = (),
-    table_format: str | None = None,
-    policies: Policies = DEFAULTS,
-) -> SeveralReport:
-    """Bring the tables of several logs, by name, to a time that all of them have reached, then publish one cut.
-
-    `table_format` as of `merge`; everything else, and what is raised, as `cdcflow.warehouse.several.merge_logs` says.
-    """
-    place = Warehouse.of(warehouse)
-    engines = Engines(SparkEngine(spark, place, format_for(place, table_format)))
-    listed = [several.Merged(name, Layout.of(log), policies) for name, log in logs.items()]
-    return several.merge_logs(engines, listed, place, without=without)
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -34,6 +34,7 @@ from cdcflow.spark.java_options import java_options
 from cdcflow.spark.job import MergeReport, OnEdit
 from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.reports import Watch, unwatched
+from cdcflow.warehouse.several import Merged
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -78,6 +79,17 @@ def merge(
         watch=watch,
         policies=policies,
     )
+
+
+def merged(spark: SparkSession, name: str, tier: Tier, policies: Policies = DEFAULTS) -> Merged:
+    """The log, to be merged together with others under this name (see `cdcflow.warehouse.several`). What its topic has
+    behind its history is sealed first.
+
+    Raises:
+        ConfigurationError, HistoryLost, SinkUnavailable: as `cdcflow.ports.Tier.opened` says.
+    """
+    refuse_connect(spark)
+    return Merged(name, tier.layout, policies, *seal(spark, tier))
 
 
 def seal(spark: SparkSession, tier: Tier) -> tuple[Checkpoint, Mapping[str, object]]:
@@ -208,4 +220,4 @@ def _again(kind: str, message: str) -> CdcflowError:
     return error
 
 
-__all__ = ["merge", "records", "seal"]
+__all__ = ["merge", "merged", "records", "seal"]

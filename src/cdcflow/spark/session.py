@@ -142,15 +142,15 @@ def is_submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def session_for(config: Config) -> SparkSession:
-    """A session that merges as configured (see `session`)."""
+def session_for(config: Config, *others: Config) -> SparkSession:
+    """A session that merges as configured (see `session`), and that reads the logs of the others, too."""
     metastore = Metastore.configured(config.merge)
-    log = config.log
-    of_log = log.objects is not None if isinstance(log, FileLog) else log.history_url is not None
+    logs = [one.log for one in (config, *others)]
+    of_log = any(log.objects is not None if isinstance(log, FileLog) else log.history_url is not None for log in logs)
     return session(
         name="cdcflow merge",
         settings={**({} if metastore is None else metastore_settings(metastore)), **config.merge.spark},
-        kafka=isinstance(log, KafkaLog),
+        kafka=any(isinstance(log, KafkaLog) for log in logs),
         s3=of_log or Warehouse.of(config.merge.warehouse).bucket is not None,
         table_formats=[config.merge.format],
     )

@@ -1,4 +1,5 @@
-"""A table's changes in several logs as one plan, bounded by the commit clock that all of them have reached.
+"""Several logs: merged into one warehouse (see `cdcflow.warehouse.several`), and a table's changes in them as one plan,
+bounded by the commit clock that all of them have reached.
 
     shop   log_plan ─▶ rows up to its last transaction at or before T ─▶ join transactions on _txn ─┐
     crm    log_plan ─▶ …                                                                            ┴─ UNION BY NAME
@@ -9,7 +10,7 @@ T).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from functools import reduce
 from pathlib import Path
@@ -19,16 +20,23 @@ from cdcflow.changelog.commit_order import COMMIT_CLOCK, LOG
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.moments import offset_before
 from cdcflow.errors import ConfigurationError
+from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.merge.types import name_sql, text_sql
 from cdcflow.model.table import TRANSACTION, Table, TableId
 from cdcflow.ports import Tier
 from cdcflow.spark.connect import refuse_connect
-from cdcflow.spark.engine import located
+from cdcflow.spark.engine import SparkEngine, located
+from cdcflow.spark.kafka import merged
 from cdcflow.spark.log_options import again
 from cdcflow.spark.log_plan import read_log
 from cdcflow.spark.sql import literal_path
+from cdcflow.warehouse import several
 from cdcflow.warehouse.common import common_clock
+from cdcflow.warehouse.engines import Engines
+from cdcflow.warehouse.formats import format_for
 from cdcflow.warehouse.logranges import tables_with
+from cdcflow.warehouse.paths import Warehouse
+from cdcflow.warehouse.reports import SeveralReport
 from cdcflow.warehouse.segments import InputFile, sealed
 
 if TYPE_CHECKING:
@@ -72,6 +80,31 @@ def read_logs(
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
 
+def merge_logs(
+    spark: SparkSession,
+    logs: Mapping[str, Layout | Tier | Path | str],
+    warehouse: Warehouse | Path | str,
+    *,
+    without: Collection[str] = (),
+    table_format: str | None = None,
+    policies: Policies = DEFAULTS,
+) -> SeveralReport:
+    """Bring the tables of several logs, by name, to a time that all of them have reached, then publish one cut.
+
+    `logs`: one in Kafka is named by its tier (`cdcflow.wiring.tier(config)`); `spark` has Kafka's jars then.
+    `table_format` as of `merge`; everything else, and what is raised, as `cdcflow.warehouse.several.merge_logs` says.
+    """
+    place = Warehouse.of(warehouse)
+    engines = Engines(SparkEngine(spark, place, format_for(place, table_format)))
+    listed = [
+        several.Merged(name, Layout.of(log), policies)
+        if isinstance(log, Layout | Path | str)
+        else merged(spark, name, log, policies)
+        for name, log in logs.items()
+    ]
+    return several.merge_logs(engines, listed, place, without=without)
+
+
 # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -113,4 +146,4 @@ def _headers(spark: SparkSession, layout: Layout, first: int, last: int) -> Data
     return read.selectExpr(f"number AS {_NUMBER}", f"commit_clock AS {COMMIT_CLOCK}")
 
 
-__all__ = ["read_logs"]
+__all__ = ["merge_logs", "read_logs"]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -24,6 +24,7 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.moments import time_text
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge.policy import DEFAULTS, Policies
+from cdcflow.model.position import Checkpoint
 from cdcflow.warehouse.common import sealed_clock
 from cdcflow.warehouse.cut import Cut, CutTable, LogPart
 from cdcflow.warehouse.engines import Engines
@@ -41,11 +42,14 @@ POSITION = "several logs"
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A log to be merged: what people call it, where it is, and what is decided of its tables."""
+    """A log to be merged: what people call it, where it is, and what is decided of its tables. `newest` and `origin` of
+    one in Kafka, whose history `layout` is: as of `job.merge`."""
 
     name: str
     layout: Layout
     policies: Policies = DEFAULTS
+    newest: Checkpoint | None = None
+    origin: Mapping[str, object] = field(default_factory=dict)
 
 
 def merge_logs(
@@ -73,7 +77,7 @@ def merge_logs(
         before = cuts.newest()
         work = _Work(engines, warehouse, on_edit, watch, before)
         work.check_logs(logs)
-        clocks = {log.name: sealed_clock(log.layout) for log in logs}
+        clocks = {log.name: sealed_clock(log.layout, log.newest) for log in logs}
         waited = {name: clock for name, clock in clocks.items() if name not in without}
         slowest = min(waited, key=lambda name: (waited[name], name))
         reports: list[TableReport] = []
@@ -194,9 +198,8 @@ class _Work:
 
     def _merge(self, log: Merged, upto: Range, clock: int) -> tuple[TableReport, ...]:
         before = self._parts.get(log.name)
-        run = Run(
-            self._engines, upto, self._warehouse, self._on_edit, upto, None, {}, before, self._watch, log.policies
-        )
+        at = log.newest, log.origin
+        run = Run(self._engines, upto, self._warehouse, self._on_edit, upto, *at, before, self._watch, log.policies)
         reports = run.tables(None)
         self._runs[log.name] = run
         now = run.cut(reports) or before

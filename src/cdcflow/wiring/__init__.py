@@ -41,6 +41,7 @@ from cdcflow.wiring.reading import readers
 from cdcflow.wiring.rebuilding import rebuilt
 from cdcflow.wiring.verifying import verified
 from cdcflow.wiring.warehouses import (
+    check_logs_to_merge,
     engines,
     logs_to_merge,
     merge_layout,
@@ -92,6 +93,7 @@ __all__ = [
     "readers",
     "rebuilt",
     "engines",
+    "check_logs_to_merge",
     "logs_to_merge",
     "merge_layout",
     "policies",

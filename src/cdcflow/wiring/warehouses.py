@@ -11,7 +11,7 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.config import Config, FileLog, KafkaLog, is_reference, secret
 from cdcflow.errors import ConfigurationError
 from cdcflow.ports import Tier
-from cdcflow.wiring.logs import history_bucket, history_layout, log_layout, topics
+from cdcflow.wiring.logs import history_bucket, history_layout, log_layout, log_reader, topics
 
 if TYPE_CHECKING:
     from cdcflow.merge.policy import Policies
@@ -100,30 +100,21 @@ def upkeep_policy(config: Config, budget_s: float | None = None) -> UpkeepPolicy
     )
 
 
-def logs_to_merge(configs: Mapping[str, Config]) -> list[Merged]:
-    """The logs of these settings, by name, for a merge into one warehouse.
+def check_logs_to_merge(configs: Mapping[str, Config]) -> None:
+    """Refuse to merge the logs of these settings, by name, into one warehouse where that cannot be.
 
     Raises:
-        ConfigurationError: they name different warehouses, or one is in Kafka, or there is no log.
+        ConfigurationError: they name different warehouses, or there is no log.
     """
-    from cdcflow.warehouse.several import Merged
-
     attempted = f"merging {', '.join(configs)}"
-    found = []
-    for name, config in configs.items():
-        if isinstance(config.log, KafkaLog):
+    for config in configs.values():
+        reader = log_reader(config)
+        if not reader.exists():
             raise ConfigurationError(
-                f"{attempted}: log {name} is in Kafka, and only logs in files are merged together",
-                remedy="merge it into a warehouse of its own (merge.warehouse)",
-            )
-        layout = merge_layout(config.log, config.merge.spark.get("spark.master"))
-        if not layout.exists():
-            raise ConfigurationError(
-                f"{attempted}: there is no change log at {layout.name}",
+                f"{attempted}: there is no change log at {reader.name}",
                 remedy="start `cdcflow run` with its settings first, or correct `log` in them",
                 runbook="no-log",
             )
-        found.append(Merged(name, layout, policies(config)))
     places = {name: (warehouse(config), config.merge.format, config.merge.engine) for name, config in configs.items()}
     first = next(iter(places))
     if others := [name for name, place in places.items() if place != places[first]]:
@@ -132,7 +123,26 @@ def logs_to_merge(configs: Mapping[str, Config]) -> list[Merged]:
             " merge.engine",
             remedy="make these three the same in all of the files",
         )
-    return found
+
+
+def logs_to_merge(configs: Mapping[str, Config], spark: Any = None) -> list[Merged]:
+    """The logs of these settings, by name, for a merge into one warehouse. What is new of those in Kafka is sealed by
+    this Spark session.
+
+    Raises:
+        HistoryLost, SinkUnavailable: a topic cannot be sealed; see `cdcflow.ports.Tier.opened`.
+    """
+    return [_merged(name, config, spark) for name, config in configs.items()]
+
+
+def _merged(name: str, config: Config, spark: Any) -> Merged:
+    if isinstance(config.log, KafkaLog):
+        from cdcflow.spark.kafka import merged
+
+        return merged(spark, name, tier(config), policies(config))
+    from cdcflow.warehouse.several import Merged
+
+    return Merged(name, merge_layout(config.log, config.merge.spark.get("spark.master")), policies(config))
 
 
 def merge_layout(log: FileLog, master: str | None) -> Layout:

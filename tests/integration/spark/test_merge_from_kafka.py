@@ -18,6 +18,8 @@ from logpairs import (
     topics_on,
 )
 from securedbroker import CANARY, secured_broker
+from severallogs import START, Branch
+from severalmerges import check_cut
 from tests.servers.kafka import KafkaBroker
 from tests.servers.objects import SECRET_KEY, ObjectServer
 from typer.testing import CliRunner
@@ -31,9 +33,10 @@ from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.tiering import KafkaTier
 from cdcflow.sinks.kafka.topics import Topics
-from cdcflow.spark import job, kafka, merge_stream, read_log, register
+from cdcflow.spark import job, kafka, merge_logs, merge_stream, read_log, register
 from cdcflow.spark.cuts import published_cut, read_cut
 from cdcflow.testing.sinks import orders
+from cdcflow.warehouse.reports import SeveralReport
 
 pytestmark = pytest.mark.kafka
 SMALL = 500
@@ -227,6 +230,60 @@ def test_a_stream_merges_with_the_history_in_a_store(
     assert query.awaitTermination(300)
     assert reports[-1].published
     assert tables(spark, tmp_path / "warehouse") == by_files
+
+
+def test_a_topic_and_a_folder_are_merged_into_one_cut(
+    spark: Any, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is ahead of the other, an idle topic goes on by its heartbeats, and one that stands still is named."""
+    crm = Branch(tmp_path / "crm", "crm", "people", topics=topics)
+    shop = Branch(tmp_path / "shop", "shop", "trade")
+    both, warehouse = (crm, shop), tmp_path / "warehouse"
+    tier = KafkaTier(topics, tmp_path / "history", SMALL)
+
+    def check() -> None:
+        found = read_cut(spark, warehouse)
+        ids = {name: {row.id for row in frame.select("id").collect()} for name, frame in found.items()}
+        check_cut(published_cut(spark, warehouse), ids, *both)
+
+    def merge() -> SeveralReport:
+        return merge_logs(spark, {"crm": tier, "shop": shop.root}, warehouse, table_format="delta")
+
+    crm.insert(10, 3)
+    shop.insert(20, 2)
+    shop.seal()
+    assert not merge().published  # the topic has come to a time before the folder's only segment
+    crm.beat(30)
+    shop.beat(30)
+    assert merge().published
+    check()
+    (commit, *_) = spark.sql(f"DESCRIBE HISTORY delta.`{warehouse}/people/orders`").collect()
+    assert json.loads(commit.userMetadata)["cdcflow"]["topic"] == topics.name
+    crm.insert(50)
+    held = merge()
+    assert held.held_back_by == "shop"
+    check()
+    shop.insert(60, 4)
+    shop.seal()
+    assert merge().published  # the topic's row; the folder's come once the topic has got there
+    check()
+    crm.beat(70)
+
+    access = {"brokers": topics.brokers, "topic": topics.name, "history": str(tmp_path / "history")}
+    settings = {"crm": {"kafka": access}, "shop": {"path": str(shop.root)}}
+    source = {"kind": "postgres", "url": "postgresql://cdc@127.0.0.1:1/none"}
+    files = []
+    for name, log in settings.items():
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(yaml.safe_dump({"source": source, "log": log, "merge": {"warehouse": str(warehouse)}}))
+        files += ["-c", str(path)]
+    done = CliRunner().invoke(app, ["merge", *files])
+    assert done.exit_code == 0, done.output
+    assert "published" in done.output, done.output
+    check()
+    assert published_cut(spark, warehouse).commit_clock == START + 60
+    for branch in both:
+        branch.log.close()
 
 
 def test_what_a_task_finds_wrong_comes_out_as_what_it_is(spark: Any, topics: Topics, tmp_path: Path) -> None:
