@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from cdcflow.changelog.framing import other_version
 from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import ConfigurationError, InvariantViolated
-from cdcflow.model.position import SourceIdentity
+from cdcflow.model.position import Checkpoint, SourceIdentity
 from cdcflow.model.stores import StoreAddress
 
 LOG_VERSION = 2
@@ -45,6 +45,9 @@ class LogFile:
 
 UPLOADS = "uploads.json"
 """Says how far a store holds the log."""
+CHECKPOINT = "checkpoint.json"
+"""In a store: the log's newest checkpoint, put now and then while no row came since the newest segment. It tells who
+has only the store how far the source's time has come meanwhile."""
 
 Bounds = tuple[int, int]
 """First and last offset of a segment, both inclusive."""
@@ -78,6 +81,9 @@ class Store(Protocol):
 
     def log_json(self) -> bytes: ...
     def schemas(self) -> bytes: ...
+    def checkpoint(self) -> bytes:
+        """What was put of the log's newest checkpoint while it stood still (see `CHECKPOINT`)."""
+        ...
 
     def segments(self) -> Sequence[Bounds]:
         """The segments that have a manifest, in any order."""
@@ -325,6 +331,25 @@ class Layout:
             return self.schemas.read_bytes()
         except FileNotFoundError:
             return None
+
+    def reached(self, sealed: Checkpoint) -> Checkpoint:
+        """How far a log has come whose newest segment ends with this checkpoint: where a store is all there is and was
+        told a later one, with no row in between, that one.
+
+        Raises:
+            ConfigurationError: another version of cdcflow wrote it.
+        """
+        if (away := self.away) is None:
+            return sealed
+        try:
+            told = Checkpoint.from_json(away.checkpoint())
+        except FileNotFoundError:
+            return sealed
+        except ValueError as error:
+            raise ConfigurationError(
+                f"reading {away.name}/{CHECKPOINT}: {error}", remedy="read it with the daemon's version of cdcflow"
+            ) from None
+        return told if told.next_offset == sealed.next_offset and told.cut > sealed.cut else sealed
 
     def manifest(self, first_offset: int, last_offset: int) -> tuple[Segment, bytes]:
         """A segment's manifest, and its bytes (for the hash chain). FileNotFoundError when it is not there.

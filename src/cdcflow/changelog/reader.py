@@ -90,7 +90,9 @@ def newest_checkpoint(path: LogLocation) -> Checkpoint:
     if extents:
         return extents[-1].checkpoint
     sealed = layout.segment_offsets()
-    return layout.manifest(*sealed[-1])[0].last_checkpoint() if sealed else Checkpoint()
+    if not sealed:
+        return Checkpoint()
+    return layout.reached(layout.manifest(*sealed[-1])[0].last_checkpoint())
 
 
 def table_shapes(path: LogLocation) -> dict[TableId, dict[int, Table]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -140,11 +140,21 @@ class KeyRows:
             self._list(written, checkpoint)
         return self._now.checkpoint
 
+    def reached(self) -> Checkpoint:
+        """The same, and how far the source's time has come since then: of a log that is in a store alone, one request
+        more."""
+        if self._is_away and self._now.segments:
+            self._now = replace(self._now, checkpoint=self.layout.reached(self._now.checkpoint))
+        return self._now.checkpoint
+
+    @property
+    def _is_away(self) -> bool:
+        return isinstance(self.log, FolderReader) and self.layout.away is not None
+
     def _has_nothing_new(self) -> bool:
         """Of a log that is in a store alone: whether no segment came behind the newest one that is known. One request;
         that older ones were compacted or expired is found where they are read."""
-        is_there_alone = isinstance(self.log, FolderReader) and self.layout.store is not None
-        if not is_there_alone or self.layout.is_home or not self._now.segments:
+        if not self._is_away or not self._now.segments:
             return False
         return self.layout.segments_behind(self._now.sealed_to)[-1:] == [self._now.segments[-1]]
 

@@ -107,7 +107,8 @@ class ChangeLog:
 
     def now(self) -> Moment:
         """The newest moment that the log has."""
-        return _moment(self.rows.refresh())
+        self.rows.refresh()
+        return _moment(self.rows.reached())
 
     def moment(self, as_of: AsOf) -> Moment:
         """

@@ -235,7 +235,10 @@ class FileLog:
         """
         with self._syncing, self._deadly():
             self._living()
-            return self._synced()
+            checkpoint = self._synced()
+            if self._uploads is not None:
+                self._uploads.reached(checkpoint)
+            return checkpoint
 
     def open_spool(self) -> SpoolFile:
         """A new spool. Counted only when a `SpooledTransaction` that names it is appended."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from cdcflow.errors import CdcflowError
+from cdcflow.model.position import Checkpoint
 from cdcflow.sinks.retention import RemoteStore
 
 
@@ -15,6 +16,10 @@ class Uploading(Protocol):
     def start(self, lease_check: Callable[[], None]) -> None: ...
     def wake(self) -> None:
         """Something was sealed."""
+        ...
+
+    def reached(self, checkpoint: Checkpoint) -> None:
+        """The log is durable up to this checkpoint."""
         ...
 
     @property

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from cdcflow.changelog.layout import Bounds, segment_bounds, segment_name, state_name, state_offset
+from cdcflow.changelog.layout import CHECKPOINT, Bounds, segment_bounds, segment_name, state_name, state_offset
 from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
 from cdcflow.model.stores import StoreAddress
@@ -77,6 +77,9 @@ class BucketStore:
 
     def schemas(self) -> bytes:
         return self._bucket.get("schemas.json")
+
+    def checkpoint(self) -> bytes:
+        return self._bucket.get(CHECKPOINT)
 
     def segments(self) -> Sequence[Bounds]:
         found = sorted(b for n in self._bucket.folders("segments") if (b := segment_bounds(n)) is not None)

@@ -26,8 +26,9 @@ from pathlib import Path
 import structlog
 import tenacity
 
-from cdcflow.changelog.layout import UPLOADS, Bounds, Layout, uncovered
+from cdcflow.changelog.layout import CHECKPOINT, UPLOADS, Bounds, Layout, uncovered
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.model.position import Checkpoint
 from cdcflow.sinks.layer import OS_LAYER, FileLayer, storing, write_file
 from cdcflow.sinks.maintenance import maintenance
 from cdcflow.sinks.objects.bucket import Bucket
@@ -44,6 +45,8 @@ LOOK_EVERY_S = 5.0
 FIRST_ANSWER_S = 2.0
 """So long a start waits to hear that the store refuses. One that is away or slow does not hold it up for longer."""
 COMPARE_EVERY_S = 86400.0
+CHECKPOINT_EVERY_S = 15.0
+"""So often at most the store is told how far the source's time has come while no row comes."""
 LOST_AGAIN_S = 600.0
 """While something is lost the bucket is compared more often: somebody may be restoring it."""
 
@@ -51,8 +54,8 @@ _log = structlog.get_logger("cdcflow")
 
 
 class Uploads:
-    """Puts the sealed segments of one log into a bucket. `start`, `wake`, `check` and `close` never wait for the store,
-    `close` aside, and that one not for long."""
+    """Puts the sealed segments of one log into a bucket. `start`, `wake`, `reached` and `close` never wait for the
+    store, `close` aside, and that one not for long."""
 
     def __init__(
         self,
@@ -76,6 +79,8 @@ class Uploads:
         self._whole: deque[Bounds] = deque()  # those that are in the bucket and here, oldest first
         self._error: CdcflowError | None = None
         self._compare_at = 0.0
+        self._durable = self._told = Checkpoint()
+        self._tell_at = 0.0
         self._asked = threading.Event()
         self._answered = threading.Event()
         self._closing = threading.Event()
@@ -108,6 +113,10 @@ class Uploads:
     def wake(self) -> None:
         """Something was sealed."""
         self._asked.set()
+
+    def reached(self, checkpoint: Checkpoint) -> None:
+        """The log is durable up to this checkpoint."""
+        self._durable = checkpoint
 
     @property
     def remote(self) -> RemoteBucket:
@@ -142,6 +151,8 @@ class Uploads:
                 self._trying(self._put_pending)
                 if not is_last and time.monotonic() >= self._compare_at:
                     self._trying(self._compare)
+                if is_last or time.monotonic() >= self._tell_at:
+                    self._trying(self._put_checkpoint)
                 self._trying(self._drop)
                 if self._known.problem:
                     self._say("")
@@ -157,7 +168,7 @@ class Uploads:
             self._answered.set()
 
     def _idle_s(self) -> float:
-        left = max(0.0, self._compare_at - time.monotonic())
+        left = max(0.0, min(self._compare_at, self._tell_at) - time.monotonic())
         return min(LOOK_EVERY_S, left) if self._whole else left
 
     def _trying(self, work: Callable[[], None]) -> None:
@@ -240,6 +251,15 @@ class Uploads:
         if schemas != self._schemas_put:
             self.bucket.put("schemas.json", schemas)
             self._schemas_put = schemas
+
+    def _put_checkpoint(self) -> None:
+        """Tell who has only the store how far the source's time has come, if the store has every row by then."""
+        at = self._durable
+        if self._known.last_offset and at.next_offset - 1 == self._known.last_offset and at.cut > self._told.cut:
+            self._lease_check()
+            self.bucket.put(CHECKPOINT, at.to_json().encode())
+            self._told = at
+        self._tell_at = time.monotonic() + CHECKPOINT_EVERY_S
 
     def _compare(self) -> None:
         """Compare all that was put with what the bucket has; put again what it lost, note what nobody has any more."""

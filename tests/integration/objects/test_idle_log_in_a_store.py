@@ -1,0 +1,120 @@
+"""A log in a store, read from another machine, goes on while its source is idle."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from objectlogs import ObjectLog, until, write
+
+import cdcflow
+from cdcflow.changelog.reader import newest_checkpoint
+from cdcflow.config import Objects
+from cdcflow.sinks.objects import uploads
+from cdcflow.testing.sinks import Writer, orders
+from cdcflow.warehouse.common import sealed_clock
+
+LATER_US = 5_000_000
+
+
+@pytest.fixture
+def log(objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ObjectLog:
+    monkeypatch.setattr(uploads, "CHECKPOINT_EVERY_S", 0.05)
+    return ObjectLog(tmp_path / "log", objects)
+
+
+def beat(writer: Writer) -> None:
+    """A heartbeat: the source says that it is later, and has nothing new."""
+    writer.checkpoint = replace(writer.checkpoint, commit_clock=writer.checkpoint.commit_clock + LATER_US)
+    writer.cut()
+
+
+def test_heartbeats_reach_who_has_only_the_store(log: ObjectLog) -> None:
+    """Durable ones: what a crash may take back is told to nobody. The last one is told when the daemon stops."""
+    opened = log.open()
+    write(opened, [1])
+    log.settled()
+    sealed = newest_checkpoint(log.alone)
+    writer = Writer.of(opened)
+    beat(writer)
+    time.sleep(0.3)
+    assert newest_checkpoint(log.alone) == sealed
+    opened.sync()
+    until(lambda: newest_checkpoint(log.alone) == writer.checkpoint, "the store was not told")
+    assert sealed_clock(log.alone) == sealed.commit_clock + LATER_US
+    beat(writer)
+    opened.sync()
+    opened.close()
+    assert newest_checkpoint(log.alone) == writer.checkpoint
+    opened = log.open()
+    beat(again := Writer.of(opened))
+    opened.sync()
+    until(lambda: newest_checkpoint(log.alone) == again.checkpoint, "the store was not told by the next daemon")
+    opened.close()
+
+
+def test_heartbeats_behind_a_row_wait_for_it(log: ObjectLog) -> None:
+    """The store does not have the row yet, so nobody may take it for as far as they."""
+    opened = log.open()
+    write(opened, [1])
+    log.settled()
+    writer = Writer.of(opened)
+    beat(writer)
+    opened.sync()
+    until(lambda: newest_checkpoint(log.alone) == writer.checkpoint, "the store was not told")
+    told = writer.checkpoint
+    writer.put(orders(2))
+    beat(writer)
+    opened.sync()
+    time.sleep(0.3)
+    assert newest_checkpoint(log.alone) == told
+    assert opened.roll()
+    opened.seal_pending()
+    log.settled()
+    assert newest_checkpoint(log.alone) == writer.checkpoint  # of the segment: what was told before is older
+    beat(writer)
+    opened.sync()
+    until(lambda: newest_checkpoint(log.alone) == writer.checkpoint, "the store was not told")
+    opened.close()
+
+
+def test_idle_log_holds_nobody_back(log: ObjectLog, tmp_path: Path) -> None:
+    """Read by another machine's settings, beside a log in a folder to which rows come."""
+    away = log.open()
+    write(away, [1])
+    log.settled()
+    near = ObjectLog(tmp_path / "near" / "log", log.objects).open(uploading=False)
+    write(near, [1])
+    other = Writer.of(near)
+    beat(other)
+    other.put(orders(2))
+    beat(other)
+    near.sync()
+    logs = cdcflow.open_logs({"away": settings(log, tmp_path), "near": tmp_path / "near" / "log"})
+    assert logs.common().held_back_by.log == "away"
+    writer = Writer.of(away)
+    for _ in range(4):
+        beat(writer)
+    away.sync()
+    until(lambda: logs.common().held_back_by.log == "near", "the idle log holds the other one back")
+    assert [batch.log for batch in logs.changes()].count("near") == 3
+    for one in (away, near):
+        one.close()
+
+
+def settings(log: ObjectLog, folder: Path) -> Path:
+    """Of a machine that has nothing of the log but its bucket's address."""
+    access = {k: v for k, v in log.objects.model_dump(mode="json").items() if v is not None}
+    path = folder / "away.yaml"
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "source": {"kind": "postgres", "url": "postgresql://cdc@127.0.0.1:1/shop"},
+                "log": {"path": str(folder / "nothing"), "objects": {**access, "cache": str(folder / "cache-away")}},
+            }
+        )
+    )
+    return path
