@@ -5,8 +5,8 @@
 
 What is sealed has everything up to its newest checkpoint's commit clock. Where the log's journals have no row behind
 it, it has everything up to their newest cut, too: so an idle source does not hold the others back until it has a row to
-seal. Where the journals are on another machine (a log in an object store, read from elsewhere), the store was told that cut
-if the daemon had no row to seal.
+seal. Where the journals are on another machine (a log in an object store, read from elsewhere), the store was told that
+cut if the daemon had no row to seal.
 """
 
 from __future__ import annotations
