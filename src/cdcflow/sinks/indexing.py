@@ -17,7 +17,7 @@ from cdcflow.changelog import indexing, keyindex
 from cdcflow.changelog.indexing import KeyIndex, folder, path_of
 from cdcflow.changelog.keyindex import IndexFile
 from cdcflow.changelog.layout import Bounds, Layout, segment_bounds
-from cdcflow.ports.workers import HERE, Workers
+from cdcflow.ports.workers import HERE, AwayLog, Workers
 from cdcflow.sinks.beside import BesideCapture, OnEvent
 from cdcflow.sinks.layer import OS_LAYER, FileLayer, storing, write_file
 from cdcflow.sinks.maintenance import Busy, held
@@ -88,9 +88,9 @@ class Indexing:
                 some = groups[number : number + at_once]
                 ends = [files[-1].last_offset if files else 0, *(group[-1][1] for group in some)]
                 given = list(zip(some, ends, strict=False))
-                for group, made in zip(
-                    some, self._workers.each(partial(_made, self._layout.absolute), given), strict=True
-                ):
+                for piece, group, found in zip(given, some, self._read(given), strict=True):
+                    # Where the workers lack a segment it may be here: it was not put into the store yet.
+                    made = found if found.count == len(group) else _made(self._layout, piece)
                     if made.count:
                         files.append(self._put(made.bounds, made.content))
                         self._join(files)
@@ -100,6 +100,12 @@ class Indexing:
                     if made.count < len(group):
                         return done  # the next one was compacted or expired just now
             return done
+
+    def _read(self, given: Sequence[_Piece]) -> list[_Made]:
+        away = self._workers.away
+        if away is None:
+            return self._workers.each(partial(_made, self._layout.absolute), given)
+        return self._workers.each(partial(_made_away, away), given)
 
     def _put(self, bounds: Bounds, content: bytes) -> IndexFile:
         path = path_of(self._layout, bounds)
@@ -136,7 +142,16 @@ class _Made:
     content: bytes = b""
 
 
-def _made(layout: Layout, given: tuple[Sequence[Bounds], int]) -> _Made:
+_Piece = tuple[Sequence[Bounds], int]
+
+
+def _made_away(away: AwayLog, given: _Piece) -> _Made:
+    """The same where there is nothing but the store."""
+    with away.opened() as layout:
+        return _made(layout, given)
+
+
+def _made(layout: Layout, given: _Piece) -> _Made:
     """The index of some segments behind an offset, up to the first that is gone: what becomes one file at once is
     written once."""
     group, last_offset = given

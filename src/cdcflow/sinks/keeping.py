@@ -10,7 +10,7 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import list_segments
 from cdcflow.changelog.states import State, StateTable
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
-from cdcflow.ports.workers import HERE, Workers
+from cdcflow.ports.workers import HERE, AwayLog, Workers
 from cdcflow.query.log import ChangeLog
 from cdcflow.sinks import states
 from cdcflow.sinks.layer import OS_LAYER, FileLayer
@@ -19,7 +19,8 @@ from cdcflow.sinks.layer import OS_LAYER, FileLayer
 class Keeping:
     """Makes states of one log. `left_out`: after `keep`, the tables that it does not have, and why.
 
-    `workers` fold the tables, each opening the log anew with `reopened` where they are other processes.
+    `workers` fold the tables, each opening the log anew with `reopened` where they are other processes: a layout is as
+    they have it.
     """
 
     def __init__(
@@ -28,13 +29,13 @@ class Keeping:
         layout: Layout,
         layer: FileLayer = OS_LAYER,
         workers: Workers = HERE,
-        reopened: Callable[[], ChangeLog] | None = None,
+        reopened: Callable[[Layout], ChangeLog] | None = None,
     ) -> None:
         self._asked = asked
         self._layout = layout
         self._layer = layer
         self._workers = workers
-        self._reopened = reopened or (lambda: asked)
+        self._reopened = reopened or (lambda layout: asked)
         self.left_out: dict[str, str] = {}
 
     def kept(self, offset: int) -> str:
@@ -72,12 +73,20 @@ class Keeping:
         """Put every table that is whole at an offset into a directory."""
         self.left_out = self.why_not(offset)
         whole = [name for name in self._asked.tables() if name not in self.left_out]
-        work = partial(_folded, self._reopened, offset, room.resolve(), self._layer)
+        away = self._workers.away
+        work: Callable[[str], StateTable | str]
+        if away is None:
+            here = self._layout.absolute
+            work = partial(_folded, partial(self._reopened, here), offset, room.resolve(), self._layer)
+        else:
+            work = partial(_folded_away, away, self._reopened, offset)
         for name, found in zip(whole, self._workers.each(work, whole), strict=True):
             if isinstance(found, str):
                 self.left_out[name] = found
-            else:
-                yield found
+                continue
+            if away is not None:
+                states.take(away, offset, found, room, self._layer)
+            yield found
 
 
 def _folded(opened: Callable[[], ChangeLog], offset: int, room: Path, layer: FileLayer, name: str) -> StateTable | str:
@@ -86,6 +95,15 @@ def _folded(opened: Callable[[], ChangeLog], offset: int, room: Path, layer: Fil
         return states.put(room, *opened().folded(name, offset), layer)
     except (ConfigurationError, HistoryLost) as error:
         return str(error).splitlines()[0]
+
+
+def _folded_away(away: AwayLog, opened: Callable[[Layout], ChangeLog], offset: int, name: str) -> StateTable | str:
+    """The same into the store, where there is nothing but that."""
+    with away.opened() as layout:
+        found = _folded(partial(opened, layout), offset, layout.root, OS_LAYER, name)
+        if not isinstance(found, str):
+            away.put(states.beside_name(offset, found), layout.root / found.file, found.sha256)
+        return found
 
 
 __all__ = ["Keeping"]

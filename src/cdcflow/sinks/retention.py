@@ -26,7 +26,7 @@ from cdcflow.changelog.layout import Bounds, Layout, segment_bounds, segment_nam
 from cdcflow.changelog.reader import list_segments
 from cdcflow.changelog.segment import Segment
 from cdcflow.errors import ConfigurationError
-from cdcflow.ports.workers import HERE, Workers
+from cdcflow.ports.workers import HERE, AwayLog, Workers
 from cdcflow.sinks.layer import OS_LAYER, DurableFile, FileLayer, remove_tree, storing, syncing, write_file
 from cdcflow.sinks.maintenance import maintenance
 
@@ -63,6 +63,10 @@ class RemoteStore(Protocol):
 
     def put(self, segment: Segment, text: bytes, directory: Path) -> None:
         """Put a segment; all of it was seen there on return."""
+        ...
+
+    def put_manifest(self, segment: Segment, text: bytes) -> None:
+        """The same of one whose files were put."""
         ...
 
     def segments(self) -> Sequence[Bounds]:
@@ -156,20 +160,26 @@ class Retention:
     def compact(self, bytes_max: int = COMPACTED_BYTES_MAX, workers: Workers = HERE) -> list[tuple[Segment, int]]:
         """Make one segment of several small neighbours wherever that pays; the new ones, and how many each replaces.
 
-        The lock is given up after as many as are made at once, so that uploads wait for these at most.
+        The lock is given up after as many as are made at once, so that uploads wait for these at most. Workers that
+        have the store alone make those of what was put there; the others are made here.
         """
         made: list[tuple[Segment, int]] = []
         with maintenance(self._layout, self._wait):
             self._sweep()
         while True:
             with maintenance(self._layout, self._wait):
-                found = self._groups(bytes_max)[: workers.at_once]
+                away, here = self._groups(bytes_max)
+                by = HERE if workers.away is not None and not away else workers
+                found = (away if by.away is not None else away + here)[: by.at_once]
                 if not found:
                     break
                 bounds = [tuple((s.first_offset, s.last_offset) for s in group) for group in found]
-                written = workers.each(partial(_compacted, self._layout.absolute, self._layer), bounds)
+                if by.away is not None:
+                    written = by.each(partial(_compacted_away, by.away), bounds)
+                else:
+                    written = by.each(partial(_compacted, self._layout.absolute, self._layer), bounds)
                 for group, (segment, name) in zip(found, written, strict=True):
-                    self._take_over(segment, self._layout.segments / name)
+                    self._take_over(segment, self._layout.segments / name, is_put=by.away is not None)
                     made.append((segment, len(group)))
         if made and not self._grace_s:
             self.sweep()
@@ -183,23 +193,25 @@ class Retention:
 
     # ── inside: the caller holds the lock ───────────────────────────────────────────────────────────────────
 
-    def _groups(self, bytes_max: int) -> list[list[Segment]]:
-        """Never one of segments that were put away and of others: it would be neither."""
+    def _groups(self, bytes_max: int) -> tuple[list[list[Segment]], list[list[Segment]]]:
+        """Those of segments that were put away, and those of others. Never one of both: it would be neither."""
         segments = list_segments(self._layout)
-        if self._remote is None:
-            return groups(segments, bytes_max)
-        last = self._remote.uploaded(self._layout)
+        last = 0 if self._remote is None else self._remote.uploaded(self._layout)
         away = [s for s in segments if s.last_offset <= last]
-        return groups(away, bytes_max) + groups(segments[len(away) :], bytes_max)
+        return groups(away, bytes_max), groups(segments[len(away) :], bytes_max)
 
-    def _take_over(self, segment: Segment, beside: Path) -> None:
-        """Put a segment in place whose files are durable in `beside`."""
+    def _take_over(self, segment: Segment, beside: Path, *, is_put: bool) -> None:
+        """Put a segment in place whose files are durable in `beside`, or (`is_put`) in the store alone."""
         bounds = segment.first_offset, segment.last_offset
         target = self._layout.segment(*bounds)
         with storing(f"compacting into {target}"):
             text = segment.to_json().encode()
+            if is_put:
+                self._layer.mkdir(beside)
             self._write_manifest(beside, text)
-            if self._remote is not None and bounds[1] <= self._remote.uploaded(self._layout):
+            if self._remote is not None and is_put:
+                self._remote.put_manifest(segment, text)
+            elif self._remote is not None and bounds[1] <= self._remote.uploaded(self._layout):
                 self._remote.put(segment, text, beside)
                 for file in segment.files:
                     self._layer.unlink(beside / file.path)
@@ -296,6 +308,18 @@ def _compacted(layout: Layout, layer: FileLayer, group: Sequence[Bounds]) -> tup
             lambda file: DurableFile(layer, beside / file),
         )
     return segment, beside.name
+
+
+def _compacted_away(away: AwayLog, group: Sequence[Bounds]) -> tuple[Segment, str]:
+    """The same where there is nothing but the store: the files go there, below the segment's name. It does not count
+    yet: it has no manifest there."""
+    with away.opened() as layout:
+        OS_LAYER.mkdir(layout.segments)
+        segment, name = _compacted(layout, OS_LAYER, group)
+        for file in segment.files:
+            folder = segment_name((segment.first_offset, segment.last_offset))
+            away.put(f"segments/{folder}/{file.path}", layout.segments / name / file.path, file.sha256)
+    return segment, name
 
 
 def _patience() -> Callable[[float], bool]:

@@ -13,11 +13,13 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.layout import Layout, state_name
 from cdcflow.changelog.parquet import Parquet
 from cdcflow.changelog.sealing import file_name
 from cdcflow.changelog.states import State, StateTable, folder, folder_of, listed, opened
+from cdcflow.errors import InvariantViolated
 from cdcflow.model.table import Table
+from cdcflow.ports.workers import AwayLog
 from cdcflow.sinks.layer import OS_LAYER, DurableFile, FileLayer, remove_tree, storing, syncing
 
 
@@ -92,4 +94,28 @@ def put(room: Path, shape: Table, rows: pa.Table, layer: FileLayer = OS_LAYER) -
     return StateTable(name, rows.num_rows, size, sha256, shape.to_json())
 
 
-__all__ = ["put", "tidy", "write"]
+def beside_name(offset: int, table: StateTable) -> str:
+    """What a table's file is called in a store while it is on its way to the state's directory. Two contents of one
+    table have two names."""
+    return f"states/{state_name(offset)}/.{table.sha256[:16]}-{table.file}"
+
+
+def take(away: AwayLog, offset: int, table: StateTable, room: Path, layer: FileLayer = OS_LAYER) -> None:
+    """Move a table's file from a store into a directory; durable but for its name.
+
+    Raises:
+        InvariantViolated: it is not what was put.
+    """
+    name, beside = beside_name(offset, table), room / f".{secrets.token_hex(4)}.tmp"
+    if away.take(name, beside) != table.sha256:
+        raise InvariantViolated(f"reading {name}: its content differs from what was put", runbook="log-damaged")
+    opened = layer.open(beside)
+    try:
+        with syncing(beside):
+            layer.fsync(opened)
+    finally:
+        layer.close(opened)
+    layer.rename(beside, room / table.file)
+
+
+__all__ = ["beside_name", "put", "take", "tidy", "write"]

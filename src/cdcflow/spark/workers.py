@@ -1,4 +1,5 @@
-"""Spark's executors as workers on a log that lies in a folder which they see: one task for each piece of work.
+"""Spark's executors as workers on a log: one task for each piece of work. They see the log's folder; or it has an
+object store, and they work there.
 
 A task whose executor dies is started again by Spark, so a piece may be worked on twice; its worker writes under names
 of its own, and only what it returns counts.
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cdcflow.errors import CdcflowError, ConfigurationError
+from cdcflow.ports.workers import AwayLog
 from cdcflow.spark.context import context, failed
 
 if TYPE_CHECKING:
@@ -24,15 +26,18 @@ B = TypeVar("B")
 
 
 @contextlib.contextmanager
-def workers(master: str, folder: Path, settings: Mapping[str, str], name: str) -> Iterator[SparkWorkers]:
-    """Executors of the cluster at `master`, for a command that people know by `name`; `folder` is the log's.
+def workers(
+    master: str, folder: Path, settings: Mapping[str, str], name: str, away: AwayLog | None = None
+) -> Iterator[SparkWorkers]:
+    """Executors of the cluster at `master`, for a command that people know by `name`. They work in `folder`, the log's;
+    or `away`, where nothing in a folder is needed.
 
     Raises:
         ConfigurationError: see `context`.
     """
     started = context(master, settings, name)
     try:
-        with over(started, folder, name) as found:
+        with over(started, folder, name, away) as found:
             yield found
     finally:
         with contextlib.suppress(Exception):  # an executor that was lost a moment ago
@@ -40,8 +45,12 @@ def workers(master: str, folder: Path, settings: Mapping[str, str], name: str) -
 
 
 @contextlib.contextmanager
-def over(started: SparkContext, folder: Path, name: str) -> Iterator[SparkWorkers]:
+def over(started: SparkContext, folder: Path, name: str, away: AwayLog | None = None) -> Iterator[SparkWorkers]:
     """The executors of a context that is there."""
+    if away is not None:
+        # It goes with the function, keys and all: Spark writes functions into no plan, page or event log.
+        yield SparkWorkers(started, None, name, away)
+        return
     probe = folder / f".{secrets.token_hex(8)}.probe"
     text = secrets.token_hex(16)
     probe.write_text(text)
@@ -54,7 +63,8 @@ def over(started: SparkContext, folder: Path, name: str) -> Iterator[SparkWorker
 class SparkWorkers:
     """Implements `cdcflow.ports.workers.Workers`: as many at once as there are cores."""
 
-    def __init__(self, started: SparkContext, probe: _Probe, name: str) -> None:
+    def __init__(self, started: SparkContext, probe: _Probe | None, name: str, away: AwayLog | None = None) -> None:
+        self.away = away
         self._context = started
         self._probe = probe
         self._name = name
@@ -108,11 +118,12 @@ class _Task:
     """What a task does with its piece."""
 
     work: Callable[[Any], Any]
-    probe: _Probe
+    probe: _Probe | None
 
     def __call__(self, piece: Any) -> _Answer:
         try:
-            self.probe.check()
+            if self.probe is not None:
+                self.probe.check()
             return _Answer(self.work(piece))
         except CdcflowError as error:
             return _Answer(error=error)

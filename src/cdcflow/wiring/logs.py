@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cdcflow.changelog.folder import FolderReader
@@ -176,31 +175,36 @@ def workers(config: Config, master: str | None, name: str) -> Iterator[Workers]:
     the executors of a Spark cluster. Spark's settings are those of merge.spark.
 
     Raises:
-        ConfigurationError: executors cannot have the log; or see `spark.context.context`.
+        ConfigurationError: the log is in Kafka; or see `spark.context.context`.
     """
     if master is None:
         yield HERE
         return
     log = config.log
-    if isinstance(log, KafkaLog) or log.objects is not None:
-        kind = "in Kafka" if isinstance(log, KafkaLog) else "in an object store"
+    if isinstance(log, KafkaLog):
         raise ConfigurationError(
-            f"{name} with executors: they work where the log lies, and this one is {kind}",
+            f"{name} with executors: they work on a log in files, and this one is in Kafka",
             remedy="run the same command without --on",
             runbook="settings",
         )
     from cdcflow.spark import workers as of_spark
 
-    with of_spark.workers(master, log.folder.resolve(), config.merge.spark, name) as found:
+    layout = log_layout(log).absolute
+    away = None
+    if layout.store is not None:
+        from cdcflow.sinks.objects.elsewhere import StoredLog
+
+        away = StoredLog(layout.store.name, layout.store.address)
+    with of_spark.workers(master, layout.root, config.merge.spark, name, away) as found:
         yield found
 
 
-def _folder_log(folder: Path) -> ChangeLog:
-    """A log in a folder, in a process that has no settings."""
+def log_at(layout: Layout) -> ChangeLog:
+    """A log in files, in a process that has no settings."""
     from cdcflow import local
     from cdcflow.query.log import ChangeLog
 
-    return ChangeLog(FolderReader(folder), Layout(folder), local.current_rows)
+    return ChangeLog(FolderReader(layout), layout, local.current_rows)
 
 
 def keeping(config: Config, workers: Workers = HERE) -> Keeping:
@@ -215,8 +219,7 @@ def keeping(config: Config, workers: Workers = HERE) -> Keeping:
 
     layout = sealed_layout(config)
     asked = ChangeLog(log_reader(config), layout, local.current_rows)
-    reopened = None if workers is HERE else partial(_folder_log, layout.absolute.root)
-    return Keeping(asked, layout, workers=workers, reopened=reopened)
+    return Keeping(asked, layout, workers=workers, reopened=None if workers is HERE else log_at)
 
 
 def indexing(config: Config, on_event: OnEvent) -> IndexingBeside | None:

@@ -2,81 +2,36 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from handlog import HandLog
-from mergehistories import make_table
+from logwork import AsMany, dying, made, told_of
 from typer.testing import CliRunner
 
 import cdcflow
-from cdcflow.changelog import indexing, keyindex, states
+from cdcflow import wiring
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import check, list_segments
-from cdcflow.changelog.segment import manifest_hash
 from cdcflow.cli.app import app
+from cdcflow.config import load
 from cdcflow.errors import CdcflowError, ConfigurationError
-from cdcflow.ports.workers import Here
 from cdcflow.sinks.indexing import Indexing
 from cdcflow.sinks.keeping import Keeping
 from cdcflow.sinks.retention import Retention
 from cdcflow.spark.workers import over
-from cdcflow.wiring.logs import _folder_log
+from cdcflow.wiring.logs import log_at
 
 pytestmark = pytest.mark.spark
 
-ORDERS = make_table("orders", id="int64", v="string")
-ITEMS = make_table("items", id="int64")
 SETTINGS = "source: {kind: postgres, url: 'postgresql://nobody@127.0.0.1/shop'}\nlog: {path: log}\n"
-
-
-def made(folder: Path, segments: int = 40) -> HandLog:
-    log = HandLog(folder, has_transactions=True)
-    for table in (ORDERS, ITEMS):
-        log.state(table)
-    for number in range(segments):
-        rows = [(ORDERS, "c" if number < 9 else "u", {"id": number % 9, "v": f"v{number}"})]
-        log.segment([*rows, (ITEMS, "c", {"id": number})])
-    chain(Layout(log.root))
-    return log
-
-
-def chain(layout: Layout) -> None:
-    """Each segment names the one before it, as the sinks have it."""
-    previous, offset = "", 0
-    for bounds in layout.segment_offsets():
-        segment, _ = layout.manifest(*bounds)
-        text = replace(segment, previous=previous, previous_offset=offset).to_json().encode()
-        (layout.segment(*bounds) / "segment.json").write_bytes(text)
-        previous, offset = manifest_hash(text), bounds[0]
 
 
 def current(folder: Path) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = cdcflow.open(folder).current("public.orders").sort_by("id").to_pylist()
     return found
-
-
-def told_of(layout: Layout) -> list[Any]:
-    """What a log has, whatever its files are called: its segments, its index, its newest state."""
-    segments = [(s.first_offset, s.last_offset, [f.sha256 for f in s.files], s.seams) for s in list_segments(layout)]
-    index = [keyindex.IndexFile.to_bytes(indexing.opened(layout, bounds)) for bounds in indexing.listed(layout)]
-    kept = [(entry.sha256, entry.rows) for entry in states.opened(layout, 40).tables.values()]
-    return [segments, index, kept]
-
-
-class AsMany(Here):
-    """This process, in as large turns as others."""
-
-    def __init__(self, at_once: int) -> None:
-        self.at_once = at_once
 
 
 def test_executors_make_what_this_process_makes(spark: Any, tmp_path: Path) -> None:
@@ -87,7 +42,7 @@ def test_executors_make_what_this_process_makes(spark: Any, tmp_path: Path) -> N
         layout = Layout(log.root)
         with over(spark.sparkContext, log.root, "testing") as workers:
             chosen = AsMany(workers.at_once) if name == "here" else workers
-            reopened = None if name == "here" else partial(_folder_log, log.root)
+            reopened = None if name == "here" else log_at
             assert Indexing(layout, workers=chosen).step() == 40
             Keeping(cdcflow.open(log.root), layout, workers=chosen, reopened=reopened).keep(40)
             compacted = Retention(layout, grace_s=0).compact(20_000, chosen)
@@ -95,24 +50,8 @@ def test_executors_make_what_this_process_makes(spark: Any, tmp_path: Path) -> N
         assert check(layout, deep=True).is_whole
         assert not list(log.root.glob("**/*.tmp"))
         assert not list(log.root.glob(".*.probe"))
-        found.append((told_of(layout), current(log.root)))
+        found.append((told_of(layout, 40), current(log.root)))
     assert found[0] == found[1]
-
-
-def dying(work: Callable[[Any], Any], once: Path, how: str) -> Callable[[Any], Any]:
-    """A piece of work that fails or kills its process the first time that it is done."""
-
-    def done(piece: Any) -> Any:
-        result = work(piece)
-        try:
-            os.close(os.open(once, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return result
-        if how == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        raise RuntimeError("out of luck")
-
-    return done
 
 
 @pytest.mark.parametrize("how", ["kill", "fail"])
@@ -147,14 +86,13 @@ def test_folder_that_executors_do_not_see_is_named(spark: Any, tmp_path: Path) -
     assert len(list_segments(Layout(log.root))) == 4
 
 
-def test_log_in_a_store_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_in_kafka_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    made(tmp_path / "log", segments=4)
-    text = SETTINGS.replace("log: {path: log}", "log: {path: log, objects: {url: 's3://bucket/log'}}")
+    text = SETTINGS.replace("log: {path: log}", "log: {kafka: {brokers: '127.0.0.1:1', topic: shop}}")
     (tmp_path / "cdcflow.yaml").write_text(text)
-    found = CliRunner().invoke(app, ["log", "compact", "--on", "local[2]"])
-    assert found.exit_code == 78, found.output
-    assert "this one is in an object store" in found.output
+    with pytest.raises(ConfigurationError, match="this one is in Kafka") as refused:
+        wiring.workers(load(tmp_path / "cdcflow.yaml"), "local[2]", "indexing").__enter__()
+    assert "without --on" in (refused.value.remedy or "")
 
 
 def test_executors_without_anything_to_do_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from cdcflow.changelog.layout import Bounds, Layout, segment_bounds, segment_nam
 from cdcflow.changelog.segment import Segment
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.uploaded import Uploaded
-from cdcflow.sinks.objects.uploading import missing_parts, put_log, put_segment, put_state
+from cdcflow.sinks.objects.uploading import missing_parts, put_log, put_manifest, put_segment, put_state
 
 
 class RemoteBucket:
@@ -28,6 +28,9 @@ class RemoteBucket:
 
     def put(self, segment: Segment, text: bytes, directory: Path) -> None:
         put_segment(self._bucket, segment, text, directory)
+
+    def put_manifest(self, segment: Segment, text: bytes) -> None:
+        put_manifest(self._bucket, segment, text)
 
     def put_state(self, layout: Layout, offset: int) -> None:
         put_state(self._bucket, states.folder_of(layout, offset), states.opened(layout, offset))

@@ -81,13 +81,24 @@ def put_segment(bucket: Bucket, segment: Segment, text: bytes, directory: Path) 
         InvariantViolated: something else is there already; the message says whose.
     """
     folder = f"segments/{segment_name((segment.first_offset, segment.last_offset))}"
-    if not _has_manifest(bucket, folder, segment, text):
-        for file in segment.files:
-            _put_file(bucket, f"{folder}/{file.path}", directory / file.path, file.sha256)
-        try:
-            bucket.put_new(f"{folder}/segment.json", text)
-        except AlreadyThere:
-            _has_manifest(bucket, folder, segment, text)
+    if _has_manifest(bucket, folder, segment, text):
+        _look(bucket, folder, segment, text)
+        return
+    for file in segment.files:
+        put_file(bucket, f"{folder}/{file.path}", directory / file.path, file.sha256)
+    put_manifest(bucket, segment, text)
+
+
+def put_manifest(bucket: Bucket, segment: Segment, text: bytes) -> None:
+    """Put the manifest of a segment whose files were put; on return all of it was seen there.
+
+    Raises: as `put_segment`.
+    """
+    folder = f"segments/{segment_name((segment.first_offset, segment.last_offset))}"
+    try:
+        bucket.put_new(f"{folder}/segment.json", text)
+    except AlreadyThere:
+        _has_manifest(bucket, folder, segment, text)
     _look(bucket, folder, segment, text)
 
 
@@ -99,7 +110,7 @@ def put_state(bucket: Bucket, directory: Path, state: State) -> None:
         return
     bucket.delete([f"{folder}/{name}" for name in found])  # of one that got no further; its files may differ
     for entry in state.tables.values():
-        _put_file(bucket, f"{folder}/{entry.file}", directory / entry.file, entry.sha256)
+        put_file(bucket, f"{folder}/{entry.file}", directory / entry.file, entry.sha256)
     with contextlib.suppress(AlreadyThere):
         bucket.put_new(f"{folder}/state.json", (directory / "state.json").read_bytes())
 
@@ -129,7 +140,12 @@ def _whose(found: bytes) -> str:
         return "somebody"
 
 
-def _put_file(bucket: Bucket, name: str, path: Path, sha256: str) -> None:
+def put_file(bucket: Bucket, name: str, path: Path, sha256: str) -> None:
+    """Put a file, or see that it is there with its content.
+
+    Raises:
+        InvariantViolated: something else is there, or the file is missing here.
+    """
     try:
         bucket.put_new(name, path)
     except AlreadyThere:
@@ -172,19 +188,18 @@ def put_again(
         if is_ours:
             bucket.delete([f"{folder}/{file.path}"])
         try:
-            _put_file(bucket, f"{folder}/{file.path}", path, file.sha256)
+            put_file(bucket, f"{folder}/{file.path}", path, file.sha256)
         except InvariantViolated:
             if path.exists():
                 raise
             gone.append(file.path)  # a cached copy that made room for another just now
-    if not gone and not is_ours:
-        try:
-            bucket.put_new(f"{folder}/segment.json", text)
-        except AlreadyThere:
-            _has_manifest(bucket, folder, segment, text)
-    if not gone:
+    if gone:
+        return gone
+    if is_ours:
         _look(bucket, folder, segment, text)
-    return gone
+    else:
+        put_manifest(bucket, segment, text)
+    return []
 
 
 def missing_parts(bucket: Bucket, segment: Segment, text: bytes) -> list[str]:
