@@ -347,7 +347,9 @@ class Layout:
             return sealed
         except ValueError as error:
             raise ConfigurationError(
-                f"reading {away.name}/{CHECKPOINT}: {error}", remedy="read it with the daemon's version of cdcflow"
+                f"reading {away.name}/{CHECKPOINT}: {error}",
+                remedy="read it with the daemon's version of cdcflow",
+                runbook="newer-format",
             ) from None
         return told if told.next_offset == sealed.next_offset and told.cut > sealed.cut else sealed
 
