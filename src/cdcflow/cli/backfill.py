@@ -47,7 +47,7 @@ def backfill(
         raise ConfigurationError(
             "reading with executors: a daemon writes this log, and it reads with its own connections",
             remedy="stop it (`cdcflow ctl stop`), run the same command again, which captures meanwhile, then start it; "
-            "or run the same command without --on",
+            "or start it with `cdcflow run --on`, and run the same command without --on",
             runbook="order-refused",
         )
     if before is None:

@@ -21,6 +21,7 @@ from cdcflow.cli.watch import Watch
 from cdcflow.config import Config
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable, SourceUnavailable
 from cdcflow.pipeline import Capture
+from cdcflow.ports.readers import Readers
 from cdcflow.service import last_words
 from cdcflow.service.control import ControlServer
 from cdcflow.service.operations import checked
@@ -36,13 +37,15 @@ def run(
     serve: bool = True,
     publisher: Publishing | None = None,
     file: Path | None = None,
+    readers: Readers | None = None,
 ) -> None:
     """Run the capture to its end in the calling (main) thread, obeying signals; `publisher` runs beside it. `file`: the
     settings file, which is read again when somebody asks for it (None: it does what it was started for, and ends).
+    `readers`: those of the capture, which go on with other settings.
 
     Raises whatever ends the capture; returns when it was stopped or has done what it was ordered to.
     """
-    reloading = None if file is None else Reloading(file, config, capture, tell)
+    reloading = None if file is None else Reloading(file, config, capture, tell, readers)
     in_use = (lambda: config) if reloading is None else lambda: reloading.in_use
     watch = Watch(config, capture, in_use)
     publish = Publish(publisher, tell, capture.stop)

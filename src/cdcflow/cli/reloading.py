@@ -19,12 +19,17 @@ from cdcflow.config.changes import digest, shown
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.pipeline import Capture
 from cdcflow.pipeline.plan import Plan
+from cdcflow.ports.readers import Readers
 
 
 class Reloading:
-    """Reads the settings file again when it is asked to. May be used from any thread."""
+    """Reads the settings file again when it is asked to. May be used from any thread. `readers`: the capture's, as they
+    were started."""
 
-    def __init__(self, file: Path, config: Config, capture: Capture, tell: OnEvent) -> None:
+    def __init__(
+        self, file: Path, config: Config, capture: Capture, tell: OnEvent, readers: Readers | None = None
+    ) -> None:
+        self._readers = readers
         self._file = file.absolute()
         self._capture = capture
         self._tell = tell
@@ -77,7 +82,9 @@ class Reloading:
         # It counts from here on, also where the capture goes back to settings from before.
         known = {n: beside(before, config) for n, (before, _) in self._known.items()}
         self._known = {number: (before, shown(before)) for number, before in known.items()}
-        settings = replace(wiring.capture_settings(config, reopened=True), kept=self._follow_capture)
+        settings = replace(
+            wiring.capture_settings(config, reopened=True, readers=self._readers), kept=self._follow_capture
+        )
         number = self._capture.reload(settings, in_place=not found.ends_attempt)
         self._known = {**self._known, number: (config, shown(config))}
         return number

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +13,9 @@ from cdcflow.cli.lean import lean, loaded
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from cdcflow.ports.readers import Readers
 
 
 def run(
@@ -34,8 +39,30 @@ def run(
         bool,
         typer.Option("--wait", help="If the source or the log does not answer at the start, wait instead of ending."),
     ] = False,
+    on: Annotated[
+        str | None,
+        typer.Option(help="Have a Spark cluster's executors read tables meanwhile: spark://host:port, or local[2]."),
+    ] = None,
 ) -> None:
     """Capture changes until you stop it. SIGTERM or Ctrl-C stops at a cut within 10 seconds, a second one at once."""
+    started = partial(_run, config, json, accept_history_loss, keep_rows, wait)
+    if on is None:
+        started()
+        return
+    from cdcflow import wiring
+
+    with wiring.readers(load(config), on) as readers:
+        started(readers)
+
+
+def _run(
+    config: Path,
+    json: bool,
+    accept_history_loss: bool,
+    keep_rows: bool,
+    wait: bool,
+    readers: Readers | None = None,
+) -> None:
     lean()
     from cdcflow import wiring
     from cdcflow.cli import daemon
@@ -51,8 +78,13 @@ def run(
     tell = Recent(event_lines(as_json=json))
     send_structlog_to(sys.stdout, as_json=json)
     capture = wiring.capture(
-        settings, accept_history_loss=accept_history_loss, keep_rows=keep_rows, wait=wait, on_event=tell
+        settings,
+        accept_history_loss=accept_history_loss,
+        keep_rows=keep_rows,
+        wait=wait,
+        on_event=tell,
+        readers=readers,
     )
     publisher = None if settings.publish is None else wiring.publisher(settings, tell)
     loaded()
-    daemon.run(settings, capture, tell, publisher=publisher, file=config)
+    daemon.run(settings, capture, tell, publisher=publisher, file=config, readers=readers)

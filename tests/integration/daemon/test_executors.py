@@ -87,3 +87,20 @@ def test_a_log_in_kafka_is_refused_with_a_remedy(bank: Bank) -> None:
     ):
         pass
     assert "without --on" in (refused.value.remedy or "")
+
+
+@pytest.mark.long
+@pytest.mark.postgres
+def test_daemon_has_local_executors_read_and_goes_on_without_them(bank: Bank) -> None:
+    """`cdcflow run --on local[2]`: its first backfill, and one that is ordered while it runs; then without."""
+    bank.configure(backfill={"chunk_time_busy_ms": 1000})
+    bank.start_writing(seed=7)
+    command = [sys.executable, "-m", "cdcflow.cli", "run", "--on", "local[2]", "--config", str(bank.config_path)]
+    daemon = subprocess.Popen(command)
+    bank.wait_until(lambda: bank.has_reached(""), "the first backfill", daemon)
+    bank.wait_until(lambda: rows_in_files(bank) >= 2000, "rows that went by reference", daemon)
+    first = rows_in_files(bank)
+    backfill(["public.accounts"], config=bank.config_path)
+    bank.wait_until(lambda: rows_in_files(bank) > first, "more of them", daemon)
+    bank.catch_up_and_stop(daemon)
+    assert_equal_after_all(bank)
