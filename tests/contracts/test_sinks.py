@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from gonelogs import gone
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import check, read_rows
@@ -40,7 +41,7 @@ class FilePlace:
 
     def crash(self, log: OpenedLog) -> None:
         assert isinstance(log, FileLog)
-        log._lease.release()
+        gone(log)
 
     def rows(self) -> list[tuple[TableId, Row]]:
         if self._seal_at_once and self.opened[-1].roll():
@@ -98,7 +99,7 @@ class ObjectPlace:
 
     def crash(self, log: OpenedLog) -> None:
         assert isinstance(log, FileLog)
-        log._lease.release()
+        gone(log)
 
     def rows(self) -> list[tuple[TableId, Row]]:
         log, uploads = self.opened[-1]
@@ -147,6 +148,8 @@ class TestFileLog(SinkContract):
     def place(self, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         found = FilePlace(tmp_path / "log", seal_at_once=request.param == "segments")
         yield found
+        for log in found.opened:
+            gone(log)
         assert check(found.path, deep=True).faults == ()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from dyinglayer import DyingLayer, Killed
+from gonelogs import gone
 from tests.servers.disks import Failing, Unsynced
 
 from cdcflow.changelog import framing
@@ -78,7 +79,7 @@ def told(path: Path, seed: int, *, in_files: bool) -> Checkpoint:
                 if log.roll() and chance.random() < 0.7:
                     log.seal_pending()
     checkpoint = writer.put(live(chance, 98), chunk(7, 30), live(chance, 99))
-    log._lease.release()  # as a killed process leaves it
+    gone(log)  # as a killed process leaves it
     return checkpoint
 
 
@@ -220,10 +221,10 @@ def deaths(path: Path) -> Iterator[tuple[Path, list[Checkpoint]]]:
             durable.append(writer.put(chunk(6, 3)))
             log.seal_pending()
         except Killed:
-            log._lease.release()
+            gone(log)
             yield place, durable
         else:
-            log._lease.release()
+            gone(log)
             return
     raise AssertionError("the story is longer")
 
@@ -250,7 +251,7 @@ def test_files_that_no_journal_names_are_removed_at_a_start(tmp_path: Path) -> N
     Writer.of(log).put(chunk(1, 5))
     orphan = Layout(log.path).spools / "0000000001-000009.parquet"
     orphan.write_bytes(b"PAR1")
-    log._lease.release()
+    gone(log)
     assert not [row for row in rows_of(log.path) if row[0] > 5]
     again = opened(log.path)
     assert again.recovered.spools == 1
@@ -282,7 +283,7 @@ def test_a_durable_file_that_is_harmed_stops_everybody(tmp_path: Path, harm: Cal
     writer = Writer.of(log)
     writer.put(chunk(1, 5000))
     writer.put(live(random.Random(1), 7))  # its cut says that the file was durable
-    log._lease.release()
+    gone(log)
     (file,) = Layout(log.path).spools.iterdir()
     harm(file)
     with pytest.raises(InvariantViolated, match=r"damaged \(file\) at byte") as refused:
@@ -299,7 +300,7 @@ def test_a_file_that_was_never_durable_takes_its_tail_with_it(tmp_path: Path) ->
     writer.append(chunk(1, 5))
     writer.cut()
     log._write()
-    log._lease.release()
+    gone(log)
     (file,) = Layout(log.path).spools.iterdir()
     tear(file)
     again = opened(log.path)
@@ -323,7 +324,7 @@ def test_a_file_with_other_rows_is_not_read_as_these(tmp_path: Path) -> None:
     with pytest.raises(InvariantViolated, match="it cannot be read") as stopped:
         list(expanded(Layout(log.path), [_record(second.name)]))
     assert "log check" in (stopped.value.remedy or "")
-    log._lease.release()
+    gone(log)
 
 
 def _record(name: str) -> AttachedFile:
@@ -371,7 +372,7 @@ def test_a_journal_of_the_version_before_is_read_and_continued(tmp_path: Path, m
     monkeypatch.setattr(framing, "FORMAT_VERSION", 2)
     log = opened(tmp_path / "log", in_files=False)
     kept = Writer.of(log).put(chunk(1, 5))
-    log._lease.release()
+    gone(log)
     monkeypatch.undo()
     again = opened(tmp_path / "log")
     assert again.checkpoint.cut == kept.cut
@@ -386,7 +387,7 @@ def test_a_cdcflow_that_knows_no_such_files_refuses_the_journal(
     """L24: it would take the frame for a torn end, and cut off what is durable."""
     log = opened(tmp_path / "log")
     Writer.of(log).put(chunk(1, 5))
-    log._lease.release()
+    gone(log)
     monkeypatch.setattr(framing, "FORMAT_VERSION", 2)
     monkeypatch.setattr(framing, "OLDER_VERSIONS", ())
     with pytest.raises(ConfigurationError, match="a newer cdcflow wrote it"):

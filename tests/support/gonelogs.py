@@ -1,0 +1,16 @@
+"""Logs whose process is gone, as far as one process can play that."""
+
+from __future__ import annotations
+
+import os
+
+from cdcflow.sinks.files import FileLog
+
+
+def gone(log: FileLog) -> None:
+    """Nothing more is written, the lock is free, and nothing of it stays open."""
+    for journal in log._journals:
+        opened, journal._fd = journal._fd, -1
+        if opened >= 0:
+            os.close(opened)
+    log._lease.release()
