@@ -54,6 +54,11 @@ STATUS: dict[str, Any] = {
     "heartbeat_age_seconds_max": 40,
     "source": {"slot": "cdcflow_shop", "wal_status": "reserved", "safe_wal_bytes": str(2_145_000_000)},
     "left_out": [],
+    "consumers": {
+        "search": {"state": "changes", "offset": 31_337_042, "behind_rows": 0},
+        "billing": {"state": "changes", "offset": 31_330_000, "behind_rows": 7_042},
+        "report": {"state": "backfill", "offset": 31_000_000, "behind_rows": 337_042},
+    },
 }
 
 

@@ -86,6 +86,9 @@ def test_page_shows_how_the_capture_is(browser: Browser, shop: Shop) -> None:
     assert row(browser, "public.flights", "progress")[0].get_attribute("aria-valuetext") == "65 %"
     assert "public.flights" in browser.text("#window")
     assert len(browser.all("#merges tbody tr")) == 4
+    consumers = [one.text.split() for one in browser.all("#consumers tbody tr")]  # the furthest behind comes first
+    assert [one[0] for one in consumers] == ["report", "billing", "search"]
+    assert consumers[0][-2:] == ["31,000,000", "337,042"]
     assert browser.complaints() == []
 
 

@@ -83,6 +83,7 @@ function show(found) {
   showFigures(status, headroom, disk);
   showTables(state.tables);
   showMerges(status, found.merges);
+  showConsumers(status.consumers || {});
   explorer.offer(Object.keys(state.tables).sort());
   explorer.mayReread(state.may.includes("reread"));
 }
@@ -234,6 +235,17 @@ function showMerges(status, merges) {
     make("td", { "data-name": "Shows the source as of", text: clock(one.commit_clock / 1e6, true) }),
     make("td", { "data-name": "Tables", text: one.incomplete.length ? `${one.tables}, not whole yet: ${one.incomplete.join(", ")}` : one.tables }),
     make("td", { "data-name": "Left out", text: Object.keys(one.left_out).join(", ") || "none" }))));
+}
+
+function showConsumers(consumers) {
+  const names = Object.keys(consumers).sort((a, b) => consumers[b].behind_rows - consumers[a].behind_rows || a.localeCompare(b));
+  byId("consumers-section").hidden = !names.length;
+  byId("consumers").tBodies[0].replaceChildren(...names.slice(0, ROWS_MAX).map((name) => {
+    const { state, offset, behind_rows } = consumers[name];
+    return make("tr", {}, make("th", { scope: "row", text: name }),
+      make("td", { "data-name": "Reads", text: state === "backfill" ? "the rows that are there" : "changes" }),
+      make("td", { "data-name": "Committed up to offset", text: count(offset) }), make("td", { "data-name": "Rows behind", text: count(behind_rows) }));
+  }));
 }
 
 async function operate(name, table, body = null) {
