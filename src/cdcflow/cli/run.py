@@ -11,7 +11,7 @@ import typer
 
 from cdcflow.cli.lean import lean, loaded
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
-from cdcflow.config import load
+from cdcflow.config import Config, load
 from cdcflow.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -45,17 +45,24 @@ def run(
     ] = None,
 ) -> None:
     """Capture changes until you stop it. SIGTERM or Ctrl-C stops at a cut within 10 seconds, a second one at once."""
-    started = partial(_run, config, json, accept_history_loss, keep_rows, wait)
+    if keep_rows and not accept_history_loss:
+        raise ConfigurationError(
+            "--keep-rows says how to continue where changes were lost",
+            remedy="use it together with --accept-history-loss",
+        )
+    settings = load(config)
+    started = partial(_run, settings, config, json, accept_history_loss, keep_rows, wait)
     if on is None:
         started()
         return
     from cdcflow import wiring
 
-    with wiring.readers(load(config), on) as readers:
+    with wiring.readers(settings, on) as readers:
         started(readers)
 
 
 def _run(
+    settings: Config,
     config: Path,
     json: bool,
     accept_history_loss: bool,
@@ -69,12 +76,6 @@ def _run(
     from cdcflow.cli.events import event_lines, send_structlog_to
     from cdcflow.service.recent import Recent
 
-    if keep_rows and not accept_history_loss:
-        raise ConfigurationError(
-            "--keep-rows says how to continue where changes were lost",
-            remedy="use it together with --accept-history-loss",
-        )
-    settings = load(config)
     tell = Recent(event_lines(as_json=json))
     send_structlog_to(sys.stdout, as_json=json)
     capture = wiring.capture(

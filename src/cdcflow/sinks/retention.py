@@ -316,8 +316,8 @@ def _compacted_away(away: AwayLog, group: Sequence[Bounds]) -> tuple[Segment, st
     with away.opened() as layout:
         OS_LAYER.mkdir(layout.segments)
         segment, name = _compacted(layout, OS_LAYER, group)
+        folder = segment_name((segment.first_offset, segment.last_offset))
         for file in segment.files:
-            folder = segment_name((segment.first_offset, segment.last_offset))
             away.put(f"segments/{folder}/{file.path}", layout.segments / name / file.path, file.sha256)
     return segment, name
 

@@ -100,7 +100,23 @@ def log(objects: Objects, tmp_path: Path) -> Stored:
     return Stored(tmp_path, objects, 8 + NOT_PUT)
 
 
-def test_executors_make_what_this_process_makes_in_a_store(spark: Any, objects: Objects, tmp_path: Path) -> None:
+@pytest.fixture
+def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The files that this process, and no executor, fetches from a store."""
+    seen: list[str] = []
+    fetch = Bucket.fetch
+
+    def noted(bucket: Bucket, name: str, target: Path) -> str:
+        seen.append(name)
+        return fetch(bucket, name, target)
+
+    monkeypatch.setattr(Bucket, "fetch", noted)
+    return seen
+
+
+def test_executors_make_what_this_process_makes_in_a_store(
+    spark: Any, objects: Objects, tmp_path: Path, fetched: list[str]
+) -> None:
     """Whoever has nothing but the bucket has the result, and nothing is left of the work on it."""
     found = []
     for name in ("here", "there"):
@@ -111,7 +127,9 @@ def test_executors_make_what_this_process_makes_in_a_store(spark: Any, objects: 
             workers: Workers = AsMany(executors.at_once) if name == "here" else executors
             assert Indexing(layout, workers=workers).step() == 40
             Keeping(log_at(layout), layout, workers=workers, reopened=None if name == "here" else log_at).keep(30)
+            fetched.clear()
             compacted = log.retention().compact(20_000, workers)
+        assert bool(fetched) == (name == "here"), "what executors compact does not come to this machine"
         assert len(compacted) > 3
         assert check(log.layout, deep=True).is_whole
         assert check(log.alone, deep=True).is_whole

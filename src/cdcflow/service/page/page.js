@@ -240,7 +240,7 @@ function showMerges(status, merges) {
 function showConsumers(consumers) {
   const names = Object.keys(consumers).sort((a, b) => consumers[b].behind_rows - consumers[a].behind_rows || a.localeCompare(b));
   byId("consumers-section").hidden = !names.length;
-  byId("consumers").tBodies[0].replaceChildren(...names.slice(0, ROWS_MAX).map((name) => {
+  byId("consumers").tBodies[0].replaceChildren(...names.map((name) => {
     const { state, offset, behind_rows } = consumers[name];
     return make("tr", {}, make("th", { scope: "row", text: name }),
       make("td", { "data-name": "Reads", text: state === "backfill" ? "the rows that are there" : "changes" }),

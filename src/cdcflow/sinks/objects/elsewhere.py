@@ -1,4 +1,4 @@
-"""A log in a bucket, as a process has it that has nothing else of it: an executor on another machine.
+"""A bucket for work on another machine, and a log in a bucket as a process has it that has nothing else of it.
 
 It can be sent to another process, with the keys to the store in it. Where that machine finds keys by itself (its
 environment, its role), there need be none.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,12 +37,7 @@ class StoredLog:
         bucket = self._bucket()
         from cdcflow.sinks.objects.store import BucketStore
 
-        # Spark names its disks to the processes that it starts, and removes what they leave there.
-        disk = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
-        with storing(f"making a folder for work on {self.url}"):
-            room = tempfile.TemporaryDirectory(prefix="cdcflow-", dir=disk)
-        with room:
-            root = Path(room.name)
+        with room_for(self._work) as root:
             yield Layout(root, BucketStore(bucket, root / "cache", CACHE_BYTES_MAX))
 
     def put(self, name: str, path: Path, sha256: str) -> None:
@@ -57,16 +52,40 @@ class StoredLog:
         bucket.delete([name])
         return sha256
 
+    @property
+    def _work(self) -> str:
+        return f"working on the log in {self.url}"
+
     def _bucket(self) -> Bucket:
-        try:
-            from cdcflow.sinks.objects.bucket import Bucket
-        except ModuleNotFoundError as error:
-            raise ConfigurationError(
-                f"working on the log in {self.url}: {error.name} is not installed on the machine that works",
-                remedy="pip install 'cdcflow[objects,local]' on every machine of the cluster",
-                runbook="package-missing",
-            ) from None
-        return Bucket.at(self.url, lambda _: self.address)
+        return bucket_at(self.url, self.address, self._work, {})
 
 
-__all__ = ["StoredLog"]
+def bucket_at(url: str, address: StoreAddress, doing: str, names: Mapping[str, str]) -> Bucket:
+    """A bucket on a machine that may lack what it takes. `names` as of `Bucket.at`.
+
+    Raises:
+        ConfigurationError: the store's client library is not installed here.
+    """
+    try:
+        from cdcflow.sinks.objects.bucket import Bucket
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{doing}: the package {error.name} is not installed on the machine that does it",
+            remedy="pip install 'cdcflow[objects]' on every machine of the cluster",
+            runbook="package-missing",
+        ) from None
+    return Bucket.at(url, lambda _: address, names)
+
+
+@contextlib.contextmanager
+def room_for(doing: str) -> Iterator[Path]:
+    """A folder on one of Spark's disks, which it names to the processes that it starts, and from which it removes what
+    they leave there; else a temporary one."""
+    disk = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
+    with storing(f"making a folder for {doing}"):
+        room = tempfile.TemporaryDirectory(prefix="cdcflow-", dir=disk)
+    with room:
+        yield Path(room.name)
+
+
+__all__ = ["StoredLog", "bucket_at", "room_for"]

@@ -10,21 +10,17 @@ environment, its role), there need be none.
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from cdcflow.changelog.layout import segment_name
 from cdcflow.changelog.records import Message
 from cdcflow.changelog.segment import Segment
-from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.model.stores import StoreAddress
 from cdcflow.sinks.history import TOPIC_END, Sealer
-from cdcflow.sinks.layer import storing
+from cdcflow.sinks.objects.elsewhere import bucket_at, room_for
 
 NAMES = {"log.objects.url": "log.kafka.history", "log.objects": "log.kafka.objects"}
 """What the settings of a log in files are called where the history of a log in Kafka is meant."""
@@ -49,35 +45,19 @@ class StoreSealer:
             SinkUnavailable: no room, or the store is away.
             ConfigurationError: the store refuses, or its client library is not on this machine.
         """
-        try:
-            from cdcflow.sinks.objects.bucket import AlreadyThere, Bucket
-        except ModuleNotFoundError as error:
-            raise ConfigurationError(
-                f"sealing into {self.url}: the package {error.name} is not installed on the machine that seals",
-                remedy="pip install 'cdcflow[objects]' on every machine of the cluster",
-                runbook="package-missing",
-            ) from None
-        bucket = Bucket.at(self.url, lambda _: self.address, NAMES)
-        # Spark names its disks to the processes that it starts, and removes what they leave there.
-        disk = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
-        with storing(f"making a folder for sealing topic {self.sealer.topic}"):
-            room = tempfile.TemporaryDirectory(prefix="cdcflow-", dir=disk)
-        with room:
-            attempt = replace(self.sealer, segments=Path(room.name), prefix=f"{uuid.uuid4().hex[:12]}-")
+        doing = f"sealing topic {self.sealer.topic} into {self.url}"
+        bucket = bucket_at(self.url, self.address, doing, NAMES)
+        from cdcflow.sinks.objects.uploading import put_file
+
+        with room_for(doing) as room:
+            attempt = replace(self.sealer, segments=room, prefix=f"{uuid.uuid4().hex[:12]}-")
             for name in attempt(messages):
-                directory = Path(room.name) / name
+                directory = room / name
                 text = (directory / "segment.json").read_bytes()
                 segment = Segment.from_json(text)
                 folder = f"segments/{segment_name((segment.first_offset, segment.last_offset))}"
                 for file in segment.files:
-                    try:
-                        bucket.put_new(f"{folder}/{file.path}", directory / file.path)
-                    except AlreadyThere:
-                        # A request that was made again after its answer was lost. Its content has our sha256.
-                        if bucket.hash_of(f"{folder}/{file.path}") != file.sha256:
-                            raise InvariantViolated(
-                                f"writing {self.url}/{folder}/{file.path}: it exists already", runbook="log-damaged"
-                            ) from None
+                    put_file(bucket, f"{folder}/{file.path}", directory / file.path, file.sha256)
                 place = json.loads((directory / TOPIC_END).read_bytes())
                 shutil.rmtree(directory)
                 yield json.dumps({"segment": text.decode(), "place": place})
