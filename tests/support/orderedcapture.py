@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import pytest
 from smallsource import ITEMS, ORDERS, Small
 
 from cdcflow.interleave.limits import Limits
-from cdcflow.interleave.progress import commands_of
+from cdcflow.interleave.progress import Progress, commands_of
 from cdcflow.pipeline import attempt as attempts
 from cdcflow.pipeline import capture as captures
 from cdcflow.pipeline.attempt import Orders, Pace
@@ -75,8 +75,17 @@ class Stage:
             pass
 
     def until_done(self, name: str = "public.orders") -> None:
-        while self.states().get(name) != "done":
-            self.told.get(timeout=30)
+        """Until it is read and the log has it: the status says it a moment before the checkpoint does."""
+        for _ in range(3000):
+            if self.states().get(name) == self.kept_states().get(name) == "done":
+                return
+            with contextlib.suppress(Empty):
+                self.told.get(timeout=0.01)
+        raise AssertionError(f"{name} is {self.states().get(name)}, in the log {self.kept_states().get(name)}")
+
+    def kept_states(self) -> dict[str, str]:
+        progress = Progress.from_json(self.memory.checkpoint.progress)
+        return {str(table): entry.state for table, entry in progress.tables.items()}
 
     def states(self) -> dict[str, str]:
         tables: Any = self.capture.status().get("tables", {})

@@ -2,6 +2,9 @@
 
 uvicorn limits the time between requests, and not the time that one takes to arrive. So whoever opens connections and
 says nothing, or a byte a minute, would take them from the probes, and somebody would restart a daemon that is well.
+
+And whoever has just connected when a server ends (another one takes its port, say) is answered: uvicorn would hang up
+on a request that is on its way.
 """
 
 from __future__ import annotations
@@ -14,12 +17,15 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 ARRIVES_WITHIN_S = 10.0
+FIRST_WITHIN_S = 0.5
+"""How long a server that ends waits for the first request of a connection."""
 
 
 class PromptConnection(H11Protocol):
     """uvicorn's connection, closed when a request does not arrive in time."""
 
     _arriving: asyncio.TimerHandle | None = None
+    _ending = False
 
     def connection_made(self, transport: Any) -> None:  # Any: as uvicorn has it, narrower than asyncio's
         super().connection_made(transport)
@@ -31,7 +37,18 @@ class PromptConnection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
+        if self._ending and self.cycle is not None:
+            self.cycle.keep_alive = False  # its answer has not begun: that is another task
         self._watch()
+
+    def shutdown(self) -> None:
+        if self.cycle is not None:
+            super().shutdown()
+        elif not self._ending:
+            self._ending = True
+            self.loop.call_later(FIRST_WITHIN_S, self.shutdown)
+        elif not self.transport.is_closing():
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()

@@ -7,6 +7,8 @@ import json
 import socket
 import subprocess
 import sys
+import threading
+import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -287,6 +289,33 @@ def test_a_server_with_other_settings_takes_the_port_of_the_one_before(
             HttpServer(f"127.0.0.1:{after.port}", lambda: STATUS).start()
     finally:
         after.close()
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_who_has_connected_just_before_a_server_ends_is_answered(monkeypatch: pytest.MonkeyPatch, asks: bool) -> None:
+    """Settings are taken up while a dashboard asks: its request is on its way. Who says nothing is hung up on."""
+    from cdcflow.service import connection as module
+
+    monkeypatch.setattr(module, "FIRST_WITHIN_S", 0.9 if asks else 0.1)
+    made = HttpServer("127.0.0.1:0", lambda: STATUS)
+    made.start()
+    assert made._server is not None
+    state, port = made._server.server_state, made.port
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        while not state.connections:
+            time.sleep(0.001)
+        ending = threading.Thread(target=made.close)
+        ending.start()
+        (taken,) = state.connections
+        while not taken._ending:  # type: ignore[union-attr]
+            time.sleep(0.001)
+        if asks:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        answer = b""
+        while got := connection.recv(10_000):
+            answer += got
+        ending.join()
+    assert answer.startswith(b"HTTP/1.1 200") == asks
 
 
 def test_a_token_that_is_asked_for_is_asked_for_by_the_server_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
