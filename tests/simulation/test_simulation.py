@@ -200,6 +200,7 @@ def test_a_seed_plays_the_same_schedule_again(seed: int) -> None:
     assert run(seed) == run(seed)
 
 
+@pytest.mark.spread(10)
 @pytest.mark.parametrize("bug", [pytest.param(bug, marks=FOUND_LATE.get(bug, ())) for bug in [*PLANTED, *MORE]])
 def test_planted_bug_is_found(bug: str) -> None:
     """The check can fail: each of these bugs loses, doubles or falsifies data, and some schedule shows it."""
@@ -213,6 +214,7 @@ def test_early_word_to_the_source_is_found_soon(bug: str) -> None:
     assert any(run(seed, EARLY[bug]).violation is not None for seed in range(SEEDS_TO_FIND_EARLY))
 
 
+@pytest.mark.spread(7)
 @pytest.mark.parametrize("bug", IN_BINLOGS)
 def test_bug_planted_in_a_binary_logs_source_is_found(bug: str) -> None:
     """The check can fail here too."""

@@ -70,6 +70,7 @@ NO_DATES = ("a date in no calendar", "a moment in no calendar", "no timestamp")
 """What the servers keep as dates all the same, in sessions that allow it."""
 
 
+@pytest.mark.spread(70)
 @pytest.mark.parametrize("kind", KEYS)
 @pytest.mark.parametrize("size", [1, 2, 1000])
 def test_every_row_comes_once_whatever_its_key_is(

@@ -63,13 +63,14 @@ def no_view_left(spark: Any) -> Iterator[None]:
     assert {table.name for table in spark.catalog.listTables()} == before
 
 
+@pytest.mark.spread(1)
 @pytest.mark.usefixtures("no_view_left")
 def test_live_view_of_histories_is_the_fold(spark: Any, table_format: str, tmp_path: Path) -> None:
     """A few of what the local engine is given dozens of."""
     livehistories.run(BySpark(spark, table_format), SEED, ALONE or FEW, tmp_path, 2)
 
 
-@pytest.mark.spread(3)
+@pytest.mark.spread(1)
 @pytest.mark.usefixtures("no_view_left")
 @pytest.mark.parametrize("mode", ["soft_delete", "append", "history"])
 def test_live_view_in_each_mode_is_the_fold(spark: Any, mode: Mode, table_format: str, tmp_path: Path) -> None:

@@ -265,6 +265,7 @@ def test_a_merge_leaves_no_file_open(
     assert held[-1] <= held[0]
 
 
+@pytest.mark.spread(2)
 def test_values_come_through_exactly(
     spark: Any, make_table: Callable[..., Table], tmp_path: Path, warehouse: Path, merge: Merge
 ) -> None:
