@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date
 from functools import cached_property, partial
@@ -290,20 +291,24 @@ class IcebergTable(FileTable[FileScanTask]):
         versions = {s.snapshot_id: _version(s) for s in table.snapshots()}
         tags = {name: versions.get(ref.snapshot_id, 0) for name, ref in table.refs().items()}
         gone = iceberg.expired_tags(tags, needed, kept.oldest)
-        left = [ref.snapshot_id for name, ref in table.refs().items() if name not in gone]
         known = [
             KeptSnapshot(s.snapshot_id, _version(s), s.parent_snapshot_id, s.timestamp_ms / 1000, _tells(s))
             for s in table.snapshots()
         ]
+        refs = {name: ref.snapshot_id for name, ref in table.refs().items()}
+        abandoned = iceberg.abandoned_branches(refs, known, time.time())
+        left = [snapshot for name, snapshot in refs.items() if name not in (*gone, *abandoned)]
         current = table.current_snapshot()
         newest = None if current is None else current.snapshot_id
         old = iceberg.expired_snapshots(known, newest, left, needed, kept.since or 0.0)
-        if not gone and not old:
+        if not gone and not old and not abandoned:
             return ""
         with self._changing() as change:
             with ManageSnapshots(change) as manage:
                 for tag in gone:
                     manage.remove_tag(tag)
+                for branch in abandoned:
+                    manage.remove_branch(branch)
             if old:
                 ExpireSnapshots(change).by_ids(old).commit()
         return f"{len(gone)} tags and {len(old)} snapshots removed"

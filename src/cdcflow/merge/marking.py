@@ -14,7 +14,7 @@ must then do nothing), and `v<i>` and `missing`: what the row has of the columns
 # ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from cdcflow.merge.reduce import Family
 from cdcflow.merge.statement import Bounds, Replaced, rows_reduced
@@ -89,6 +89,22 @@ def matched(replaced: Replaced, rows: str, *, limits: Bounds | None, broadcast: 
     within = f" WHERE {limits.within(f't.{name_sql(next(iter(replaced.key)))}')}" if limits is not None else ""
     hint = "/*+ BROADCAST(s) */ " if broadcast else ""
     return f"SELECT {hint}t.{FILE}, t.{ROW} FROM {rows} t LEFT SEMI JOIN {replaced.rows} s ON {same}{within}"
+
+
+def removal(table: str, key: Mapping[str, str], keys: str, *, limits: Bounds | None, broadcast: bool) -> str:
+    """The statement that removes the rows whose key is in the query `keys`. `key`: names of the table's columns, each
+    with the name of the column there.
+
+    Nothing is added, so it is an inner join: the table's rows stay where they are, and of them only the key is read. A
+    MERGE that also adds rows shuffles whole rows of the table, since what finds no row must come out of the join, too.
+    """
+    names = [name_sql(name) for name in key]
+    same = [f"t.{name} = s.{column}" for name, column in zip(names, key.values(), strict=True)]
+    if limits is not None:
+        same.append(limits.within(f"t.{names[0]}"))
+    hint = "/*+ BROADCAST(r) */ " if broadcast else ""
+    listed = f"SELECT {hint}{', '.join(key.values())} FROM {keys} r"
+    return f"MERGE INTO {table} t USING ({listed}) s ON {' AND '.join(same)} WHEN MATCHED THEN DELETE"
 
 
 def _kept(found: Sequence[Family], ended: int | None) -> list[int]:

@@ -60,6 +60,7 @@ def _current(
             sweep_before=max(range_.sweep, after + 1 if after else 0),
             ends=tuple((f.file.key_min, f.file.key_max) for f in living),
             count=sum(f.file.rows for f in living),
+            first=offsets_of(living)[0],
         )
 
 
@@ -90,6 +91,7 @@ def _soft_delete(
             sweep_before=after + 1 if evolution.fresh else 0,
             ends=tuple((f.file.key_min, f.file.key_max) for f in living),
             count=sum(f.file.rows for f in living),
+            first=offsets_of(living)[0],
             ending=Ending(range_.sweep, min(truncates, default=0)),
         )
 

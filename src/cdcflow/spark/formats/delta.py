@@ -26,7 +26,8 @@ from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.statement import Folding
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import name_sql, text_sql
-from cdcflow.spark.formats.delta_transaction import NewerRows, Transaction, serve
+from cdcflow.spark.formats.delta_transaction import Transaction, serve
+from cdcflow.spark.formats.marked import NewerRows
 from cdcflow.spark.metastore import Entry
 from cdcflow.spark.sql import StatementTable
 from cdcflow.warehouse.formats.delta import (

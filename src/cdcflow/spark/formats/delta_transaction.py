@@ -14,14 +14,15 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cdcflow.merge import marking
 from cdcflow.merge.marking import FILE, ROW
 from cdcflow.merge.statement import Folding
 from cdcflow.merge.types import name_sql
-from cdcflow.spark.sql import named
+from cdcflow.spark.formats import marked
+from cdcflow.spark.formats.marked import BROADCAST_ROWS_MAX, Views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,9 +33,6 @@ DELTA = "4.4."
 FEATURES = frozenset({"deletionVectors", "columnMapping", "invariants", "appendOnly", "timestampNtz", "typeWidening"})
 """Table features that are minded here: with any other one a MERGE is said."""
 
-BROADCAST_ROWS_MAX = 1_000_000
-"""So many keys are sent to every executor, rather than the table's keys sorted to meet them."""
-
 SMALL_ROWS = 100_000
 """Of so many changes the plans are made once, for one task after a shuffle. Spark otherwise plans anew after each
 shuffle, in a job of its own: for five tables of 1,000 changes 51 jobs instead of 31, and 20 % more CPU."""
@@ -44,10 +42,6 @@ FILE_ROWS = 500_000
 
 _METRICS = "spark.databricks.delta.history.metricsEnabled"
 """The figures of a commit are collected by Delta's commands; without them its commit fails."""
-
-
-class NewerRows(Exception):
-    """The table has rows that are newer than changes of the range; nothing was committed."""
 
 
 def serve(spark: SparkSession, snapshot: Any) -> bool:
@@ -96,7 +90,7 @@ class Transaction:
         Raises:
             NewerRows: see there; a MERGE leaves those rows alone.
         """
-        with _planned_for(self._spark, folding.count), _Views(self._spark) as views:
+        with _planned_for(self._spark, folding.count), Views(self._spark) as views:
             actions = self._worked_out(folding, views)
         nil = self._as_scala([])
         merge = getattr(self._delta, "DeltaOperations$Merge")(*[self._none] * 4, nil, nil, nil)
@@ -111,7 +105,7 @@ class Transaction:
         finally:
             self._spark.conf.unset(_METRICS)
 
-    def _worked_out(self, folding: Folding, views: _Views) -> list[Any]:
+    def _worked_out(self, folding: Folding, views: Views) -> list[Any]:
         """The actions by which rows go and come."""
         files = self._files(folding)
         if folding.replaced is not None:
@@ -121,19 +115,10 @@ class Transaction:
             matched = marking.matched(folding.replaced, rows, limits=folding.limits, broadcast=broadcast)
             gone = self._marked(self._spark.sql(matched), files)
             return [*gone, *self._come(folding, folding.rows())]
-        target, families, limits = folding.layout.target, folding.families, folding.limits
-        ended = folding.layout.ended
-        reduced = views.of(self._spark.sql(folding.reduced(families)), "reduced", keep=True)
-        rows = views.of(self._rows(files, marking.table_columns(target, families, ended)), "rows")
-        broadcast = folding.count <= BROADCAST_ROWS_MAX
-        going_sql = marking.going(target, families, rows, reduced, limits=limits, broadcast=broadcast, ended=ended)
-        found = self._spark.sql(going_sql)
-        name = views.of(found, "going", keep=True)
-        going = self._spark.table(name)
-        if going.selectExpr("count_if(newer) AS n").collect()[0].n:
-            raise NewerRows
-        gone = self._marked(going, files)
-        return [*gone, *self._come(folding, marking.coming(target, families, reduced, name, ended))]
+        target, families, ended = folding.layout.target, folding.families, folding.layout.ended
+        reduced, going = marked.going(self._spark, views, folding, partial(self._rows, files))
+        gone = self._marked(self._spark.table(going), files)
+        return [*gone, *self._come(folding, marking.coming(target, families, reduced, going, ended))]
 
     def _come(self, folding: Folding, rows: str) -> list[Any]:
         """Write the rows that come; the actions that put them there."""
@@ -204,31 +189,6 @@ class Transaction:
         for value in values:
             listed.add(value)
         return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(listed).toSeq()
-
-
-class _Views:
-    """Temporary views of a session, and rows that are kept while they are needed."""
-
-    def __init__(self, spark: SparkSession) -> None:
-        self._spark = spark
-        self._names: list[str] = []
-        self._kept: list[DataFrame] = []
-
-    def of(self, frame: DataFrame, what: str, *, keep: bool = False) -> str:
-        """A view. `keep`: its rows are worked out once, when they are first needed."""
-        if keep:
-            self._kept.append(frame.persist())
-        self._names.append(named(frame, what))
-        return self._names[-1]
-
-    def __enter__(self) -> _Views:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        for frame in self._kept:
-            frame.unpersist()
-        for name in self._names:
-            self._spark.catalog.dropTempView(name)
 
 
 @contextmanager

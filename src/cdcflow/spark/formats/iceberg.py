@@ -6,15 +6,21 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import structlog
 
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.merge.statement import Folding
 from cdcflow.merge.target import FormatColumn
 from cdcflow.merge.types import name_sql, text_sql
 from cdcflow.model.table import OFFSET
+from cdcflow.spark.formats import iceberg_branch
+from cdcflow.spark.formats.iceberg_branch import BranchMoved, branched
+from cdcflow.spark.formats.marked import NewerRows, Views
 from cdcflow.spark.sql import StatementTable
 from cdcflow.warehouse.formats import iceberg
 from cdcflow.warehouse.formats.iceberg import CATALOG, RULES, TRANSACTIONS, KeptSnapshot
@@ -23,6 +29,8 @@ from cdcflow.warehouse.port import COMMITTED, Compacted, Kept, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+_log = structlog.get_logger()
 
 _EXTENSION = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 _SUMMARY = "spark.sql.iceberg.snapshot-property."
@@ -80,7 +88,7 @@ class IcebergFormat:
         return IcebergTable(spark, (catalog, *iceberg.identifier(path)), place.at(path), folder)
 
     def is_conflict(self, error: BaseException) -> bool:
-        return isinstance(error, _Moved) or _CONFLICT.search(str(error)) is not None
+        return isinstance(error, (_Moved, BranchMoved)) or _CONFLICT.search(str(error)) is not None
 
 
 def _configure(spark: SparkSession, catalog: str, warehouse: Warehouse, *, own: bool) -> None:
@@ -132,15 +140,7 @@ class IcebergTable(StatementTable):
             if known.get(app, version - 1) >= version:
                 return
             known[app] = version
-        conf = self._spark.conf
-        said = json.dumps(metadata, separators=(",", ":"))
-        conf.set(_SUMMARY + COMMITTED, said)
-        conf.set(_SUMMARY + TRANSACTIONS, json.dumps(known, separators=(",", ":")))
-        try:
-            self._spark.sql(statement)
-        finally:
-            for setting in (COMMITTED, TRANSACTIONS):
-                conf.unset(_SUMMARY + setting)
+        said = self._say(statement, metadata, known)
         after = self._table()
         if after is None:  # Spark takes some errors of a catalog for a table that another has made just then
             raise SinkUnavailable(
@@ -152,6 +152,19 @@ class IcebergTable(StatementTable):
         if newest is not None and newest.parentId() == self._looked_at and newest.summary().get(COMMITTED) == said:
             self._looked_at = int(newest.snapshotId())
 
+    def _say(self, statement: str, metadata: Mapping[str, Any], transactions: Mapping[str, int]) -> str:
+        """Run a statement whose snapshot is to carry this. Returns the metadata as the summary has them."""
+        conf = self._spark.conf
+        said = json.dumps(metadata, separators=(",", ":"))
+        conf.set(_SUMMARY + COMMITTED, said)
+        conf.set(_SUMMARY + TRANSACTIONS, json.dumps(transactions, separators=(",", ":")))
+        try:
+            self._spark.sql(statement)
+        finally:
+            for setting in (COMMITTED, TRANSACTIONS):
+                conf.unset(_SUMMARY + setting)
+        return said
+
     def _check_same(self, table: Any) -> None:
         """What is about to be committed was worked out from what the table was when it was looked at."""
         if self._looked_at is not _NEVER and self._looked_at != _id(table):
@@ -162,8 +175,39 @@ class IcebergTable(StatementTable):
             self.commit(self._insert(folding, "true"), metadata, app, version)
         elif folding.adds_only:
             self.commit(self._insert(folding, f"{OFFSET} >= {folding.first}"), metadata, app, version)
-        else:
+        elif not (folding.is_by_key and self._fold_on_branch(folding, metadata, app, version)):
             super().fold(folding, metadata, app, version)
+
+    def _fold_on_branch(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> bool:
+        """Bring a range in as `formats.iceberg_branch` says. False: a MERGE is better, or right, and nothing was
+        done."""
+        table = self._table()
+        newest = None if table is None else table.currentSnapshot()
+        if newest is None or int(newest.summary().get("total-records") or 0) < iceberg_branch.ROWS_MIN:
+            return False
+        if not iceberg.marks(dict(table.properties())):
+            return False
+        self._check_same(table)
+        known = dict(_transactions(table, newest))
+        if known.get(app, version - 1) >= version:
+            return True
+        found = iceberg_branch.extent(self._spark, self.sql, folding)
+        if found.rows < iceberg_branch.ROWS_MIN:
+            return False
+        known[app] = version
+        with Views(self._spark) as views, branched(table) as branch:
+            on_branch = f"{self.sql}.{name_sql(f'branch_{branch.name}')}"
+            try:
+                change = iceberg_branch.changes(self._spark, views, self.sql, on_branch, folding, found.newest)
+            except NewerRows:
+                _log.info("rows of the table may be newer than changes of the range", table=self.sql)
+                return False
+            names = ", ".join(name_sql(str(field.name())) for field in table.schema().columns())
+            rows = f"SELECT {names} FROM ({change.come})"  # noqa: S608  names are quoted
+            branch.take(lambda: self._say(change.gone, metadata, known))
+            branch.take(lambda: self._say(f"INSERT INTO {on_branch} {rows}", metadata, known))
+            self._looked_at = branch.become_main()
+        return True
 
     def _insert(self, folding: Folding, strange: str) -> str:
         """An INSERT that fails if rows have come meanwhile of which `strange` holds: a plain one would add to them,
@@ -236,13 +280,16 @@ class IcebergTable(StatementTable):
         versions = {int(one.snapshotId()): int(one.sequenceNumber()) for one in snapshots}
         refs = {str(name): int(ref.snapshotId()) for name, ref in dict(table.refs()).items()}
         gone = iceberg.expired_tags({n: versions.get(i, 0) for n, i in refs.items()}, needed, kept.oldest)
-        left = [snapshot for name, snapshot in refs.items() if name not in gone]
         known = [_kept(one) for one in snapshots]
+        abandoned = iceberg.abandoned_branches(refs, known, time.time())
+        left = [snapshot for name, snapshot in refs.items() if name not in (*gone, *abandoned)]
         old = iceberg.expired_snapshots(known, _id(table), left, needed, kept.since or 0.0)
-        if gone:
+        if gone or abandoned:
             manage = table.manageSnapshots()
             for tag in gone:
                 manage = manage.removeTag(tag)
+            for branch in abandoned:
+                manage = manage.removeBranch(branch)
             manage.commit()
         if old:
             expire = table.expireSnapshots().expireOlderThan(0)  # else by the table's own age as well, five days

@@ -25,6 +25,9 @@ CATALOG = "_cdcflow_catalog.db"
 TRANSACTIONS = f"{COMMITTED}.transactions"
 """What the newest version that each writer recorded stands under in a snapshot's summary."""
 
+BRANCH = "cdcflow_fold_"
+"""What the names of branches begin with on which rows change before the table does."""
+
 _OWN_NAMESPACE = "_cdcflow"
 _SMALL_INTEGERS = re.compile(r"\b(tinyint|smallint)\b")
 _TYPES = {"long": "bigint", "timestamp": "timestamp_ntz", "timestamptz": "timestamp"}
@@ -115,6 +118,17 @@ class KeptSnapshot:
     parent: int | None
     committed: float
     tells: bool
+
+
+BRANCH_S = 86_400.0
+"""No fold takes so long, in seconds: a branch whose newest snapshot is older was left by one that was killed."""
+
+
+def abandoned_branches(refs: Mapping[str, int], snapshots: Sequence[KeptSnapshot], now: float) -> list[str]:
+    """Those of our branches that nobody works on any more. `refs`: the snapshot that each reference names; `now` in
+    seconds since 1970."""
+    young = {one.id for one in snapshots if one.committed >= now - BRANCH_S}
+    return [name for name, snapshot in refs.items() if name.startswith(BRANCH) and snapshot not in young]
 
 
 def expired_snapshots(

@@ -1,0 +1,66 @@
+"""What a fold by marks needs in every format: the rows of a table that a range of changes is about, looked at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from cdcflow.merge import marking
+from cdcflow.merge.statement import Folding
+from cdcflow.spark.sql import named
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+BROADCAST_ROWS_MAX = 1_000_000
+"""So many keys are sent to every executor, rather than the table's keys sorted to meet them."""
+
+
+class NewerRows(Exception):
+    """The table has rows that are newer than changes of the range; nothing was committed."""
+
+
+class Views:
+    """Temporary views of a session, and rows that are kept while they are needed."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._names: list[str] = []
+        self._kept: list[DataFrame] = []
+
+    def of(self, frame: DataFrame, what: str, *, keep: bool = False) -> str:
+        """A view. `keep`: its rows are worked out once, when they are first needed."""
+        if keep:
+            self._kept.append(frame.persist())
+        self._names.append(named(frame, what))
+        return self._names[-1]
+
+    def __enter__(self) -> Views:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for frame in self._kept:
+            frame.unpersist()
+        for name in self._names:
+            self._spark.catalog.dropTempView(name)
+
+
+def going(
+    spark: SparkSession, views: Views, folding: Folding, rows: Callable[[Sequence[str]], DataFrame]
+) -> tuple[str, str]:
+    """The views of the reduced range and of the rows that go (see `merge.marking`), both kept. `rows` gives columns of
+    the table's rows, and where each lies.
+
+    Raises:
+        NewerRows: see there; a MERGE leaves those rows alone.
+    """
+    target, families, ended = folding.layout.target, folding.families, folding.layout.ended
+    reduced = views.of(spark.sql(folding.reduced(families)), "reduced", keep=True)
+    of_table = views.of(rows(marking.table_columns(target, families, ended)), "rows")
+    broadcast = folding.count <= BROADCAST_ROWS_MAX
+    found = marking.going(target, families, of_table, reduced, limits=folding.limits, broadcast=broadcast, ended=ended)
+    name = views.of(spark.sql(found), "going", keep=True)
+    if spark.table(name).selectExpr("count_if(newer) AS n").collect()[0].n:
+        raise NewerRows
+    return reduced, name

@@ -1,0 +1,205 @@
+"""Rows of large Iceberg tables, which Spark changes on a branch: what makes it right, and where a MERGE is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cdcflow.model.table import Table
+from cdcflow.spark import job
+from cdcflow.spark.engine import SparkEngine
+from cdcflow.spark.formats import iceberg_branch
+from cdcflow.warehouse.formats import iceberg
+from cdcflow.warehouse.paths import table_path
+from cdcflow.warehouse.port import Kept
+
+pytestmark = pytest.mark.spark
+
+
+class Orders:
+    """A table with two hundred rows, and merges of its log into a warehouse of Iceberg tables."""
+
+    def __init__(self, spark: Any, log: Any, warehouse: Path, table: Table) -> None:
+        self.spark, self.log, self.warehouse, self.table = spark, log, warehouse, table
+        log.state(table)
+        log.segment([(table, "c", {"id": n, "a": n, "doc": f"doc {n}"}) for n in range(200)])
+        self.merge()
+
+    def merge(self) -> None:
+        job.merge(self.spark, self.log.root, self.warehouse, table_format="iceberg")
+
+    def change(self, *rows: tuple[str, dict[str, Any]]) -> None:
+        self.log.segment([(self.table, op, values) for op, values in rows])
+        self.merge()
+
+    @property
+    def there(self) -> Any:
+        """The table, as the engine has it."""
+        return SparkEngine(self.spark, self.warehouse, "iceberg").table(table_path(self.table.id))
+
+    def java(self) -> Any:
+        return self.there._table()
+
+    def frame(self) -> Any:
+        return self.spark.table(self.there.sql)
+
+    def row(self, key: int) -> tuple[Any, ...] | None:
+        found = self.frame().where(f"id = {key}").select("a", "doc").collect()
+        return tuple(found[0]) if found else None
+
+    def operations(self, count: int) -> list[str]:
+        """What its newest snapshots did, the newest first."""
+        table, found = self.java(), list[str]()
+        snapshot = table.currentSnapshot()
+        while snapshot is not None and len(found) < count:
+            found.append(str(snapshot.operation()))
+            snapshot = None if snapshot.parentId() is None else table.snapshot(snapshot.parentId())
+        return found
+
+    def branches(self) -> list[str]:
+        return [str(name) for name in dict(self.java().refs()) if str(name).startswith(iceberg.BRANCH)]
+
+
+@pytest.fixture
+def orders(
+    spark: Any,
+    make_table: Callable[..., Table],
+    hand_log: Any,
+    warehouse: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Orders:
+    made = Orders(spark, hand_log, warehouse, make_table("orders", id="int64", a="int32", doc="string"))
+    monkeypatch.setattr(iceberg_branch, "ROWS_MIN", 1)
+    return made
+
+
+ON_A_BRANCH = ["append", "delete"]
+"""The newest two snapshots after a fold on a branch; a MERGE makes one, an overwrite."""
+
+
+def test_rows_go_and_come_in_two_commits_that_show_at_once(orders: Orders) -> None:
+    """Whole rows: nothing of the table is read but its keys."""
+    first = orders.java().currentSnapshot().snapshotId()
+    orders.change(
+        ("u", {"id": 5, "a": -5, "doc": "five"}),
+        ("d", {"id": 7}),
+        ("c", {"id": 500, "a": 1, "doc": "c"}),
+        ("d", {"id": 900}),
+    )
+    assert orders.operations(2) == ON_A_BRANCH
+    assert [orders.row(n) for n in (5, 7, 500, 900)] == [(-5, "five"), None, (1, "c"), None]
+    assert orders.frame().count() == 200
+    assert orders.branches() == []
+    # What was the table's newest version, one after another: that of the first commit alone never was.
+    shown = [int(row.snapshot_id) for row in orders.spark.table(f"{orders.there.sql}.history").collect()]
+    assert shown == [first, orders.java().currentSnapshot().snapshotId()]
+
+
+def test_values_that_changes_leave_unchanged_come_from_the_rows_that_go(orders: Orders) -> None:
+    """P01, G05."""
+    orders.change(
+        ("u", {"id": 5, "a": -5, "_unchanged": ["doc"]}),
+        ("u", {"id": 6, "a": None, "doc": None}),
+        ("d", {"id": 7}),
+        ("c", {"id": 500, "a": 1, "doc": "c"}),
+    )
+    assert orders.operations(2) == ON_A_BRANCH
+    assert [orders.row(n) for n in (5, 6, 7, 500)] == [(-5, "doc 5"), (None, None), None, (1, "c")]
+    assert orders.frame().count() == 200
+
+
+@pytest.mark.parametrize("rows", [{"doc": "old"}, {"_unchanged": ["doc"]}], ids=["whole rows", "partial rows"])
+def test_a_row_that_is_newer_than_its_change_is_left_alone(orders: Orders, rows: dict[str, Any]) -> None:
+    """G08: such a row comes of somebody's hand, and a MERGE, which is said then, compares row by row."""
+    orders.spark.sql(f"UPDATE {orders.there.sql} SET a = 77, _offset = 100000 WHERE id = 3")
+    orders.change(("u", {"id": 3, "a": 1, **rows}), ("u", {"id": 4, "a": 44, "doc": "four"}))
+    assert orders.operations(1) == ["overwrite"]
+    assert (orders.row(3), orders.row(4)) == ((77, "doc 3"), (44, "four"))
+    assert orders.branches() == []
+
+
+def test_few_rows_are_merged(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two commits more cost more than they save, where bounds leave few rows to look at."""
+    monkeypatch.setattr(iceberg_branch, "ROWS_MIN", 101)
+    orders.spark.sql(f"DELETE FROM {orders.there.sql} WHERE id >= 100")
+    orders.log.segment([(orders.table, "c", {"id": n, "a": n, "doc": "n"}) for n in range(1000, 1100)])
+    orders.merge()
+    orders.change(("u", {"id": 1001, "a": 0, "doc": "x"}), ("u", {"id": 1002, "a": 0, "doc": "x"}))
+    assert orders.operations(1) == ["overwrite"]
+    orders.change(("u", {"id": 1, "a": 0, "doc": "x"}), ("u", {"id": 1003, "a": 0, "doc": "x"}))
+    assert orders.operations(2) == ON_A_BRANCH
+    assert orders.frame().count() == 200
+
+
+@pytest.mark.parametrize("died", ["before the first", "after the first", "after the second"])
+def test_a_fold_that_dies_on_its_branch_has_changed_nothing(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch, died: str
+) -> None:
+    """What it leaves is an error's to remove, or a kill's: then it stays until the upkeep finds it a day old."""
+    take, finish = iceberg_branch.Branch.take, iceberg_branch.Branch.become_main
+    taken: list[int] = []
+
+    def dies(branch: Any, commit: Any = None) -> Any:
+        taken.append(1)
+        if len(taken) == 1 + ["before the first", "after the first", "after the second"].index(died):
+            raise KeyboardInterrupt
+        return finish(branch) if commit is None else take(branch, commit)
+
+    before = orders.java().currentSnapshot().snapshotId()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(iceberg_branch.Branch, "take", dies)
+        patch.setattr(iceberg_branch.Branch, "become_main", dies)
+        patch.setattr(iceberg_branch, "_end", lambda table, name: None)  # as after a kill
+        with pytest.raises(KeyboardInterrupt):
+            orders.change(("u", {"id": 1, "a": -1, "doc": "one"}), ("d", {"id": 2}))
+    assert orders.java().currentSnapshot().snapshotId() == before
+    assert (orders.row(1), orders.row(2)) == ((1, "doc 1"), (2, "doc 2"))
+    (left,) = orders.branches()
+    orders.merge()
+    assert (orders.row(1), orders.row(2)) == ((-1, "one"), None)
+    assert orders.frame().count() == 199
+    kept = Kept(since=0.0, oldest=1, versions={})
+    orders.there.let_go(kept)
+    assert orders.branches() == [left], "somebody may work on it still"
+    monkeypatch.setattr(iceberg, "BRANCH_S", -60.0)
+    orders.there.let_go(kept)
+    assert orders.branches() == []
+    assert orders.frame().count() == 199
+
+
+@pytest.mark.parametrize("when", ["before the look", "after the look"])
+def test_what_somebody_commits_meanwhile_is_not_undone(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """The branch began with an older version: the table must not become it. The merge is done again."""
+    finish, looked = iceberg_branch.Branch.become_main, iceberg_branch.Branch._head
+    ran: list[int] = []
+
+    def interfere() -> None:
+        if not ran:
+            ran.append(1)
+            orders.spark.sql(f"UPDATE {orders.there.sql} SET a = 1234 WHERE id = 100")
+
+    def moved(branch: Any) -> int:
+        if when == "before the look":
+            interfere()
+            return finish(branch)
+        with monkeypatch.context() as patch:
+
+            def head(branch: Any) -> int:
+                found = looked(branch)
+                interfere()
+                return found
+
+            patch.setattr(iceberg_branch.Branch, "_head", head)
+            return finish(branch)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(iceberg_branch.Branch, "become_main", moved)
+        orders.change(("u", {"id": 1, "a": -1, "doc": "one"}), ("d", {"id": 2}))
+    assert ran
+    assert [orders.row(n) for n in (1, 2, 100)] == [(-1, "one"), None, (1234, "doc 100")]
+    assert orders.branches() == []
