@@ -170,36 +170,35 @@ def test_a_fold_that_dies_on_its_branch_has_changed_nothing(
     assert orders.frame().count() == 199
 
 
-@pytest.mark.parametrize("when", ["before the look", "after the look"])
+@pytest.mark.parametrize("when", ["before the look", "after the look", "before the commit"])
 def test_what_somebody_commits_meanwhile_is_not_undone(
     orders: Orders, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     """The branch began with an older version: the table must not become it. The merge is done again."""
-    finish, looked = iceberg_branch.Branch.become_main, iceberg_branch.Branch._head
-    ran: list[int] = []
+    reached: list[str] = []
 
-    def interfere() -> None:
-        if not ran:
-            ran.append(1)
+    def reach(point: str) -> None:
+        if point == when and when not in reached:
             orders.spark.sql(f"UPDATE {orders.there.sql} SET a = 1234 WHERE id = 100")
+        reached.append(point)
 
-    def moved(branch: Any) -> int:
-        if when == "before the look":
-            interfere()
-            return finish(branch)
-        with monkeypatch.context() as patch:
+    def around(owner: Any, name: str, before: str = "", after: str = "") -> None:
+        right = getattr(owner, name)
 
-            def head(branch: Any) -> int:
-                found = looked(branch)
-                interfere()
-                return found
+        def called(*given: Any) -> Any:
+            reach(before)
+            found = right(*given)
+            if "before the look" in reached:
+                reach(after)
+            return found
 
-            patch.setattr(iceberg_branch.Branch, "_head", head)
-            return finish(branch)
+        monkeypatch.setattr(owner, name, called)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(iceberg_branch.Branch, "become_main", moved)
-        orders.change(("u", {"id": 1, "a": -1, "doc": "one"}), ("d", {"id": 2}))
-    assert ran
+    around(iceberg_branch.Branch, "become_main", before="before the look")
+    around(iceberg_branch.Branch, "_head", after="after the look")
+    around(iceberg_branch, "_commit", before="before the commit")
+    orders.change(("u", {"id": 1, "a": -1, "doc": "one"}), ("d", {"id": 2}))
+    assert when in reached
     assert [orders.row(n) for n in (1, 2, 100)] == [(-1, "one"), None, (1234, "doc 100")]
+    assert orders.frame().count() == 199
     assert orders.branches() == []

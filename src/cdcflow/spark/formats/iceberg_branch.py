@@ -136,8 +136,14 @@ class Branch:
         self._table.refresh()
         if int(self._table.currentSnapshot().snapshotId()) != self._ids[0] or self._head() != self._ids[-1]:
             raise BranchMoved(f"the table was changed by somebody else while branch {self.name} was")
-        # Whoever commits between that look and this makes it fail: it replaces the metadata that was looked at.
-        self._table.manageSnapshots().fastForwardBranch("main", self.name).removeBranch(self.name).commit()
+        try:
+            change = self._table.manageSnapshots().fastForwardBranch("main", self.name).removeBranch(self.name)
+        except Exception as error:
+            if "Cannot fast-forward" in str(error):
+                raise BranchMoved(str(error)) from error
+            raise
+        # Whoever has committed since then makes it fail: it replaces the metadata that were looked at.
+        _commit(change)
         return self._ids[-1]
 
     def _head(self) -> int:
@@ -145,6 +151,10 @@ class Branch:
         if ref is None:
             raise BranchMoved(f"somebody else has removed branch {self.name}")
         return int(ref.snapshotId())
+
+
+def _commit(change: Any) -> None:
+    change.commit()
 
 
 @contextmanager
