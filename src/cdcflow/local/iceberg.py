@@ -296,7 +296,7 @@ class IcebergTable(FileTable[FileScanTask]):
             for s in table.snapshots()
         ]
         refs = {name: ref.snapshot_id for name, ref in table.refs().items()}
-        abandoned = iceberg.abandoned_branches(refs, known, time.time())
+        abandoned = iceberg.abandoned_branches(refs, time.time())
         left = [snapshot for name, snapshot in refs.items() if name not in (*gone, *abandoned)]
         current = table.current_snapshot()
         newest = None if current is None else current.snapshot_id

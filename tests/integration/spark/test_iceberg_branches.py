@@ -60,7 +60,7 @@ class Orders:
         return found
 
     def branches(self) -> list[str]:
-        return [str(name) for name in dict(self.java().refs()) if str(name).startswith(iceberg.BRANCH)]
+        return [str(name) for name in dict(self.java().refs()) if str(name).startswith("cdcflow_fold_")]
 
 
 @pytest.fixture

@@ -6,7 +6,14 @@ import pytest
 
 from cdcflow.warehouse.cut import ListedCut
 from cdcflow.warehouse.formats.delta import removals_known_since, retention
-from cdcflow.warehouse.formats.iceberg import KeptSnapshot, expired_snapshots, expired_tags
+from cdcflow.warehouse.formats.iceberg import (
+    BRANCH_S,
+    KeptSnapshot,
+    abandoned_branches,
+    branch,
+    expired_snapshots,
+    expired_tags,
+)
 from cdcflow.warehouse.upkeep import first_kept
 
 DAY = 86_400.0
@@ -55,6 +62,14 @@ def test_snapshots_that_tell_where_a_table_is_stay(
     """Somebody's rewrite of files says nothing of ours; without its ancestors a table would be merged from the log's
     beginning once more."""
     assert expired_snapshots(chain(*tells), 5, referred, kept, since) == gone
+
+
+def test_branches_go_that_nobody_works_on_any_more() -> None:
+    """Only ours, and only a day after they were made: until then somebody may be at it."""
+    now = 1e9
+    old, young = branch(now - BRANCH_S - 1), branch(now - BRANCH_S + 1)
+    assert old != branch(now - BRANCH_S - 1)
+    assert abandoned_branches(["main", "cdcflow_cut_7", "cdcflow_fold_mine", old, young], now) == [old]
 
 
 FILES, LOG = "delta.deletedFileRetentionDuration", "delta.logRetentionDuration"

@@ -281,7 +281,7 @@ class IcebergTable(StatementTable):
         refs = {str(name): int(ref.snapshotId()) for name, ref in dict(table.refs()).items()}
         gone = iceberg.expired_tags({n: versions.get(i, 0) for n, i in refs.items()}, needed, kept.oldest)
         known = [_kept(one) for one in snapshots]
-        abandoned = iceberg.abandoned_branches(refs, known, time.time())
+        abandoned = iceberg.abandoned_branches(refs, time.time())
         left = [snapshot for name, snapshot in refs.items() if name not in (*gone, *abandoned)]
         old = iceberg.expired_snapshots(known, _id(table), left, needed, kept.since or 0.0)
         if gone or abandoned:

@@ -10,7 +10,7 @@ sees what is between the two, and if somebody else has changed it meanwhile, it 
 
 from __future__ import annotations
 
-import uuid
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from cdcflow.merge.types import name_sql
 from cdcflow.model.table import OFFSET
 from cdcflow.spark.formats import marked
 from cdcflow.spark.formats.marked import BROADCAST_ROWS_MAX, NewerRows, Views
-from cdcflow.warehouse.formats.iceberg import BRANCH
+from cdcflow.warehouse.formats import iceberg
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -161,7 +161,7 @@ def _commit(change: Any) -> None:
 def branched(table: Any) -> Iterator[Branch]:
     """A new branch of a table's newest version. It is gone at the end, whatever happens but a kill: what that leaves
     goes with the next upkeep."""
-    name = BRANCH + uuid.uuid4().hex
+    name = iceberg.branch(time.time())
     table.manageSnapshots().createBranch(name, table.currentSnapshot().snapshotId()).commit()
     try:
         yield Branch(table, name)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import uuid
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +26,8 @@ CATALOG = "_cdcflow_catalog.db"
 TRANSACTIONS = f"{COMMITTED}.transactions"
 """What the newest version that each writer recorded stands under in a snapshot's summary."""
 
-BRANCH = "cdcflow_fold_"
-"""What the names of branches begin with on which rows change before the table does."""
+BRANCH_S = 86_400.0
+"""No change of rows takes so long, in seconds: a branch that was made earlier was left by a process that was killed."""
 
 _OWN_NAMESPACE = "_cdcflow"
 _SMALL_INTEGERS = re.compile(r"\b(tinyint|smallint)\b")
@@ -34,6 +35,7 @@ _TYPES = {"long": "bigint", "timestamp": "timestamp_ntz", "timestamptz": "timest
 """Types that SQL calls otherwise."""
 _PLAIN = {"int", "float", "double", "boolean", "string", "binary", "date"}
 _TAG = re.compile(r"cdcflow_cut_(\d+)")
+_BRANCH = re.compile(r"cdcflow_fold_(\d+)_[0-9a-f]+")
 _DECIMAL = re.compile(r"decimal\((\d+), ?(\d+)\)")
 
 
@@ -120,15 +122,15 @@ class KeptSnapshot:
     tells: bool
 
 
-BRANCH_S = 86_400.0
-"""No fold takes so long, in seconds: a branch whose newest snapshot is older was left by one that was killed."""
+def branch(now: float) -> str:
+    """A name for a branch on which rows change before the table does. `now`, in seconds since 1970, stands in it."""
+    return f"cdcflow_fold_{now:.0f}_{uuid.uuid4().hex}"
 
 
-def abandoned_branches(refs: Mapping[str, int], snapshots: Sequence[KeptSnapshot], now: float) -> list[str]:
-    """Those of our branches that nobody works on any more. `refs`: the snapshot that each reference names; `now` in
-    seconds since 1970."""
-    young = {one.id for one in snapshots if one.committed >= now - BRANCH_S}
-    return [name for name, snapshot in refs.items() if name.startswith(BRANCH) and snapshot not in young]
+def abandoned_branches(refs: Collection[str], now: float) -> list[str]:
+    """The names of our branches that nobody works on any more."""
+    ours = {name: found for name in refs if (found := _BRANCH.fullmatch(name)) is not None}
+    return [name for name, found in ours.items() if int(found[1]) < now - BRANCH_S]
 
 
 def expired_snapshots(
