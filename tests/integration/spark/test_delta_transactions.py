@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mergedorders import MergedOrders
 
-from cdcflow.model.table import Table, TableId
-from cdcflow.spark import job
+from cdcflow.model.table import Table
 from cdcflow.spark.formats import delta_transaction
 from cdcflow.warehouse.paths import table_path
 
@@ -19,26 +19,14 @@ JOBS_MAX = 14
 """Spark's jobs of a merge that changes one small table, its cut published. With a MERGE it takes about 30."""
 
 
-class Orders:
-    """A table with two hundred rows, and merges of its log into a warehouse of Delta tables."""
+class Orders(MergedOrders):
+    """In Delta."""
 
-    def __init__(self, spark: Any, log: Any, warehouse: Path, table: Table) -> None:
-        self.spark, self.log, self.warehouse, self.table = spark, log, warehouse, table
-        self.path = warehouse.joinpath(*table_path(TableId("public", "orders")))
-        log.state(table)
-        log.segment([(table, "c", {"id": n, "a": n, "doc": f"doc {n}"}) for n in range(200)])
-        self.merge()
+    format = "delta"
 
-    def merge(self) -> None:
-        job.merge(self.spark, self.log.root, self.warehouse)
-
-    def change(self, *rows: tuple[str, dict[str, Any]]) -> None:
-        self.log.segment([(self.table, op, values) for op, values in rows])
-        self.merge()
-
-    def row(self, key: int) -> tuple[Any, ...] | None:
-        found = self.frame().where(f"id = {key}").select("a", "doc").collect()
-        return tuple(found[0]) if found else None
+    @property
+    def path(self) -> Path:
+        return self.warehouse.joinpath(*table_path(self.table.id))
 
     def frame(self) -> Any:
         return self.spark.read.format("delta").load(str(self.path))
@@ -53,7 +41,7 @@ class Orders:
 
 @pytest.fixture
 def orders(spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path) -> Orders:
-    return Orders(spark, hand_log, warehouse, make_table("orders", id="int64", a="int32", doc="string"))
+    return Orders(spark, hand_log, warehouse, make_table)
 
 
 def said_a_merge(commit: Any) -> bool:
@@ -88,7 +76,7 @@ def test_values_that_changes_leave_unchanged_come_from_the_rows_that_go(orders: 
         ("d", {"id": 900}),
     )
     assert not said_a_merge(orders.newest())
-    assert [orders.row(n) for n in (5, 6, 7, 500, 900)] == [(-5, "doc 5"), (None, None), None, (1, "c"), None]
+    assert orders.rows(5, 6, 7, 500, 900) == [(-5, "doc 5"), (None, None), None, (1, "c"), None]
     assert orders.frame().count() == 200
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mergedorders import MergedOrders
 
 from cdcflow.model.table import Table
 from cdcflow.spark import job
@@ -19,21 +20,10 @@ from cdcflow.warehouse.port import Kept
 pytestmark = pytest.mark.spark
 
 
-class Orders:
-    """A table with two hundred rows, and merges of its log into a warehouse of Iceberg tables."""
+class Orders(MergedOrders):
+    """In Iceberg."""
 
-    def __init__(self, spark: Any, log: Any, warehouse: Path, table: Table) -> None:
-        self.spark, self.log, self.warehouse, self.table = spark, log, warehouse, table
-        log.state(table)
-        log.segment([(table, "c", {"id": n, "a": n, "doc": f"doc {n}"}) for n in range(200)])
-        self.merge()
-
-    def merge(self) -> None:
-        job.merge(self.spark, self.log.root, self.warehouse, table_format="iceberg")
-
-    def change(self, *rows: tuple[str, dict[str, Any]]) -> None:
-        self.log.segment([(self.table, op, values) for op, values in rows])
-        self.merge()
+    format = "iceberg"
 
     @property
     def there(self) -> Any:
@@ -45,10 +35,6 @@ class Orders:
 
     def frame(self) -> Any:
         return self.spark.table(self.there.sql)
-
-    def row(self, key: int) -> tuple[Any, ...] | None:
-        found = self.frame().where(f"id = {key}").select("a", "doc").collect()
-        return tuple(found[0]) if found else None
 
     def operations(self, count: int) -> list[str]:
         """What its newest snapshots did, the newest first."""
@@ -71,7 +57,7 @@ def orders(
     warehouse: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Orders:
-    made = Orders(spark, hand_log, warehouse, make_table("orders", id="int64", a="int32", doc="string"))
+    made = Orders(spark, hand_log, warehouse, make_table)
     monkeypatch.setattr(iceberg_branch, "ROWS_MIN", 1)
     return made
 
@@ -90,7 +76,7 @@ def test_rows_go_and_come_in_two_commits_that_show_at_once(orders: Orders) -> No
         ("d", {"id": 900}),
     )
     assert orders.operations(2) == ON_A_BRANCH
-    assert [orders.row(n) for n in (5, 7, 500, 900)] == [(-5, "five"), None, (1, "c"), None]
+    assert orders.rows(5, 7, 500, 900) == [(-5, "five"), None, (1, "c"), None]
     assert orders.frame().count() == 200
     assert orders.branches() == []
     # What was the table's newest version, one after another: that of the first commit alone never was.
@@ -107,7 +93,7 @@ def test_values_that_changes_leave_unchanged_come_from_the_rows_that_go(orders: 
         ("c", {"id": 500, "a": 1, "doc": "c"}),
     )
     assert orders.operations(2) == ON_A_BRANCH
-    assert [orders.row(n) for n in (5, 6, 7, 500)] == [(-5, "doc 5"), (None, None), None, (1, "c")]
+    assert orders.rows(5, 6, 7, 500) == [(-5, "doc 5"), (None, None), None, (1, "c")]
     assert orders.frame().count() == 200
 
 
@@ -122,8 +108,8 @@ def test_a_row_that_is_newer_than_its_change_is_left_alone(orders: Orders, rows:
 
 
 def test_few_rows_are_merged(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two commits more cost more than they save, where bounds leave few rows to look at."""
-    monkeypatch.setattr(iceberg_branch, "ROWS_MIN", 101)
+    """Two commits more cost more than they save, where bounds leave few rows to look at, if only a part of a file."""
+    monkeypatch.setattr(iceberg_branch, "ROWS_MIN", 50)
     orders.spark.sql(f"DELETE FROM {orders.there.sql} WHERE id >= 100")
     orders.log.segment([(orders.table, "c", {"id": n, "a": n, "doc": "n"}) for n in range(1000, 1100)])
     orders.merge()
@@ -132,6 +118,23 @@ def test_few_rows_are_merged(orders: Orders, monkeypatch: pytest.MonkeyPatch) ->
     orders.change(("u", {"id": 1, "a": 0, "doc": "x"}), ("u", {"id": 1003, "a": 0, "doc": "x"}))
     assert orders.operations(2) == ON_A_BRANCH
     assert orders.frame().count() == 200
+
+
+def test_a_key_of_any_name_has_bounds(
+    spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What files say of a column is found by its name, dots and quotes and all."""
+    monkeypatch.setattr(iceberg_branch, "ROWS_MIN", 2)
+    key = "Or.der `no`"
+    table = make_table("orders", **{key: "int64", "a": "int32"})
+    hand_log.state(table)
+    there: Any = SparkEngine(spark, warehouse, "iceberg").table(table_path(table.id))
+    for rows in ([("c", 1, 1), ("c", 2, 2)], [("c", 1001, 3)], [("u", 1001, 4)], [("u", 1, 5), ("d", 2, None)]):
+        hand_log.segment([(table, op, {key: number, "a": a}) for op, number, a in rows])
+        job.merge(spark, hand_log.root, warehouse, table_format="iceberg")
+        newest = str(there._table().currentSnapshot().operation())
+    assert newest == "append", "the last range's keys are in more files than those of the one before"
+    assert sorted(tuple(row) for row in spark.table(there.sql).select("a").collect()) == [(4,), (5,)]
 
 
 @pytest.mark.parametrize("died", ["before the first", "after the first", "after the second"])
@@ -199,6 +202,6 @@ def test_what_somebody_commits_meanwhile_is_not_undone(
     around(iceberg_branch, "_commit", before="before the commit")
     orders.change(("u", {"id": 1, "a": -1, "doc": "one"}), ("d", {"id": 2}))
     assert when in reached
-    assert [orders.row(n) for n in (1, 2, 100)] == [(-1, "one"), None, (1234, "doc 100")]
+    assert orders.rows(1, 2, 100) == [(-1, "one"), None, (1234, "doc 100")]
     assert orders.frame().count() == 199
     assert orders.branches() == []

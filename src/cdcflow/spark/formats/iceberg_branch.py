@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from cdcflow.merge import marking
 from cdcflow.merge.marking import FILE, ROW
-from cdcflow.merge.statement import Folding
+from cdcflow.merge.statement import Bounds, Folding
+from cdcflow.merge.target import TargetColumn
 from cdcflow.merge.types import name_sql
 from cdcflow.model.table import OFFSET
 from cdcflow.spark.formats import marked
@@ -32,36 +33,47 @@ ROWS_MIN = 1_000_000
 """Of so many rows that a MERGE would read, the commits on a branch cost less than it does."""
 
 
+_NUMBERS = frozenset({"tinyint", "smallint", "int", "bigint", "decimal(20,0)"})
+
+
 class BranchMoved(Exception):
     """The branch is not what was committed to it, or the table is not what the branch began with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What the files of a table say of it: the rows of those that may have keys of a range, and the newest offset that
-    any row has; None where a file does not say."""
+    """What the files of a table say of it: about how many rows a MERGE of a range would read, and the newest offset
+    that any row has; None where a file does not say."""
 
     rows: int
     newest: int | None
 
 
 def extent(spark: SparkSession, table: str, folding: Folding) -> Extent:
-    """What a MERGE of the range would read, from the bounds in the table's manifests."""
-    within = "true"
-    if (limits := folding.limits) is not None:
-        key = f"readable_metrics.{name_sql(folding.layout.target.columns[folding.layout.key[0]].name)}"
-        overlaps = f"{key}.upper_bound >= {limits.least} AND {key}.lower_bound <= {limits.greatest}"
-        within = f"coalesce({overlaps}, true)"
+    """From the bounds in the table's manifests. A file of which the range's keys span a part is taken to be in order of
+    the key, as it is where keys grow: then a MERGE reads that part of it."""
+    key, limits = folding.layout.target.columns[folding.layout.key[0]], folding.limits
+    part = "1" if limits is None else _part(key, limits)
     newest = f"readable_metrics.{OFFSET}.upper_bound"
     (found,) = (
         spark.table(f"{table}.data_files")
         .selectExpr(
-            f"coalesce(sum(IF({within}, record_count, 0)), 0) AS count",
+            f"CAST(coalesce(sum(record_count * {part}), 0) AS bigint) AS count",
             f"IF(count_if({newest} IS NULL) > 0, NULL, max({newest})) AS newest",
         )
         .collect()
     )
     return Extent(int(found[0]), None if found[1] is None else int(found[1]))
+
+
+def _part(key: TargetColumn, limits: Bounds) -> str:
+    """The share of a file's rows that lies within bounds of the first key column, in SQL; 1 where nobody knows."""
+    low, high = (f"readable_metrics.{name_sql(key.name)}.{end}_bound" for end in ("lower", "upper"))
+    if key.type not in _NUMBERS:
+        return f"coalesce(IF({high} >= {limits.least} AND {low} <= {limits.greatest}, 1, 0), 1)"
+    low, high, least, greatest = (f"CAST({end} AS double)" for end in (low, high, limits.least, limits.greatest))
+    within = f"least({high}, {greatest}) - greatest({low}, {least}) + 1"
+    return f"coalesce(greatest(0, ({within}) / ({high} - {low} + 1)), 1)"
 
 
 @dataclass(frozen=True, slots=True)
