@@ -125,12 +125,12 @@ def test_a_key_of_any_name_has_bounds(
 ) -> None:
     """What files say of a column is found by its name, dots and quotes and all."""
     monkeypatch.setattr(iceberg_branch, "ROWS_MIN", 2)
-    key = "Or.der `no`"
-    table = make_table("orders", **{key: "int64", "a": "int32"})
+    name = "Or.der `no`"
+    table = make_table("orders", key=(name,), **{name: "int64", "a": "int32"})
     hand_log.state(table)
     there: Any = SparkEngine(spark, warehouse, "iceberg").table(table_path(table.id))
     for rows in ([("c", 1, 1), ("c", 2, 2)], [("c", 1001, 3)], [("u", 1001, 4)], [("u", 1, 5), ("d", 2, None)]):
-        hand_log.segment([(table, op, {key: number, "a": a}) for op, number, a in rows])
+        hand_log.segment([(table, op, {name: number, "a": a}) for op, number, a in rows])
         job.merge(spark, hand_log.root, warehouse, table_format="iceberg")
         newest = str(there._table().currentSnapshot().operation())
     assert newest == "append", "the last range's keys are in more files than those of the one before"
