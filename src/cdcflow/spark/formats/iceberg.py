@@ -194,19 +194,21 @@ class IcebergTable(StatementTable):
         found = iceberg_branch.extent(self._spark, self.sql, folding)
         if found.rows < iceberg_branch.ROWS_MIN:
             return False
-        known[app] = version
-        with Views(self._spark) as views, branched(table) as branch:
-            on_branch = f"{self.sql}.{name_sql(f'branch_{branch.name}')}"
+        known[app], begun = version, int(newest.snapshotId())
+        branch = iceberg.branch(time.time())
+        there = f"{self.sql}.{name_sql(f'branch_{branch}')}"
+        with Views(self._spark) as views:
             try:
-                change = iceberg_branch.changes(self._spark, views, self.sql, on_branch, folding, found.newest)
+                change = iceberg_branch.changes(self._spark, views, self.sql, there, folding, found.newest)
             except NewerRows:
                 _log.info("rows of the table may be newer than changes of the range", table=self.sql)
                 return False
             names = ", ".join(name_sql(str(field.name())) for field in table.schema().columns())
-            rows = f"SELECT {names} FROM ({change.come})"  # noqa: S608  names are quoted
-            branch.take(lambda: self._say(change.gone, metadata, known))
-            branch.take(lambda: self._say(f"INSERT INTO {on_branch} {rows}", metadata, known))
-            self._looked_at = branch.become_main()
+            come = f"INSERT INTO {there} SELECT {names} FROM ({change.come})"  # noqa: S608  names are quoted
+            with branched(table, branch, begun) as changing:
+                changing.take(lambda: self._say(change.gone, metadata, known))
+                changing.take(lambda: self._say(come, metadata, known))
+                self._looked_at = changing.become_main()
         return True
 
     def _insert(self, folding: Folding, strange: str) -> str:

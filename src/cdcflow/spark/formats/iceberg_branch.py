@@ -10,7 +10,6 @@ sees what is between the two, and if somebody else has changed it meanwhile, it 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,7 +23,6 @@ from cdcflow.merge.types import name_sql
 from cdcflow.model.table import OFFSET
 from cdcflow.spark.formats import marked
 from cdcflow.spark.formats.marked import BROADCAST_ROWS_MAX, NewerRows, Views
-from cdcflow.warehouse.formats import iceberg
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -120,10 +118,11 @@ def _rows(spark: SparkSession, table: str, columns: Sequence[str]) -> DataFrame:
 class Branch:
     """A branch of a table while rows change there."""
 
-    def __init__(self, table: Any, name: str) -> None:  # Any: py4j gives whatever the other side has
+    def __init__(self, table: Any, name: str, begun: int) -> None:  # Any: py4j gives whatever the other side has
+        """`begun`: the id of the snapshot that it begins with."""
         self._table = table
         self.name = name
-        self._ids = [int(table.currentSnapshot().snapshotId())]
+        self._ids = [begun]
 
     def take(self, commit: Callable[[], object]) -> None:
         """Let a statement commit to it, if it changes anything.
@@ -170,13 +169,13 @@ def _commit(change: Any) -> None:
 
 
 @contextmanager
-def branched(table: Any) -> Iterator[Branch]:
-    """A new branch of a table's newest version. It is gone at the end, whatever happens but a kill: what that leaves
-    goes with the next upkeep."""
-    name = iceberg.branch(time.time())
-    table.manageSnapshots().createBranch(name, table.currentSnapshot().snapshotId()).commit()
+def branched(table: Any, name: str, begun: int) -> Iterator[Branch]:
+    """A new branch of a table that begins with this snapshot, the one that the change was worked out for: `table`
+    itself may know a newer one by now. It is gone at the end, whatever happens but a kill: what that leaves goes with
+    the next upkeep."""
+    table.manageSnapshots().createBranch(name, begun).commit()
     try:
-        yield Branch(table, name)
+        yield Branch(table, name, begun)
     finally:
         _end(table, name)
 
