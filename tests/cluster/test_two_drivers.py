@@ -30,6 +30,8 @@ pytestmark = pytest.mark.long
 SEED = int(os.environ.get("CDCFLOW_SPARK_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 SEGMENTS, STOPS, VERSIONS = 12, 5, 400
 PATIENCE_S = 600
+ON_BRANCHES: dict[str, Any] = {"branch_rows": 1}
+"""Of a driver that changes rows of Iceberg tables on a branch, beside one that merges."""
 
 
 class Driver:
@@ -102,7 +104,10 @@ def wait(until: Callable[[], bool], what: str, *drivers: Driver) -> None:
 def test_two_drivers_at_once_lose_nothing(spark: Any, lake: Lake, tmp_path: Path) -> None:
     lake.segment(1)
     with ExitStack() as started:
-        both = [started.enter_context(driver(lake, tmp_path / name, until=10**9)) for name in "ab"]
+        both = [
+            started.enter_context(driver(lake, tmp_path / name, until=10**9, **chosen))
+            for name, chosen in (("a", ON_BRANCHES), ("b", {}))
+        ]
         for number in range(2, SEGMENTS + 1):
             seen = sum(len(one.merges()) for one in both)
             wait(lambda seen=seen: sum(len(one.merges()) for one in both) > seen, "a merge", *both)  # type: ignore[misc]
@@ -140,7 +145,10 @@ def test_a_driver_that_was_stopped_in_the_middle_undoes_nothing(spark: Any, lake
     print(f"seed {SEED}")
     lake.segment(1)
     number = 1
-    with driver(lake, tmp_path / "stale", until=10**9) as stale, driver(lake, tmp_path / "other", until=10**9) as other:
+    with (
+        driver(lake, tmp_path / "stale", until=10**9, **ON_BRANCHES) as stale,
+        driver(lake, tmp_path / "other", until=10**9) as other,
+    ):
         wait(lambda: bool(stale.merges()) and bool(other.merges()), "both to merge", stale, other)
         for _ in range(STOPS):
             number += 1

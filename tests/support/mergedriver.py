@@ -3,6 +3,7 @@
     python mergedriver.py '{"log": {…}, "warehouse": "s3a://…", "format": "delta", "until": 400, …}'
 
 Prints a JSON line for each merge, `{"cut": …}` or `{"put off": why}`; ends when a merge has come to offset `until`.
+`branch_rows`: Iceberg tables of so many rows and more change on a branch.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from cdcflow.errors import SinkUnavailable
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.store import BucketStore
 from cdcflow.spark import engine, job, session
+from cdcflow.spark.formats import iceberg_branch
 from cdcflow.warehouse.paths import Warehouse
 
 
 def main(text: str) -> None:
     told = json.loads(text)
     engine.lease = lambda *_: nullcontext()  # type: ignore[assignment,attr-defined]  # as if each thought the other dead
+    iceberg_branch.ROWS_MIN = told.get("branch_rows", iceberg_branch.ROWS_MIN)
     scratch = Path(told["scratch"])
     objects = Objects.model_validate(told["log"])
     log = Layout(scratch / "log", BucketStore(Bucket(objects), scratch / "log", 1 << 20))
