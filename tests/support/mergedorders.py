@@ -10,6 +10,16 @@ from typing import Any
 from cdcflow.model.table import Table
 from cdcflow.spark import job
 
+PARTIAL: list[tuple[str, dict[str, Any]]] = [
+    ("u", {"id": 5, "a": -5, "_unchanged": ["doc"]}),
+    ("u", {"id": 6, "a": None, "doc": None}),
+    ("d", {"id": 7}),
+    ("c", {"id": 500, "a": 1, "doc": "c"}),
+    ("d", {"id": 900}),
+]
+AFTER_PARTIAL = {5: (-5, "doc 5"), 6: (None, None), 7: None, 500: (1, "c"), 900: None}
+"""Changes one of which leaves a column unchanged, and the rows of their keys after them."""
+
 
 class MergedOrders(ABC):
     """The log, its warehouse of one format, and what the table has."""

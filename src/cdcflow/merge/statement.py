@@ -39,6 +39,11 @@ _ORDERED: dict[str, Callable[[str], Any]] = {  # Any: whatever the parser gives,
 }
 
 
+def is_integer(key_type: str) -> bool:
+    """Whether bounds of a type are whole numbers."""
+    return _ORDERED.get(key_type) is int
+
+
 @dataclass(frozen=True, slots=True)
 class Bounds:
     """The first key column's least and greatest value in the range, as SQL literals."""

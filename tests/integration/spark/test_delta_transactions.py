@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mergedorders import MergedOrders
+from mergedorders import AFTER_PARTIAL, PARTIAL, MergedOrders
 
 from cdcflow.model.table import Table
 from cdcflow.spark.formats import delta_transaction
@@ -68,15 +68,9 @@ def test_few_jobs_change_a_table(orders: Orders) -> None:
 
 def test_values_that_changes_leave_unchanged_come_from_the_rows_that_go(orders: Orders) -> None:
     """P01, G05: the table is looked at once, for those of its columns that the changes do not bring."""
-    orders.change(
-        ("u", {"id": 5, "a": -5, "_unchanged": ["doc"]}),
-        ("u", {"id": 6, "a": None, "doc": None}),
-        ("d", {"id": 7}),
-        ("c", {"id": 500, "a": 1, "doc": "c"}),
-        ("d", {"id": 900}),
-    )
+    orders.change(*PARTIAL)
     assert not said_a_merge(orders.newest())
-    assert orders.rows(5, 6, 7, 500, 900) == [(-5, "doc 5"), (None, None), None, (1, "c"), None]
+    assert orders.rows(*AFTER_PARTIAL) == [*AFTER_PARTIAL.values()]
     assert orders.frame().count() == 200
 
 

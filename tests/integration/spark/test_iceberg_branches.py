@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from mergedorders import MergedOrders
+from mergedorders import AFTER_PARTIAL, PARTIAL, MergedOrders
 
 from cdcflow.model.table import Table
 from cdcflow.spark import job
 from cdcflow.spark.engine import SparkEngine
 from cdcflow.spark.formats import iceberg_branch
+from cdcflow.spark.formats.iceberg import IcebergTable
 from cdcflow.warehouse.formats import iceberg
 from cdcflow.warehouse.paths import table_path
 from cdcflow.warehouse.port import Kept
@@ -66,8 +68,17 @@ ON_A_BRANCH = ["append", "delete"]
 """The newest two snapshots after a fold on a branch; a MERGE makes one, an overwrite."""
 
 
-def test_rows_go_and_come_in_two_commits_that_show_at_once(orders: Orders) -> None:
-    """Whole rows: nothing of the table is read but its keys."""
+def test_rows_go_and_come_in_two_commits_that_show_at_once(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole rows: nothing of the table is read but its keys, which stay where they are."""
+    plans: list[str] = []
+    right = IcebergTable._say
+
+    def say(table: Any, statement: str, *given: Any) -> str:
+        if "cdcflow_fold_" in statement:
+            plans.append(str(table._spark.sql(f"EXPLAIN {statement}").collect()[0][0]))
+        return right(table, statement, *given)
+
+    monkeypatch.setattr(IcebergTable, "_say", say)
     first = orders.java().currentSnapshot().snapshotId()
     orders.change(
         ("u", {"id": 5, "a": -5, "doc": "five"}),
@@ -76,6 +87,11 @@ def test_rows_go_and_come_in_two_commits_that_show_at_once(orders: Orders) -> No
         ("d", {"id": 900}),
     )
     assert orders.operations(2) == ON_A_BRANCH
+    gone, come = plans
+    (read,) = re.findall(r"BatchScan .*?orders\S*\[(.*?)\]", gone)
+    assert sorted(name.split("#")[0] for name in read.split(", ")) == ["_file", "_partition", "_pos", "_spec_id", "id"]
+    assert "BroadcastHashJoin" in gone
+    assert "BatchScan" not in come
     assert orders.rows(5, 7, 500, 900) == [(-5, "five"), None, (1, "c"), None]
     assert orders.frame().count() == 200
     assert orders.branches() == []
@@ -86,14 +102,9 @@ def test_rows_go_and_come_in_two_commits_that_show_at_once(orders: Orders) -> No
 
 def test_values_that_changes_leave_unchanged_come_from_the_rows_that_go(orders: Orders) -> None:
     """P01, G05."""
-    orders.change(
-        ("u", {"id": 5, "a": -5, "_unchanged": ["doc"]}),
-        ("u", {"id": 6, "a": None, "doc": None}),
-        ("d", {"id": 7}),
-        ("c", {"id": 500, "a": 1, "doc": "c"}),
-    )
+    orders.change(*PARTIAL)
     assert orders.operations(2) == ON_A_BRANCH
-    assert orders.rows(5, 6, 7, 500) == [(-5, "doc 5"), (None, None), None, (1, "c")]
+    assert orders.rows(*AFTER_PARTIAL) == [*AFTER_PARTIAL.values()]
     assert orders.frame().count() == 200
 
 

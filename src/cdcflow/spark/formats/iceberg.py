@@ -135,11 +135,9 @@ class IcebergTable(StatementTable):
         if table is None:
             self._make_room()
         self._check_same(table)
-        known = dict(_transactions(table, None if table is None else table.currentSnapshot()))
-        if app:
-            if known.get(app, version - 1) >= version:
-                return
-            known[app] = version
+        known = _recorded(table, app, version)
+        if known is None:
+            return
         said = self._say(statement, metadata, known)
         after = self._table()
         if after is None:  # Spark takes some errors of a catalog for a table that another has made just then
@@ -188,13 +186,13 @@ class IcebergTable(StatementTable):
         if not iceberg.marks(dict(table.properties())):
             return False
         self._check_same(table)
-        known = dict(_transactions(table, newest))
-        if known.get(app, version - 1) >= version:
+        known = _recorded(table, app, version)
+        if known is None:
             return True
         found = iceberg_branch.extent(self._spark, self.sql, folding)
         if found.rows < iceberg_branch.ROWS_MIN:
             return False
-        known[app], begun = version, int(newest.snapshotId())
+        begun = int(newest.snapshotId())
         branch = iceberg.branch(time.time())
         there = f"{self.sql}.{name_sql(f'branch_{branch}')}"
         with Views(self._spark) as views:
@@ -466,6 +464,15 @@ def _transactions(table: Any, snapshot: Any) -> Mapping[str, int]:
             found: Mapping[str, int] = json.loads(said)
             return found
     return {}
+
+
+def _recorded(table: Any, app: str, version: int) -> Mapping[str, int] | None:
+    """What a table's next snapshot is to record of its writers: with `app` the transaction (app, version), too. None:
+    the table has that one already."""
+    known = dict(_transactions(table, None if table is None else table.currentSnapshot()))
+    if not app:
+        return known
+    return None if known.get(app, version - 1) >= version else {**known, app: version}
 
 
 def _columns(table: Any) -> Iterator[FormatColumn]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from cdcflow.merge import marking
 from cdcflow.merge.marking import FILE, ROW
-from cdcflow.merge.statement import Bounds, Folding
+from cdcflow.merge.statement import Bounds, Folding, is_integer
 from cdcflow.merge.target import TargetColumn
 from cdcflow.merge.types import name_sql
 from cdcflow.model.table import OFFSET
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 
 ROWS_MIN = 1_000_000
 """Of so many rows that a MERGE would read, the commits on a branch cost less than it does."""
-
-
-_NUMBERS = frozenset({"tinyint", "smallint", "int", "bigint", "decimal(20,0)"})
 
 
 class BranchMoved(Exception):
@@ -67,7 +64,7 @@ def extent(spark: SparkSession, table: str, folding: Folding) -> Extent:
 def _part(key: TargetColumn, limits: Bounds) -> str:
     """The share of a file's rows that lies within bounds of the first key column, in SQL; 1 where nobody knows."""
     low, high = (f"readable_metrics.{name_sql(key.name)}.{end}_bound" for end in ("lower", "upper"))
-    if key.type not in _NUMBERS:
+    if not is_integer(key.type):
         return f"coalesce(IF({high} >= {limits.least} AND {low} <= {limits.greatest}, 1, 0), 1)"
     low, high, least, greatest = (f"CAST({end} AS double)" for end in (low, high, limits.least, limits.greatest))
     within = f"least({high}, {greatest}) - greatest({low}, {least}) + 1"
