@@ -128,6 +128,14 @@ class MySQLServer(mysql.MySQLServer):
         )
         return begin, f"SET GLOBAL {name}_enabled = OFF"
 
+    def waits_for_replica(self, statement: str) -> bool:
+        """Whether the commit of this statement is in the binary log, and waits for a replica to have it."""
+        sessions = self.execute("SHOW FULL PROCESSLIST")
+        return any(
+            str(state).startswith("Waiting for semi-sync ACK") and info == statement
+            for *_, state, info in (row[:8] for row in sessions)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class MySQLDatabase:
@@ -158,10 +166,11 @@ class MySQLDatabase:
     @contextlib.contextmanager
     def holding_commit(self, statement: str) -> Iterator[Callable[[], None]]:
         """Inside, `statement` is in the binary log and not committed in the engine, for a semi-synchronous replica that
-        never comes. The value lets it go. Every other commit of the server waits behind it."""
+        never comes. The value lets it go. Every other commit of the server waits behind it.
+
+        Nobody else may commit meanwhile: one that came first would be held in its place."""
         server = self.server
         begin, end = server.holding_statements()
-        before = server.binlog()
         server.execute(begin)
         writer = threading.Thread(target=self.execute, args=(statement,))
         writer.start()
@@ -175,9 +184,10 @@ class MySQLDatabase:
 
         try:
             deadline = time.monotonic() + 20
-            while server.binlog() == before:
+            # The end of the log is not asked for: MariaDB does not tell it while two commits wait.
+            while not server.waits_for_replica(statement):
                 if time.monotonic() > deadline:
-                    raise RuntimeError("the statement did not reach the binary log")
+                    raise RuntimeError("the statement does not wait for a replica; did another commit come before it?")
                 time.sleep(0.02)
             yield release
         finally:

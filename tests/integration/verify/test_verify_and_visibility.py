@@ -68,6 +68,8 @@ def test_change_that_mysql_and_mariadb_do_not_show_yet_is_no_difference(own_mysq
     """Its commit waits for a replica, and every other commit behind it: so does any mark."""
     database = own_mysql.create_database("ghost")
     with ComparedShop.on_mysql(database, tmp_path) as shop:
+        shop.settings["source"]["heartbeat"] = "1h"  # one that commits first would be held in the statement's place
+        shop.write()
         make(shop)
         with database.holding_commit("UPDATE items SET name = 'after' WHERE id = 1"):
             see(shop)

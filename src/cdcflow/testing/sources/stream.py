@@ -228,14 +228,10 @@ class StreamScenarios(Scenarios):
     def test_idle_source_still_moves_the_position(self, source_kit: SourceKit) -> None:
         """M31, O14: without captured changes the source must still be able to forget its log."""
         source, checkpoint = self.prepared(source_kit)
-        chunks = source.chunks()
-        stream = source.stream(checkpoint, refuse_spool)
-        chunks.heartbeat()
-        events = collect(stream, lambda seen: any(isinstance(e, Advanced) for e in seen))
+        with self.reading(source, checkpoint) as (stream, chunks):
+            chunks.heartbeat()
+            # Where the log ends may be told before the heartbeat comes; readers of several logs wait for the time.
+            events = collect(stream, lambda seen: any(isinstance(e, Advanced) and e.commit_ts > 0 for e in seen))
         assert all(not isinstance(e, Committed) or e.run.rows == 0 for e in events)
-        told = [e for e in events if isinstance(e, Advanced)]
-        assert told[-1].position != checkpoint.position
-        assert told[-1].commit_ts > 0, "readers of several logs wait for the time that the source has come to"
-        stream.close()
-        chunks.close()
-        source.close()
+        told = [e.position for e in events if isinstance(e, Advanced)]
+        assert told[-1] != checkpoint.position
