@@ -7,6 +7,7 @@ process alone: the executors' is what they are for.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from pathlib import Path
 
@@ -23,22 +24,37 @@ from bench.shapes import NARROW
 
 ROWS = 10_000_000
 EXECUTORS = "cdcflow, 2 executors of 1 core"
+SENDING = "the same, without the log's folder"
+HIDDEN = "hidden"
+"""What lies in this folder executors do not see."""
 CPU_SHARE = 0.05
 
 
 def run(budget: Budget, transport: str) -> list[Line]:
     rows = budget.rows
     tell(f"  executors: {rows:,} rows, {transport}")
-    with tempfile.TemporaryDirectory() as folder, Server(transport) as server, SparkCluster(hidden=[]) as cluster:
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        hidden = Path(folder) / HIDDEN
+        hidden.mkdir()
+        server = stack.enter_context(Server(transport))
+        cluster = stack.enter_context(SparkCluster(hidden=[hidden]))
         filled(server, NARROW, rows)
         source = contents.source_rows(server, NARROW)
         parties = {
             EXECUTORS: lambda: read_by_executors(server, Path(folder), source, cluster.url),
+            SENDING: lambda: read_by_executors(server, Path(folder) / HIDDEN, source, cluster.url),
             US: lambda: captured(server, Path(folder), NARROW, source),
         }
         measured = rounds(parties, budget.rounds, postmaster=server.postmaster, fewer={})
-    case = f"narrow, 6 columns, {rows:,} rows"
-    theirs, ours = measured[EXECUTORS], measured[US]
+    return [
+        line
+        for party in (EXECUTORS, SENDING)
+        for line in compared_with_us(measured[party], measured[US], f"{party}: narrow, 6 columns, {rows:,} rows")
+    ]
+
+
+def compared_with_us(theirs: list[Outcome], ours: list[Outcome], case: str) -> list[Line]:
     cpu = [[o.cpu_s_per_million for o in found] for found in (theirs, ours)]
     return [
         compared("executors", case, "rows/s", [o.rate for o in theirs], [o.rate for o in ours], US),

@@ -1,7 +1,7 @@
 """A process that reads parts of chunks and may kill itself with SIGKILL: `killablereader.py [POINT COUNT]`.
 
-Its number and invitation come pickled on stdin. `POINT` is `before:read`, `after:read`, `before:write` or
-`after:write`; it dies at the COUNT-th such call.
+Its number and invitation come pickled on stdin. `POINT` is `before:read`, `after:read`, `before:write`, `after:write`
+or `within:file`; it dies at the COUNT-th such call, or when it has sent so many pieces of files.
 """
 
 from __future__ import annotations
@@ -11,14 +11,22 @@ import pickle
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
+from cdcflow.spark import held
 from cdcflow.spark.held import Invitation, Reader, serve
+
+SMALL_PIECE = 1000
+"""So that every file has some."""
 
 
 def arm(point: str, last: int) -> None:
     when, name = point.split(":")
+    if name == "file":
+        arm_within_file(last)
+        return
     original = getattr(Reader, f"_{name}")
     numbers = count(1)
 
@@ -32,6 +40,20 @@ def arm(point: str, last: int) -> None:
         return result
 
     setattr(Reader, f"_{name}", wrapped)
+
+
+def arm_within_file(last: int) -> None:
+    original = Reader.pieces
+    held.PIECE_BYTES = SMALL_PIECE
+    numbers = count(1)
+
+    def pieces(self: Reader) -> Iterator[memoryview]:
+        for piece in original(self):
+            yield piece
+            if next(numbers) == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(Reader, "pieces", pieces)  # noqa: B010  a method, which mypy lets nobody assign
 
 
 def begin(number: int, invitation: Invitation, *point: str) -> subprocess.Popen[bytes]:

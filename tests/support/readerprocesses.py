@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 from bank import Branch
@@ -23,8 +24,11 @@ WITHIN_S = 60.0
 
 
 @contextmanager
-def reading(bank: Branch, count: int) -> Iterator[tuple[Processes, Callable[..., subprocess.Popen[bytes]]]]:
-    """Processes for a bank, and what starts one of them; all that were started are ended."""
+def reading(
+    bank: Branch, count: int, *, away: bool = False
+) -> Iterator[tuple[Processes, Callable[..., subprocess.Popen[bytes]]]]:
+    """Processes for a bank, and what starts one of them; all that were started are ended. `away`: they do not see the
+    log's folder."""
     settings = load(bank.config_path).database
     opened = partial(_part_reader, settings, secret(settings.password))
     started: list[subprocess.Popen[bytes]] = []
@@ -33,7 +37,10 @@ def reading(bank: Branch, count: int) -> Iterator[tuple[Processes, Callable[...,
         with Processes(count, "127.0.0.1", bank.log) as processes:
 
             def start(number: int, *point: str) -> subprocess.Popen[bytes]:
-                started.append(begin(number, processes.invitation(opened), *point))
+                invitation = processes.invitation(opened)
+                if away:
+                    invitation = replace(invitation, probe=bank.log / "on another machine")
+                started.append(begin(number, invitation, *point))
                 return started[-1]
 
             yield processes, start
@@ -43,9 +50,9 @@ def reading(bank: Branch, count: int) -> Iterator[tuple[Processes, Callable[...,
             process.wait()
 
 
-def read_while_one_dies(bank: Branch, point: str) -> None:
+def read_while_one_dies(bank: Branch, point: str, *, away: bool = False) -> None:
     """Capture once, read by two processes of which one dies at a step and is replaced."""
-    with reading(bank, 2) as (processes, start):
+    with reading(bank, 2, away=away) as (processes, start):
         dying = start(0, point, "1")
         start(1)
         processes.wait(WITHIN_S)

@@ -21,6 +21,10 @@ from cdcflow.model.table import OFFSET, TableId
 from cdcflow.ports import LogReader
 from cdcflow.query.batching import Piece, pieces
 
+HEADERS_AT_ONCE = 10_000
+"""So many transactions of a log are put in order at one time, if there are as many. A log in Kafka gives their headers
+as they were written, a few at a time, and each round asks it for the rows anew."""
+
 _NONE: Int64s = np.empty(0, np.int64)
 _FIELD = pa.field(COMMIT_CLOCK, pa.timestamp("us", "UTC"), nullable=False)
 
@@ -58,14 +62,19 @@ class Lane:
         return None if self.is_done else int(self._clocks[-1])
 
     def _read(self) -> None:
-        headers = next(self._headers, None)
-        if headers is None:
-            self.is_done = True
-            return
-        clocks = self._clocks_of(headers)
-        count = int(np.searchsorted(clocks, self._clock, "right"))
-        self.is_done = count < len(clocks)
-        self._clocks, self._ends = clocks[:count], headers.column("last_offset").to_numpy()[:count]
+        clocks, ends, count = [_NONE], [_NONE], 0
+        while not self.is_done and count < HEADERS_AT_ONCE:
+            headers = next(self._headers, None)
+            if headers is None:
+                self.is_done = True
+                break
+            found = self._clocks_of(headers)
+            taken = int(np.searchsorted(found, self._clock, "right"))
+            self.is_done = taken < len(found)
+            clocks.append(found[:taken])
+            ends.append(headers.column("last_offset").to_numpy()[:taken])
+            count += taken
+        self._clocks, self._ends = np.concatenate(clocks), np.concatenate(ends)
 
     @staticmethod
     def _clocks_of(headers: pa.Table) -> Int64s:

@@ -30,13 +30,13 @@ AGAIN_AFTER_S = 1.0
 def executors(
     master: str, number: int, folder: Path, open_reader: Callable[[], PartReader], settings: Mapping[str, str]
 ) -> Iterator[Processes]:
-    """Executors of the cluster at `master` that read parts of chunks, as many as `number`, and write into `folder`.
+    """Executors of the cluster at `master` that read parts of chunks, as many as `number`, and write into `folder`, or
+    send what they would write if they do not see it.
 
     `open_reader` goes to them; `settings` are Spark's.
 
     Raises:
-        ConfigurationError: pyspark or Java is not installed; there is no such cluster; executors cannot load cdcflow,
-            or do not see the folder.
+        ConfigurationError: pyspark or Java is not installed; there is no such cluster; executors cannot load cdcflow.
         SourceUnavailable: none of them has come.
     """
     started = context(master, settings, NAME)

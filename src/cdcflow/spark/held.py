@@ -4,7 +4,8 @@ their offsets.
     capture ──Read────▶ reader      in a snapshot of its own; the rows stay here
             ◀──Answer──             what the dialect tells of them, how many they are
             ──Write───▶             the first offset, and a place
-            ◀──Answer──             what a manifest says of the file, which is durable by then
+            ◀──Answer──             what a manifest says of the file, which is durable by then where the reader sees
+                                    that place; else the file follows, and whoever asked makes it durable
 
 One request at a time. Rows that nobody wants written go when the window after the next is read: what was read in a
 window is written, if it ever is, before that one opens.
@@ -12,8 +13,9 @@ window is written, if it ever is, before that one opens.
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
@@ -26,12 +28,16 @@ from cdcflow.model.change import reads
 from cdcflow.model.position import Position
 from cdcflow.ports.readers import PartReader, PartRows
 
+PIECE_BYTES = 1 << 20
+"""A file is sent in pieces of this size."""
+
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
     """Where a reader finds who asks it, and how it reads. It has secrets in it, and is sent with a function.
 
-    `probe` is a file in the log's folder with `probe_text`: who sees it can write where the log lies.
+    `probe` is a file in the log's folder with `probe_text`: who sees it can write where the log lies; others send what
+    they would write.
     """
 
     address: tuple[str, int]
@@ -46,7 +52,6 @@ class Hello:
     """A reader introduces itself. A number that comes again takes the place of the one before."""
 
     number: int
-    sees_log: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,19 +75,24 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """To the request with this id: `result` or `error`. Of a read: what the dialect tells, rows, bytes, seconds."""
+    """To the request with this id: `result` or `error`. Of a read: what the dialect tells, rows, bytes, seconds.
+    `follows`: so many bytes of a file come behind it."""
 
     id: int
     result: Any = None
     error: Exception | None = None
+    follows: int = 0
 
 
 class Reader:
-    """Answers requests; `held` are the rows by the request that read them, each with its window."""
+    """Answers requests; `held` are the rows by the request that read them, each with its window. `sees_log`: files are
+    written to where they are asked for; else `file` is the one that the last answer speaks of."""
 
-    def __init__(self, source: PartReader) -> None:
+    def __init__(self, source: PartReader, *, sees_log: bool = True) -> None:
         self._source = source
+        self._sees_log = sees_log
         self.held: dict[int, tuple[tuple[str, int], PartRows]] = {}
+        self.file = memoryview(b"")
 
     def answer(self, request: Read | Write) -> Answer:
         try:
@@ -90,7 +100,7 @@ class Reader:
                 case Read():
                     return Answer(request.id, self._read(request))
                 case Write():
-                    return Answer(request.id, self._write(request))
+                    return self._write(request)
         except CdcflowError as error:
             return Answer(request.id, error=error)
         except OSError as error:
@@ -108,18 +118,28 @@ class Reader:
         rows, size = sum(b.num_rows for b in found.batches), sum(b.nbytes for b in found.batches)
         return found.told, rows, size, found.seconds
 
-    def _write(self, request: Write) -> dict[str, Any]:
+    def _write(self, request: Write) -> Answer:
         if request.read not in self.held:
             raise SinkUnavailable("writing rows on an executor: it does not have them any more")
         _, found = self.held.pop(request.read)
         run = reads(found.table, found.batches, Position(""), request.commit_ts)
-        target = _Durable(request.path)
+        target: DurableFile | io.BytesIO = DurableFile(request.path) if self._sees_log else _Memory()
         numbers = {"first_offset": request.first_offset, "transaction": request.transaction}
         told = asdict(rowfile.write(run, found.table, request.path.name, target, **numbers))
-        return {name: value for name, value in told.items() if name not in ("table", "version")}
+        entry = {name: value for name, value in told.items() if name not in ("table", "version")}
+        if isinstance(target, DurableFile):
+            return Answer(request.id, entry)
+        self.file = target.getbuffer()
+        return Answer(request.id, entry, follows=len(self.file))
+
+    def pieces(self) -> Iterator[memoryview]:
+        """The file, once."""
+        file, self.file = self.file, memoryview(b"")
+        for begin in range(0, len(file), PIECE_BYTES):
+            yield file[begin : begin + PIECE_BYTES]
 
 
-class _Durable:
+class DurableFile:
     """A new file, durable when it is closed; its name is whoever's asked for it."""
 
     def __init__(self, path: Path) -> None:
@@ -133,6 +153,13 @@ class _Durable:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
+
+
+class _Memory(io.BytesIO):
+    """A file that is read after whoever wrote it has closed it."""
+
+    def close(self) -> None:
+        """Nothing ends yet."""
 
 
 def window_of(chunk: Chunk) -> tuple[str, int]:
@@ -152,21 +179,22 @@ def serve(number: int, invitation: Invitation) -> None:
     except OSError:
         sees = False
     with Client(invitation.address, authkey=invitation.secret) as connection:
-        connection.send(Hello(number, sees))
-        if sees:
-            _answer_all(connection, invitation)
+        connection.send(Hello(number))
+        _answer_all(connection, invitation, sees_log=sees)
 
 
-def _answer_all(connection: Connection[Any, Any], invitation: Invitation) -> None:
+def _answer_all(connection: Connection[Any, Any], invitation: Invitation, *, sees_log: bool) -> None:
     source = invitation.open_reader()
-    reader = Reader(source)
+    reader = Reader(source, sees_log=sees_log)
     try:
         while True:
             connection.send(reader.answer(connection.recv()))
+            for piece in reader.pieces():
+                connection.send_bytes(piece)
     except (EOFError, ConnectionError):
         return
     finally:
         source.close()
 
 
-__all__ = ["Answer", "Hello", "Invitation", "Read", "Reader", "Write", "serve", "window_of"]
+__all__ = ["Answer", "DurableFile", "Hello", "Invitation", "Read", "Reader", "Write", "serve", "window_of"]

@@ -11,9 +11,10 @@ import contextlib
 import os
 import secrets
 import socket
+import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from itertools import count
@@ -21,10 +22,10 @@ from multiprocessing.connection import Connection, Listener, answer_challenge, d
 from pathlib import Path
 from typing import Any
 
-from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable, SourceUnavailable
+from cdcflow.errors import CdcflowError, SinkUnavailable, SourceUnavailable
 from cdcflow.interleave.messages import Chunk
 from cdcflow.ports.readers import HeldPart, PartReader
-from cdcflow.spark.held import Answer, Hello, Invitation, Read, Write
+from cdcflow.spark.held import Answer, DurableFile, Hello, Invitation, Read, Write
 
 LOST_AFTER_S = 120.0
 """A process that has not answered for so long is lost."""
@@ -51,10 +52,10 @@ class Processes:
     """Implements `cdcflow.ports.readers.Readers` for processes that run `held.serve`. A context manager."""
 
     def __init__(self, number: int, host: str, folder: Path, *, lost_after_s: float = LOST_AFTER_S) -> None:
-        """`number` of them are to come; they connect to `host`, and write into `folder`, where the log lies."""
+        """`number` of them are to come; they connect to `host`. Those that see `folder`, where the log lies, write
+        into it; what others would write they send, and it is written here."""
         self.count = number
         self._lost_after_s = lost_after_s
-        self._folder = folder
         self._secret = secrets.token_bytes(32)
         self._listener = Listener((host, 0), backlog=16)
         self._probe = folder / f".{secrets.token_hex(8)}.tmp"
@@ -98,7 +99,7 @@ class Processes:
 
         Raises:
             SourceUnavailable: none came within this time.
-            ConfigurationError: they do not see the log's folder, or whoever was to start them says why it cannot.
+            ConfigurationError: whoever was to start them says why it cannot.
         """
         with self._turn:
             self._turn.wait_for(lambda: self._error or len(self._there) >= self.count, seconds)
@@ -181,22 +182,10 @@ class Processes:
         except Exception:  # noqa: BLE001  a stranger
             _hang_up(connection)
             return
-        if isinstance(hello, Hello) and self._sees(hello):
+        if isinstance(hello, Hello):
+            _bound(connection, self._lost_after_s)
             self._serve(hello.number, _Process(connection))
         connection.close()
-
-    def _sees(self, hello: Hello) -> bool:
-        if not hello.sees_log:
-            self.fail(
-                ConfigurationError(
-                    f"reading with executors: they do not see the log's folder {self._folder}, and would have to write "
-                    "their rows there",
-                    remedy="put the log on a file system that is mounted under the same path where executors run, or "
-                    "run the same command without --on",
-                    runbook="settings",
-                )
-            )
-        return hello.sees_log
 
     def _serve(self, number: int, process: _Process) -> None:
         with self._turn:
@@ -268,6 +257,14 @@ class _Rows:
         return wait
 
 
+def _bound(connection: Connection[Any, Any], seconds: float) -> None:
+    """Let nobody wait longer for what has begun to come: whoever reads gets OSError then."""
+    whole = int(seconds)
+    limit = struct.pack("ll", whole, int((seconds - whole) * 1e6))
+    with socket.socket(fileno=os.dup(connection.fileno())) as stream:
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
+
 def _answer(connection: Connection[Any, Any], request: Read | Write, seconds: float) -> Answer:
     """Raises EOFError or OSError: there is none, or another one than was asked for."""
     connection.send(request)
@@ -276,7 +273,37 @@ def _answer(connection: Connection[Any, Any], request: Read | Write, seconds: fl
     answer = connection.recv()
     if not isinstance(answer, Answer) or answer.id != request.id:
         raise EOFError
+    return _with_file(connection, request.path, answer) if answer.follows and isinstance(request, Write) else answer
+
+
+def _with_file(connection: Connection[Any, Any], path: Path, answer: Answer) -> Answer:
+    """Write the file that follows an answer; if that cannot be, the answer says so, and the process stays.
+
+    Raises:
+        EOFError: the process is gone.
+    """
+    pieces = _pieces(connection, answer.follows)
+    try:
+        with contextlib.closing(DurableFile(path)) as file:
+            for piece in pieces:
+                file.write(piece)
+    except OSError as error:
+        for _ in pieces:  # what is not read would be taken for the next answer
+            pass
+        text = f"writing rows of a chunk to {path}: {error.strerror or type(error).__name__}"
+        return Answer(answer.id, error=SinkUnavailable(text))
     return answer
+
+
+def _pieces(connection: Connection[Any, Any], size: int) -> Iterator[bytes]:
+    """Raises EOFError: there are no more, for the process is gone."""
+    while size > 0:
+        try:
+            piece = connection.recv_bytes()
+        except OSError as error:
+            raise EOFError from error
+        size -= len(piece)
+        yield piece
 
 
 def _lost(chunk: Chunk) -> SourceUnavailable:

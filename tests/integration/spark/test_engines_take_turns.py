@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cutbyspark import rows_of_cut
 from mergehistories import assert_as_folded, make_table, make_world, write_round
 
 from cdcflow import local
 from cdcflow.local import replacing
 from cdcflow.local.deltalog import CHECKPOINT_EVERY
 from cdcflow.local.engine import LocalEngine
-from cdcflow.model.table import Table
 from cdcflow.spark import job, published_cut, read_cut
 from cdcflow.spark.formats import table_format as table_format_of
 from cdcflow.warehouse.formats import FORMATS
@@ -33,10 +33,6 @@ def test_each_engine_goes_on_where_the_other_left_off(
     seed = random.SystemRandom().randrange(10**6)
     world = make_world(seed, 100)
 
-    def rows(table: Table) -> list[Any]:
-        found: list[Any] = read_cut(spark, warehouse, incomplete=True)[str(table.id)].collect()
-        return found
-
     cuts = []
     for round_ in range(3):
         for by_spark in (False, True) if round_ % 2 == 0 else (True, False):
@@ -49,7 +45,7 @@ def test_each_engine_goes_on_where_the_other_left_off(
             cuts.append(report.cut)
             assert {t.engine for t in report.tables} == {"spark" if by_spark else "local"}
             assert not [edit for t in report.tables for edit in t.edits]
-            assert_as_folded(world, rows, f"seed {seed}")
+            assert_as_folded(world, rows_of_cut(spark, warehouse), f"seed {seed}")
     assert published_cut(spark, warehouse).cut == hand_log.cut
     early = read_cut(spark, warehouse, cuts[1], incomplete=True)
     assert early.keys() == {f"public.{name}" for name in world.tables}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from cutbyspark import rows_of_cut
 from mergehistories import (
     State,
     Step,
@@ -50,12 +51,6 @@ class Log(Protocol):
     def state(self, table: Table, state: str = ..., generation: int = ..., since: int = ...) -> None: ...
 
 
-def merged(spark: Any, warehouse: Path) -> Callable[[Table], list[Any]]:
-    """The current-state tables as a published cut shows them."""
-    found = read_cut(spark, warehouse, incomplete=True)
-    return lambda table: found[str(table.id)].collect()
-
-
 @pytest.mark.spread(2)
 def test_merges_at_random_cuts_give_what_the_fold_gives(
     spark: Any, hand_log: Any, warehouse: Path, merge: Merge
@@ -69,7 +64,7 @@ def test_merges_at_random_cuts_give_what_the_fold_gives(
     for round_ in range(3):
         write_round(world, hand_log, round_)
         assert merge(hand_log.root, warehouse).published
-        assert_as_folded(world, merged(spark, warehouse), f"seed {SEED}, round {round_}")
+        assert_as_folded(world, rows_of_cut(spark, warehouse), f"seed {SEED}, round {round_}")
     assert min(world.covered.values()) > 10, world.covered
 
 
@@ -88,7 +83,7 @@ def test_a_backfill_that_is_done_removes_what_it_did_not_find(
     hand_log.segment([(table, "r", {"h": h, "id": 1, "a": 5, "doc": "read", "note": None}) for h in range(HISTORIES)])
     merge(hand_log.root, warehouse)
     world.apply("keyed", list(hand_log.written))
-    assert not differences(world.expected("keyed"), state_of(table, merged(spark, warehouse)(table)))
+    assert not differences(world.expected("keyed"), state_of(table, rows_of_cut(spark, warehouse)(table)))
     assert str(table.id) not in read_cut(spark, warehouse), "its backfill is not done: left out unless asked for"
 
     hand_log.state(table, "done", 2, since)
@@ -98,7 +93,7 @@ def test_a_backfill_that_is_done_removes_what_it_did_not_find(
     standing = len(world.rows["keyed"])
     world.rows["keyed"] = swept(world.rows["keyed"], since)
     assert len(world.rows["keyed"]) < standing
-    assert not differences(world.expected("keyed"), state_of(table, merged(spark, warehouse)(table)))
+    assert not differences(world.expected("keyed"), state_of(table, rows_of_cut(spark, warehouse)(table)))
     assert str(table.id) in read_cut(spark, warehouse)
 
 

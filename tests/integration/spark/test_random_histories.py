@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cutbyspark import rows_of_cut
 from handlog import HandLog
 from tablehistories import MODES, Histories
 
 from cdcflow import local
 from cdcflow.merge.policy import Mode
-from cdcflow.model.table import Table
-from cdcflow.spark import job, read_cut
+from cdcflow.spark import job
 from cdcflow.spark.job import MergeReport
 from cdcflow.warehouse.formats import FORMATS
 from cdcflow.warehouse.paths import table_path
@@ -54,12 +54,8 @@ def run(
         made.write_round()
         made.move_away(lambda table: warehouse.joinpath(*table_path(table)))
         report = merge(made.log.root, warehouse, policies=made.policies)
-        found = read_cut(spark, warehouse, incomplete=True)
-
-        def rows(table: Table, found: Any = found) -> list[dict[str, Any]]:
-            return [row.asDict() for row in found[str(table.id)].collect()]
-
-        made.check(report, rows)
+        rows = rows_of_cut(spark, warehouse)
+        made.check(report, lambda table, rows=rows: [row.asDict() for row in rows(table)])  # type: ignore[misc]
 
 
 def run_part(spark: Any, part: int, engine: str, folder: Path, merge: Merge) -> None:

@@ -71,6 +71,7 @@ def test_changes_come_in_the_order_of_commit_clocks_and_go_on_from_every_cursor(
     never parted by another log's, and who goes on from any cursor gets the rest, once."""
     rng = Random(seed)
     monkeypatch.setattr(batching, "WINDOW_ROWS", rng.choice([4, 25, 1 << 16]))
+    monkeypatch.setattr(lanes, "HEADERS_AT_ONCE", rng.choice([1, 10_000]))
     branches = [made(name) for name in ("crm", "shop", "billing")[: rng.choice([2, 2, 3])]]
     for _ in range(rng.choice([1, 2])):
         for branch in branches:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing.connection import Client
 from pathlib import Path
@@ -22,8 +23,8 @@ from cdcflow.model.position import Epoch
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION
 from cdcflow.ports.readers import HeldPart, PartReader, PartRows
 from cdcflow.sinks.row_file import HeldFile
-from cdcflow.spark import readers
-from cdcflow.spark.held import Answer, Hello, Invitation, Read, Reader, Write, serve
+from cdcflow.spark import held, readers
+from cdcflow.spark.held import Answer, Hello, Read, Reader, Write, serve
 from cdcflow.spark.readers import Processes
 from cdcflow.testing.sinks import ORDERS
 
@@ -140,7 +141,7 @@ def stub(processes: Processes, number: int = 0) -> Any:
     """A process that does what the test says."""
     invitation = processes.invitation(partial(_same, Numbers()))
     connection = Client(invitation.address, authkey=invitation.secret)
-    connection.send(Hello(number, sees_log=True))
+    connection.send(Hello(number))
     return connection
 
 
@@ -226,6 +227,81 @@ def test_what_a_file_is_said_to_be_is_compared(processes: Processes, tmp_path: P
         assert not file.synced
 
 
+# ── processes that do not see the log's folder ──────────────────────────────────────────────────────────────
+
+
+def away(processes: Processes) -> Processes:
+    """One of them has come, which is a thread here."""
+    seen = processes.invitation(partial(_same, Numbers()))
+    elsewhere = replace(seen, probe=seen.probe.with_name("not here"))
+    threading.Thread(target=serve, args=(0, elsewhere), daemon=True).start()
+    processes.wait(WITHIN_S)
+    return processes
+
+
+def test_what_a_process_would_write_comes_to_who_asked(
+    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is the one that a process writes that sees the folder, also in many pieces, and is described alike."""
+    monkeypatch.setattr(held, "PIECE_BYTES", 1000)
+    rows = read(away(processes), 500).rows
+    path = tmp_path / "sent.parquet"
+    entry = HeldFile(path, rows, 100, 7, 1_700_000_000_000_000).written()
+    assert (entry.rows, entry.bytes) == (500, path.stat().st_size)
+    assert entry.bytes > 2000, "the file was sent in one piece"
+    written = tmp_path / "log" / "sent.parquet"
+    written.parent.mkdir()
+    with Processes(1, "127.0.0.1", written.parent) as others:
+        begin(others, Numbers())
+        again = HeldFile(written, read(others, 500).rows, 100, 7, 1_700_000_000_000_000).written()
+    assert again == entry
+    assert path.read_bytes() == written.read_bytes()
+
+
+def test_a_file_is_durable_before_it_counts(
+    processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """L01: whoever hears that it is there may tell the source to forget the rows."""
+    synced: list[str] = []
+    fsync = os.fsync
+
+    def noted(number: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{number}"))
+        fsync(number)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    path = tmp_path / "a.parquet"
+    HeldFile(path, read(away(processes), 5).rows, 1, 1, 0).written()
+    assert synced == [str(path)]
+
+
+def test_a_file_that_cannot_be_written_is_told_and_the_process_stays(processes: Processes, tmp_path: Path) -> None:
+    """A full disk here says nothing of the executor; what it still sends is not taken for its next answer."""
+    away(processes)
+    with pytest.raises(SinkUnavailable, match=r"writing rows of a chunk to .*No such file"):
+        HeldFile(tmp_path / "no" / "a.parquet", read(processes, 5).rows, 1, 1, 0).written()
+    entry = HeldFile(tmp_path / "b.parquet", read(processes, 6, window=2).rows, 1, 1, 0).written()
+    assert (entry.rows, processes.lost) == (6, 0)
+
+
+def test_a_process_that_dies_or_falls_silent_within_a_file_ends_the_attempt(tmp_path: Path) -> None:
+    """A part of a file is there that nobody names."""
+    for ends in (True, False):
+        with Processes(1, "127.0.0.1", tmp_path, lost_after_s=WITHIN_S if ends else 0.2) as processes:
+            sender = stub(processes)
+            asked = processes.read(chunk(), 3)
+            sender.send(Answer(sender.recv().id, ("told", 3, 30, 0.1)))
+            file = HeldFile(tmp_path / f"{ends}.parquet", asked.result(WITHIN_S).rows, 1, 1, 0)
+            sender.send(Answer(sender.recv().id, {"bytes": 2000}, follows=2000))
+            sender.send_bytes(bytes(1000))
+            if ends:
+                sender.close()
+            with pytest.raises(SinkUnavailable, match="the executor that has them is gone"):
+                file.written()
+            assert processes.lost == 1
+            sender.close()
+
+
 # ── who is there ────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -244,18 +320,6 @@ def test_an_invitation_does_not_show_its_secrets(processes: Processes) -> None:
     invitation = processes.invitation(partial(_same, Numbers()))
     assert "secret" not in repr(invitation)
     assert "open_reader" not in repr(invitation)
-
-
-def test_who_does_not_see_the_logs_folder_is_refused_with_the_reason(tmp_path: Path) -> None:
-    """Its files would lie on another disk, and be missing at the first cut."""
-    with Processes(1, "127.0.0.1", tmp_path) as processes:
-        seen = processes.invitation(partial(_same, Numbers()))
-        elsewhere = Invitation(seen.address, seen.secret, tmp_path / "no", seen.probe_text, seen.open_reader)
-        threading.Thread(target=serve, args=(0, elsewhere), daemon=True).start()
-        with pytest.raises(ConfigurationError, match="they do not see the log's folder") as refused:
-            processes.wait(WITHIN_S)
-        assert "without --on" in (refused.value.remedy or "")
-    assert not list(tmp_path.iterdir()), "nothing is left of it"
 
 
 def test_nobody_there_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

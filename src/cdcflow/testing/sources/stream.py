@@ -9,7 +9,7 @@ from cdcflow.model.table import BEFORE, OP, UNCHANGED, TableId
 from cdcflow.ports import Spool, StreamEvent
 from cdcflow.sinks.memory import Memory, MemoryLog, MemorySpool
 from cdcflow.testing.sources.kit import SourceKit, needs
-from cdcflow.testing.sources.reading import Scenarios, changes, collect, placed_rows, refuse_spool, rows_of, seen_mark
+from cdcflow.testing.sources.reading import Scenarios, changes, collect, placed_rows, rows_of, seen_mark
 
 LARGE = 2000
 """Rows of a transaction that a kit's source puts into a spool."""
