@@ -171,25 +171,18 @@ def expiring(config: Config, on_event: OnEvent) -> Expiring | None:
 
 @contextlib.contextmanager
 def workers(config: Config, master: str | None, name: str) -> Iterator[Workers]:
-    """Who works on the configured log's segments for a command (`name`): this process, or (`master`, as spark.master)
-    the executors of a Spark cluster. Spark's settings are those of merge.spark.
+    """Who works on the configured log's sealed segments for a command (`name`): this process, or (`master`, as
+    spark.master) the executors of a Spark cluster. Spark's settings are those of merge.spark.
 
     Raises:
-        ConfigurationError: the log is in Kafka; or see `spark.context.context`.
+        ConfigurationError: see `spark.context.context`.
     """
-    if master is None:
+    layout = sealed_layout(config).absolute
+    if master is None or not layout.exists():  # of a log in Kafka nothing may be sealed yet
         yield HERE
         return
-    log = config.log
-    if isinstance(log, KafkaLog):
-        raise ConfigurationError(
-            f"{name} with executors: they work on a log in files, and this one is in Kafka",
-            remedy="run the same command without --on",
-            runbook="settings",
-        )
     from cdcflow.spark import workers as of_spark
 
-    layout = log_layout(log).absolute
     away = None
     if layout.store is not None:
         from cdcflow.sinks.objects.elsewhere import StoredLog

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import pickle
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from logpairs import FolderReader, history_of_a_shop, into_topic, rows_of, topics_on, transactions_of
 from objectlogs import NO_SOURCE
 from tests.servers.kafka import KafkaBroker
@@ -19,6 +24,7 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.segment import Segment
 from cdcflow.config import Config, Objects
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
+from cdcflow.sinks.indexing import Indexing
 from cdcflow.sinks.kafka import loss
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.kafka.tiering import KafkaTier, OpenedTier, TieredReader
@@ -297,6 +303,39 @@ def config(topics: Topics, objects: Objects, work: Path, **access: str | None) -
     kafka = {"brokers": topics.brokers, "topic": topics.name, "work": str(work), "history": url}
     log = {"kafka": {**kafka, "objects": {**found, **access}}}
     return Config.model_validate({"source": {"kind": "postgres", "url": NO_SOURCE}, "log": log})
+
+
+@pytest.mark.parametrize("place", ["store", pytest.param("folder", marks=pytest.mark.long)])
+def test_a_history_is_indexed_by_executors(machine: Machine, objects: Objects, tmp_path: Path, place: str) -> None:
+    """`cdcflow log index --on`: the keys of what is sealed, as without; and where nothing is sealed yet, nothing."""
+    into_topic(machine.topics, history_of_a_shop())
+    settings = config(machine.topics, objects, tmp_path)
+    if place == "folder":
+        kafka = {"brokers": machine.topics.brokers, "topic": machine.topics.name, "work": str(tmp_path)}
+        settings = Config.model_validate({"source": settings.source, "log": {"kafka": kafka}})
+    (tmp_path / "cdcflow.yaml").write_text(yaml.safe_dump(settings.model_dump(mode="json", exclude_defaults=True)))
+    command = [sys.executable, "-m", "cdcflow.cli", "log", "index", "--json", "--on", "local[2]"]
+
+    def indexed() -> dict[str, int]:
+        done = subprocess.run(command, cwd=tmp_path, check=True, stdout=subprocess.PIPE)
+        found: dict[str, int] = json.loads(done.stdout)
+        return found
+
+    assert indexed()["indexed"] == 0
+    tier = wiring.tier(settings)
+    assert isinstance(tier, KafkaTier)
+    with tier.opened() as opened:
+        for one in machine.sealed(opened):
+            opened.put(one)
+    layout = wiring.sealed_layout(settings)
+    by_executors = indexed()
+    assert by_executors["indexed"] == len(list(layout.segment_offsets())) > 0
+    assert by_executors["last_offset"] == FolderReader(layout).newest_checkpoint().next_offset - 1
+    files = {path.name: path.read_bytes() for path in layout.root.rglob("*.keys")}
+    assert files
+    shutil.rmtree(next(layout.root.rglob("*.keys")).parent)
+    assert Indexing(layout).step() == by_executors["indexed"]
+    assert {path.name: path.read_bytes() for path in layout.root.rglob("*.keys")} == files
 
 
 @pytest.mark.parametrize(

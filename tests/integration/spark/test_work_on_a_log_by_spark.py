@@ -12,11 +12,9 @@ from logwork import AsMany, dying, made, told_of
 from typer.testing import CliRunner
 
 import cdcflow
-from cdcflow import wiring
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import check, list_segments
 from cdcflow.cli.app import app
-from cdcflow.config import load
 from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.sinks.indexing import Indexing
 from cdcflow.sinks.keeping import Keeping
@@ -84,15 +82,6 @@ def test_folder_that_executors_do_not_see_is_named(spark: Any, tmp_path: Path) -
             Retention(Layout(log.root), grace_s=0).compact(20_000, workers)
     assert "without --on" in (refused.value.remedy or "")
     assert len(list_segments(Layout(log.root))) == 4
-
-
-def test_log_in_kafka_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    text = SETTINGS.replace("log: {path: log}", "log: {kafka: {brokers: '127.0.0.1:1', topic: shop}}")
-    (tmp_path / "cdcflow.yaml").write_text(text)
-    with pytest.raises(ConfigurationError, match="this one is in Kafka") as refused:
-        wiring.workers(load(tmp_path / "cdcflow.yaml"), "local[2]", "indexing").__enter__()
-    assert "without --on" in (refused.value.remedy or "")
 
 
 def test_executors_without_anything_to_do_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

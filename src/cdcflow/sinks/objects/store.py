@@ -83,6 +83,8 @@ class BucketStore:
 
     def segments(self) -> Sequence[Bounds]:
         found = sorted(b for n in self._bucket.folders("segments") if (b := segment_bounds(n)) is not None)
+        if not found:  # nor need there be a log: of one in Kafka nothing may be sealed yet
+            return []
         known = self._known(found)
         new = [bounds for bounds in found if bounds not in known]
         if len(new) > 1:
