@@ -247,11 +247,14 @@ def go_on(
     for _, group in groupby(changes, key=lambda c: c.transaction):
         together = list(group)
         touched: dict[Key, Change] = {}
+        made: dict[Key, bool] = {}
         for change in together:
             key = tuple(change.values.get(c) for c in key_columns)
             # A repair's delete may have hidden a row whose version is open.
             keys = {*found.rows, *found.open, *touched} if change.op == "t" else {key}
             touched |= dict.fromkeys(keys, change)
+            if change.op != "t":
+                made.setdefault(key, change.op == "c")
             for k in keys:
                 _note_read(found.read.setdefault(k, {}), change)
         found.rows = fold(found.rows, together, key_columns)
@@ -262,7 +265,8 @@ def go_on(
             elif last.op == "r" and row is not None and stood is not None and _alike(row, stood):
                 found.open[key] = replace(stood, offset=last.offset)
             else:
-                was_gone = last.op == "c" and stood is not None and stood.offset < since <= last.offset
+                # Whatever became of a row that was made: what stood before was gone.
+                was_gone = made.get(key, False) and stood is not None and stood.offset < since <= last.offset
                 is_across = gap is not None and stood is not None and _is_across(gap, stood.offset, last.offset)
                 exact = not last.is_found and not was_gone and key not in found.hidden and not is_across
                 found.close(key, End(since if was_gone else last.offset, exact))

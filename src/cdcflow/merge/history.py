@@ -74,6 +74,12 @@ class Range:
     alone: bool = False
 
     @property
+    def knows_first(self) -> bool:
+        """Whether it matters that a transaction makes a row which a backfill may not have found: the version that was
+        open was gone before, also where the transaction changes or deletes what it made."""
+        return bool(self.since) and not self.alone
+
+    @property
     def may_be_alone(self) -> bool:
         """Whether each event begins or ends a version where `alone` is so."""
         return not self.has_reads and not self.clearing
@@ -140,7 +146,8 @@ def _events(layout: Layout, names: Names, range_: Range) -> str:
 
 def _settled(layout: Layout, found: Sequence[Family], range_: Range, events: str) -> str:
     """The last event of each transaction. `e`: the row is there then; `miss`: positions of the columns that nobody
-    knows; `tr`, `tn`: offset and transaction of the first truncate behind it; `h`: a read that makes no version."""
+    knows; `tr`, `tn`: offset and transaction of the first truncate behind it; `h`: a read that makes no version; `fo`:
+    the kind of the transaction's first event (see `Range.knows_first`)."""
     key = ", ".join(f"c{i}" for i in layout.key)
     by_offset = f"PARTITION BY {key} ORDER BY o"
     so_far = f"OVER ({by_offset} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
@@ -170,17 +177,21 @@ def _settled(layout: Layout, found: Sequence[Family], range_: Range, events: str
         if range_.has_reads:
             given.append(f"CASE WHEN op = 'c' OR (op = 'u' AND {family.sent_sql()}) THEN g END AS h{j}")
             seen.append(f"first(h{j}, true) {later} AS k{j}")
+    if range_.knows_first:
+        given.append(f"CASE WHEN coalesce(lag(n) OVER ({by_offset}) <> n, true) THEN op END AS f1")
+        seen.append(f"last(f1, true) {so_far} AS fo")
     events = f"SELECT {', '.join(given)} FROM ({events})"
     offsets, numbers = [o for o, _ in range_.clearing], [n for _, n in range_.clearing]
     behind = f"CAST({_first_from(offsets, offsets, 'o + 1')} AS bigint) AS tr"
     of_it = f"CAST({_first_from(offsets, numbers, 'o + 1')} AS bigint) AS tn"
     ended = "tn IS NOT NULL AND tn = n"
     values, missing = _values(layout, found, range_)
+    more = [f"z{name}" for name in _FOLLOWED if range_.alone] + ["fo"] * range_.knows_first
     is_hidden = "op IN ('r', 'x') AND coalesce(ng = g, false)" if range_.has_reads else "false"
     return (
         f"SELECT CASE WHEN {ended} THEN tr ELSE o END AS o, CASE WHEN {ended} THEN 't' ELSE op END AS op,"
         f" n, f, p, t, x, op NOT IN ('d', 'x') AND NOT ({ended}) AS e, tr, tn, {is_hidden} AS h,"
-        f" {missing} AS miss, {', '.join([*values, *(f'z{name}' for name in _FOLLOWED if range_.alone)])}"
+        f" {missing} AS miss, {', '.join([*values, *more])}"
         f" FROM (SELECT *, {behind}, {of_it} FROM (SELECT {', '.join(seen)} FROM ({events})))"
         f" WHERE {'true' if range_.alone else 'nn IS NULL OR nn <> n'}"
     )
@@ -242,11 +253,12 @@ def _rows(layout: Layout, range_: Range, bounds: str) -> str:
     `bs`: they were gone before `eo`."""
     key = ", ".join(f"c{i}" for i in layout.key)
     next_ = f"OVER (PARTITION BY {key} ORDER BY o)"
-    taken = [] if range_.alone else [*_FOLLOWED, *(["po"] if range_.has_reads else [])]
+    taken = [] if range_.alone else [*_FOLLOWED, *["po"] * range_.has_reads, *["fo"] * range_.knows_first]
     followed = ", ".join(["*", *(f"lead({name}) {next_} AS z{name}" for name in taken)])
     before = "zpo" if range_.has_reads else "o"
     by_truncate = "(tr IS NOT NULL AND (zo IS NULL OR tn < zn))" if range_.clearing else "false"
-    is_gone = f"(zop = 'c' AND {before} < {range_.since} AND zo >= {range_.since})" if range_.since else "false"
+    first = "zfo" if range_.knows_first else "zop"
+    is_gone = f"({first} = 'c' AND {before} < {range_.since} AND zo >= {range_.since})" if range_.since else "false"
     is_swept = f"(zo IS NULL AND lo < {range_.swept})" if range_.swept else "false"
     ways = (
         f"SELECT *, {by_truncate} AS bt, NOT {by_truncate} AND coalesce({is_gone}, false) AS bg,"

@@ -76,6 +76,7 @@ def by_files(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
     return tables(spark, room / "warehouse")
 
 
+@pytest.mark.long
 def test_the_tables_are_those_that_come_of_files(
     spark: Any, topics: Topics, tmp_path: Path, by_files: dict[str, list[dict[str, Any]]]
 ) -> None:

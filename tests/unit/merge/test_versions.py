@@ -18,7 +18,7 @@ from versiontables import in_order, told
 
 from cdcflow.merge import ends
 from cdcflow.merge import history as sql
-from cdcflow.merge.fold import Key, Version
+from cdcflow.merge.fold import Change, End, Key, Version, history
 
 SEED = int(os.environ.get("CDCFLOW_VERSION_SEED", "0")) or random.SystemRandom().randrange(1, 10**8)
 LOGS = int(os.environ.get("CDCFLOW_VERSION_LOGS", "300"))
@@ -95,6 +95,26 @@ def check_gap(seed: int, log: Log) -> None:
     assert found == expected, f"gap {gap} {differs(seed, log, expected, found)}"
 
 
+@pytest.mark.parametrize(
+    ("ops", "end"),
+    [
+        ("c", End(5, exact=False)),
+        ("cu", End(5, exact=False)),
+        ("cd", End(5, exact=False)),
+        ("u", End(10)),
+        ("dc", End(11)),
+        ("dcd", End(12)),
+    ],
+)
+def test_what_a_row_that_is_made_replaces_was_gone_when_the_backfill_began(ops: str, end: End) -> None:
+    """Its delete was never seen. A transaction that deletes the row before it makes it says that it was there."""
+    open_: dict[Key, Version] = {(1,): Version({"id": 1, "a": 1}, frozenset(), End(2), None, 2)}
+    changes = [Change(10 + at, op, {"id": 1, "a": 2 + at}, transaction=10) for at, op in enumerate(ops)]
+    found = history(open_, changes, ("id",), since=5)
+    assert [(version.start, version.end) for _, version in found.ended] == [(End(2), end)]
+    assert [version.start for version in found.open.values()] == ([] if ops[-1] == "d" else [End(changes[-1].offset)])
+
+
 def test_versions_that_end_behind_a_gap_are_not_exact() -> None:
     """What a change behind a gap ends may have ended in it. The SQL gives what the oracle says."""
     for seed, log in logs(LOGS_SQL):
@@ -142,7 +162,8 @@ BUGS: dict[str, Callable[..., str]] = {
     "values from later in the window": _instead(".op = 'r' AND z", ".op = '?' AND z"),
     "the sweep ends rows that were confirmed": _instead("(zo IS NULL AND lo < ", "(zo IS NULL AND f < "),
     "the sweep ends nothing": _instead("(zo IS NULL AND lo < ", "(false AND lo < "),
-    "what was gone ends with the insert": _instead("(zop = 'c' AND", "(zop = '?' AND"),
+    "what was gone ends with the insert": _instead("(zfo = 'c' AND", "(zfo = '?' AND"),
+    "what was made and changed was there before": _instead("(zfo = 'c' AND", "(zop = 'c' AND"),
     "a window goes over the end of a segment": _one_segment,
     "truncates end nothing": _instead("(tr IS NOT NULL AND", "(false AND"),
     "rows that are read again begin anew": _instead("NOT (op = 'r' AND s IS NOT NULL", "NOT (false AND s IS NOT NULL"),
