@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from cdcflow.config import Config
-    from cdcflow.query.log import ChangeLog
     from cdcflow.query.several import Logs
+    from cdcflow.query.subscribed import SubscribedLog
 
 __version__ = "0.1.0"
 
 
-def open(log: Config | Path | str) -> ChangeLog:  # noqa: A001  as in `gzip.open`
+def open(log: Config | Path | str) -> SubscribedLog:  # noqa: A001  as in `gzip.open`
     """A change log, for questions: no daemon need run, and the database is not asked. `log`: the log's folder,
     `s3://bucket/prefix`, or a settings file, whatever kind of log it names.
 
@@ -24,7 +24,7 @@ def open(log: Config | Path | str) -> ChangeLog:  # noqa: A001  as in `gzip.open
         ConfigurationError: there is no log.
     """
     # By name: every module imports this one, and none may import all the others with it.
-    opened: ChangeLog = importlib.import_module("cdcflow.wiring.opening").opened(log)
+    opened: SubscribedLog = importlib.import_module("cdcflow.wiring.opening").opened(log)
     return opened
 
 

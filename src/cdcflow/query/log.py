@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -38,10 +37,6 @@ from cdcflow.query.folding import folded
 from cdcflow.query.keyrows import Key, KeyRows, Rows
 from cdcflow.query.row import Change, Row, changes_around, changes_of, row_at, text_of
 from cdcflow.query.standing import KnownTables, Standing, expired
-
-if TYPE_CHECKING:
-    from cdcflow.query.consumers import Consumers
-    from cdcflow.query.consuming import Consumer, States
 
 ROWS_MAX = 500
 KEYS_MAX = 1000
@@ -81,15 +76,12 @@ class ChangeLog:
         layout: Layout,
         current: Callable[[], CurrentRows],
         files_max: int | None = None,
-        consumers: Callable[[Path | str | None], States] | None = None,
     ) -> None:
         """`current`: makes what makes whole tables, when it is first needed. `files_max`: a question about a row that
-        would read more files of segments is refused. `consumers`: where they are kept, if in this folder (None: in the
-        log's own)."""
+        would read more files of segments is refused."""
         self.reader = reader
         self.layout = layout
         self._current = current
-        self._consumers = consumers
         self.rows = KeyRows(reader, layout, files_max)
         self.known = KnownTables(layout, self.rows, reader.name)
 
@@ -211,42 +203,6 @@ class ChangeLog:
     def transactions(self, *, first: int = 1, last: int | None = None) -> Iterator[pa.Table]:
         """The headers of the transactions that have a row between two offsets (inclusive), in order."""
         return self.reader.read_transactions(first, last)
-
-    def consumers(self, state: Path | str | None = None) -> Consumers:
-        """The consumers of the log that are kept in a folder; None: in the log's own.
-
-        Raises:
-            ConfigurationError: the log has no folder on this machine, and none is named.
-        """
-        from cdcflow.query.consumers import Consumers
-
-        if self._consumers is None:
-            raise ConfigurationError(
-                f"looking for consumers of {self.name}: this log was opened without any",
-                remedy="open it by cdcflow.open",
-            )
-        return Consumers(self, self._consumers(state))
-
-    def consumer(
-        self,
-        name: str,
-        tables: Sequence[str] | None = None,
-        *,
-        ops: str | None = None,
-        start: AsOf = "current",
-        wait: float | None = 0.0,
-        batch_rows: int = 10_000,
-        state: Path | str | None = None,
-    ) -> Consumer:
-        """A named consumer of the log, for a `with` block, in which this process alone reads it. It is made where there
-        is none, for these tables (None: all) and ops (of "crudt"; None: all), beginning at `start`: with the rows of
-        its tables ("current"), behind the newest change ("now"), with the oldest change left ("beginning"), or behind
-        a moment. Its batches end when nothing new has come for `wait` seconds; None: never. `state`: as of `consumers`.
-        """
-        from cdcflow.query.cursors import Definition
-
-        wanted = Definition(name, None if tables is None else tuple(tables), ops)
-        return self.consumers(state).open(name, wait=wait, batch_rows=batch_rows, definition=wanted, start=start)
 
     def first_offset(self) -> int:
         """The first offset that has not expired."""

@@ -19,13 +19,13 @@ from cdcflow.wiring.logs import log_id, log_layout, log_reader, sealed_layout
 
 if TYPE_CHECKING:
     from cdcflow.query.consuming import States
-    from cdcflow.query.log import ChangeLog
     from cdcflow.query.several import Logs
+    from cdcflow.query.subscribed import SubscribedLog
 
 SETTINGS = (".yaml", ".yml")
 
 
-def opened(log: Config | Path | str, files_max: int | None = None) -> ChangeLog:
+def opened(log: Config | Path | str, files_max: int | None = None) -> SubscribedLog:
     """A log, for questions. `log`: settings or their file (by its suffix), a log's folder, or `s3://bucket/prefix`, for
     which the client finds its rights as it always does. `files_max`: one question reads no more files.
 
@@ -33,7 +33,7 @@ def opened(log: Config | Path | str, files_max: int | None = None) -> ChangeLog:
         ConfigurationError: there is no log.
     """
     from cdcflow import local
-    from cdcflow.query.log import ChangeLog
+    from cdcflow.query.subscribed import SubscribedLog
 
     reader, layout, place = _parts(log)
     if not reader.exists():
@@ -42,7 +42,7 @@ def opened(log: Config | Path | str, files_max: int | None = None) -> ChangeLog:
             remedy="start `cdcflow run` first, or name the log's folder, its s3:// URL or the settings file",
             runbook="no-log",
         )
-    return ChangeLog(reader, layout, local.current_rows, files_max, partial(_states, layout, place))
+    return SubscribedLog(reader, layout, local.current_rows, files_max, partial(_states, layout, place))
 
 
 def opened_logs(logs: Mapping[str, Config | Path | str], silent_after_s: float) -> Logs:

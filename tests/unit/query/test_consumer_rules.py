@@ -448,7 +448,7 @@ def test_folder_can_be_named_where_the_log_is_elsewhere(log: HandLog, tmp_path: 
     """A log in a bucket has no folder here; the printed command finds the consumer again."""
     folder = tmp_path / "my state"
     asked = cdcflow.open(log.root)
-    asked._consumers = lambda named: (_ for _ in ()).throw(_elsewhere()) if named is None else _kept(asked, named)
+    asked._states = lambda named: (_ for _ in ()).throw(_elsewhere()) if named is None else _kept(asked, named)
     with pytest.raises(ConfigurationError, match="no folder on this machine"):
         asked.consumer("shop")
     with asked.consumer("shop", [NAME], state=folder) as consumer:

@@ -1,0 +1,60 @@
+"""A change log with its consumers: what `cdcflow.open` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from cdcflow.changelog.layout import Layout
+from cdcflow.ports import LogReader
+from cdcflow.query.consumers import Consumers
+from cdcflow.query.consuming import Consumer, States
+from cdcflow.query.cursors import Definition
+from cdcflow.query.log import AsOf, ChangeLog, CurrentRows
+
+
+class SubscribedLog(ChangeLog):
+    """A log that can be asked, and followed by named consumers."""
+
+    def __init__(
+        self,
+        reader: LogReader,
+        layout: Layout,
+        current: Callable[[], CurrentRows],
+        files_max: int | None,
+        states: Callable[[Path | str | None], States],
+    ) -> None:
+        """`states`: where consumers are kept, if in this folder (None: in the log's own). The others: as of
+        `ChangeLog`."""
+        super().__init__(reader, layout, current, files_max)
+        self._states = states
+
+    def consumers(self, state: Path | str | None = None) -> Consumers:
+        """The consumers of the log that are kept in a folder; None: in the log's own.
+
+        Raises:
+            ConfigurationError: the log has no folder on this machine, and none is named.
+        """
+        return Consumers(self, self._states(state))
+
+    def consumer(
+        self,
+        name: str,
+        tables: Sequence[str] | None = None,
+        *,
+        ops: str | None = None,
+        start: AsOf = "current",
+        wait: float | None = 0.0,
+        batch_rows: int = 10_000,
+        state: Path | str | None = None,
+    ) -> Consumer:
+        """A named consumer of the log, for a `with` block, in which this process alone reads it. It is made where there
+        is none, for these tables (None: all) and ops (of "crudt"; None: all), beginning at `start`: with the rows of
+        its tables ("current"), behind the newest change ("now"), with the oldest change left ("beginning"), or behind
+        a moment. Its batches end when nothing new has come for `wait` seconds; None: never. `state`: as of `consumers`.
+        """
+        wanted = Definition(name, None if tables is None else tuple(tables), ops)
+        return self.consumers(state).open(name, wait=wait, batch_rows=batch_rows, definition=wanted, start=start)
+
+
+__all__ = ["SubscribedLog"]
