@@ -8,6 +8,7 @@ end the attempt, which begins anew from the last durable cut.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import secrets
 import socket
@@ -282,16 +283,19 @@ def _with_file(connection: Connection[Any, Any], path: Path, answer: Answer) -> 
     Raises:
         EOFError: the process is gone.
     """
-    pieces = _pieces(connection, answer.follows)
+    pieces, digest = _pieces(connection, answer.follows), hashlib.sha256()
     try:
         with contextlib.closing(DurableFile(path)) as file:
             for piece in pieces:
+                digest.update(piece)
                 file.write(piece)
     except OSError as error:
         for _ in pieces:  # what is not read would be taken for the next answer
             pass
         text = f"writing rows of a chunk to {path}: {error.strerror or type(error).__name__}"
         return Answer(answer.id, error=SinkUnavailable(text))
+    if digest.hexdigest() != answer.result["sha256"]:  # a network's own sums are short
+        return Answer(answer.id, error=SinkUnavailable(f"writing rows of a chunk to {path}: it was changed on its way"))
     return answer
 
 

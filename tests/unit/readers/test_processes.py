@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from collections.abc import Iterator
@@ -282,6 +283,19 @@ def test_a_file_that_cannot_be_written_is_told_and_the_process_stays(processes: 
         HeldFile(tmp_path / "no" / "a.parquet", read(processes, 5).rows, 1, 1, 0).written()
     entry = HeldFile(tmp_path / "b.parquet", read(processes, 6, window=2).rows, 1, 1, 0).written()
     assert (entry.rows, processes.lost) == (6, 0)
+
+
+def test_a_file_that_is_changed_on_its_way_does_not_count(processes: Processes, tmp_path: Path) -> None:
+    """Its length is right, and nobody would look into it before the source has forgotten the rows."""
+    sender = stub(processes)
+    asked = processes.read(chunk(), 3)
+    sender.send(Answer(sender.recv().id, ("told", 3, 30, 0.1)))
+    file = HeldFile(tmp_path / "a.parquet", asked.result(WITHIN_S).rows, 1, 1, 0)
+    sender.send(Answer(sender.recv().id, {"bytes": 4, "sha256": hashlib.sha256(b"PAR1").hexdigest()}, follows=4))
+    sender.send_bytes(b"PAR2")
+    with pytest.raises(SinkUnavailable, match="it was changed on its way"):
+        file.written()
+    sender.close()
 
 
 def test_a_process_that_dies_or_falls_silent_within_a_file_ends_the_attempt(tmp_path: Path) -> None:
