@@ -138,8 +138,8 @@ lint: $(INSTALLED) ## format, lint, types, import floors, Dockerfiles
 	$(BIN)/yamllint --strict docker
 	$(BIN)/hadolint docker/Dockerfile docker/merge.Dockerfile
 
-.PHONY: log-store
-log-store: $(JARS) ## build the jar for Delta's commits in S3 from java/ (needs a JDK: javac)
+.PHONY: own-jar
+own-jar: $(JARS) ## build our jar for Spark from java/ (needs a JDK: javac)
 	@$(BIN)/python java/build.py
 
 .PHONY: unit

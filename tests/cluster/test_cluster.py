@@ -28,7 +28,7 @@ from cdcflow.ports import LogReader
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.spark import read_cut
-from cdcflow.spark.jars import folder, iceberg_jars, jars, log_store, s3_jars
+from cdcflow.spark.jars import ICEBERG_PLUGIN, folder, iceberg_jars, jars, log_store, s3_jars
 
 pytestmark = pytest.mark.long
 
@@ -88,7 +88,9 @@ def test_merges_on_a_cluster_are_the_fold(spark: Any, lake: Lake, cluster: Spark
         assert tables["public.wide"].count() == round_ + 1
     assert not list(driver.rglob("*.parquet")), "rows lie on the driver's disk"
     for number in range(2):
-        assert list((cluster.directory / f"worker-{number}").glob("app-*/*/stderr")), "a worker had nothing to do"
+        printed = [p.read_text() for p in (cluster.directory / f"worker-{number}").glob("app-*/*/stderr")]
+        assert printed, "a worker had nothing to do"
+        assert lake.format != "iceberg" or all(f"executor component for plugin {ICEBERG_PLUGIN}" in s for s in printed)
 
 
 @pytest.fixture
@@ -175,6 +177,8 @@ def submitted(lake: Lake, file: Path, cluster: SparkCluster) -> list[str]:
     if lake.format == "delta":
         conf["spark.sql.catalog.spark_catalog"] = "org.apache.spark.sql.delta.catalog.DeltaCatalog"
         conf |= dict([log_store("s3a")])
+    else:
+        conf["spark.plugins"] = ICEBERG_PLUGIN
     words = [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
     main = Path(cdcflow.cli.__file__).parent / "__main__.py"
     how = [str(home / "bin" / "spark-submit"), "--master", cluster.url, "--jars", ",".join(listed), *words]

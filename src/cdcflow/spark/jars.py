@@ -51,8 +51,11 @@ _NOT_FOR_S3 = (
     "org.apache.httpcomponents:*",
     "org.wildfly.openssl:*",
 )
-LOG_STORE = Path(__file__).parent / "log-store.jar"
-"""Ours: Delta's commits where several drivers may merge (see `log_store`). Its sources are in `java/`."""
+OWN_JAR = Path(__file__).parent / "cdcflow.jar"
+"""Ours: Delta's commits where several drivers may merge (see `log_store`), and `ICEBERG_PLUGIN`. Its sources are in
+`java/`."""
+ICEBERG_PLUGIN = "cdcflow.iceberg.AllocatorPlugin"
+"""One of `spark.plugins`: frees what Iceberg's vectorized reader keeps of each file while its process lives."""
 _CONDITIONAL, _CHECKED = "cdcflow.delta.ConditionalLogStore", "cdcflow.delta.CheckedLogStore"
 LOG_STORES = ("s3a", "hdfs", "abfss", "gs")
 """The kinds of URLs for which our sessions have them set."""
@@ -155,12 +158,12 @@ def jars() -> list[str]:
     Raises:
         ConfigurationError: they were not fetched yet.
     """
-    return [*_DELTA.listed(), str(LOG_STORE)]
+    return [*_DELTA.listed(), str(OWN_JAR)]
 
 
 def iceberg_jars() -> list[str]:
-    """The paths of Iceberg's jars; `jars` says what is raised."""
-    return _ICEBERG.listed()
+    """The paths of Iceberg's jars, and of ours, which has `ICEBERG_PLUGIN`; `jars` says what is raised."""
+    return [*_ICEBERG.listed(), str(OWN_JAR)]
 
 
 def kafka_jars() -> list[str]:
@@ -189,7 +192,7 @@ def needed(table_formats: Collection[str], *, kafka: bool = False, s3: bool = Fa
     ):
         if is_wanted:
             found += _ensured(jar_set)
-    return [*found, str(LOG_STORE)] if "delta" in table_formats else found
+    return [*found, str(OWN_JAR)] if table_formats else found
 
 
 def _ensured(jar_set: _JarSet) -> list[str]:

@@ -54,9 +54,9 @@ def session(
     """Start a local Spark session, or return the one that runs already.
 
     `cores` None: all of the machine's. `scratch` is where Spark spills; None: the system's temporary folder.
-    `settings` come last and win; `spark.jars` in them are added to ours. `kafka`: the session is to read logs in Kafka.
-    `s3`: it is to read or write in S3-compatible stores. `table_formats`: those of the tables that are to be read or
-    written. Under spark-submit its master, memory and jars stay as they were submitted.
+    `settings` come last and win; `spark.jars` and `spark.plugins` in them are added to ours. `kafka`: the session is to
+    read logs in Kafka. `s3`: it is to read or write in S3-compatible stores. `table_formats`: those of the tables that
+    are to be read or written. Under spark-submit its master, memory, jars and plugins stay as they were submitted.
 
     Raises:
         ConfigurationError: pyspark or Java is not installed; the message says what to run.
@@ -71,7 +71,7 @@ def session(
             runbook="package-missing",
         ) from error
     # Here, so that `python -m cdcflow.spark.jars` is not loaded twice.
-    from cdcflow.spark.jars import LOG_STORES, log_store, needed
+    from cdcflow.spark.jars import ICEBERG_PLUGIN, LOG_STORES, log_store, needed
 
     workers = cores or os.cpu_count() or 2
     # Workers otherwise take the python that stands first in PATH, which may be another version.
@@ -92,6 +92,8 @@ def session(
             *filter(None, own.pop("spark.jars", "").split(",")),
         ]
         chosen["spark.jars"] = ",".join(listed)
+        if "iceberg" in table_formats:
+            chosen["spark.plugins"] = ",".join(filter(None, [ICEBERG_PLUGIN, own.pop("spark.plugins", "")]))
     # Spark makes the folder of its default database even where nothing is ever put there.
     chosen["spark.sql.warehouse.dir"] = str((scratch or Path(tempfile.gettempdir())) / "cdcflow-spark-warehouse")
     if scratch is not None:
