@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import io
 import os
+import socket
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Client, Connection
@@ -29,7 +30,7 @@ from cdcflow.model.position import Position
 from cdcflow.ports.readers import PartReader, PartRows
 
 PIECE_BYTES = 1 << 20
-"""A file is sent in pieces of this size."""
+"""A file is sent and received in pieces of this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ class DurableFile:
     def __init__(self, path: Path) -> None:
         self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640), "wb")
 
-    def write(self, content: bytes, /) -> int:
+    def write(self, content: bytes | memoryview, /) -> int:
         return self._file.write(content)
 
     def close(self) -> None:
@@ -160,6 +161,11 @@ class _Memory(io.BytesIO):
 
     def close(self) -> None:
         """Nothing ends yet."""
+
+
+def bare(connection: Connection[Any, Any]) -> socket.socket:
+    """The socket of a connection, which stays open when this is closed."""
+    return socket.socket(fileno=os.dup(connection.fileno()))
 
 
 def window_of(chunk: Chunk) -> tuple[str, int]:
@@ -189,12 +195,14 @@ def _answer_all(connection: Connection[Any, Any], invitation: Invitation, *, see
     try:
         while True:
             connection.send(reader.answer(connection.recv()))
-            for piece in reader.pieces():
-                connection.send_bytes(piece)
+            # Not as messages: those are copied twice, and the capture's CPU is what this is to spare.
+            with bare(connection) as stream:
+                for piece in reader.pieces():
+                    stream.sendall(piece)
     except (EOFError, ConnectionError):
         return
     finally:
         source.close()
 
 
-__all__ = ["Answer", "DurableFile", "Hello", "Invitation", "Read", "Reader", "Write", "serve", "window_of"]
+__all__ = ["Answer", "DurableFile", "Hello", "Invitation", "Read", "Reader", "Write", "bare", "serve", "window_of"]

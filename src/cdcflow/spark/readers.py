@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import secrets
 import socket
 import struct
@@ -26,7 +25,7 @@ from typing import Any
 from cdcflow.errors import CdcflowError, SinkUnavailable, SourceUnavailable
 from cdcflow.interleave.messages import Chunk
 from cdcflow.ports.readers import HeldPart, PartReader
-from cdcflow.spark.held import Answer, DurableFile, Hello, Invitation, Read, Write
+from cdcflow.spark.held import PIECE_BYTES, Answer, DurableFile, Hello, Invitation, Read, Write, bare
 
 LOST_AFTER_S = 120.0
 """A process that has not answered for so long is lost."""
@@ -262,7 +261,7 @@ def _bound(connection: Connection[Any, Any], seconds: float) -> None:
     """Let nobody wait longer for what has begun to come: whoever reads gets OSError then."""
     whole = int(seconds)
     limit = struct.pack("ll", whole, int((seconds - whole) * 1e6))
-    with socket.socket(fileno=os.dup(connection.fileno())) as stream:
+    with bare(connection) as stream:
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
 
@@ -299,15 +298,23 @@ def _with_file(connection: Connection[Any, Any], path: Path, answer: Answer) -> 
     return answer
 
 
-def _pieces(connection: Connection[Any, Any], size: int) -> Iterator[bytes]:
-    """Raises EOFError: there are no more, for the process is gone."""
-    while size > 0:
-        try:
-            piece = connection.recv_bytes()
-        except OSError as error:
-            raise EOFError from error
-        size -= len(piece)
-        yield piece
+def _pieces(connection: Connection[Any, Any], size: int) -> Iterator[memoryview]:
+    """So many bytes that follow a message; each piece lives until the next.
+
+    Raises:
+        EOFError: there are no more, for the process is gone.
+    """
+    room = memoryview(bytearray(min(size, PIECE_BYTES)))
+    with bare(connection) as stream:
+        while size > 0:
+            try:
+                count = stream.recv_into(room, min(size, len(room)))
+            except OSError as error:
+                raise EOFError from error
+            if not count:
+                raise EOFError
+            size -= count
+            yield room[:count]
 
 
 def _lost(chunk: Chunk) -> SourceUnavailable:
@@ -320,7 +327,7 @@ def _rows_lost() -> SinkUnavailable:
 
 def _hang_up(connection: Connection[Any, Any]) -> None:
     """Whoever waits for something on it, on either side, hears that there is no more."""
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as stream:
+    with contextlib.suppress(OSError), bare(connection) as stream:
         stream.shutdown(socket.SHUT_RDWR)
 
 

@@ -292,7 +292,8 @@ def test_a_file_that_is_changed_on_its_way_does_not_count(processes: Processes, 
     sender.send(Answer(sender.recv().id, ("told", 3, 30, 0.1)))
     file = HeldFile(tmp_path / "a.parquet", asked.result(WITHIN_S).rows, 1, 1, 0)
     sender.send(Answer(sender.recv().id, {"bytes": 4, "sha256": hashlib.sha256(b"PAR1").hexdigest()}, follows=4))
-    sender.send_bytes(b"PAR2")
+    with held.bare(sender) as stream:
+        stream.sendall(b"PAR2")
     with pytest.raises(SinkUnavailable, match="it was changed on its way"):
         file.written()
     sender.close()
@@ -307,7 +308,8 @@ def test_a_process_that_dies_or_falls_silent_within_a_file_ends_the_attempt(tmp_
             sender.send(Answer(sender.recv().id, ("told", 3, 30, 0.1)))
             file = HeldFile(tmp_path / f"{ends}.parquet", asked.result(WITHIN_S).rows, 1, 1, 0)
             sender.send(Answer(sender.recv().id, {"bytes": 2000}, follows=2000))
-            sender.send_bytes(bytes(1000))
+            with held.bare(sender) as stream:
+                stream.sendall(bytes(1000))
             if ends:
                 sender.close()
             with pytest.raises(SinkUnavailable, match="the executor that has them is gone"):
