@@ -74,14 +74,16 @@ class Stage:
         while self.told.get(timeout=30) != event:
             pass
 
-    def until_done(self, name: str = "public.orders") -> None:
-        """Until it is read and the log has it: the status says it a moment before the checkpoint does."""
+    def until_done(self, name: str = "public.orders", behind: int = 0) -> None:
+        """Until it is read and the log has it, and rows from this offset on: the status says it a moment before the
+        checkpoint does, and no event need tell of that."""
         for _ in range(3000):
-            if self.states().get(name) == self.kept_states().get(name) == "done":
+            states = self.states().get(name), self.kept_states().get(name)
+            if states == ("done", "done") and self.memory.checkpoint.next_offset > behind:
                 return
             with contextlib.suppress(Empty):
                 self.told.get(timeout=0.01)
-        raise AssertionError(f"{name} is {self.states().get(name)}, in the log {self.kept_states().get(name)}")
+        raise AssertionError(f"{name} is {states[0]}, in the log {states[1]}, which ends at {self.memory.checkpoint}")
 
     def kept_states(self) -> dict[str, str]:
         progress = Progress.from_json(self.memory.checkpoint.progress)

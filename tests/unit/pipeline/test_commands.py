@@ -218,8 +218,7 @@ def test_rows_are_read_again_by_their_keys(stage: Callable[..., Stage], rows: di
     before = on.memory.checkpoint.next_offset
     found = on.capture.request("reread", ["public.orders"], **rows)
     assert found["tables"] == {"public.orders": {"outcome": "ordered"}}
-    while on.memory.checkpoint.next_offset == before or on.states()["public.orders"] != "done":
-        on.told.get(timeout=30)
+    on.until_done(behind=before)
     (record,) = commands_of(on.memory.checkpoint.progress)
     assert record.details == {"keys": 1, **({"by_predicate": True} if "where" in rows else {})}
 
@@ -323,8 +322,7 @@ def test_rows_are_repaired_by_their_keys(stage: Callable[..., Stage]) -> None:
     before = on.memory.checkpoint.next_offset
     found = on.capture.request("repair", ["public.orders"], keys=[["7"], ["7"]], known_until="0/9")
     assert found["tables"] == {"public.orders": {"outcome": "ordered"}}
-    while on.memory.checkpoint.next_offset == before or on.states()["public.orders"] != "done":
-        on.told.get(timeout=30)
+    on.until_done(behind=before)
     (command,) = commands_of(on.memory.checkpoint.progress)
     assert (command.op, command.details) == ("repair", {"keys": 1, "known_until": "0/9"})
     (record,) = repairs_of(on.memory.checkpoint.progress)
