@@ -25,8 +25,6 @@ from bench.shapes import NARROW
 ROWS = 10_000_000
 EXECUTORS = "cdcflow, 2 executors of 1 core"
 SENDING = "the same, without the log's folder"
-HIDDEN = "hidden"
-"""What lies in this folder executors do not see."""
 CPU_SHARE = 0.05
 
 
@@ -35,7 +33,7 @@ def run(budget: Budget, transport: str) -> list[Line]:
     tell(f"  executors: {rows:,} rows, {transport}")
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        hidden = Path(folder) / HIDDEN
+        hidden = Path(folder) / "hidden"
         hidden.mkdir()
         server = stack.enter_context(Server(transport))
         cluster = stack.enter_context(SparkCluster(hidden=[hidden]))
@@ -43,7 +41,7 @@ def run(budget: Budget, transport: str) -> list[Line]:
         source = contents.source_rows(server, NARROW)
         parties = {
             EXECUTORS: lambda: read_by_executors(server, Path(folder), source, cluster.url),
-            SENDING: lambda: read_by_executors(server, Path(folder) / HIDDEN, source, cluster.url),
+            SENDING: lambda: read_by_executors(server, hidden, source, cluster.url),
             US: lambda: captured(server, Path(folder), NARROW, source),
         }
         measured = rounds(parties, budget.rounds, postmaster=server.postmaster, fewer={})

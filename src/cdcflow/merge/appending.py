@@ -15,7 +15,7 @@ from cdcflow.merge.modes import APPEND
 from cdcflow.merge.reduce import OURS, Layout
 from cdcflow.merge.statement import Folding
 from cdcflow.merge.target import Target
-from cdcflow.merge.types import name_sql
+from cdcflow.merge.types import name_sql, text_sql
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table
 
 
@@ -36,13 +36,14 @@ class Appending(Folding):
 
     def rows(self) -> str:
         columns = self.layout.target.columns
+        places = ", ".join(f"{i}, {text_sql(c.name)}" for i, c in enumerate(columns))
         values = {
             **{name_sql(c.name): f"s.c{i}" for i, c in enumerate(columns)},
             OP: "s.op",
             OFFSET: "s.o",
             TRANSACTION: "s.n",
             COMMIT_TS: "s.ts",
-            UNCHANGED: "s.m",
+            UNCHANGED: f"transform(s.m, x -> element_at(map({places}), x))",
         }
         return f"SELECT {', '.join(f'{values[name]} AS {name}' for name in self._names)} FROM {self.changes} s"
 
@@ -63,4 +64,4 @@ def layout_of(target: Target, evolution: Evolution, shapes: Sequence[Table]) -> 
     numbers += [OURS] * (len(target.columns) - len(numbers))
     columns = tuple(replace(c, number=number) for c, number in zip(target.columns, numbers, strict=True))
     living = tuple(s for s in shapes if s.incarnation == then.incarnation)
-    return Layout(replace(target, columns=columns), living, {}, evolution.numbered, stamped=True, named=True)
+    return Layout(replace(target, columns=columns), living, {}, evolution.numbered, stamped=True)

@@ -91,7 +91,7 @@ class Layout:
     `numbered`: the shapes with the numbers that their columns have in the table; none: they have the source's.
     `ended`: the position of a column of ours, which says of a row that it is no more: nothing of such a row counts
     for what comes later. `stamped`: the view of changes also has `n` and `ts`, number and commit time of the
-    transaction. `named`: in its `m` are the names of the columns that a change left out, instead of their positions."""
+    transaction."""
 
     target: Target
     shapes: tuple[Table, ...]
@@ -99,7 +99,6 @@ class Layout:
     numbered: tuple[Table, ...] = ()
     ended: int | None = None
     stamped: bool = False
-    named: bool = False
 
     @classmethod
     def of(cls, evolution: Evolution, shapes: Sequence[Table]) -> Layout:
@@ -163,11 +162,14 @@ def projection(layout: Layout, number: int, *, moved: bool) -> list[str]:
     shape = layout.numbered[number]
     found = {c.number: c for c in shape.columns}
     at = {c.number: i for i, c in enumerate(layout.target.columns)}
+    places = ", ".join(f"{text_sql(c.name)}, {at[c.number]}" for c in shape.columns if c.number in at)
+    # A table without a key may have none of the shape's columns any more, and leaves none unchanged.
+    unchanged = f"transform({UNCHANGED}, x -> element_at(map({places}), x))" if places else "CAST(NULL AS array<int>)"
     parts = [
         f"{OFFSET} AS o",
         f"{OP} AS op",
         f"{number} AS v",
-        f"CASE WHEN size({UNCHANGED}) > 0 THEN {_unchanged(layout, shape, at)} END AS m",
+        f"CASE WHEN size({UNCHANGED}) > 0 THEN {unchanged} END AS m",
         *([f"{TRANSACTION} AS n", f"{COMMIT_TS} AS ts"] if layout.stamped else []),
     ]
     for i, column in enumerate(layout.target.columns):
@@ -182,22 +184,6 @@ def projection(layout: Layout, number: int, *, moved: bool) -> list[str]:
             value = stored(own.type.arrow).sql(f"{BEFORE}.{name_sql(own.name)}")
             parts.append(f"CAST({value} AS {layout.target.columns[i].type}) AS b{i}")
     return parts
-
-
-def _unchanged(layout: Layout, shape: Table, at: Mapping[int, int]) -> str:
-    """The columns that a change left out, as the view of changes has them. `at`: the places in the table of the columns
-    by their numbers."""
-    there = [(c.name, at[c.number]) for c in shape.columns if c.number in at]
-    if layout.named:
-        names = [(name, layout.target.columns[place].name) for name, place in there]
-        if len(names) == len(shape.columns) and all(name == now for name, now in names):
-            return UNCHANGED  # for any other expression Spark leaves its compiled stages
-        pairs = ", ".join(f"{text_sql(name)}, {text_sql(now)}" for name, now in names)
-    else:
-        pairs = ", ".join(f"{text_sql(name)}, {place}" for name, place in there)
-    # A table without a key may have none of the shape's columns any more, and leaves none unchanged.
-    none = f"CAST(NULL AS array<{'string' if layout.named else 'int'}>)"
-    return f"transform({UNCHANGED}, x -> element_at(map({pairs}), x))" if pairs else none
 
 
 def families(layout: Layout, masks: Collection[Mask]) -> tuple[Family, ...]:
