@@ -26,6 +26,7 @@ from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.statement import Folding
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import name_sql, text_sql
+from cdcflow.spark.formats.delta_jvm import DeltaJvm, delta_jvm
 from cdcflow.spark.formats.delta_transaction import Transaction, serve
 from cdcflow.spark.formats.marked import NewerRows
 from cdcflow.spark.metastore import Entry
@@ -71,6 +72,9 @@ COMPACTED: Mapping[str, str] = {
     "spark.databricks.delta.optimize.maxDeletedRowsRatio": "0.33",
 }
 """Of files that are larger, and of which less is dead, OPTIMIZE would only make others of their kind."""
+
+FEW_FILES = 16
+"""Of so many files each is asked for its rows' bounds itself, rather than Delta's log for those of all."""
 
 _CONFLICT = re.compile(
     r"DELTA_(CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED)|io\.delta\.exceptions\.|CDCFLOW_TABLE_CHANGED"
@@ -172,11 +176,9 @@ class DeltaTable(StatementTable):
         return True
 
     def follow(self, act: Act, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
-        if needs_mapping(act):
-            settings = dict(self._as_java(self._newest().metadata().configuration()))
-            if not is_mapped({str(k): str(v) for k, v in settings.items()}):
-                # Its columns get the numbers of their places as ids, which is what the description has.
-                self.commit(f"ALTER TABLE {self.sql} SET TBLPROPERTIES ('{MAPPING}' = 'name')", metadata)
+        if needs_mapping(act) and not is_mapped(self._parts.told(self._newest().metadata())["configuration"]):
+            # Its columns get the numbers of their places as ids, which is what the description has.
+            self.commit(f"ALTER TABLE {self.sql} SET TBLPROPERTIES ('{MAPPING}' = 'name')", metadata)
         super().follow(act, metadata, app, version)
 
     def make(
@@ -284,7 +286,7 @@ class DeltaTable(StatementTable):
         return int(row.at) / 1000 - LET_GO_BEFORE_S
 
     def _count_files(self) -> int:
-        path = self._spark._jvm.org.apache.hadoop.fs.Path(self._path)  # type: ignore[union-attr]  # py4j, as below
+        path = self._parts.paths(self._path)
         return int(path.getFileSystem(self._log().newDeltaHadoopConf()).getContentSummary(path).getFileCount())
 
     @contextmanager
@@ -318,22 +320,46 @@ class DeltaTable(StatementTable):
         return None if found is None or found.version() != version else self._told(found)
 
     def at(self, version: int) -> DataFrame:
+        if (rows := self._at_few_files(version)) is not None:
+            return rows
         # Delta refuses a version that is older than its retention, also one that is the newest still. Whether its files
         # are there was looked at (see `lost`).
         with self._set({TIME_TRAVEL_ENFORCED: "false"}):
             return self._spark.read.format("delta").option("versionAsOf", version).load(self._path)
 
+    def _at_few_files(self, version: int) -> DataFrame | None:
+        """A plan that has the version's files in it; None where Delta is to look for them in the version's state.
+
+        For a table with vectors it looks three times for a query with a join, by a job each, which for a small table
+        takes longer than the query.
+        """
+        from pyspark.sql import DataFrame
+
+        found = self._version(version)
+        if found is None or not self._parts.is_tested:
+            return None
+        checksum = found.checksumOpt()
+        if not (checksum.isDefined() and checksum.get().allFiles().isDefined()):
+            return None
+        files = checksum.get().allFiles().get()
+        if files.size() > FEW_FILES:
+            return None
+        return DataFrame(self._log().createDataFrame(found, files, False, self._parts.nothing), self._spark)
+
     # ── through the JVM ─────────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def _parts(self) -> DeltaJvm:
+        return delta_jvm(self._spark)
+
     def _log(self) -> Any:  # Any: py4j gives whatever the other side has
-        jvm: Any = self._spark._jvm
         session: Any = self._spark._jsparkSession
         # What a version's state is worked out from Delta looks up in the thread's session.
-        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
-        return jvm.org.apache.spark.sql.delta.DeltaLog.forTable(session, self._path)
+        self._parts.sessions.setActiveSession(session)
+        return self._parts.logs.forTable(session, self._path)
 
     def _newest(self) -> Any:
-        nothing: Any = self._spark._jvm.scala.Option.empty()  # type: ignore[union-attr]  # py4j, as above
+        nothing = self._parts.nothing
         return self._log().update(False, nothing, nothing)
 
     def _version(self, version: int) -> Any:
@@ -349,41 +375,40 @@ class DeltaTable(StatementTable):
     def _actions(self, found: Any) -> Iterator[Mapping[str, Any]]:
         """What the commit of a version says; nothing where it was cleaned up behind a checkpoint."""
         log = self._log()
-        jvm: Any = self._spark._jvm
-        file = jvm.org.apache.spark.sql.delta.util.FileNames.unsafeDeltaFile(log.logPath(), found.version())
+        file = self._parts.file_names.unsafeDeltaFile(log.logPath(), found.version())
         try:
-            lines = self._as_java(log.store().read(file, log.newDeltaHadoopConf()))
+            lines = str(log.store().read(file, log.newDeltaHadoopConf()).mkString("\n"))
         except Exception as error:
             if "FileNotFound" in str(error):
                 return
             raise
-        yield from map(json.loads, lines)
+        yield from map(json.loads, lines.split("\n"))
 
     def _told(self, found: Any) -> Snapshot:
-        metadata = found.metadata()
+        metadata = self._parts.told(found.metadata())
         checksum = found.checksumOpt()
         # What the commit itself says wins over what a checksum, or this driver's memory, has made of it.
         newest = {a["txn"]["appId"]: int(a["txn"]["version"]) for a in self._actions(found) if "txn" in a}
         return Snapshot(
-            id=str(metadata.id()),
+            id=metadata["id"],
             version=int(found.version()),
-            properties={str(k): str(v) for k, v in dict(self._as_java(metadata.configuration())).items()},
+            properties=metadata["configuration"],
             transactions={**self._transactions(found), **newest},
-            columns=columns(str(metadata.schemaString())),
+            columns=columns(metadata["schemaString"]),
             is_empty=bool(checksum.isDefined()) and int(checksum.get().numFiles()) == 0,
         )
 
     def _transactions(self, found: Any) -> Mapping[str, int]:
         checksum = found.checksumOpt()
         if checksum.isDefined() and checksum.get().setTransactions().isDefined():
-            listed = self._as_java(checksum.get().setTransactions().get())
-            return {str(one.appId()): int(one.version()) for one in listed}
-        return {str(k): int(v) for k, v in dict(self._as_java(found.transactions())).items()}
+            listed = self._parts.told(checksum.get().setTransactions().get())
+            return {one["appId"]: int(one["version"]) for one in listed}
+        return {app: int(version) for app, version in self._parts.told(found.transactions()).items()}
 
     def _without_empty_folders(self, folder: str) -> bool:
         """Take empty folders away; False where a file is among them. One that is no longer empty stays: a store puts
         files without asking for their folders."""
-        path = self._spark._jvm.org.apache.hadoop.fs.Path(folder)  # type: ignore[union-attr]  # py4j, as above
+        path = self._parts.paths(folder)
         files = path.getFileSystem(self._log().newDeltaHadoopConf())
         try:
             inside = list(files.listStatus(path))
@@ -396,17 +421,12 @@ class DeltaTable(StatementTable):
                 return False
             raise
 
-    def _as_java(self, found: Any) -> Any:
-        jvm: Any = self._spark._jvm
-        return jvm.scala.jdk.javaapi.CollectionConverters.asJava(found)
-
     def _files_gone(self, version: int) -> bool:
         """Whether files of a version are not there. Only those are looked for that the newest version does not have:
         nobody removes the others."""
         from pyspark.sql import DataFrame
 
         old, new = self._version(version), self._newest()
-        jvm: Any = self._spark._jvm
         log = self._log()
         there = log.dataPath().getFileSystem(log.newDeltaHadoopConf())
         columns = ("path", "deletionVector.storageType AS kind", "deletionVector.pathOrInlineDv AS vector")
@@ -417,7 +437,7 @@ class DeltaTable(StatementTable):
                 needed.append(vector_path(row.vector))
             elif row.kind == "p":
                 needed.append(unquote(urlsplit(row.vector).path))
-            if not all(there.exists(jvm.org.apache.hadoop.fs.Path(self._path, name)) for name in needed):
+            if not all(there.exists(self._parts.paths(self._path, name)) for name in needed):
                 return True
         return False
 

@@ -22,13 +22,11 @@ from cdcflow.merge.marking import FILE, ROW
 from cdcflow.merge.statement import Folding
 from cdcflow.merge.types import name_sql
 from cdcflow.spark.formats import marked
+from cdcflow.spark.formats.delta_jvm import delta_jvm
 from cdcflow.spark.formats.marked import BROADCAST_ROWS_MAX, Views
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-DELTA = "4.4."
-"""The versions of Delta whose parts are called here begin so."""
 
 FEATURES = frozenset({"deletionVectors", "columnMapping", "invariants", "appendOnly", "timestampNtz", "typeWidening"})
 """Table features that are minded here: with any other one a MERGE is said."""
@@ -44,19 +42,19 @@ _METRICS = "spark.databricks.delta.history.metricsEnabled"
 """The figures of a commit are collected by Delta's commands; without them its commit fails."""
 
 
-def serve(spark: SparkSession, snapshot: Any) -> bool:
+def serve(spark: SparkSession, snapshot: Any) -> bool:  # Any, as in delta_jvm
     """Whether this is right for a version of a table: it has vectors, and no feature that would need more."""
-    jvm: Any = spark._jvm  # Any, here and below: py4j gives whatever the other side has
-    if not str(_module(jvm.io.delta, "package").VERSION()).startswith(DELTA):
+    parts = delta_jvm(spark)
+    if not parts.is_tested:
         return False
-    protocol = snapshot.protocol()
-    settings = dict(_as_java(jvm, snapshot.metadata().configuration()))
+    metadata = parts.told(snapshot.metadata())
+    settings = metadata["configuration"]
     return (
-        FEATURES.issuperset(map(str, _as_java(jvm, protocol.readerAndWriterFeatureNames())))
+        FEATURES.issuperset(parts.told(snapshot.protocol().readerAndWriterFeatureNames()))
         and settings.get("delta.enableDeletionVectors") == "true"
         and settings.get("delta.appendOnly") != "true"
         and not settings.keys() & {"delta.enableChangeDataFeed", "delta.enableRowTracking"}
-        and snapshot.metadata().partitionColumns().isEmpty()
+        and not metadata["partitionColumns"]
     )
 
 
@@ -66,23 +64,19 @@ class Transaction:
 
     def __init__(self, spark: SparkSession, log: Any, snapshot: Any) -> None:
         """`log` and `snapshot` are Delta's: the table's log, and the version that the change was worked out for."""
-        jvm: Any = spark._jvm
         self._spark = spark
-        self._jvm = jvm
+        self._parts = delta_jvm(spark)
         self._session: Any = spark._jsparkSession
         self._log = log
         self._snapshot = snapshot
-        self._delta = jvm.org.apache.spark.sql.delta
-        self._none = jvm.scala.Option.empty()
-        self._commands = _module(self._delta.commands, "DMLWithDeletionVectorsHelper")
-        self._transaction = log.startTransaction(self._none, self._some(snapshot))
+        self._none = self._parts.nothing
+        self._transaction = log.startTransaction(self._none, self._parts.some(snapshot))
         self._transaction.readWholeTable()  # whatever somebody else does to its rows meanwhile is a conflict
 
     def append(self, rows: str) -> None:
         """Add what a query gives, in columns named as the table's."""
-        mode = self._jvm.org.apache.spark.sql.SaveMode.Append
         come = self._written(self._spark.sql(rows))
-        self._commit(come, getattr(self._delta, "DeltaOperations$Write")(mode, *[self._none] * 8))
+        self._commit(come, self._parts.write(self._parts.append, *[self._none] * 8))
 
     def fold(self, folding: Folding) -> None:
         """Bring in a range that is by key (see `Folding.is_by_key`).
@@ -92,16 +86,15 @@ class Transaction:
         """
         with _planned_for(self._spark, folding.count), Views(self._spark) as views:
             actions = self._worked_out(folding, views)
-        nil = self._as_scala([])
-        merge = getattr(self._delta, "DeltaOperations$Merge")(*[self._none] * 4, nil, nil, nil)
-        self._commit(actions, merge)
+        nil = self._parts.as_scala([])
+        self._commit(actions, self._parts.merge(*[self._none] * 4, nil, nil, nil))
 
     def _commit(self, actions: Sequence[Any], operation: Any) -> None:
-        done = self._commands.createSetTransaction(self._session, self._log, self._none)
+        done = self._parts.commands.createSetTransaction(self._session, self._log, self._none)
         whole = [*actions, *([done.get()] if done.isDefined() else [])]
         self._spark.conf.set(_METRICS, "false")
         try:
-            self._transaction.commit(self._as_scala(whole), operation)
+            self._transaction.commit(self._parts.as_scala(whole), operation)
         finally:
             self._spark.conf.unset(_METRICS)
 
@@ -133,10 +126,10 @@ class Transaction:
         if limits is None:
             return self._snapshot.getAllFiles(True)
         column = folding.layout.target.columns[folding.layout.key[0]].name
-        within = self._frame(self._as_scala([])).where(limits.within(name_sql(column)))
+        within = self._frame(self._parts.as_scala([])).where(limits.within(name_sql(column)))
         # Optimized: Delta compares bounds with constants, and ours are casts of text until then.
         condition = within._jdf.queryExecution().optimizedPlan().condition()
-        return self._snapshot.filesForScan(self._as_scala([condition]), True).files()
+        return self._snapshot.filesForScan(self._parts.as_scala([condition]), True).files()
 
     def _rows(self, files: Any, columns: Sequence[str]) -> DataFrame:
         """The rows of some files of the table: these columns, and where each row lies."""
@@ -152,21 +145,22 @@ class Transaction:
         """Store a vector for each file that rows go from; the actions that put it there."""
         from pyspark.sql import functions
 
-        catalyst = self._jvm.org.apache.spark.sql.catalyst.expressions
-        found = self._delta.commands.DeletionVectorBitmapGenerator.buildRowIndexSetsForFilesMatchingCondition(
+        found = self._parts.bitmaps.buildRowIndexSetsForFilesMatchingCondition(
             self._session,
             self._transaction,
             True,
             going._jdf,
             files,
-            catalyst.Literal.TrueLiteral(),
-            self._some(functions.col(FILE)._jc),
-            self._some(functions.col(ROW)._jc),
+            self._parts.always,
+            self._parts.some(functions.col(FILE)._jc),
+            self._parts.some(functions.col(ROW)._jc),
         )
         now_ms = time.time_ns() // 1_000_000
-        by_path = self._commands.generateCandidateFileMap(self._log.dataPath(), files)
+        by_path = self._parts.commands.generateCandidateFileMap(self._log.dataPath(), files)
         actions: list[Any] = []
-        for file in _as_java(self._jvm, self._commands.findFilesWithMatchingRows(self._transaction, by_path, found)):
+        for file in self._parts.as_java(
+            self._parts.commands.findFilesWithMatchingRows(self._transaction, by_path, found)
+        ):
             if file.isFullyReplaced():
                 actions.append(file.fileLogEntry().removeWithTimestamp(now_ms, True))
             else:
@@ -177,18 +171,9 @@ class Transaction:
     def _written(self, rows: DataFrame) -> list[Any]:
         """Write rows into files of the table; the actions that put them there."""
         # With exactly the table's columns: Delta writes here what it is given.
-        stored = self._frame(self._as_scala([])).schema
+        stored = self._frame(self._parts.as_scala([])).schema
         exact = rows.select(*(rows[name_sql(field.name)].cast(field.dataType) for field in stored))
-        return list(_as_java(self._jvm, self._transaction.writeFiles(exact._jdf)))
-
-    def _some(self, value: Any) -> Any:
-        return self._jvm.scala.Option.apply(value)
-
-    def _as_scala(self, values: Sequence[Any]) -> Any:
-        listed = self._jvm.java.util.ArrayList()
-        for value in values:
-            listed.add(value)
-        return self._jvm.scala.jdk.javaapi.CollectionConverters.asScala(listed).toSeq()
+        return list(self._parts.as_java(self._transaction.writeFiles(exact._jdf)))
 
 
 @contextmanager
@@ -204,12 +189,3 @@ def _planned_for(spark: SparkSession, changes: int) -> Iterator[None]:
     finally:
         for key, value in before.items():
             spark.conf.set(key, value)
-
-
-def _module(package: Any, name: str) -> Any:
-    """A singleton of Scala's."""
-    return getattr(getattr(package, f"{name}$"), "MODULE$")
-
-
-def _as_java(jvm: Any, values: Any) -> Any:
-    return jvm.scala.jdk.javaapi.CollectionConverters.asJava(values)
