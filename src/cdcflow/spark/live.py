@@ -21,7 +21,7 @@ from cdcflow.merge.target import Target
 from cdcflow.ports import Tier
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.cuts import CutsTable, reached
-from cdcflow.spark.engine import located
+from cdcflow.spark.engine import located, runs_here
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.sql import SparkSql, StatementTable, named
 from cdcflow.warehouse import live
@@ -29,7 +29,11 @@ from cdcflow.warehouse.formats import format_for, rules_of
 from cdcflow.warehouse.live import Live, VersionGone
 from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import Snapshot
-from cdcflow.warehouse.segments import InputFile
+from cdcflow.warehouse.segments import InputFile, copied, visible
+
+COPIED_BYTES_MAX = 16 << 20
+"""So much of a log in a store is copied here, in parallel, where Spark runs in this process: S3A opens each of a tail's
+many small files twice, one after the other."""
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -81,6 +85,8 @@ class SparkReader:
     def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         # A file under another name must be there for as long as the plan, and nobody says how long that is.
         hidden = any(Path(file.path).name[0] in "_." for file in files)
+        if layout.store is not None and runs_here(self._spark) and sum(f.file.bytes for f in files) <= COPIED_BYTES_MAX:
+            return [visible(file, lasting_room()) for file in copied(layout, files)]
         return located(self._spark, layout, files, lasting_room() if hidden else room)
 
     def declines(self, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:

@@ -372,13 +372,36 @@ def _fetch(store: Store, layout: Layout, file: InputFile, target: Path) -> None:
     try:
         store.fetch((first, last), file.file, target)
     except FileNotFoundError as error:
-        raise HistoryLost(
-            f"merging {file.shape.id}: file {file.file.path} of segment {first}-{last} is neither in {layout.root}"
-            f" nor in {store.name}",
-            remedy="run `cdcflow merge` again if the segment was expired or compacted just now; else run"
-            " `cdcflow log check`, which says what is missing",
-            runbook="log-expired",
-        ) from error
+        raise _nowhere(layout, file) from error
+
+
+def _nowhere(layout: Layout, file: InputFile) -> HistoryLost:
+    first, last = file.segment.first_offset, file.segment.last_offset
+    store = "" if layout.store is None else f" nor in {layout.store.name}"
+    return HistoryLost(
+        f"merging {file.shape.id}: file {file.file.path} of segment {first}-{last} is neither in {layout.root}{store}",
+        remedy="run `cdcflow merge` again if the segment was expired or compacted just now; else run"
+        " `cdcflow log check`, which says what is missing",
+        runbook="log-expired",
+    )
+
+
+def copied(layout: Layout, files: Sequence[InputFile]) -> list[InputFile]:
+    """These files on the local disk, those of the log's store as the copies that are kept here: one goes when there is
+    no room for it and others.
+
+    Raises:
+        HistoryLost: one of them is nowhere.
+    """
+    with ThreadPoolExecutor(FETCHED_AT_ONCE) as pool:
+        return list(pool.map(lambda file: _copied(layout, file), files))
+
+
+def _copied(layout: Layout, file: InputFile) -> InputFile:
+    try:
+        return replace(file, path=str(layout.file(file.segment, file.file)))
+    except FileNotFoundError as error:
+        raise _nowhere(layout, file) from error
 
 
 def in_place(layout: Layout, file: InputFile) -> InputFile:
