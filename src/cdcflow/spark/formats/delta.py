@@ -353,10 +353,7 @@ class DeltaTable(StatementTable):
         return delta_jvm(self._spark)
 
     def _log(self) -> Any:  # Any: py4j gives whatever the other side has
-        session: Any = self._spark._jsparkSession
-        # What a version's state is worked out from Delta looks up in the thread's session.
-        self._parts.sessions.setActiveSession(session)
-        return self._parts.logs.forTable(session, self._path)
+        return self._parts.logs.forTable(self._parts.active(self._spark), self._path)
 
     def _newest(self) -> Any:
         nothing = self._parts.nothing

@@ -15,11 +15,11 @@ import structlog
 
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.merge.statement import Folding
-from cdcflow.merge.target import FormatColumn
 from cdcflow.merge.types import name_sql, text_sql
 from cdcflow.model.table import OFFSET
 from cdcflow.spark.formats import iceberg_branch
 from cdcflow.spark.formats.iceberg_branch import BranchMoved, branched
+from cdcflow.spark.formats.iceberg_jvm import IcebergJvm, iceberg_jvm
 from cdcflow.spark.formats.marked import NewerRows, Views
 from cdcflow.spark.sql import StatementTable
 from cdcflow.warehouse.formats import iceberg
@@ -128,7 +128,7 @@ class IcebergTable(StatementTable):
         self._looked_at = _id(table)
         if table is None:
             return None
-        return _told(table, str(table.uuid().toString()))
+        return _told(self._parts, table, str(table.uuid().toString()))
 
     def commit(self, statement: str, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
         table = self._table()
@@ -183,7 +183,7 @@ class IcebergTable(StatementTable):
         newest = None if table is None else table.currentSnapshot()
         if newest is None or int(newest.summary().get("total-records") or 0) < iceberg_branch.ROWS_MIN:
             return False
-        if not iceberg.marks(dict(table.properties())):
+        if not iceberg.marks(self._parts.map(table.properties())):
             return False
         self._check_same(table)
         known = _recorded(table, app, version)
@@ -201,7 +201,7 @@ class IcebergTable(StatementTable):
             except NewerRows:
                 _log.info("rows of the table may be newer than changes of the range", table=self.sql)
                 return False
-            names = ", ".join(name_sql(str(field.name())) for field in table.schema().columns())
+            names = ", ".join(name_sql(c.name) for c in self._parts.columns(table.schema()))
             come = f"INSERT INTO {there} SELECT {names} FROM ({change.come})"  # noqa: S608  names are quoted
             with branched(table, branch, begun) as changing:
                 changing.take(lambda: self._say(change.gone, metadata, known))
@@ -213,7 +213,7 @@ class IcebergTable(StatementTable):
         """An INSERT that fails if rows have come meanwhile of which `strange` holds: a plain one would add to them,
         whoever put them there."""
         # By position: this form of INSERT takes no names.
-        columns = ", ".join(name_sql(str(field.name())) for field in self._table().schema().columns())
+        columns = ", ".join(name_sql(c.name) for c in self._parts.columns(self._table().schema()))
         rows = f"SELECT {columns} FROM ({folding.rows()})"  # noqa: S608  names are quoted
         return f"INSERT INTO {self.sql} {self._since_then()} REPLACE WHERE {strange} {rows}"
 
@@ -312,7 +312,7 @@ class IcebergTable(StatementTable):
                 break
             if _version(metadata) == version:
                 found = metadata
-        return None if found is None else _told(found, str(found.uuid()))
+        return None if found is None else _told(self._parts, found, str(found.uuid()))
 
     def at(self, version: int) -> DataFrame:
         found = self._snapshot(version)
@@ -325,14 +325,14 @@ class IcebergTable(StatementTable):
         """Whether a column that a snapshot has is called otherwise by now, or is gone."""
         table = self._table()
         then = None if table is None else table.schemas().get(snapshot.schemaId())
-        if then is None:
+        if then is None or then.schemaId() == table.schema().schemaId():
             return False
-        return any(table.schema().findColumnName(c.fieldId()) != c.name() for c in then.columns())
+        now = {c.id: c.name for c in self._parts.columns(table.schema())}
+        return any(now.get(c.id) != c.name for c in self._parts.columns(then))
 
     def _table(self) -> Any:  # Any: py4j gives whatever the other side has
-        jvm, session = self._active()
         try:
-            found = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergTable(session, self.sql)
+            found = self._parts.spark.loadIcebergTable(self._parts.active(self._spark), self.sql)
             found.refresh()
             return found
         except Exception as error:
@@ -342,30 +342,27 @@ class IcebergTable(StatementTable):
                 return None  # nor is it there when somebody moved its folder away
             raise
 
-    def _active(self) -> tuple[Any, Any]:
-        """The JVM and our session there; catalogs are looked up in the settings of the thread's active one."""
-        jvm: Any = self._spark._jvm
-        session: Any = self._spark._jsparkSession
-        jvm.org.apache.spark.sql.classic.SparkSession.setActiveSession(session)
-        return jvm, session
+    @property
+    def _parts(self) -> IcebergJvm:
+        return iceberg_jvm(self._spark)
 
     def _metadata_back(self, table: Any) -> Iterator[Any]:
         """The table's metadata, the newest first, as far as they are kept: names and properties of columns change
         without another version."""
-        jvm, _ = self._active()
         operations = table.operations()
         newest = operations.current()
         yield newest
-        for entry in reversed(list(newest.previousFiles())):
+        files = newest.previousFiles()
+        for number in reversed(range(files.size())):
             try:
-                yield jvm.org.apache.iceberg.TableMetadataParser.read(operations.io(), entry.file())
+                yield self._parts.metadata.read(operations.io(), files.get(number).file())
             except Exception as error:
                 if "NotFound" in str(error):  # a commit that came meanwhile has let go of it
                     return
                 raise
 
     def forget(self) -> None:
-        jvm, session = self._active()
+        jvm, session = self._parts.jvm, self._parts.active(self._spark)
         of, schema, name = self._name
         manager = session.sessionState().catalogManager()
         if manager.isCatalogRegistered(of):
@@ -382,7 +379,7 @@ class IcebergTable(StatementTable):
 
     def _make_room(self) -> None:
         """For a table that is to be made: its namespace, and its name, should the catalog have one without a folder."""
-        jvm, session = self._active()
+        jvm, session = self._parts.jvm, self._parts.active(self._spark)
         of, schema, name = self._name
         made = f"CREATE NAMESPACE IF NOT EXISTS {name_sql(of)}.{name_sql(schema)}"
         try:
@@ -392,15 +389,22 @@ class IcebergTable(StatementTable):
             self._spark.sql(made)
         if self._folder is None:
             return
-        catalog = jvm.org.apache.iceberg.spark.Spark3Util.loadIcebergCatalog(session, of)
+        catalog = self._parts.spark.loadIcebergCatalog(session, of)
         namespace = jvm.org.apache.iceberg.catalog.Namespace.of(self._names(schema))
         catalog.dropTable(jvm.org.apache.iceberg.catalog.TableIdentifier.of(namespace, name), False)
 
     def _snapshot(self, version: int) -> Any:
         """The snapshot with that sequence number; None where it is not there any more."""
         table = self._table()
-        listed = [] if table is None else table.snapshots()
-        return next((snapshot for snapshot in listed if snapshot.sequenceNumber() == version), None)
+        if table is None:
+            return None
+        for snapshot in _ancestors(table, table.currentSnapshot()):
+            if (number := int(snapshot.sequenceNumber())) <= version:
+                if number == version:
+                    return snapshot
+                break
+        # The table was rolled back since then, or what came between was expired.
+        return next((snapshot for snapshot in table.snapshots() if snapshot.sequenceNumber() == version), None)
 
 
 def _id(table: Any) -> int | None:
@@ -425,15 +429,15 @@ def _without_pushdown(spark: SparkSession, rows: DataFrame) -> DataFrame:
     return type(rows)(session.internalCreateDataFrame(plan.toRdd(), rows._jdf.schema(), False), spark)
 
 
-def _told(table: Any, id_: str) -> Snapshot:
+def _told(parts: IcebergJvm, table: Any, id_: str) -> Snapshot:
     """What a table is, or was by metadata of it."""
     newest = table.currentSnapshot()
     return Snapshot(
         id=id_,
         version=_version(table),
-        properties={str(k): str(v) for k, v in dict(table.properties()).items()},
+        properties=parts.map(table.properties()),
         transactions=_transactions(table, newest),
-        columns=tuple(_columns(table)),
+        columns=parts.columns(table.schema()),
         is_empty=newest is None or newest.summary().get("total-data-files") == "0",
     )
 
@@ -473,8 +477,3 @@ def _recorded(table: Any, app: str, version: int) -> Mapping[str, int] | None:
     if not app:
         return known
     return None if known.get(app, version - 1) >= version else {**known, app: version}
-
-
-def _columns(table: Any) -> Iterator[FormatColumn]:
-    for field in table.schema().columns():
-        yield FormatColumn(str(field.name()), int(field.fieldId()), iceberg.type_sql(str(field.type().toString())))

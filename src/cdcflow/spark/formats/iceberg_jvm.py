@@ -1,0 +1,33 @@
+"""What Iceberg keeps in the JVM (see `formats.jvm`)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from cdcflow.merge.target import FormatColumn
+from cdcflow.spark.formats.jvm import Jvm, once
+from cdcflow.warehouse.formats import iceberg
+
+
+class IcebergJvm(Jvm):
+    """Classes of Iceberg's."""
+
+    def __init__(self, jvm: Any) -> None:  # Any, here and below: py4j gives whatever the other side has
+        super().__init__(jvm)
+        own = jvm.org.apache.iceberg
+        self.spark = own.spark.Spark3Util
+        self.metadata = own.TableMetadataParser
+        self._schemas = own.SchemaParser
+
+    def columns(self, schema: Any) -> tuple[FormatColumn, ...]:
+        """A schema's columns; the type of one that has parts is None."""
+        return tuple(
+            FormatColumn(f["name"], int(f["id"]), iceberg.type_sql(f["type"]) if isinstance(f["type"], str) else None)
+            for f in json.loads(self._schemas.toJson(schema))["fields"]
+        )
+
+
+iceberg_jvm = once(IcebergJvm)
+
+__all__ = ["IcebergJvm", "iceberg_jvm"]
