@@ -24,9 +24,11 @@ from cdcflow import local
 from cdcflow.merge.policy import Mode
 from cdcflow.model.table import Table
 from cdcflow.spark import merge, read_cut, read_live
+from cdcflow.spark.formats import table_format as format_of
 from cdcflow.warehouse import segments
 from cdcflow.warehouse.formats import FORMATS
 from cdcflow.warehouse.live import Live
+from cdcflow.warehouse.paths import table_path
 
 pytestmark = pytest.mark.spark
 
@@ -203,3 +205,22 @@ def test_older_cut_of_an_iceberg_table_is_read_by_names_that_it_had(spark: Any, 
     merge(spark, log.root, warehouse, table_format="iceberg")
     shown = read_cut(spark, warehouse, 2, incomplete=True)["public.orders"]
     assert {(row.id, row.a) for row in shown.where("a IS NOT NULL AND a > 7").collect()} == {(3, 30), (8, 8), (9, 9)}
+
+
+def test_iceberg_version_is_found_behind_a_rollback(spark: Any, tmp_path: Path) -> None:
+    """A cut that was published shows a snapshot that the table does not come of any more."""
+    log, warehouse = HandLog(tmp_path / "log"), tmp_path / "warehouse"
+    for number in range(3):
+        log.segment([(ORDERS, "c", {"id": number, "doc": "d", "note": "n"})])
+        merge(spark, log.root, warehouse, table_format="iceberg")
+    table = format_of("iceberg").table(spark, warehouse, table_path(ORDERS.id))
+    newest = table.snapshot()
+    assert newest is not None
+    (first,) = spark.sql(f"SELECT snapshot_id FROM {table.sql}.history ORDER BY made_current_at LIMIT 1").collect()
+    catalog = table.sql.split(".")[0]
+    spark.sql(f"CALL {catalog}.system.rollback_to_snapshot('public.orders', {first.snapshot_id})")
+    rolled = table.snapshot()
+    assert rolled is not None
+    assert (newest.version, rolled.version) == (3, 1)
+    assert [table.at(version).count() for version in (3, 2, 1)] == [3, 2, 1]
+    assert (table.lost(3), bool(table.lost(4))) == (None, True)

@@ -19,7 +19,7 @@ from cdcflow.errors import HistoryLost
 from cdcflow.model.table import UNCHANGED, TableId
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.retention import Retention
-from cdcflow.spark import job, read_cut, read_log, register
+from cdcflow.spark import job, read_cut, read_live, read_log, register
 from cdcflow.spark.cuts import CutsTable
 from cdcflow.testing.sinks import ORDERS, Writer, changes, orders, transactions
 from cdcflow.warehouse import segments
@@ -137,6 +137,40 @@ def test_a_file_that_is_neither_here_nor_in_the_bucket_is_named(log: ObjectLog, 
     log.bucket.delete(gone)
     with pytest.raises(HistoryLost, match=r"shop\.orders: file .* of segment 1-3 is neither (?s:.*)cdcflow log check"):
         segments.present(place, files, tmp_path)
+
+
+@pytest.mark.parametrize("place", ["alone", "layout"])
+def test_live_view_reads_a_small_tail_from_copies(
+    spark: SparkSession, log: ObjectLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Where Spark runs in this process, what a stored log has behind the merge is copied here in parallel; the rows are
+    those that Spark would read out of the store, and a plan stays what it is when the next look comes."""
+    warehouse = tmp_path / "warehouse"
+    put(log, 1, 2)
+    job.merge(spark, log.layout, warehouse)
+    put(log, 3, 4)
+    layout = log.alone if place == "alone" else log.layout
+    shown = read_live(spark, layout, warehouse, incomplete=True)
+    assert shown.keys() == {"shop.orders", "_shop.orders"}
+    assert not any(name.startswith("s3a:") for table in shown.values() for name in table.inputFiles())
+    put(log, 5)
+    with monkeypatch.context() as patched:
+        patched.setattr("cdcflow.spark.live.COPIED_BYTES_MAX", 0)
+        stored = read_live(spark, log.alone, warehouse, ["shop.orders"], incomplete=True)["shop.orders"]
+        assert any(name.startswith("s3a:") for name in stored.inputFiles())
+    again = read_live(spark, layout, warehouse, incomplete=True)
+    for tables, last in ((shown, 4), (again, 5), ({"shop.orders": stored}, 5)):
+        assert sorted(map(tuple, tables["shop.orders"].select("id", "note").collect())) == expected(last)
+    assert sorted(map(tuple, again["_shop.orders"].select("id", "note").collect())) == [(n, "h") for n in range(1, 6)]
+
+
+def test_copy_that_cannot_be_made_is_history_that_is_lost(log: ObjectLog) -> None:
+    """As where a merge looks for the file."""
+    put(log, 1)
+    files = segments.sealed(log.alone).files(ORDERS.id, 0)
+    log.bucket.delete([name for name in log.bucket.listed("") if name.endswith(Path(files[0].path).name)])
+    with pytest.raises(HistoryLost, match=r"shop\.orders: file .* of segment 1-3 is neither"):
+        segments.copied(log.alone, files)
 
 
 def test_truncate_that_was_merged_before_empties_nothing_again(spark: SparkSession, tmp_path: Path) -> None:

@@ -66,8 +66,10 @@ class DeltaJvm(Jvm):
     def some(self, value: Any) -> Any:
         return self._options.apply(value)
 
-    def as_java(self, values: Any) -> Any:
-        return self._converters.asJava(values)
+    def elements(self, values: Any) -> list[Any]:
+        """Those of a sequence of Scala's."""
+        array = self._converters.asJava(values).toArray()
+        return [array[number] for number in range(len(array))]
 
     def as_scala(self, values: Sequence[Any]) -> Any:
         listed = self._lists()

@@ -158,7 +158,7 @@ class Transaction:
         now_ms = time.time_ns() // 1_000_000
         by_path = self._parts.commands.generateCandidateFileMap(self._log.dataPath(), files)
         actions: list[Any] = []
-        for file in self._parts.as_java(
+        for file in self._parts.elements(
             self._parts.commands.findFilesWithMatchingRows(self._transaction, by_path, found)
         ):
             if file.isFullyReplaced():
@@ -172,8 +172,10 @@ class Transaction:
         """Write rows into files of the table; the actions that put them there."""
         # With exactly the table's columns: Delta writes here what it is given.
         stored = self._frame(self._parts.as_scala([])).schema
-        exact = rows.select(*(rows[name_sql(field.name)].cast(field.dataType) for field in stored))
-        return list(self._parts.as_java(self._transaction.writeFiles(exact._jdf)))
+        exact = rows.selectExpr(*(name_sql(field.name) for field in stored))
+        if [f.dataType for f in exact.schema] != [f.dataType for f in stored]:
+            exact = exact.select(*(exact[name_sql(field.name)].cast(field.dataType) for field in stored))
+        return self._parts.elements(self._transaction.writeFiles(exact._jdf))
 
 
 @contextmanager
