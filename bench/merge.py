@@ -65,7 +65,7 @@ def run(budget: Budget, transport: str) -> list[Line]:
             found += mergecluster.two_workers(table_format, budget.rows // 2, budget.rounds)
         if "cycles" in PARTS:
             # Sessions that have done nothing yet.
-            with parties(table_format, counts_jobs=False) as (ours, _, local):
+            with parties(table_format) as (ours, _, local):
                 for party in (ours, local):
                     found += mergemany.many_cycles(party)
         lines += [replace(line, case=f"{table_format}: {line.case}") for line in found]

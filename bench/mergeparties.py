@@ -92,12 +92,12 @@ class Party:
 
 
 @contextmanager
-def parties(table_format: str, *, counts_jobs: bool = True) -> Iterator[tuple[Party, Party | None, Party]]:
-    """This checkout, the other one, and this one without Spark. Where jobs are counted Spark remembers all of them."""
+def parties(table_format: str) -> Iterator[tuple[Party, Party | None, Party]]:
+    """This checkout, the other one, and this one without Spark."""
     tree = os.environ.get("CDCFLOW_BENCH_TREE") if table_format == "delta" else None
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        ours = Party("this checkout", None, scratch / "here", table_format, counts_jobs=counts_jobs)
+        ours = Party("this checkout", None, scratch / "here", table_format)
         stack.callback(ours.close)
         before = None
         if tree:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.children import versions
 from bench.children.lookedafter import looked_after
-from bench.children.merging import COLUMNS, KEPT, answer, jobs, merged_by_auto, table_name
+from bench.children.merging import COLUMNS, answer, jobs, merged_by_auto, table_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +36,7 @@ def main() -> int:
     from cdcflow.spark import session
 
     scratch = Path(asked["scratch"])
-    spark = session(name="bench", scratch=scratch, memory="3g", settings=KEPT, table_formats=[table_format])
+    spark = session(name="bench", scratch=scratch, memory="3g", table_formats=[table_format])
     commands = {
         "merge": partial(merged, table_format=table_format),
         "merge_auto": merged_by_auto,
