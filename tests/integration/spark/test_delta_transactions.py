@@ -10,7 +10,7 @@ import pytest
 from mergedorders import AFTER_PARTIAL, PARTIAL, MergedOrders
 
 from cdcflow.model.table import Table
-from cdcflow.spark.formats import delta_transaction
+from cdcflow.spark.formats import delta_jvm, delta_transaction
 from cdcflow.warehouse.paths import table_path
 
 pytestmark = pytest.mark.spark
@@ -120,7 +120,7 @@ def test_a_table_of_many_files_is_looked_at_where_its_bounds_say(orders: Orders)
 
 def test_with_another_delta_statements_are_said(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is called here is no public interface of Delta's: it is used with versions that it was tested with."""
-    monkeypatch.setattr(delta_transaction, "DELTA", "3.0.")
+    monkeypatch.setattr(delta_jvm, "TESTED", "3.0.")
     orders.change(("u", {"id": 9, "a": 90, "doc": "nine"}), ("d", {"id": 10}))
     assert said_a_merge(orders.newest())
     assert (orders.row(9), orders.row(10)) == ((90, "nine"), None)

@@ -23,13 +23,16 @@ class DeltaJvm(Jvm):
         self.file_names = delta.util.FileNames
         self.nothing = jvm.scala.Option.empty()
         self.paths = jvm.org.apache.hadoop.fs.Path
-        self.is_tested = str(module(jvm.io.delta, "package").VERSION()).startswith(TESTED)
+        self._version = str(module(jvm.io.delta, "package").VERSION())
         self._json = delta.util.JsonUtils
         self._options = jvm.scala.Option
         self._lists = jvm.java.util.ArrayList
         self._converters = jvm.scala.jdk.javaapi.CollectionConverters
 
-    # What follows is private to Delta: only where `is_tested`.
+    @property
+    def is_tested(self) -> bool:
+        """Whether what is private to Delta, which the next ones here are, may be called."""
+        return self._version.startswith(TESTED)
 
     @functools.cached_property
     def commands(self) -> Any:
