@@ -105,14 +105,14 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
 def _with_upkeep(settings: Config, merged: Callable[[], MergeReport], engines: Engines) -> Callable[[], MergeReport]:
     """Merge, then do what of the tables' upkeep is due, within its budget; it puts no merge in danger."""
     from cdcflow import wiring
-    from cdcflow.warehouse.upkeep import upkeep_when_due
+    from cdcflow.warehouse.upkeep import UpkeepWhenDue
 
-    policy = wiring.upkeep_policy(settings)
+    upkeep = UpkeepWhenDue(engines, wiring.upkeep_policy(settings))
 
     def merge() -> MergeReport:
         report = merged()
         if report.cut:
-            upkeep_when_due(engines, policy)
+            upkeep.after(report.tables)
         return report
 
     return merge

@@ -54,14 +54,15 @@ def _merging(settings: dict[str, Config], without: Sequence[str]) -> Callable[[]
     from cdcflow import wiring
     from cdcflow.cli.events import leave_interrupts_out, send_structlog_to
     from cdcflow.warehouse import several
-    from cdcflow.warehouse.upkeep import upkeep_when_due
+    from cdcflow.warehouse.upkeep import UpkeepWhenDue
 
     first = next(iter(settings.values()))
     wiring.check_logs_to_merge(settings)  # before Spark is started
     send_structlog_to(sys.stderr)  # stdout is for the report
     leave_interrupts_out()
     spark = _session(settings)
-    engines, policy = wiring.engines(first, spark), wiring.upkeep_policy(first)
+    engines = wiring.engines(first, spark)
+    upkeep = UpkeepWhenDue(engines, wiring.upkeep_policy(first))
 
     def merge() -> SeveralReport:
         try:
@@ -74,7 +75,7 @@ def _merging(settings: dict[str, Config], without: Sequence[str]) -> Callable[[]
             raise
         _leave_word(settings, report)
         if report.cut:
-            upkeep_when_due(engines, policy)
+            upkeep.after(report.tables)
         return report
 
     return merge

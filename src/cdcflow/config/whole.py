@@ -42,10 +42,12 @@ class MergeTables(TableSettings):
 
 
 class Upkeep(Settings):
-    """What `cdcflow merge` does for the tables beside, after it has published: each table after `every`, all of them
-    within `budget`. `compact`: small files are made one."""
+    """What `cdcflow merge` does for the tables beside, after it has published: each table after `every`, and in one
+    that goes on, `after_merges` of it (0: by the time alone); all of them within `budget`. `compact`: small files are
+    made one."""
 
     every: Seconds = 3600.0
+    after_merges: int = Field(100, ge=0)
     budget: Seconds = 60.0
     compact: bool = True
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 import contextlib
 import json
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,6 +30,7 @@ from cdcflow.warehouse.cut import ListedCut
 from cdcflow.warehouse.engines import Engines
 from cdcflow.warehouse.paths import STATE
 from cdcflow.warehouse.port import Compacted, CurrentTable, Cuts, Engine, HandOver, Kept
+from cdcflow.warehouse.reports import TableReport
 
 OUT_OF_TIME = "the budget was used up; its turn comes first the next time"
 
@@ -38,12 +40,14 @@ _log = structlog.get_logger()
 @dataclass(frozen=True, slots=True)
 class UpkeepPolicy:
     """What a warehouse's upkeep may do. `keep_s`: cuts are kept so long (None: for ever). `every_s`: how often a table
-    is looked after. `budget_s`: no step begins later than so long after the first. `compact`: make small files one."""
+    is looked after. `budget_s`: no step begins later than so long after the first. `compact`: make small files one.
+    `after_merges`: a table's turn comes after so many merges of it, too (0: by the time alone)."""
 
     keep_s: float | None = None
     every_s: float = 3600.0
     budget_s: float = 60.0
     compact: bool = True
+    after_merges: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,28 +94,54 @@ class _Turns:
         self.engine.write_text(STATE, json.dumps({"began": self.began, "tables": self.tables}) + "\n")
 
 
-def upkeep_when_due(engines: Engines, policy: UpkeepPolicy, clock: Callable[[], float] = time.time) -> UpkeepReport:
-    """The upkeep of the tables whose turn it is. What is in its way puts it off; a merge never fails by it."""
-    engine, now = engines.first, clock()
-    try:
-        turns = _Turns.of(engine)
-        if not turns.began:  # a warehouse that is new, or new to upkeep, has nothing to be done yet
-            turns.began = now
-            turns.save()
-        oldest = min((turns.last(name) for name in turns.tables), default=turns.began)
-        if now - oldest < policy.every_s:
-            return UpkeepReport()
-        return upkeep(engines, policy, clock, due_only=True)
-    except Exception as error:  # noqa: BLE001  the merge before it is done, and stays done
-        reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-        _log.warning("upkeep ended early", reason=reason)
-        return UpkeepReport(skipped=reason)
+class UpkeepWhenDue:
+    """The upkeep of tables whose turn it is, beside the merges of one process.
+
+    Each small merge leaves small files, and the next one reads them: a table that is merged every few seconds has its
+    turn long before an hour is over. Those merges are counted here, so another process begins anew.
+    """
+
+    def __init__(self, engines: Engines, policy: UpkeepPolicy, clock: Callable[[], float] = time.time) -> None:
+        self._engines = engines
+        self._policy = policy
+        self._clock = clock
+        self._merges: Counter[str] = Counter()
+
+    def after(self, tables: Iterable[TableReport]) -> UpkeepReport:
+        """What is due after a merge of these tables. What is in its way puts it off; a merge never fails by it."""
+        policy, now = self._policy, self._clock()
+        self._merges.update(table.name for table in tables if table.changes)
+        counted = policy.compact and policy.after_merges > 0
+        worn = {name for name, count in self._merges.items() if counted and count >= policy.after_merges}
+        try:
+            turns = _Turns.of(self._engines.first)
+            if not turns.began:  # a warehouse that is new, or new to upkeep, has nothing to be done yet
+                turns.began = now
+                turns.save()
+            oldest = min((turns.last(name) for name in turns.tables), default=turns.began)
+            if not worn and now - oldest < policy.every_s:
+                return UpkeepReport()
+            report = upkeep(self._engines, policy, self._clock, due_only=True, worn=worn)
+        except Exception as error:  # noqa: BLE001  the merge before it is done, and stays done
+            reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            _log.warning("upkeep ended early", reason=reason)
+            return UpkeepReport(skipped=reason)
+        for table in report.tables:
+            if table.skipped != OUT_OF_TIME:
+                del self._merges[table.name]
+        return report
 
 
 def upkeep(
-    engines: Engines, policy: UpkeepPolicy, clock: Callable[[], float] = time.time, *, due_only: bool = False
+    engines: Engines,
+    policy: UpkeepPolicy,
+    clock: Callable[[], float] = time.time,
+    *,
+    due_only: bool = False,
+    worn: Collection[str] = (),
 ) -> UpkeepReport:
     """Look after the cuts and tables of the warehouse in which `engines` work; those that waited longest come first.
+    `due_only`: only after those whose time has come, and the `worn` ones.
 
     Raises:
         SinkUnavailable: the warehouse's store does not answer.
@@ -129,7 +159,7 @@ def upkeep(
         why_not = _passes(engine, error)
     known = cuts.shown()
     names = sorted(known, key=lambda name: (turns.last(name), name))
-    due = [name for name in names if not due_only or clock() - turns.last(name) >= policy.every_s]
+    due = [n for n in names if not due_only or n in worn or clock() - turns.last(n) >= policy.every_s]
     reports: list[TableUpkeep] = []
     for name in due:
         if monotonic() >= deadline:
@@ -239,4 +269,4 @@ def _passes(engine: Engine, error: Exception) -> str:
     raise error
 
 
-__all__ = ["TableUpkeep", "UpkeepPolicy", "UpkeepReport", "first_kept", "upkeep", "upkeep_when_due"]
+__all__ = ["TableUpkeep", "UpkeepPolicy", "UpkeepReport", "UpkeepWhenDue", "first_kept", "upkeep"]

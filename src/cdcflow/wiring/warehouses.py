@@ -96,7 +96,11 @@ def upkeep_policy(config: Config, budget_s: float | None = None) -> UpkeepPolicy
 
     chosen = config.merge.upkeep
     return UpkeepPolicy(
-        config.merge.keep, chosen.every, chosen.budget if budget_s is None else budget_s, chosen.compact
+        config.merge.keep,
+        chosen.every,
+        chosen.budget if budget_s is None else budget_s,
+        chosen.compact,
+        chosen.after_merges,
     )
 
 

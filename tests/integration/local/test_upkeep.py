@@ -31,7 +31,7 @@ from cdcflow.warehouse.lease import folder_lease, upkeep_folder_lease
 from cdcflow.warehouse.live import VersionGone
 from cdcflow.warehouse.paths import STATE
 from cdcflow.warehouse.reports import MergeReport
-from cdcflow.warehouse.upkeep import OUT_OF_TIME, UpkeepPolicy, UpkeepReport, upkeep, upkeep_when_due
+from cdcflow.warehouse.upkeep import OUT_OF_TIME, UpkeepPolicy, UpkeepReport, UpkeepWhenDue, upkeep
 
 ORDERS = make_table("orders", id="int64", v="int32")
 QUIET = make_table("quiet", id="int64")
@@ -332,7 +332,7 @@ def test_turns_come_when_due_and_within_the_budget(
         nonlocal now
         now += passed
         with closing(LocalEngine(warehouse, format_name)) as engine:
-            return upkeep_when_due(Engines(engine), UpkeepPolicy(every_s=100, budget_s=10), lambda: now)
+            return UpkeepWhenDue(Engines(engine), UpkeepPolicy(every_s=100, budget_s=10), lambda: now).after(())
 
     assert asked(0) == UpkeepReport(), "new to it"
     assert asked(99) == UpkeepReport()
@@ -348,6 +348,34 @@ def test_turns_come_when_due_and_within_the_budget(
     state = warehouse.joinpath(*STATE)
     state.write_text("{")
     assert asked(1) == UpkeepReport(), "what cannot be read is begun anew"
+
+
+def test_a_turn_comes_after_many_merges(
+    merge: Merge, history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table that is merged every few seconds would have a thousand small files when its hour is over, which each
+    merge reads. What is not worn waits; a table that could not be looked after has its turn with the next merge."""
+    monkeypatch.setattr(replacing, "TINY_BYTES", 1 << 20)
+    with closing(LocalEngine(warehouse, format_name)) as engine:
+        due = UpkeepWhenDue(Engines(engine), UpkeepPolicy(after_merges=3))
+
+        def merged(number: int) -> UpkeepReport:
+            history.segment([(ORDERS, "c", {"id": 1000 + number, "v": number})])
+            return due.after(merge(history.root, warehouse).tables)
+
+        assert due.after(()) == UpkeepReport(), "a warehouse that is new to it"
+        assert [merged(1), merged(2)] == [UpkeepReport()] * 2
+        with monkeypatch.context() as patch:
+            ticks = iter([0, 0])
+            patch.setattr("cdcflow.warehouse.upkeep.monotonic", lambda: next(ticks, 99))
+            assert [(t.name, t.skipped) for t in merged(3).tables] == [("public.orders", OUT_OF_TIME)]
+        (orders,) = merged(4).tables
+        assert orders.name == "public.orders"
+        assert orders.done[0].endswith(" files made 1")
+        assert [merged(5), merged(6)] == [UpkeepReport()] * 2
+        without = UpkeepWhenDue(Engines(engine), UpkeepPolicy(after_merges=1, compact=False))
+        history.segment([(ORDERS, "d", {"id": 1001})])
+        assert without.after(merge(history.root, warehouse).tables) == UpkeepReport()
 
 
 def test_a_quiet_table_is_kept_however_old_its_version_is(history: HandLog, warehouse: Path, format_name: str) -> None:
