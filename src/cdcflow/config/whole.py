@@ -42,9 +42,9 @@ class MergeTables(TableSettings):
 
 
 class Upkeep(Settings):
-    """What `cdcflow merge` does for the tables beside, after it has published: each table after `every`, and in one
-    that goes on, `after_merges` of it (0: by the time alone); all of them within `budget`. `compact`: small files are
-    made one."""
+    """What `cdcflow merge` does for the tables beside, after it has published: each table after `every`, and after
+    `after_merges` merges of it in one process (0: by the time alone); all of them within `budget`. `compact`: small
+    files are made one."""
 
     every: Seconds = 3600.0
     after_merges: int = Field(100, ge=0)

@@ -379,7 +379,7 @@ class DeltaTable(StatementTable):
             if "FileNotFound" in str(error):
                 return
             raise
-        yield from map(json.loads, lines.split("\n"))
+        yield from (json.loads(line) for line in lines.split("\n") if line)
 
     def _told(self, found: Any) -> Snapshot:
         metadata = self._parts.told(found.metadata())
