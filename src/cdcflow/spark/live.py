@@ -31,12 +31,12 @@ from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import Snapshot
 from cdcflow.warehouse.segments import InputFile, copied, visible
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
 COPIED_BYTES_MAX = 16 << 20
 """So much of a log in a store is copied here, in parallel, where Spark runs in this process: S3A opens each of a tail's
 many small files twice, one after the other."""
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 def read_live(

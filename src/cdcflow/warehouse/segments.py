@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -372,14 +374,14 @@ def _fetch(store: Store, layout: Layout, file: InputFile, target: Path) -> None:
     try:
         store.fetch((first, last), file.file, target)
     except FileNotFoundError as error:
-        raise _nowhere(layout, file) from error
+        raise _nowhere(store, layout, file) from error
 
 
-def _nowhere(layout: Layout, file: InputFile) -> HistoryLost:
+def _nowhere(store: Store, layout: Layout, file: InputFile) -> HistoryLost:
     first, last = file.segment.first_offset, file.segment.last_offset
-    store = "" if layout.store is None else f" nor in {layout.store.name}"
     return HistoryLost(
-        f"merging {file.shape.id}: file {file.file.path} of segment {first}-{last} is neither in {layout.root}{store}",
+        f"merging {file.shape.id}: file {file.file.path} of segment {first}-{last} is neither in {layout.root}"
+        f" nor in {store.name}",
         remedy="run `cdcflow merge` again if the segment was expired or compacted just now; else run"
         " `cdcflow log check`, which says what is missing",
         runbook="log-expired",
@@ -393,15 +395,17 @@ def copied(layout: Layout, files: Sequence[InputFile]) -> list[InputFile]:
     Raises:
         HistoryLost: one of them is nowhere.
     """
+    if (store := layout.store) is None:
+        return list(files)
     with ThreadPoolExecutor(FETCHED_AT_ONCE) as pool:
-        return list(pool.map(lambda file: _copied(layout, file), files))
+        return list(pool.map(lambda file: _copied(store, layout, file), files))
 
 
-def _copied(layout: Layout, file: InputFile) -> InputFile:
+def _copied(store: Store, layout: Layout, file: InputFile) -> InputFile:
     try:
         return replace(file, path=str(layout.file(file.segment, file.file)))
     except FileNotFoundError as error:
-        raise _nowhere(layout, file) from error
+        raise _nowhere(store, layout, file) from error
 
 
 def in_place(layout: Layout, file: InputFile) -> InputFile:
@@ -419,8 +423,9 @@ def visible(file: InputFile, room: Path) -> InputFile:
     path = Path(file.path)
     if path.name[0] not in "_.":
         return file
-    link = room / f"{file.file.first_offset}-{path.name}"
-    if not link.is_symlink():
+    # By the whole path: another log, or this one compacted, has a file of that name and first offset, too.
+    link = room / f"{hashlib.sha256(str(path).encode()).hexdigest()[:32]}-{path.name}"
+    with contextlib.suppress(FileExistsError):
         link.symlink_to(path)
     return replace(file, path=str(link))
 

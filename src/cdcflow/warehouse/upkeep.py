@@ -47,7 +47,7 @@ class UpkeepPolicy:
     every_s: float = 3600.0
     budget_s: float = 60.0
     compact: bool = True
-    after_merges: int = 0
+    after_merges: int = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +126,10 @@ class UpkeepWhenDue:
             reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
             _log.warning("upkeep ended early", reason=reason)
             return UpkeepReport(skipped=reason)
-        for table in report.tables:
-            if table.skipped != OUT_OF_TIME:
-                del self._merges[table.name]
+        asked = {table.name: table.skipped for table in report.tables}
+        for name in worn | asked.keys():  # one that no kept cut shows is not asked, and is counted anew, too
+            if name not in report.put_off and asked.get(name) != OUT_OF_TIME:
+                del self._merges[name]
         return report
 
 

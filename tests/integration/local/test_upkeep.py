@@ -30,7 +30,7 @@ from cdcflow.warehouse.formats import delta, iceberg
 from cdcflow.warehouse.lease import folder_lease, upkeep_folder_lease
 from cdcflow.warehouse.live import VersionGone
 from cdcflow.warehouse.paths import STATE
-from cdcflow.warehouse.reports import MergeReport
+from cdcflow.warehouse.reports import MergeReport, TableReport
 from cdcflow.warehouse.upkeep import OUT_OF_TIME, UpkeepPolicy, UpkeepReport, UpkeepWhenDue, upkeep
 
 ORDERS = make_table("orders", id="int64", v="int32")
@@ -373,6 +373,8 @@ def test_a_turn_comes_after_many_merges(
         assert orders.name == "public.orders"
         assert orders.done[0].endswith(" files made 1")
         assert [merged(5), merged(6)] == [UpkeepReport()] * 2
+        unseen = [TableReport("public.unseen", 1, 1, True, 0.0)] * 3
+        assert (due.after(unseen).tables, due.after(())) == ((), UpkeepReport()), "of a table that no cut shows"
         without = UpkeepWhenDue(Engines(engine), UpkeepPolicy(after_merges=1, compact=False))
         history.segment([(ORDERS, "d", {"id": 1001})])
         assert without.after(merge(history.root, warehouse).tables) == UpkeepReport()

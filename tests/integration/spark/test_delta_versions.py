@@ -34,10 +34,6 @@ def table(spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse
     return DeltaTable(spark, str(warehouse.joinpath(*table_path(first.id))))
 
 
-def told(frame: Any) -> tuple[str, list[Any]]:
-    return frame.schema.json(), sorted(frame.collect(), key=lambda row: row["id"])
-
-
 def test_each_version_is_what_delta_shows_and_is_not_looked_for(
     spark: Any, table: DeltaTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

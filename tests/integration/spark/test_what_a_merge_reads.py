@@ -89,6 +89,12 @@ def test_an_older_file_that_spark_would_take_for_hidden_gets_a_name_it_reads(
     seen = Path(visible(older, tmp_path).path)
     assert not seen.name.startswith(("_", "."))
     assert seen.read_bytes() == Path(older.path).read_bytes()
+    # Another log, or this one compacted, has a file of that name and first offset, too.
+    other = tmp_path / "other" / "_x.orders.1.parquet"
+    other.parent.mkdir()
+    other.write_bytes(b"other")
+    assert Path(visible(replace(older, path=str(other)), tmp_path).path).read_bytes() == b"other"
+    assert visible(older, tmp_path).path == str(seen)
 
 
 def test_no_name_leaves_the_warehouse_or_meets_another() -> None:

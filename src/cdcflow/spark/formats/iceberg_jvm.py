@@ -19,6 +19,12 @@ class IcebergJvm(Jvm):
         self.spark = own.spark.Spark3Util
         self.metadata = own.TableMetadataParser
         self._schemas = own.SchemaParser
+        self._mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
+
+    def map(self, value: Any) -> dict[str, str]:
+        """A map of texts of Java's."""
+        found: dict[str, str] = json.loads(self._mapper.writeValueAsString(value))
+        return found
 
     def columns(self, schema: Any) -> tuple[FormatColumn, ...]:
         """A schema's columns; the type of one that has parts is None."""
