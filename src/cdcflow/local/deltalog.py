@@ -24,11 +24,8 @@ import pyarrow.parquet as pq
 import structlog
 from deltalake import DeltaTable as ForeignTable
 
-from cdcflow.warehouse.formats.delta import MAPPING
+from cdcflow.warehouse.formats.delta import MAPPING, checkpoint_every
 from cdcflow.warehouse.port import HandOver
-
-CHECKPOINT_EVERY = 10
-"""As many versions are read one by one at most. Delta's own default."""
 
 FEATURES = frozenset({"deletionVectors", "columnMapping", "invariants", "appendOnly", "timestampNtz", "typeWidening"})
 """Table features that are understood here."""
@@ -206,7 +203,7 @@ class DeltaLog:
             made.unlink()
         sync_folder(self._place)
         self._apply(actions)
-        if version % CHECKPOINT_EVERY == 0 and version:
+        if version and version % checkpoint_every(self.metadata.get("configuration") or {}) == 0:
             self._write_checkpoint()
 
     def _write_checkpoint(self) -> None:

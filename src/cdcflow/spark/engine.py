@@ -15,6 +15,7 @@ from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.cuts import CutsTable
 from cdcflow.spark.formats import table_format
+from cdcflow.spark.masters import runs_here
 from cdcflow.spark.metastore import check_metastore
 from cdcflow.spark.sessions import Sessions
 from cdcflow.spark.sql import StatementTable
@@ -101,18 +102,13 @@ class SparkEngine:
         return self._format.is_conflict(error)
 
 
-def runs_here(spark: SparkSession) -> bool:
-    """Whether a session's executors see this machine's disk."""
-    return (spark.sparkContext.master or "").startswith("local")
-
-
 def located(spark: SparkSession, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
     """Executors read a log where it lies; but for files of a name that Spark takes for hidden."""
     if layout.store is None:
         return [visible(file, room) for file in files]
     reach(spark, layout.store.address)
     hidden = [f for f in files if Path(f.path).name[0] in "_."]
-    if hidden and not runs_here(spark):
+    if hidden and not runs_here(spark.sparkContext.master):
         raise ConfigurationError(
             f"merging {hidden[0].shape.id}: the name of its file {Path(hidden[0].path).name} begins as hidden files"
             " do, which Spark does not read (an older cdcflow chose the name)",

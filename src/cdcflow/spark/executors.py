@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from cdcflow.ports.readers import PartReader
 from cdcflow.spark.context import context, failed
 from cdcflow.spark.held import Invitation, serve
+from cdcflow.spark.masters import runs_here
 from cdcflow.spark.readers import Processes
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def executors(
     """
     started = context(master, settings, NAME)
     try:
-        host = "127.0.0.1" if master.startswith("local") else str(started.getConf().get("spark.driver.host"))
+        host = "127.0.0.1" if runs_here(master) else str(started.getConf().get("spark.driver.host"))
         with Processes(number, host, folder) as found:
             jobs = threading.Thread(
                 target=_run_jobs, args=(started, found, found.invitation(open_reader)), name="cdcflow-job", daemon=True

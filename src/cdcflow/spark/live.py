@@ -21,8 +21,9 @@ from cdcflow.merge.target import Target
 from cdcflow.ports import Tier
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.cuts import CutsTable, reached
-from cdcflow.spark.engine import located, runs_here
+from cdcflow.spark.engine import located
 from cdcflow.spark.formats import table_format
+from cdcflow.spark.masters import runs_here
 from cdcflow.spark.sql import SparkSql, StatementTable, named
 from cdcflow.warehouse import live
 from cdcflow.warehouse.formats import format_for, rules_of
@@ -85,7 +86,8 @@ class SparkReader:
     def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         # A file under another name must be there for as long as the plan, and nobody says how long that is.
         hidden = any(Path(file.path).name[0] in "_." for file in files)
-        if layout.store is not None and runs_here(self._spark) and sum(f.file.bytes for f in files) <= COPIED_BYTES_MAX:
+        is_here = runs_here(self._spark.sparkContext.master)
+        if layout.store is not None and is_here and sum(f.file.bytes for f in files) <= COPIED_BYTES_MAX:
             return [visible(file, lasting_room()) for file in copied(layout, files)]
         return located(self._spark, layout, files, lasting_room() if hidden else room)
 

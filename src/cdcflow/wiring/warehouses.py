@@ -152,8 +152,10 @@ def _merged(name: str, config: Config, spark: Any) -> Merged:
 def merge_layout(log: FileLog, master: str | None) -> Layout:
     """A log in files, as a merge by this Spark master reads it. Executors on other machines have nothing of this one's
     disk: for them a log with an object store is what the store has of it."""
+    from cdcflow.spark.masters import runs_here
+
     layout = log_layout(log)
-    if layout.store is None or master is None or master.startswith("local"):
+    if layout.store is None or master is None or runs_here(master):
         return layout
     return replace(layout, root=layout.store.room)
 

@@ -13,11 +13,11 @@ from mergehistories import assert_as_folded, make_table, make_world, write_round
 
 from cdcflow import local
 from cdcflow.local import replacing
-from cdcflow.local.deltalog import CHECKPOINT_EVERY
 from cdcflow.local.engine import LocalEngine
 from cdcflow.spark import job, published_cut, read_cut
 from cdcflow.spark.formats import table_format as table_format_of
 from cdcflow.warehouse.formats import FORMATS
+from cdcflow.warehouse.formats.delta import CHECKPOINT_EVERY
 from cdcflow.warehouse.paths import table_path
 
 pytestmark = pytest.mark.spark

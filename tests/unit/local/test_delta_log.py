@@ -20,10 +20,10 @@ from pyroaring import BitMap64
 from cdcflow.errors import ConfigurationError
 from cdcflow.local import deltalog
 from cdcflow.local.delta import DeltaTable, DeltaTables
-from cdcflow.local.deltalog import CHECKPOINT_EVERY, Conflict, DeltaLog, File
+from cdcflow.local.deltalog import Conflict, DeltaLog, File
 from cdcflow.local.engine import LocalEngine
 from cdcflow.local.vectors import deleted
-from cdcflow.warehouse.formats.delta import RULES
+from cdcflow.warehouse.formats.delta import CHECKPOINT_EVERY, CHECKPOINTS, RULES
 from cdcflow.warehouse.port import HandOver
 
 COLUMNS = pa.schema(
@@ -37,9 +37,9 @@ COLUMNS = pa.schema(
 )
 
 
-def made(folder: Path, columns: pa.Schema = COLUMNS) -> DeltaTable:
+def made(folder: Path, columns: pa.Schema = COLUMNS, **properties: str) -> DeltaTable:
     table = DeltaTable(folder, None)
-    table.create(columns, {"cdcflow.begun": "0"}, {"cut": 1})
+    table.create(columns, {"cdcflow.begun": "0", **properties}, {"cut": 1})
     return table
 
 
@@ -122,6 +122,16 @@ def test_what_stands_is_the_same_with_and_without_checkpoints(tmp_path: Path) ->
     early = DeltaLog(folder)
     early.update()
     assert sorted(map(str, early.files())) == sorted(map(str, late.files()))
+
+
+@pytest.mark.parametrize(("said", "every"), [("3", 3), ("0", 10), ("often", 10)])
+def test_a_table_says_itself_how_often_a_checkpoint_comes(tmp_path: Path, said: str, every: int) -> None:
+    """Somebody may have told it otherwise; of what is no number Delta's default is taken."""
+    table = made(tmp_path / "t", **{CHECKPOINTS: said})
+    for number in range(1, 12):
+        table.append(rows(number), {"cut": number}, "", 0, 1)
+    found = {int(path.name[:20]) for path in (tmp_path / "t" / "_delta_log").glob("*.checkpoint.parquet")}
+    assert found == set(range(every, 12, every))
 
 
 def test_where_no_checkpoint_can_be_made_versions_are_read_one_by_one(
@@ -257,7 +267,7 @@ def test_a_table_without_features_is_the_same_behind_a_checkpoint(tmp_path: Path
     """There its protocol has features that are NULL; of a table that was mapped since, all of them are there."""
     table = DeltaTable(tmp_path / "t", None)
     columns = pa.schema([("id", pa.int64()), ("v", pa.string())])
-    table.create(columns, {}, {"cut": 1}, RULES.making([], wide=True))
+    table.create(columns, {CHECKPOINTS: "10"}, {"cut": 1}, RULES.making([], wide=True))
     for n in range(10):
         table.append(pa.table({"id": [n], "v": ["x"]}, columns), {"cut": n}, "", 0, 1)
     assert (tmp_path / "t" / "_delta_log" / f"{10:020d}.checkpoint.parquet").exists()

@@ -18,9 +18,9 @@ from pyroaring import BitMap, BitMap64
 
 from cdcflow.local import vectors
 from cdcflow.local.delta import DeltaTable
-from cdcflow.local.deltalog import CHECKPOINT_EVERY, DeltaLog, File
+from cdcflow.local.deltalog import DeltaLog, File
 from cdcflow.local.scan import Numbers
-from cdcflow.warehouse.formats.delta import from_z85, to_z85, vector_path
+from cdcflow.warehouse.formats.delta import CHECKPOINT_EVERY, from_z85, to_z85, vector_path
 from cdcflow.warehouse.port import HandOver
 
 COLUMNS = pa.schema([("id", pa.int64()), ("name", pa.string())])
@@ -153,7 +153,7 @@ def test_a_marked_file_goes_with_its_newest_vector(tmp_path: Path) -> None:
 def test_checkpoints_know_the_vectors_of_all_versions_before(tmp_path: Path) -> None:
     """A file has another one with each version; only the newest counts."""
     folder = tmp_path / "t"
-    table = made(folder, 100, files=2)
+    table = made(folder, 4 * CHECKPOINT_EVERY, files=2)
     for number in range(1, 2 * CHECKPOINT_EVERY):
         file = table._files()[number % 2]
         mark(table, (file, [*vectors.deleted(folder, file.vector), number]))
@@ -163,7 +163,7 @@ def test_checkpoints_know_the_vectors_of_all_versions_before(tmp_path: Path) -> 
     assert sorted(map(str, late.files())) == sorted(map(str, table._log.files()))
     gone = [len(vectors.deleted(folder, file.vector)) for file in late.files()]
     assert sorted(gone) == [CHECKPOINT_EVERY - 1, CHECKPOINT_EVERY]
-    assert len(others_ids(folder)) == 100 - sum(gone)
+    assert len(others_ids(folder)) == 4 * CHECKPOINT_EVERY - sum(gone)
 
 
 def test_what_is_known_of_a_marked_file_stays_as_it_was_written(tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ def test_a_table_is_made_with_what_tells_whose_it_is() -> None:
     assert create("w.t1", DELTA, target, '{"log": "x"}', 7) == (
         "CREATE TABLE IF NOT EXISTS w.t1 (`id` int, `it's` string, _offset bigint, _missing array<string>) USING delta"
         " TBLPROPERTIES ('delta.columnMapping.mode' = 'name', 'delta.enableDeletionVectors' = 'true',"
+        " 'delta.checkpointInterval' = '50',"
         f" 'cdcflow.table' = '{described}', 'cdcflow.source' = '{{\"log\": \"x\"}}', 'cdcflow.begun' = '7')"
     )
 

@@ -58,6 +58,12 @@ def _needs(act: Act) -> Mapping[str, str]:
 
 
 MAPPING, MARKS = "delta.columnMapping.mode", "delta.enableDeletionVectors"
+
+CHECKPOINTS, CHECKPOINT_EVERY = "delta.checkpointInterval", 50
+"""Versions from one checkpoint to the next, of a new table. Spark works a table's whole state out again for each, which
+takes longer than a small merge, and Delta's own default has every tenth merge wait for it."""
+
+_CHECKPOINTS = {CHECKPOINTS: str(CHECKPOINT_EVERY)}
 _NOT_PLAIN = re.compile(r"[ ,;{}()\n\t=]")
 
 
@@ -72,12 +78,18 @@ def _is_plain(column: TargetColumn) -> bool:
 
 
 def _wide(columns: Sequence[TargetColumn]) -> Mapping[str, str]:
-    return {} if all(map(_is_plain, columns)) else {MAPPING: "name"}
+    return _CHECKPOINTS if all(map(_is_plain, columns)) else {MAPPING: "name", **_CHECKPOINTS}
 
 
 def needs_mapping(act: Act) -> bool:
     """Whether it is for a table with column mapping only."""
     return isinstance(act, Rename) or (isinstance(act, Add) and not _is_plain(act.column))
+
+
+def checkpoint_every(properties: Mapping[str, str]) -> int:
+    """Versions from one checkpoint of a table to the next; Delta's default where it says nothing, or no number."""
+    said = properties.get(CHECKPOINTS, "")
+    return int(said) if said.isdecimal() and int(said) else 10
 
 
 def is_mapped(properties: Mapping[str, str]) -> bool:
@@ -90,6 +102,7 @@ RULES = Format(
     properties={
         MAPPING: "name",  # renames without rewriting, and names with spaces
         MARKS: "true",  # a changed row marks the old one instead of rewriting its file
+        **_CHECKPOINTS,
     },
     needs=_needs,
     wide=_wide,
