@@ -37,6 +37,11 @@ def blocks(page: Path) -> list[Block]:
     return [Block(name_of(page), language, text) for language, text in _FENCE.findall(page.read_text())]
 
 
+def python_of(page: Path, *, spark: bool) -> list[str]:
+    """A page's blocks of Python: those that have a Spark session, or the others."""
+    return [b.text for b in blocks(page) if b.language == "python" and ("spark" in b.text) == spark]
+
+
 def prose(page: Path) -> str:
     """The page without its fenced blocks."""
     return _FENCE.sub("", page.read_text())

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bookpages import python_of
 from handlog import HandLog
 from mergehistories import make_table
 
@@ -15,11 +15,6 @@ from cdcflow import local
 PAGE = Path(__file__).parents[3] / "docs" / "reading.md"
 SETTINGS = "source: {kind: postgres, url: 'postgresql://nobody@127.0.0.1/shop'}\nlog: {path: cdcflow-log}\n"
 NOW = [(1, "n1"), (2, "new"), (4, "n4")]
-
-
-def blocks(kind: str) -> list[str]:
-    """The page's blocks of Python with this info string."""
-    return re.findall(rf"(?ms)^```{kind}\n(.*?)^```$", PAGE.read_text())
 
 
 @pytest.fixture
@@ -45,7 +40,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_each_block_of_the_page_runs_and_shows_what_is_there(shop: Path) -> None:
     """A page for newcomers that fails at its first block costs more trust than no page."""
     names: dict[str, Any] = {}
-    found = blocks("python")
+    found = python_of(PAGE, spark=False)
     assert len(found) == 9
     for block in found:
         exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102  our own page
@@ -70,7 +65,7 @@ def test_sql_of_the_warehouse_is_read_by_plain_spark(
     shop: Path, spark: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """One moment of all tables for who has no cdcflow."""
-    (block,) = blocks("python plain-spark")
+    _, block = python_of(PAGE, spark=True)
     exec(compile(block, str(PAGE), "exec"), {"spark": spark})  # noqa: S102
     assert "|  2| new|  p2|" in capsys.readouterr().out
 
@@ -78,6 +73,6 @@ def test_sql_of_the_warehouse_is_read_by_plain_spark(
 @pytest.mark.spark
 def test_the_block_for_spark_runs_too(shop: Path, spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """In the session of the tests: a second one would be another Java."""
-    (block,) = blocks("python spark")
+    block, _ = python_of(PAGE, spark=True)
     exec(compile(block.replace("session()  ", "running  "), str(PAGE), "exec"), {"running": spark})  # noqa: S102
     assert capsys.readouterr().out.count("|  2| new|") == 2  # as of a cut, and live

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bookpages import python_of
 from severallogs import Branch
 
 PAGE = Path(__file__).parents[3] / "docs" / "several-logs.md"
-
-
-def blocks(kind: str) -> list[str]:
-    """The page's blocks of Python with this info string."""
-    return re.findall(rf"(?ms)^```{re.escape(kind)}\n(.*?)^```$", PAGE.read_text())
 
 
 @pytest.fixture
@@ -42,7 +37,7 @@ def test_each_block_of_the_page_runs_and_shows_what_is_there(
 ) -> None:
     """A page that fails at its first block costs more trust than no page."""
     names: dict[str, Any] = {}
-    found = blocks("python")
+    found = python_of(PAGE, spark=False)
     assert len(found) == 5
     for block in found:
         exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102  our own page
@@ -59,6 +54,6 @@ def test_the_block_for_spark_runs_too(
     logs: tuple[Branch, Branch], spark: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In the session of the tests: a second one would be another Java."""
-    (block,) = blocks("{.python .spark}")
+    (block,) = python_of(PAGE, spark=True)
     exec(compile(block.replace("session()", "running"), str(PAGE), "exec"), {"running": spark})  # noqa: S102
     assert capsys.readouterr().out.count("|shop|") == 3

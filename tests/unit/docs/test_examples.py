@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from bookpages import Block, blocks, pages
+from bookpages import Block, blocks, name_of, pages
 from pydantic import ValidationError
 
 from cdcflow.config import Config
@@ -53,6 +53,12 @@ def exists(module: str, name: str | None) -> bool:
     except ModuleNotFoundError:
         return False
     return True
+
+
+def test_a_block_has_one_word_behind_its_fence() -> None:
+    """GitHub shows one with two as a block, the book as text."""
+    lines = [(name_of(page), line) for page in pages() for line in page.read_text().splitlines()]
+    assert [(page, line) for page, line in lines if line.lstrip().startswith("```") and " " in line.strip()] == []
 
 
 def test_settings_on_a_page_are_taken() -> None:
