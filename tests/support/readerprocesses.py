@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -66,6 +67,12 @@ def read_while_one_dies(bank: Branch, point: str, *, away: bool = False) -> None
         assert replaced.result()[0] == -signal.SIGKILL
         assert processes.lost >= 1
         assert processes.answered > 6
+
+
+def run_backfill(bank: Branch, on: str) -> None:
+    """`cdcflow backfill --on …` in a process of its own, as a user runs it: another Spark may run in this one."""
+    command = [sys.executable, "-m", "cdcflow.cli", "backfill", "--on", on, "--config", str(bank.config_path)]
+    subprocess.run(command, check=True)
 
 
 def assert_equal_after_all(bank: Branch) -> None:

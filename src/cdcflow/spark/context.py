@@ -21,7 +21,7 @@ def context(master: str, settings: Mapping[str, str], name: str) -> SparkContext
     """The cluster at `master`, for a command that people know by `name`. `settings` are Spark's.
 
     Raises:
-        ConfigurationError: pyspark or Java is not installed; there is no such cluster.
+        ConfigurationError: pyspark or Java is not installed; there is no such cluster; Spark runs in this process.
     """
     try:
         from pyspark import SparkConf, SparkContext
@@ -31,6 +31,12 @@ def context(master: str, settings: Mapping[str, str], name: str) -> SparkContext
             remedy="run `pip install 'cdcflow[spark]'`, or the same command without --on",
             runbook="package-missing",
         ) from error
+    if SparkContext._active_spark_context is not None:
+        raise ConfigurationError(
+            f"{name} with Spark's executors: this process has a Spark session of its own, and Spark allows one",
+            remedy="run it as a command, in a process of its own",
+            runbook="settings",
+        )
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     given = {k: v for k, v in settings.items() if k not in ("spark.master", "spark.jars", "spark.jars.packages")}
     conf = {**_SETTINGS, **given, "spark.master": master, "spark.app.name": name}

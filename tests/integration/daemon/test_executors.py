@@ -8,7 +8,7 @@ import threading
 
 import pytest
 from bank import Bank
-from readerprocesses import WITHIN_S, assert_equal_after_all, read_while_one_dies, reading, rows_in_files
+from readerprocesses import WITHIN_S, assert_equal_after_all, read_while_one_dies, reading, rows_in_files, run_backfill
 
 from cdcflow import wiring
 from cdcflow.cli.backfill import backfill
@@ -71,7 +71,7 @@ def test_local_executors_of_spark_read_a_backfill(bank: Bank) -> None:
     """`cdcflow backfill --on local[2]` as a user runs it, beside a writer; the tables are read into files."""
     bank.configure(backfill={"chunk_time_busy_ms": 1000})
     bank.start_writing(seed=5)
-    backfill(config=bank.config_path, on="local[2]")
+    run_backfill(bank, "local[2]")
     read = rows_in_files(bank)
     assert read >= 2000, "the rows did not go by reference"
     assert_equal_after_all(bank)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 from mysqlbank import MySQLBank
-from readerprocesses import assert_equal_after_all, read_while_one_dies, rows_in_files
-
-from cdcflow.cli.backfill import backfill
+from readerprocesses import assert_equal_after_all, read_while_one_dies, rows_in_files, run_backfill
 
 pytestmark = pytest.mark.mysql
 
@@ -45,6 +43,6 @@ def test_local_executors_of_spark_read_a_backfill(bank: MySQLBank) -> None:
     """`cdcflow backfill --on local[2]` as a user runs it, beside a writer."""
     filled(bank)
     bank.start_writing(seed=5)
-    backfill(config=bank.config_path, on="local[2]")
+    run_backfill(bank, "local[2]")
     assert rows_in_files(bank) >= 20_000, "the rows did not go by reference"
     assert_equal_after_all(bank)

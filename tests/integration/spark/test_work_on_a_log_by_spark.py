@@ -19,6 +19,7 @@ from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.sinks.indexing import Indexing
 from cdcflow.sinks.keeping import Keeping
 from cdcflow.sinks.retention import Retention
+from cdcflow.spark.context import context
 from cdcflow.spark.workers import over
 from cdcflow.wiring.logs import log_at
 
@@ -90,6 +91,13 @@ def test_executors_without_anything_to_do_are_refused(tmp_path: Path, monkeypatc
     found = CliRunner().invoke(app, ["log", "expire", "--before-cut", "3", "--on", "local[2]"])
     assert found.exit_code == 78, found.output
     assert "give --state" in found.output
+
+
+def test_second_spark_in_a_process_is_refused(spark: Any) -> None:
+    """Spark's own words are of a context and a file of its own."""
+    with pytest.raises(ConfigurationError, match="this process has a Spark session of its own") as refused:
+        context("local[2]", {}, "indexing")
+    assert "a process of its own" in (refused.value.remedy or "")
 
 
 @pytest.mark.long
