@@ -118,13 +118,15 @@ def evolve(
     mode: ModeRules = CURRENT,
     *,
     new_versions: bool = False,
+    began: Table | None = None,
 ) -> Evolution:
     """What must happen to a table (None: it does not exist) before rows of these shapes, oldest first, can come.
 
     Shapes of an incarnation before the last one's are passed over: their rows died with their table. `at`: the cut at
     which the table is. `format_`: what the table is kept in. `mode`: what its rows are; those of changes are told apart
     by no key, and keep what they say of a column that was dropped. `new_versions`: where a column cannot hold its new
-    type a version of it comes.
+    type a version of it comes. `began`: the shape in which the last incarnation began, where one that came back later
+    is not the first of them.
 
     Raises:
         CannotFollow: the message names column, types and remedy.
@@ -134,6 +136,7 @@ def evolve(
         shapes = [_of_changes(shape) for shape in shapes]
     incarnation = shapes[-1].incarnation
     living = [s for s in shapes if s.incarnation == incarnation]
+    began = living[0] if began is None else _of_changes(began) if mode.keeps_changes else began
     for shape in living:
         _check_names(shape, mode)
     fresh = len(living) < len(shapes)
@@ -148,7 +151,7 @@ def evolve(
         if target.version < TARGET_VERSION and target.incarnation == incarnation:
             target = _detached(target, living[0])
         fresh = fresh or target.incarnation != incarnation or (at is not None and target.emptied_at == at)
-        current = _announced_apart(target) if target.incarnation == incarnation else _reborn(target, living)
+        current = _announced_apart(target) if target.incarnation == incarnation else _reborn(target, living, began)
     goal = current
     living = list(numbered(current, living, format_, new=new_versions, finds_rows=not mode.keeps_changes))
     for shape in living:
@@ -281,12 +284,12 @@ def _free(name: str, taken: set[str]) -> str:
     return free
 
 
-def _reborn(target: Target, living: Sequence[Table]) -> Target:
-    """The same columns with the numbers that the new table of this name gives them.
+def _reborn(target: Target, living: Sequence[Table], shape: Table) -> Target:
+    """The same columns with the numbers that the new table of this name gives them. `shape`: how that one began.
 
     What it lacks gets a number below zero, which no column of the source's ever has.
     """
-    shape, key = living[0], target.as_described().key
+    key = target.as_described().key
     if key != shape.key:
         raise cannot(shape, f"its key was ({', '.join(key)}) and is ({', '.join(shape.key)}) now")
     first = {c.name.lower(): c.number for c in shape.columns}

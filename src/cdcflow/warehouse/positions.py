@@ -23,7 +23,16 @@ from cdcflow.warehouse.cut import Cut, CutTable
 from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import CurrentTable, Snapshot
 from cdcflow.warehouse.ranges import TableRange, grouped
-from cdcflow.warehouse.segments import Range, backfills, offsets_of, sealed, shapes_of, without_rows
+from cdcflow.warehouse.segments import (
+    InputFile,
+    Range,
+    backfills,
+    began_as,
+    offsets_of,
+    sealed,
+    shapes_of,
+    without_rows,
+)
 
 _log = structlog.get_logger()
 
@@ -290,9 +299,10 @@ class Positions:
             # At least one row, of which the table learns its columns; the sweep takes it.
             since = min(offset, offsets_of(files)[1]) if files else offset
             try:
-                self._evolve(table, shapes_of(self._whole.files(table, 0, since)), mode)
+                self._follow(table, self._whole.files(table, 0, since), mode)
             except CannotFollow as error:
-                self._evolve(table, shapes_of(files)[-1:], mode)  # of a shape that no table can have it says so itself
+                newest = shapes_of(files)[-1]  # of a shape that no table can have it says so itself
+                self._follow(table, [f for f in files if f.shape == newest], mode)
                 refused = CannotFollow(
                     f"{str(error).splitlines()[0]}, and the log's sealed segments have no later backfill",
                     remedy=f"run `cdcflow backfill {table}`, and `cdcflow merge` once it is sealed (log.seal.age_max)",
@@ -301,11 +311,13 @@ class Positions:
                 return since
         raise refused
 
-    def _evolve(self, table: TableId, shapes: Sequence[Table], mode: ModeRules) -> None:
-        """Whether a table follows these shapes. CannotFollow: it does not."""
+    def _follow(self, table: TableId, files: Sequence[InputFile], mode: ModeRules) -> None:
+        """Whether a table follows the shapes of these files. CannotFollow: it does not."""
         target, new_versions = None, self._policies.of(str(table)).keeps_versions
-        for group in grouped(shapes, mode):
-            target = evolve(target, group, format_=self._rules, mode=mode, new_versions=new_versions).target
+        for group in grouped(shapes_of(files), mode):
+            began = began_as(files, group[-1].incarnation)
+            found = evolve(target, group, format_=self._rules, mode=mode, new_versions=new_versions, began=began)
+            target = found.target
 
 
 def overtaken(table: TableId, came_to: int, cut: int) -> SinkUnavailable:

@@ -17,7 +17,7 @@ from cdcflow.merge.shape_policy import check_allowed
 from cdcflow.merge.target import Target
 from cdcflow.model.table import Table, TableId
 from cdcflow.warehouse.port import Snapshot
-from cdcflow.warehouse.segments import InputFile, shapes_of
+from cdcflow.warehouse.segments import InputFile, began_as, shapes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,15 @@ class TableRange:
 
     def evolution_of(self, target: Target | None, shapes: Sequence[Table], rules: Format) -> Evolution:
         """The same of a table that looks like this."""
-        found = evolve(target, shapes, self.start, rules, self.mode, new_versions=self.policy.keeps_versions)
+        found = evolve(
+            target,
+            shapes,
+            self.start,
+            rules,
+            self.mode,
+            new_versions=self.policy.keeps_versions,
+            began=began_as(self.files, shapes[-1].incarnation),
+        )
         if not self.is_new:
             check_allowed(found, self.policy)
         return found

@@ -438,6 +438,12 @@ def shapes_of(files: Iterable[InputFile]) -> list[Table]:
     return sorted(last, key=lambda shape: last[shape])
 
 
+def began_as(files: Iterable[InputFile], incarnation: int) -> Table:
+    """The shape of the first row that an incarnation of the source table has in these files: not always the first of
+    `shapes_of`, since one may come back after another."""
+    return min((f for f in files if f.shape.incarnation == incarnation), key=lambda f: f.file.first_offset).shape
+
+
 def offsets_of(files: Iterable[InputFile]) -> tuple[int, int]:
     """The first and the last offset in these files; (0, 0) when there are none."""
     known = [(max(f.file.first_offset, f.after + 1), f.file.last_offset) for f in files]

@@ -114,6 +114,24 @@ def test_a_row_that_was_deleted_before_anything_was_known_of_it_is_not_missing(
     assert shown(rows_of(warehouse, ORDERS), "id", "_missing") == [(1, None), (2, None), (3, ["v"]), (9, ["v"])]
 
 
+@pytest.mark.parametrize("mode", ["append", "history"])
+def test_rows_that_stay_keep_their_columns_where_a_new_table_s_names_come_back(
+    merge: Merge, hand_log: HandLog, warehouse: Path, mode: Mode
+) -> None:
+    """The table is made again, two of its columns swap their names and swap them back, all in one range. Rows of the
+    old one had their values under each other's name."""
+    old, new = (make_table("orders", incarnation=n, id="int64", a="string", b="string") for n in (1, 2))
+    swapped = make_table("orders", incarnation=2, id="int64", b="string", a="string")
+    hand_log.state(old)
+    hand_log.segment([(old, "c", {"id": 1, "a": "A", "b": "B"})])
+    merge(hand_log.root, warehouse, policies=all_in(mode))
+    changes = (new, "c", 2), (swapped, "c", 3), (new, "c", 4)
+    hand_log.segment([(table, op, {"id": n, "a": "A", "b": "B"}) for table, op, n in changes])
+    merge(hand_log.root, warehouse, policies=all_in(mode))
+    found = sorted(shown(rows_of(warehouse, new), "id", "a", "b"))
+    assert found == [(1, "A", "B"), (2, "A", "B"), (3, "B", "A"), (4, "A", "B")]
+
+
 def test_a_table_keeps_its_mode_where_the_settings_say_none(merge: Merge, log: HandLog, warehouse: Path) -> None:
     """What a table's rows are does not change because a line went from a file."""
     merge(log.root, warehouse, policies=Policies(each={"public.orders": TablePolicy("append")}))
