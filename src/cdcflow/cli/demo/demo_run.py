@@ -207,13 +207,14 @@ class DemoRun:
         from cdcflow.spark import read_cut
 
         self._screen.step(name)
-        began = time.monotonic()
         with self._watching() if watch else contextlib.nullcontext():
             session = spark.result(PATIENCE_S)
+            began = time.monotonic()
             report = self._log.merge(session)
+            self._screen.done(f"{name}: {len(report.tables)} tables in {time.monotonic() - began:.1f} s")
+            self.outcome.merges.append(plain(report))
+            self._screen.step("Spark reads the published cut")
             cut: Mapping[str, Any] = read_cut(session, self._directory / "warehouse")
-        self.outcome.merges.append(plain(report))
-        self._screen.done(f"{name}: {len(cut)} tables in {time.monotonic() - began:.0f} s")
         return cut
 
     def _prove(self, source: Source, spark: Future[SparkSession]) -> None:
