@@ -134,9 +134,9 @@ def evolve(
     mode.check(shapes[-1])
     if mode.keeps_changes:
         shapes = [_of_changes(shape) for shape in shapes]
+        began = None if began is None else _of_changes(began)
     incarnation = shapes[-1].incarnation
     living = [s for s in shapes if s.incarnation == incarnation]
-    began = living[0] if began is None else _of_changes(began) if mode.keeps_changes else began
     for shape in living:
         _check_names(shape, mode)
     fresh = len(living) < len(shapes)
@@ -151,7 +151,11 @@ def evolve(
         if target.version < TARGET_VERSION and target.incarnation == incarnation:
             target = _detached(target, living[0])
         fresh = fresh or target.incarnation != incarnation or (at is not None and target.emptied_at == at)
-        current = _announced_apart(target) if target.incarnation == incarnation else _reborn(target, living, began)
+        current = (
+            _announced_apart(target)
+            if target.incarnation == incarnation
+            else _reborn(target, living, began or living[0])
+        )
     goal = current
     living = list(numbered(current, living, format_, new=new_versions, finds_rows=not mode.keeps_changes))
     for shape in living:

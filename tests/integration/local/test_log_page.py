@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from bookpages import python_of
 from handlog import HandLog
 from mergehistories import make_table
 
@@ -25,7 +25,7 @@ def test_each_block_of_the_page_runs_and_shows_what_is_there(tmp_path: Path, mon
     log.segment([(orders, "u", {"id": 2, "note": "new"})])
     log.segment([(orders, "d", {"id": 3, "_txn": 6}), (products, "c", {"id": 1, "_txn": 6})])
     names: dict[str, Any] = {}
-    found = re.findall(r"(?ms)^```python\n(.*?)^```$", PAGE.read_text())
+    found = python_of(PAGE, spark=False)
     assert len(found) == 6
     for block in found:
         exec(compile(block, str(PAGE), "exec"), names)  # noqa: S102  our own page
