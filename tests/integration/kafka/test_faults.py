@@ -75,6 +75,14 @@ def make(topics: Topics, *made: NewTopic) -> None:
     Admin(topics, "making topics").wait_for({topic.topic for topic in made})
 
 
+def write_on(writer: Writer, first: int, patience_s: float = 20) -> None:
+    """Transaction after transaction: a broker drops a deleted topic a moment after it has answered."""
+    deadline = time.monotonic() + patience_s
+    for transaction in itertools.count(first):
+        writer.put(orders(transaction))
+        assert time.monotonic() < deadline
+
+
 def closed_without_a_word(log: Log) -> None:
     """The owner of a dead log closes it, as the pipeline does."""
     log.close()
@@ -293,7 +301,7 @@ def test_topic_that_is_deleted_stops_the_writer_by_name(topics: Topics) -> None:
     for future in admin.delete_topics([topics.name]).values():
         future.result()
     with pytest.raises(InvariantViolated, match=f"(?s){topics.name}.*gone"):
-        writer.put(orders(2))
+        write_on(writer, first=2)
     closed_without_a_word(writer.log)
     with pytest.raises(InvariantViolated, match=f"topic {topics.name} is gone, and topic {topics.state} is there"):
         opened(topics)
