@@ -1,4 +1,6 @@
-"""tables, live: a table with one percent of its rows in the log's tail, beside a plain scan of what is merged."""
+"""tables, live: a table with one percent of its rows in the log's tail, beside a plain scan of what is merged, and
+beside the least that Spark needs to lay the newer rows over it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import numpy as np
 
 from bench.harness import Budget, Failed, tell
 from bench.mergelog import SealedLog, rows, table
-from bench.mergeparties import Party, in_turn, ratio
+from bench.mergeparties import Party, files_of, in_turn, ratio
 from bench.results import Line, at_most
 
 SHARE = 0.01
@@ -18,6 +20,9 @@ SHARE = 0.01
 
 STEP = 500_000
 """Rows of a segment."""
+
+BY_HAND = "an anti join and a union"
+"""What somebody writes who knows that the changes are whole rows of different keys, and none of them a delete."""
 
 LOOKS = {"whole": 2.0, "one key": 1.5, "a thousand keys": 1.5}
 """What is read, and the aim beside a plain scan."""
@@ -47,7 +52,9 @@ def _beside(party: Party, log: SealedLog, warehouse: str, size: int, rounds: int
         "one key": f"id = {size // 2}",
         "a thousand keys": f"id >= {size // 2} AND id < {size // 2 + 1000}",
     }
-    found: dict[str, dict[str, list[dict[str, Any]]]] = {look: {"live": [], "scan": []} for look in LOOKS}
+    newest = files_of(log)[-1]
+    parties = ("live", "scan", "by_hand")
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {look: {name: [] for name in parties} for look in LOOKS}
     for number in range(rounds + 1):
         for look, where in wheres.items():
             tell(f"  tables: {size:,} rows, {SHARE:.0%} of them in the tail, {look}")
@@ -55,19 +62,19 @@ def _beside(party: Party, log: SealedLog, warehouse: str, size: int, rounds: int
                 number,
                 live=lambda where=where: party.ask("live", **given, where=where),
                 scan=lambda where=where: party.ask("scan", warehouse=warehouse, where=where),
+                by_hand=lambda where=where: party.ask("by_hand", warehouse=warehouse, changes=newest, where=where),
             )
             if asked["live"]["rows"] != asked["scan"]["rows"]:
                 raise Failed(f"the live view has {asked['live']['rows']} rows, the table {asked['scan']['rows']}")
+            if asked["live"]["hash"] != asked["by_hand"]["hash"]:
+                raise Failed(f"the live view has other rows than the same by hand: {asked}")
             for name, figures in asked.items() if number else ():
                 found[look][name].append(figures)
-    return [
-        ratio(
-            f"read_live, {size:,} rows, {SHARE:.0%} of them in the tail, {look}",
-            "s",
-            told["live"],
-            told["scan"],
-            "a plain scan",
-            at_most(LOOKS[look]),
-        )
-        for look, told in found.items()
-    ]
+    lines = []
+    for look, told in found.items():
+        case = f"read_live, {size:,} rows, {SHARE:.0%} of them in the tail, {look}"
+        lines += [
+            ratio(case, "s", told["live"], told["scan"], "a plain scan", at_most(LOOKS[look])),
+            ratio(case, "s", told["live"], told["by_hand"], BY_HAND),
+        ]
+    return lines

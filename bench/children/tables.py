@@ -43,6 +43,7 @@ def main() -> int:
         "upkeep": partial(upkept, table_format=table_format),
         "live": live,
         "scan": partial(scan, table_format=table_format),
+        "by_hand": partial(by_hand, table_format=table_format),
         "log_source": log_source,
         "log_plan": log_plan,
         "log_parquet": log_parquet,
@@ -88,6 +89,18 @@ def scan(spark: SparkSession, warehouse: str, table_format: str, where: str = ""
 
     name = format_of(table_format).table(spark, Path(warehouse), ("shop", "large")).sql
     return read(spark.table(name), where)
+
+
+def by_hand(spark: SparkSession, warehouse: str, table_format: str, changes: str, where: str) -> dict[str, Any]:
+    """The least that a view of a table with changes above it costs: those of one file, each a whole row, no two of one
+    key and none a delete."""
+    from cdcflow.spark.formats import table_format as format_of
+
+    name = format_of(table_format).table(spark, Path(warehouse), ("shop", "large")).sql
+    newer = spark.read.parquet(changes)
+    older = spark.table(name).join(newer.select("id").hint("broadcast"), "id", "left_anti")
+    columns = [*COLUMNS, "_offset"]
+    return read(older.select(columns).union(newer.select(columns)), where)
 
 
 def read(frame: DataFrame, where: str) -> dict[str, Any]:
