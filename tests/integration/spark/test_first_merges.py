@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime
@@ -10,13 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from handlog import HandLog
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.merge import statement
 from cdcflow.model.table import Table
+from cdcflow.spark import job
 from cdcflow.spark.job import MergeReport
+from cdcflow.warehouse.formats import FORMATS
+from cdcflow.warehouse.paths import table_path
 
 pytestmark = pytest.mark.spark
 
@@ -238,3 +243,17 @@ def test_rows_of_a_table_that_is_gone_prove_nothing_and_disprove_nothing(
     assert merge(hand_log.root, warehouse).published
     assert said == {"rows_once": 1}
     assert rows_in(after) == keyed([1, 2], "new")
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_a_file_has_row_groups_for_several_readers(
+    spark: Any, hand_log: HandLog, warehouse: Path, make_table: Callable[..., Table], table_format: str
+) -> None:
+    """One row group is read by one core, however many there are. The file has 48 MB before compression."""
+    table = make_table(id="int64", v="string")
+    chance = random.Random(7)
+    written(hand_log, table, [("r", [(n, chance.randbytes(80_000).hex()) for n in range(300)])])
+    assert job.merge(spark, hand_log.root, warehouse, table_format=table_format).published
+    files = [pq.ParquetFile(path).metadata for path in warehouse.joinpath(*table_path(table.id)).rglob("*.parquet")]
+    assert sum(file.num_rows for file in files) == 300
+    assert max(file.num_row_groups for file in files) > 1

@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdcflow.merge.format import Format
+from cdcflow.merge.format import ROW_GROUP_BYTES, Format
 from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import COMMITTED
 
@@ -60,6 +60,7 @@ def _properties(mode: str) -> Mapping[str, str]:
     return {
         "format-version": "2",
         **dict.fromkeys(_MODES, mode),
+        "write.parquet.row-group-size-bytes": str(ROW_GROUP_BYTES),
         "write.metadata.delete-after-commit.enabled": "true",
         "write.metadata.previous-versions-max": "50",
     }
