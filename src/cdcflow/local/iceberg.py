@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -35,7 +35,7 @@ from pyiceberg.io.pyarrow import (
     _pyarrow_to_schema_without_ids,
     schema_to_pyarrow,
 )
-from pyiceberg.manifest import FileFormat
+from pyiceberg.manifest import DataFile, FileFormat
 from pyiceberg.schema import Schema
 from pyiceberg.serializers import FromInputFile
 from pyiceberg.table import FileScanTask, Table, Transaction
@@ -62,7 +62,7 @@ from cdcflow.local.tables import FileTable
 from cdcflow.merge.format import Format
 from cdcflow.merge.target import FormatColumn
 from cdcflow.warehouse.formats import iceberg
-from cdcflow.warehouse.formats.iceberg import CATALOG, RULES, TRANSACTIONS, KeptSnapshot
+from cdcflow.warehouse.formats.iceberg import CATALOG, ROW_GROUPS, RULES, TRANSACTIONS, KeptSnapshot
 from cdcflow.warehouse.live import VersionGone
 from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import COMMITTED, HandOver, Kept, Snapshot
@@ -275,7 +275,7 @@ class IcebergTable(FileTable[FileScanTask]):
                 for part in parts:
                     _check_written(part)
                     # Each part's files have a name of their own.
-                    for file in _dataframe_to_data_files(change.table_metadata, part, table.io, write_uuid=uuid4()):
+                    for file in self._written(change, part, uuid4()):
                         producer.append_data_file(file)
 
     def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
@@ -438,10 +438,18 @@ class IcebergTable(FileTable[FileScanTask]):
             producer = change.update_snapshot(snapshot_properties=said).merge_append()
         with producer:
             if new is not None and len(new):
-                added = _dataframe_to_data_files(change.table_metadata, new, table.io, write_uuid=producer.commit_uuid)
-                for file in added:
+                for file in self._written(change, new, producer.commit_uuid):
                     producer.append_data_file(file)
         return producer.snapshot_id
+
+    def _written(self, change: Transaction, rows: pa.Table, uuid: UUID) -> Iterable[DataFile]:
+        """New files with these rows. PyIceberg makes row groups by their rows alone, and warns of a table that tells
+        their bytes."""
+        told = change.table_metadata
+        properties = {name: said for name, said in told.properties.items() if name != ROW_GROUPS}
+        return _dataframe_to_data_files(
+            told.model_copy(update={"properties": properties}), rows, self._table.io, write_uuid=uuid
+        )
 
     def _replaced(
         self, producer: Replaced, old: Sequence[FileScanTask], marked: Sequence[tuple[FileScanTask, Numbers]]

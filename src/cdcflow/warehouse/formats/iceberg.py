@@ -51,6 +51,7 @@ def _widens(old: str, new: str) -> bool:
     return was is not None and now is not None and was[2] == now[2] and int(was[1]) <= int(now[1])
 
 
+ROW_GROUPS = "write.parquet.row-group-size-bytes"
 _MODES = ("write.delete.mode", "write.update.mode", "write.merge.mode")
 REWRITES = "copy-on-write"
 """The mode of tables of which files are written again where a row changed."""
@@ -60,7 +61,7 @@ def _properties(mode: str) -> Mapping[str, str]:
     return {
         "format-version": "2",
         **dict.fromkeys(_MODES, mode),
-        "write.parquet.row-group-size-bytes": str(ROW_GROUP_BYTES),
+        ROW_GROUPS: str(ROW_GROUP_BYTES),
         "write.metadata.delete-after-commit.enabled": "true",
         "write.metadata.previous-versions-max": "50",
     }
