@@ -52,6 +52,8 @@ def _widens(old: str, new: str) -> bool:
 
 
 ROW_GROUPS = "write.parquet.row-group-size-bytes"
+"""The property of a table that only Spark obeys; see `ROW_GROUP_BYTES`."""
+
 _MODES = ("write.delete.mode", "write.update.mode", "write.merge.mode")
 REWRITES = "copy-on-write"
 """The mode of tables of which files are written again where a row changed."""
