@@ -1,5 +1,5 @@
 """tables, live: a table with one percent of its rows in the log's tail, beside a plain scan of what is merged, and
-beside the least that Spark needs to lay the newer rows over it.
+beside a query written by hand that lays the newer rows over it.
 """
 
 from __future__ import annotations

@@ -85,20 +85,21 @@ def live(spark: SparkSession, log: str, warehouse: str, where: str) -> dict[str,
 
 def scan(spark: SparkSession, warehouse: str, table_format: str, where: str = "") -> dict[str, Any]:
     """The newest version of the table, as Spark reads it by itself."""
+    return read(large(spark, warehouse, table_format), where)
+
+
+def large(spark: SparkSession, warehouse: str, table_format: str) -> DataFrame:
     from cdcflow.spark.formats import table_format as format_of
 
     name = format_of(table_format).table(spark, Path(warehouse), ("shop", "large")).sql
-    return read(spark.table(name), where)
+    return spark.table(name)
 
 
 def by_hand(spark: SparkSession, warehouse: str, table_format: str, changes: str, where: str) -> dict[str, Any]:
-    """The least that a view of a table with changes above it costs: those of one file, each a whole row, no two of one
-    key and none a delete."""
-    from cdcflow.spark.formats import table_format as format_of
-
-    name = format_of(table_format).table(spark, Path(warehouse), ("shop", "large")).sql
+    """A table with changes above it, of which somebody knows that they are whole rows of different keys, none a
+    delete."""
     newer = spark.read.parquet(changes)
-    older = spark.table(name).join(newer.select("id").hint("broadcast"), "id", "left_anti")
+    older = large(spark, warehouse, table_format).join(newer.select("id").hint("broadcast"), "id", "left_anti")
     columns = [*COLUMNS, "_offset"]
     return read(older.select(columns).union(newer.select(columns)), where)
 

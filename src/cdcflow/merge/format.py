@@ -13,11 +13,6 @@ if TYPE_CHECKING:
     from cdcflow.merge.target import TargetColumn
 
 
-ROW_GROUP_BYTES = 16 << 20
-"""Of a table's Parquet files by Spark, before compression. A scan is split between row groups, and a condition on the
-key leaves some out; by default (128 MB) a compacted table of millions of rows is one of them, which one core reads."""
-
-
 def _as_it_is(type_: str) -> str:
     return type_
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from cdcflow.config import Config, FileLog, KafkaLog
 from cdcflow.errors import ConfigurationError
-from cdcflow.merge.format import ROW_GROUP_BYTES
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.java import quiet_start
 from cdcflow.spark.metastore import settings as metastore_settings
@@ -36,7 +35,6 @@ _SETTINGS = {
     "spark.sql.ansi.enabled": "true",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.compression.codec": "zstd",
-    "spark.hadoop.parquet.block.size": str(ROW_GROUP_BYTES),
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
 }

@@ -29,6 +29,10 @@ from cdcflow.warehouse.segments import InputFile
 COMMITTED = "cdcflow"
 """What the metadata of our commits stands under."""
 
+ROW_GROUP_BYTES = 16 << 20
+"""Of the Parquet files that Spark writes, before compression. A scan is split between row groups: by default (128 MB) a
+compacted table of millions of rows is one of them, which one core reads."""
+
 
 class HandOver(Exception):
     """This engine cannot do it right, or should not; the message says why. Nothing of it was done that another engine

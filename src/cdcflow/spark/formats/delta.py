@@ -46,7 +46,7 @@ from cdcflow.warehouse.formats.delta import (
     vector_path,
 )
 from cdcflow.warehouse.paths import Warehouse
-from cdcflow.warehouse.port import Compacted, HandOver, Kept, Snapshot
+from cdcflow.warehouse.port import ROW_GROUP_BYTES, Compacted, HandOver, Kept, Snapshot
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,6 +96,7 @@ class DeltaFormat:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.databricks.delta.schema.autoMerge.enabled": "false",
+        "spark.hadoop.parquet.block.size": str(ROW_GROUP_BYTES),  # Delta has no property of a table for it
     }
 
     def table(

@@ -18,9 +18,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cdcflow.merge.format import ROW_GROUP_BYTES, Format
+from cdcflow.merge.format import Format
 from cdcflow.warehouse.paths import Warehouse
-from cdcflow.warehouse.port import COMMITTED
+from cdcflow.warehouse.port import COMMITTED, ROW_GROUP_BYTES
 
 CATALOG = "_cdcflow_catalog.db"
 TRANSACTIONS = f"{COMMITTED}.transactions"
