@@ -340,8 +340,7 @@ class DeltaTable(FileTable[File]):
 
     def _read(self, file: File, columns: Sequence[str]) -> pa.Table:
         with self._opened(file) as rows:
-            found = rows.read(rows.groups, columns)
-            return found if file.vector is None else found.filter(pa.array(rows.lives))
+            return rows.living(columns)
 
     def _ends(self, files: Sequence[File], column: str) -> Sequence[Ends | None]:
         field = next(f for f in self._fields if f["name"] == column)

@@ -369,7 +369,7 @@ class IcebergTable(FileTable[FileScanTask]):
         # Of a file with deletes PyIceberg takes each row that lives by its number, which costs more than reading it.
         if file.delete_files and file.file.file_format == FileFormat.PARQUET and _is_flat(self.schema):
             with contextlib.suppress(HandOver), self._opened(file) as rows:
-                return rows.read(rows.groups, columns).filter(pa.array(rows.lives))
+                return rows.living(columns)
         return self._scanned([file], columns)
 
     def _scanned(self, files: Sequence[FileScanTask], columns: Sequence[str]) -> pa.Table:

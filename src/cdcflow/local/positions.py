@@ -52,14 +52,26 @@ class Deletes:
 
     def of(self, table: Table, task: FileScanTask) -> Numbers:
         """The numbers of a file's rows that are gone."""
-        found = [NONE]
+        path, found = task.file.file_path, [NONE]
         for delete in task.delete_files:
             if delete.file_path not in self._read:
-                self._read[delete.file_path] = _read_deletes(table.io, delete)
-            numbers = self._read[delete.file_path].get(task.file.file_path)
-            if numbers is not None:
-                found.append(numbers.to_numpy().astype(np.int64))
-        return np.unique(np.concatenate(found))
+                is_own = delete in own(task) and delete.file_format == FileFormat.PARQUET
+                read = {path: _numbers(table, delete)} if is_own else _read_deletes(table.io, delete)
+                self._read[delete.file_path] = read
+            told = self._read[delete.file_path].get(path)
+            if told is not None:
+                found.append(told.to_numpy().astype(np.int64))
+        # They are in order already, most likely: that is soon sorted, while `np.unique` makes a set of them.
+        numbers = np.sort(np.concatenate(found), kind="stable")
+        is_first = np.append(True, numbers[1:] != numbers[:-1])[: len(numbers)]
+        once: Numbers = numbers[is_first]
+        return once
+
+
+def _numbers(table: Table, delete: DataFile) -> pa.ChunkedArray:
+    """All rows of a delete file, which are of one data file."""
+    with table.io.new_input(delete.file_path).open() as opened:
+        return pq.ParquetFile(opened).read([_NUMBER]).column(0)
 
 
 def own(task: FileScanTask) -> list[DataFile]:

@@ -6,6 +6,7 @@ A row's number is its place in the file, whatever is deleted of it or not read. 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from cdcflow.model.table import MISSING
+
 Numbers = NDArray[np.int64]
 """Numbers of rows in a file, ascending, each once."""
 
@@ -28,6 +31,9 @@ Ends = tuple[Any, Any]
 
 ROWS_AT_ONCE = 1 << 21
 """So many rows' keys are held in memory at most, if a row group has not more."""
+
+SLICE_ROWS = 1 << 16
+"""Deleted rows are taken out of so many at one time, by as many threads as there are processors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,16 +114,41 @@ class Rows:
 
     def read(self, groups: Sequence[Group], columns: Sequence[str]) -> pa.Table:
         """These columns of all rows of these row groups, with the table's types."""
-        own = [self._names[c] for c in columns if c in self._names]
-        found = self._file.read_row_groups([g.number for g in groups], columns=own)
+        return self._named(self._read(groups, columns), columns, sum(g.rows for g in groups))
+
+    def living(self, columns: Sequence[str]) -> pa.Table:
+        """These columns of all rows that are not deleted."""
+        found, lives = self._read(self.groups, columns), pa.array(self.lives)
+
+        def among(first: int) -> pa.Table:
+            return found.slice(first, SLICE_ROWS).filter(lives.slice(first, SLICE_ROWS))
+
+        if len(self.gone) and found.num_columns:
+            with ThreadPoolExecutor(pa.cpu_count()) as threads:
+                found = pa.concat_tables(threads.map(among, range(0, len(self), SLICE_ROWS)))
+        return self._named(found, columns, len(self) - len(self.gone))
+
+    def _read(self, groups: Sequence[Group], columns: Sequence[str]) -> pa.Table:
+        """Those of the columns that may have a value in the file, as it holds them."""
+        own = [self._names[c] for c in columns if self._has(c)]
+        return self._file.read_row_groups([g.number for g in groups], columns=own)
+
+    def _has(self, column: str) -> bool:
+        """Whether the file may have a value there. It tells an empty list, or a row of nothing but NULL, like NULL; of
+        the columns that a row misses both say the same."""
+        name = self._names.get(column)
+        if name is None or (column != MISSING and pa.types.is_nested(self._file.schema_arrow.field(name).type)):
+            return name is not None
+        return not self.is_null(column)
+
+    def _named(self, found: pa.Table, columns: Sequence[str], count: int) -> pa.Table:
+        """The columns with the table's names and types; NULL for those that were not read."""
         wanted = [self._schema.get_field_index(c) for c in columns]
         held = pa.schema([self._held.field(i) for i in wanted])
-        count = sum(g.rows for g in groups)
+        read = set(found.column_names)
 
         def column(field: pa.Field) -> pa.ChunkedArray | pa.Array:
-            if field.name in self._leaves:
-                return found.column(field.name).cast(field.type)
-            return pa.nulls(count, field.type)
+            return found.column(field.name).cast(field.type) if field.name in read else pa.nulls(count, field.type)
 
         rows = pa.table([column(field) for field in held], schema=held)
         return named(rows, pa.schema([self._schema.field(i) for i in wanted]))

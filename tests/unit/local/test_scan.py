@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +56,44 @@ def test_deleted_rows_are_not_found(tmp_path: Path) -> None:
         assert rows.lives.sum() == 97
         assert not rows.lives[[21, 30, 99]].any()
         assert rows.take(NONE, ["k"]).schema.types == [pa.int64()]
+
+
+@pytest.mark.parametrize("slice_rows", [1, 7, 1 << 16])
+@pytest.mark.parametrize("gone", [[], [0, 7, 99], range(100)])
+def test_rows_that_live_are_read_without_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slice_rows: int, gone: Sequence[int]
+) -> None:
+    monkeypatch.setattr(scan, "SLICE_ROWS", slice_rows)
+    left = [n for n in range(100) if n not in gone]
+    with opened(tmp_path / "f", gone=np.array(gone, np.int64)) as rows:
+        found, nothing = rows.living(["late", "v", "k", "missing"]), rows.living(["late"])
+    nulls = [None] * len(left)
+    assert found.to_pydict() == {
+        "late": nulls,
+        "v": [f"v{n}" for n in left],
+        "k": [2 * n for n in left],
+        "missing": nulls,
+    }
+    assert found.schema.types == [pa.int32(), pa.string(), pa.int64(), pa.list_(pa.string())]
+    assert nothing.to_pydict() == {"late": nulls}
+
+
+@pytest.mark.parametrize(
+    ("type_", "values"),
+    [
+        (pa.int64(), [None, None]),
+        (pa.list_(pa.string()), [[], []]),
+        (pa.list_(pa.string()), [None, []]),
+        (pa.struct([("a", pa.int32())]), [{"a": None}, None]),
+    ],
+)
+def test_what_a_file_counts_as_null_is_not_taken_for_it(tmp_path: Path, type_: pa.DataType, values: list[Any]) -> None:
+    """It counts lists without elements, too."""
+    schema = pa.schema([("c", type_)])
+    pq.write_table(pa.table([pa.array(values, type_)], schema=schema), tmp_path / "f")
+    with Rows(pq.ParquetFile(tmp_path / "f"), schema, schema, lambda: NONE) as rows:
+        assert rows.is_null("c")
+        assert rows.living(["c"]).column("c").to_pylist() == values
 
 
 def test_each_row_group_tells_its_bounds(tmp_path: Path) -> None:
