@@ -6,7 +6,7 @@ A row's number is its place in the file, whatever is deleted of it or not read. 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -82,7 +82,7 @@ class Rows:
         """The numbers of its rows that are deleted."""
         return self._deleted()
 
-    @property
+    @cached_property
     def lives(self) -> NDArray[np.bool_]:
         """Of each row whether it is not deleted."""
         found = np.ones(len(self), bool)
@@ -117,16 +117,22 @@ class Rows:
         return self._named(self._read(groups, columns), columns, sum(g.rows for g in groups))
 
     def living(self, columns: Sequence[str]) -> pa.Table:
-        """These columns of all rows that are not deleted."""
-        found, lives = self._read(self.groups, columns), pa.array(self.lives)
+        """These columns of all rows that are not deleted. One row group is held in memory beside them."""
+        if not len(self.gone):
+            return self.read(self.groups, columns)
+        with ThreadPoolExecutor(pa.cpu_count()) as threads:
+            parts = [part for group in self.groups for part in self._living(group, columns, threads)]
+        return self._named(pa.concat_tables(parts), columns, len(self) - len(self.gone))
+
+    def _living(self, group: Group, columns: Sequence[str], threads: Executor) -> list[pa.Table]:
+        found, lives = self._read([group], columns), pa.array(self.lives[group.first : group.first + group.rows])
+        if not found.num_columns:
+            return [found]
 
         def among(first: int) -> pa.Table:
             return found.slice(first, SLICE_ROWS).filter(lives.slice(first, SLICE_ROWS))
 
-        if len(self.gone) and found.num_columns:
-            with ThreadPoolExecutor(pa.cpu_count()) as threads:
-                found = pa.concat_tables(threads.map(among, range(0, len(self), SLICE_ROWS)))
-        return self._named(found, columns, len(self) - len(self.gone))
+        return list(threads.map(among, range(0, group.rows, SLICE_ROWS)))
 
     def _read(self, groups: Sequence[Group], columns: Sequence[str]) -> pa.Table:
         """Those of the columns that may have a value in the file, as it holds them."""
