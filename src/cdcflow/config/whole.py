@@ -44,12 +44,13 @@ class MergeTables(TableSettings):
 class Upkeep(Settings):
     """What `cdcflow merge` does for the tables beside, after it has published: each table after `every`, and after
     `after_merges` merges of it in one process (0: by the time alone); all of them within `budget`. `compact`: small
-    files are made one."""
+    files are made one. `cluster`: their rows then lie in the order of the table's key."""
 
     every: Seconds = 3600.0
     after_merges: int = Field(100, ge=0)
     budget: Seconds = 60.0
     compact: bool = True
+    cluster: bool = False
 
 
 class Merge(Settings):

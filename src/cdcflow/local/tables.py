@@ -302,16 +302,19 @@ class FileTable(ABC, Generic[_File]):
         """So many that they should become one."""
         return bool(replacing.small([self._size(file) for file in self._files()]))
 
-    def compact(self) -> Compacted:
-        """One portion (see `replacing`). Files keep the order of their rows."""
+    def compact(self, order: Sequence[str] = ()) -> Compacted:
+        """One portion (see `replacing`)."""
         files = self._files()
         chosen, rows = self._joined(files) or self._unworn(files) or ([], None)
         if not chosen:
             return Compacted()
+        if order and rows is not None:
+            rows = self._in_order([rows], order)
         self._replace([files[n] for n in chosen], rows, {"upkeep": "compact"}, "", 0)
         now = self._files()
         made = len(now) - (len(files) - len(chosen))
-        return Compacted(len(chosen), made, has_more=bool(replacing.joined(self._sizes(now)) or self._worn(now)))
+        has_more = bool(replacing.joined(self._sizes(now)) or self._worn(now))
+        return Compacted(len(chosen), made, has_more, bool(order))
 
     def _joined(self, files: Sequence[_File]) -> tuple[list[int], pa.Table] | None:
         """Small files that become one, and their rows."""

@@ -13,7 +13,7 @@ of changes becomes its rows is said where the range becomes SQL (`cdcflow.wareho
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cdcflow.merge import ends
@@ -67,6 +67,14 @@ class ModeRules:
         """The names of the table's own columns."""
         return frozenset(name for name, _ in self.columns)
 
+    def order(self, key: Sequence[str]) -> tuple[str, ...]:
+        """By which columns a table's rows are clustered, whose source has this key; none: they lie as they came."""
+        if self.keeps_changes:
+            return (OFFSET,)
+        if not key:
+            return ()
+        return (*key, self.ends.start) if self.ends is not None else tuple(key)
+
     def check(self, shape: Table) -> None:
         """See that a table of this shape can be kept in this mode.
 
@@ -103,6 +111,11 @@ HISTORY = _history(Names(), "")
 HISTORY_AUTO_CDC = _history(AUTO_CDC, "auto_cdc")
 
 _KNOWN = {rules.said: rules for rules in (CURRENT, SOFT_DELETE, APPEND, HISTORY, HISTORY_AUTO_CDC)}
+
+
+def known(properties: Mapping[str, str]) -> ModeRules | None:
+    """The mode of a table with these properties; None: this cdcflow does not know it."""
+    return _KNOWN.get(properties.get(MODE_PROPERTY, CURRENT.name))
 
 
 def decided(

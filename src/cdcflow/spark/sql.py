@@ -109,7 +109,7 @@ class StatementTable(ABC):
         """Keep a version for as long as its cut is kept, where the format does not by itself."""
 
     @abstractmethod
-    def compact(self) -> Compacted:
+    def compact(self, order: Sequence[str] = ()) -> Compacted:
         """See `cdcflow.warehouse.port.CurrentTable.compact`."""
 
     @abstractmethod

@@ -79,17 +79,23 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """So many files were written again, and became so many. `has_more`: more are to be."""
+    """So many files were written again, and became so many. `has_more`: more are to be. `in_order`: their rows were
+    put in an order."""
 
     files: int = 0
     made: int = 0
     has_more: bool = False
+    in_order: bool = False
 
     def __add__(self, later: Compacted) -> Compacted:
-        return Compacted(self.files + later.files, self.made + later.made, later.has_more)
+        return Compacted(
+            self.files + later.files, self.made + later.made, later.has_more, self.in_order or later.in_order
+        )
 
     def __str__(self) -> str:
-        return f"{self.files} files made {self.made}" if self.files else ""
+        if not self.files:
+            return ""
+        return f"{self.files} files made {self.made}{', in order' if self.in_order else ''}"
 
 
 class SqlSession(Protocol):
@@ -190,9 +196,10 @@ class CurrentTable(Protocol):
     def rows_that_miss(self, ended: str | None = None, left: Collection[str] = ()) -> int:
         """How many rows miss columns other than `left`, those that are no more aside."""
 
-    def compact(self) -> Compacted:
+    def compact(self, order: Sequence[str] = ()) -> Compacted:
         """Make small files one, and write those again of which much is dead, in one commit: rows, position and cuts
-        stay. HandOver: this engine does not."""
+        stay. `order`: columns, none of which is NULL anywhere, by which the rows of what is written are ordered; none:
+        they lie as they lay. HandOver: this engine does not."""
 
     def let_go(self, kept: Kept) -> str:
         """Remove what neither a kept cut needs, nor anything younger than `kept.since`. Returns what was done ("":

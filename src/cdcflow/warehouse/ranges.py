@@ -9,7 +9,7 @@ from cdcflow.errors import InvariantViolated
 from cdcflow.merge import statement
 from cdcflow.merge.evolution import Evolution, evolve
 from cdcflow.merge.format import Format
-from cdcflow.merge.modes import CURRENT, ModeRules
+from cdcflow.merge.modes import CURRENT, ModeRules, known
 from cdcflow.merge.policy import UNSAID, TablePolicy
 from cdcflow.merge.refusals import CannotFollow, rebuilt
 from cdcflow.merge.seeing import seen
@@ -86,6 +86,14 @@ class TableRange:
         if self.before is None:
             raise InvariantViolated(f"describing {self.table}: there is no table yet")
         return _described(self.table, self.before, shapes_of(self.files), self.mode)
+
+
+def order_of(there: Snapshot) -> tuple[str, ...]:
+    """By which columns the rows of a table are clustered (see `ModeRules.order`); none where that cannot be told, as in
+    the middle of a rename."""
+    text, mode = there.properties.get(statement.TARGET_PROPERTY), known(there.properties)
+    found = () if text is None or mode is None else mode.order(Target.from_json(text).key)
+    return found if {column.name for column in there.columns}.issuperset(found) else ()
 
 
 def grouped(shapes: Sequence[Table], mode: ModeRules) -> list[list[Table]]:

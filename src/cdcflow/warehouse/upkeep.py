@@ -17,7 +17,7 @@ import contextlib
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,7 +29,8 @@ from cdcflow.errors import SinkUnavailable
 from cdcflow.warehouse.cut import ListedCut
 from cdcflow.warehouse.engines import Engines
 from cdcflow.warehouse.paths import STATE
-from cdcflow.warehouse.port import Compacted, CurrentTable, Cuts, Engine, HandOver, Kept
+from cdcflow.warehouse.port import Compacted, CurrentTable, Cuts, Engine, HandOver, Kept, Snapshot
+from cdcflow.warehouse.ranges import order_of
 from cdcflow.warehouse.reports import TableReport
 
 OUT_OF_TIME = "the budget was used up; its turn comes first the next time"
@@ -41,13 +42,15 @@ _log = structlog.get_logger()
 class UpkeepPolicy:
     """What a warehouse's upkeep may do. `keep_s`: cuts are kept so long (None: for ever). `every_s`: how often a table
     is looked after. `budget_s`: no step begins later than so long after the first. `compact`: make small files one.
-    `after_merges`: a table's turn comes after so many merges of it, too (0: by the time alone)."""
+    `after_merges`: a table's turn comes after so many merges of it, too (0: by the time alone). `cluster`: files that
+    are made have their rows in the order of the table's key."""
 
     keep_s: float | None = None
     every_s: float = 3600.0
     budget_s: float = 60.0
     compact: bool = True
     after_merges: int = 100
+    cluster: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +205,7 @@ def _looked_after(
 ) -> TableUpkeep:
     engine: Engine = engines.first
     done: list[str] = []
-    compacted = _Compacted(deadline)
+    compacted = _Compacted(deadline, clusters=policy.cluster)
     steps: list[Callable[[Engine, CurrentTable], str]] = []
     if policy.compact:
         steps.append(compacted.bit_by_bit)
@@ -225,22 +228,26 @@ def _looked_after(
 
 @dataclass(slots=True)
 class _Compacted:
-    """The files of a table, made larger until a time (`monotonic`). `is_late`: that was too early for all of it."""
+    """The files of a table, made larger until a time (`monotonic`). `clusters`: with their rows in the order of the
+    key. `is_late`: that was too early for all of it."""
 
     deadline: float
+    clusters: bool
     is_late: bool = False
 
     def bit_by_bit(self, engine: Engine, there: CurrentTable) -> str:
         """A merge gets its turn between two commits."""
         if engine.compacts_beside:
-            return str(there.compact())
+            return str(there.compact(self._order(there.snapshot())))
         found = Compacted(has_more=True)
         while found.has_more and not self.is_late:
             with engine.upkeep_lease():
-                there.snapshot()
-                found += there.compact()
+                found += there.compact(self._order(there.snapshot()))
             self.is_late = found.has_more and monotonic() >= self.deadline
         return str(found)
+
+    def _order(self, table: Snapshot | None) -> Sequence[str]:
+        return order_of(table) if self.clusters and table is not None else ()
 
 
 def _let_go(kept: Kept, engine: Engine, there: CurrentTable) -> str:

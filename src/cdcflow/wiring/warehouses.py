@@ -101,6 +101,7 @@ def upkeep_policy(config: Config, budget_s: float | None = None) -> UpkeepPolicy
         chosen.budget if budget_s is None else budget_s,
         chosen.compact,
         chosen.after_merges,
+        chosen.cluster,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from cdcflow.local.deltalog import DeltaLog
 from cdcflow.local.engine import LocalEngine
 from cdcflow.local.iceberg import IcebergTable
 from cdcflow.local.tables import FileTable
+from cdcflow.merge.policy import Policies, TablePolicy
 from cdcflow.warehouse import job, lease, views
 from cdcflow.warehouse.engines import Engines
 from cdcflow.warehouse.formats import delta, iceberg
@@ -156,6 +157,51 @@ def test_kept_cuts_read_the_same_and_expired_ones_say_so(
     assert now["public.orders"][1:] == before[CUTS]["public.orders"][1:]
     assert looked_after(warehouse, format_name, kept=1).oldest == CUTS + 1
     assert read(warehouse) == now
+
+
+MODES = {
+    "current": ("id",),
+    "soft_delete": ("id",),
+    "history": ("id", "_valid_from"),
+    "append": ("_offset",),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("way", ["small files", "worn files"])
+def test_files_that_upkeep_makes_have_their_rows_in_order(
+    merge: Merge,
+    hand_log: HandLog,
+    warehouse: Path,
+    format_name: str,
+    mode: Any,
+    way: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """That of the key, or of the log: a reader of one key passes over most of a file. No kept cut changes."""
+    policies = Policies(TablePolicy(mode))
+    hand_log.state(ORDERS)
+    for cut in range(1, CUTS + 1):  # the first rows have the last keys
+        ids = [*range(90 - 10 * cut, 100 - 10 * cut), *({95} if cut > 1 else ())]
+        hand_log.segment([(ORDERS, "u" if n == 95 else "c", {"id": n, "v": cut}) for n in reversed(ids)])
+        merge(hand_log.root, warehouse, policies=policies)
+    before = {cut: read(warehouse, cut) for cut in range(CUTS - KEPT + 1, CUTS + 1)}
+    portions(monkeypatch, way)
+    done = [what for table in looked_after(warehouse, format_name, cluster=True).tables for what in table.done]
+    assert any(", in order" in what for what in done) == (way == "small files" or mode != "append"), done
+    places = places_of(warehouse, format_name, MODES[mode])
+    assert len(places) == 1 or way != "small files"
+    assert all(rows == sorted(rows) for rows in places)
+    assert {cut: read(warehouse, cut) for cut in before} == before
+
+
+def places_of(warehouse: Path, format_name: str, columns: Sequence[str]) -> list[list[tuple[Any, ...]]]:
+    """By file the values that these columns of its rows have, as they lie."""
+    with closing(LocalEngine(warehouse, format_name)) as engine:
+        there = engine.table(("public", "orders"))
+        there.snapshot()
+        read = [there._read(file, there.schema.names).select(list(columns)) for file in there._files()]
+        return [[tuple(row.values()) for row in rows.to_pylist()] for rows in read]
 
 
 STEPS: list[tuple[Any, str]] = [

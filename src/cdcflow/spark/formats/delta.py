@@ -26,8 +26,9 @@ from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.statement import Folding
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import name_sql, text_sql
+from cdcflow.spark.formats.delta_files import COMPACTED
 from cdcflow.spark.formats.delta_jvm import DeltaJvm, delta_jvm
-from cdcflow.spark.formats.delta_transaction import Transaction, serve
+from cdcflow.spark.formats.delta_transaction import Transaction, may_write, serve
 from cdcflow.spark.formats.marked import NewerRows
 from cdcflow.spark.metastore import Entry
 from cdcflow.spark.sql import StatementTable
@@ -65,13 +66,6 @@ VACUUMED: Mapping[str, str] = {
     "spark.databricks.delta.vacuum.logging.enabled": "false",  # else a version of its own each time
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",  # else 10,000 tasks for a folder
 }
-
-COMPACTED: Mapping[str, str] = {
-    "spark.databricks.delta.optimize.minFileSize": str(32 << 20),
-    "spark.databricks.delta.optimize.maxFileSize": str(256 << 20),
-    "spark.databricks.delta.optimize.maxDeletedRowsRatio": "0.33",
-}
-"""Of files that are larger, and of which less is dead, OPTIMIZE would only make others of their kind."""
 
 FEW_FILES = 16
 """Of so many files each is asked for its rows' bounds itself, rather than Delta's log for those of all."""
@@ -159,7 +153,12 @@ class DeltaTable(StatementTable):
         super().fold(folding, metadata, app, version)
 
     def _changed(
-        self, change: Callable[[Transaction], None], metadata: Mapping[str, Any], app: str, version: int
+        self,
+        change: Callable[[Transaction], None],
+        metadata: Mapping[str, Any],
+        app: str,
+        version: int,
+        can: Callable[[SparkSession, Any], bool] = serve,
     ) -> bool:
         """Change rows in a transaction without a statement. False: that cannot be done with this table, or this
         Delta, and nothing was done."""
@@ -167,7 +166,7 @@ class DeltaTable(StatementTable):
         found = self._newest()
         if self._looked_at not in (None, int(found.version())):
             raise _Moved(f"{self.sql} was changed by somebody else meanwhile")
-        if not serve(self._spark, found):
+        if not can(self._spark, found):
             return False
         if self._transactions(found).get(app, version - 1) >= version:
             return True
@@ -239,8 +238,13 @@ class DeltaTable(StatementTable):
     def pin(self, version: int, cut: int) -> None:
         """Nothing names versions here; `let_go` finds what kept cuts need."""
 
-    def compact(self) -> Compacted:
+    def compact(self, order: Sequence[str] = ()) -> Compacted:
         said = {"upkeep": "compact"}
+        if order:
+            found: list[Compacted] = []
+            if self._changed(lambda by: found.append(by.cluster(order)), said, "", 0, may_write):
+                return found[0]
+            _log.info("files are made without an order: this Delta, or a feature of the table, is not known for it")
         self._look_behind_own_commit()
         with self._set(COMPACTED), self._committing(said, "", 0):
             (row,) = self._spark.sql(f"OPTIMIZE {self.sql}").collect()

@@ -53,6 +53,15 @@ class DeltaJvm(Jvm):
         return getattr(self.jvm.org.apache.spark.sql.delta, "DeltaOperations$Merge")
 
     @functools.cached_property
+    def optimize(self) -> Any:
+        """The operation that a commit of files which were written again names."""
+        return getattr(self.jvm.org.apache.spark.sql.delta, "DeltaOperations$Optimize")
+
+    @functools.cached_property
+    def _actions(self) -> Any:
+        return module(self.jvm.org.apache.spark.sql.delta.actions, "Action")
+
+    @functools.cached_property
     def append(self) -> Any:
         return self.jvm.org.apache.spark.sql.SaveMode.Append
 
@@ -65,6 +74,12 @@ class DeltaJvm(Jvm):
     def told(self, value: Any) -> Any:
         """What a Scala or Delta object holds, as JSON's dicts, lists, texts and numbers."""
         return json.loads(self._json.toJson(value, None))
+
+    def without_data_change(self, added: Any) -> Any:
+        """The action that adds a file, of rows that were in other files of the table before."""
+        told = json.loads(added.json())
+        told["add"]["dataChange"] = False
+        return self._actions.fromJson(json.dumps(told))
 
     def some(self, value: Any) -> Any:
         return self._options.apply(value)

@@ -12,7 +12,7 @@ them. They are no public interface: with a version of Delta that this was not te
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,10 @@ from cdcflow.merge.marking import FILE, ROW
 from cdcflow.merge.statement import Folding
 from cdcflow.merge.types import name_sql
 from cdcflow.spark.formats import marked
+from cdcflow.spark.formats.delta_files import MADE_BYTES, chosen
 from cdcflow.spark.formats.delta_jvm import delta_jvm
 from cdcflow.spark.formats.marked import BROADCAST_ROWS_MAX, Views
+from cdcflow.warehouse.port import Compacted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,7 +45,15 @@ _METRICS = "spark.databricks.delta.history.metricsEnabled"
 
 
 def serve(spark: SparkSession, snapshot: Any) -> bool:  # Any, as in delta_jvm
-    """Whether this is right for a version of a table: it has vectors, and no feature that would need more."""
+    """Whether rows of a version of a table may be changed here: it also has vectors."""
+    if not may_write(spark, snapshot):
+        return False
+    settings: Mapping[str, str] = delta_jvm(spark).told(snapshot.metadata())["configuration"]
+    return settings.get("delta.enableDeletionVectors") == "true" and settings.get("delta.appendOnly") != "true"
+
+
+def may_write(spark: SparkSession, snapshot: Any) -> bool:
+    """Whether this is right for a version of a table: it has no feature that would need more."""
     parts = delta_jvm(spark)
     if not parts.is_tested:
         return False
@@ -51,8 +61,6 @@ def serve(spark: SparkSession, snapshot: Any) -> bool:  # Any, as in delta_jvm
     settings = metadata["configuration"]
     return (
         FEATURES.issuperset(parts.told(snapshot.protocol().readerAndWriterFeatureNames()))
-        and settings.get("delta.enableDeletionVectors") == "true"
-        and settings.get("delta.appendOnly") != "true"
         and not settings.keys() & {"delta.enableChangeDataFeed", "delta.enableRowTracking"}
         and not metadata["partitionColumns"]
     )
@@ -88,6 +96,25 @@ class Transaction:
             actions = self._worked_out(folding, views)
         nil = self._parts.as_scala([])
         self._commit(actions, self._parts.merge(*[self._none] * 4, nil, nil, nil))
+
+    def cluster(self, order: Sequence[str]) -> Compacted:
+        """Write files again that are to be (see `delta_files`), as fewer ones, with their rows in this order."""
+        files = self._snapshot.getAllFiles(True)
+        told = self._parts.told(files)
+        numbers = chosen(told)
+        if not numbers:
+            return Compacted()
+        known = self._parts.elements(files)
+        old = [known[number] for number in numbers]
+        count = 1 + sum(told[number]["size"] for number in numbers) // MADE_BYTES
+        by = [name_sql(column) for column in order]
+        rows = self._frame(self._parts.as_scala(old)).repartitionByRange(count, *by).sortWithinPartitions(*by)
+        made = [self._parts.without_data_change(file) for file in self._written(rows)]
+        now_ms = time.time_ns() // 1_000_000
+        gone = [file.removeWithTimestamp(now_ms, False) for file in old]
+        nil = self._parts.as_scala([])
+        self._commit([*gone, *made], self._parts.optimize(nil, nil, False, self._none, False))
+        return Compacted(len(old), len(made), in_order=True)
 
     def _commit(self, actions: Sequence[Any], operation: Any) -> None:
         done = self._parts.commands.createSetTransaction(self._session, self._log, self._none)

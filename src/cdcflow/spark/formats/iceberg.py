@@ -261,14 +261,16 @@ class IcebergTable(StatementTable):
         elif there.snapshotId() != found.snapshotId():
             table.manageSnapshots().replaceTag(tag, found.snapshotId()).commit()
 
-    def compact(self) -> Compacted:
+    def compact(self, order: Sequence[str] = ()) -> Compacted:
         catalog, schema, name = self._name
         options = ", ".join(f"{text_sql(k)}, {text_sql(v)}" for k, v in COMPACTED.items())
         table = text_sql(f"{name_sql(schema)}.{name_sql(name)}")
-        call = f"CALL {name_sql(catalog)}.system.rewrite_data_files(table => {table}, options => map({options}))"
-        row = self._spark.sql(call).collect()[0]
+        by = ", ".join(f"{name_sql(column)} ASC NULLS FIRST" for column in order)
+        sorted_ = f", strategy => 'sort', sort_order => {text_sql(by)}" if order else ""
+        rewrite = f"rewrite_data_files(table => {table}, options => map({options}){sorted_})"
+        row = self._spark.sql(f"CALL {name_sql(catalog)}.system.{rewrite}").collect()[0]
         files = row.rewritten_data_files_count
-        return Compacted(int(files), int(row.added_data_files_count))
+        return Compacted(int(files), int(row.added_data_files_count), in_order=bool(order))
 
     def let_go(self, kept: Kept) -> str:
         """Tags of expired cuts, snapshots, and the files that only these have."""
