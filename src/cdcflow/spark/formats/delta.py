@@ -30,6 +30,7 @@ from cdcflow.spark.formats.delta_files import COMPACTED
 from cdcflow.spark.formats.delta_jvm import DeltaJvm, delta_jvm
 from cdcflow.spark.formats.delta_transaction import Transaction, may_write, serve
 from cdcflow.spark.formats.marked import NewerRows
+from cdcflow.spark.java_errors import first_line
 from cdcflow.spark.metastore import Entry
 from cdcflow.spark.sql import StatementTable
 from cdcflow.warehouse.formats.delta import (
@@ -241,10 +242,18 @@ class DeltaTable(StatementTable):
     def compact(self, order: Sequence[str] = ()) -> Compacted:
         said = {"upkeep": "compact"}
         if order:
-            found: list[Compacted] = []
-            if self._changed(lambda by: found.append(by.cluster(order)), said, "", 0, may_write):
-                return found[0]
-            _log.info("files are made without an order: this Delta, or a feature of the table, is not known for it")
+            done: list[Compacted] = []
+            try:
+                if self._changed(lambda by: done.append(by.cluster(order)), said, "", 0, may_write):
+                    return done[0]
+            except Exception as error:
+                if _CONFLICT.search(str(error)):
+                    raise _Moved(first_line(error)) from error
+                raise
+            _log.info(
+                "files are made without an order: this Delta, or a feature of the table, was not tested",
+                table=self._path,
+            )
         self._look_behind_own_commit()
         with self._set(COMPACTED), self._committing(said, "", 0):
             (row,) = self._spark.sql(f"OPTIMIZE {self.sql}").collect()

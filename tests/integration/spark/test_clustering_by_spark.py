@@ -1,0 +1,126 @@
+"""Upkeep by Spark that clusters: which rows lie where in the files that it makes, and what it does beside a merge."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handlog import HandLog
+from mergehistories import make_table
+from pyspark.sql.classic.dataframe import DataFrame
+
+from cdcflow import local
+from cdcflow.local.engine import LocalEngine
+from cdcflow.merge.policy import Policies, TablePolicy
+from cdcflow.spark import read_cut
+from cdcflow.spark.engine import SparkEngine
+from cdcflow.warehouse.engines import Engines
+from cdcflow.warehouse.upkeep import TableUpkeep, UpkeepPolicy, upkeep
+
+pytestmark = pytest.mark.spark
+
+ODD: dict[str, Any] = {"odd name": "int64"}
+ITEMS = make_table("items", key=("shop", "odd name"), shop="string", v="int32", **ODD)
+MERGES = 9
+TABLE = "public.items"
+
+Rows = list[tuple[Any, ...]]
+
+
+@pytest.fixture(params=["delta", "delta wide", "iceberg"])
+def format_name(request: pytest.FixtureRequest, hand_log: HandLog, warehouse: Path) -> str:
+    """The format of a table in as many files as there were merges, the last keys in the first of them."""
+    table_format, _, readable = str(request.param).partition(" ")
+    hand_log.state(ITEMS)
+    policies = Policies(TablePolicy(readable="wide" if readable else "fast"))
+    for number in range(MERGES):
+        ids = range(100 - number, 0, -MERGES)
+        shops = [(ITEMS, "c", {"shop": shop, "odd name": n, "v": number}) for n in ids for shop in "ba"]
+        hand_log.segment(shops)
+        local.merge(hand_log.root, warehouse, table_format=table_format, policies=policies)
+    return table_format
+
+
+def rows_at(spark: Any, warehouse: Path, cut: int) -> Rows:
+    return sorted((row.shop, row["odd name"], row.v) for row in read_cut(spark, warehouse, cut)[TABLE].collect())
+
+
+def places_of(warehouse: Path, format_name: str) -> list[Rows]:
+    """By file of the newest version the keys of its rows, as they lie."""
+    with closing(LocalEngine(warehouse, format_name)) as engine, closing(engine.table(TABLE.split("."))) as there:
+        there.snapshot()
+        read = [there._read(file, ["shop", "odd name"]).to_pylist() for file in there._files()]
+    return [[tuple(row.values()) for row in rows] for rows in read]
+
+
+def clustered(spark: Any, warehouse: Path, format_name: str) -> TableUpkeep:
+    engines = Engines(SparkEngine(spark, warehouse, format_name))
+    (found,) = upkeep(engines, UpkeepPolicy(budget_s=600, cluster=True)).tables
+    return found
+
+
+@pytest.mark.spread(2)
+def test_files_that_spark_makes_have_their_rows_in_the_order_of_the_key(
+    spark: Any, hand_log: HandLog, warehouse: Path, format_name: str
+) -> None:
+    """Of all its columns, whatever they are called. The commit says that no row is another: who follows the table's
+    changes reads none again, and the next merge says of no edit."""
+    before = {cut: rows_at(spark, warehouse, cut) for cut in (1, MERGES)}
+    assert clustered(spark, warehouse, format_name).done == (f"{MERGES} files made 1, in order",)
+    (places,) = places_of(warehouse, format_name)
+    assert places == sorted(places)
+    assert {cut: rows_at(spark, warehouse, cut) for cut in before} == before
+    if format_name == "delta":
+        *_, newest = sorted((warehouse / "public" / "items" / "_delta_log").glob("*.json"))
+        actions = [json.loads(line) for line in newest.read_text().splitlines()]
+        changes = [one["dataChange"] for action in actions for kind, one in action.items() if kind in ("add", "remove")]
+        assert changes == [False] * (MERGES + 1)
+    assert not clustered(spark, warehouse, format_name).done
+
+    hand_log.segment([(ITEMS, "u", {"shop": "a", "odd name": 3, "v": 77})])
+    (merged,) = local.merge(hand_log.root, warehouse).tables
+    assert (merged.changes, merged.edits, merged.left_out) == (1, (), None)
+    assert ("a", 3, 77) in rows_at(spark, warehouse, MERGES + 1)
+
+
+@pytest.mark.parametrize("format_name", ["delta"], indirect=True)
+def test_where_this_delta_is_not_known_files_are_made_without_an_order(
+    spark: Any, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cdcflow.spark.formats.delta_jvm.TESTED", "0.")
+    before = rows_at(spark, warehouse, MERGES)
+    assert clustered(spark, warehouse, format_name).done == (f"{MERGES} files made 1",)
+    assert rows_at(spark, warehouse, MERGES) == before
+
+
+@pytest.mark.parametrize("format_name", ["delta"], indirect=True)
+def test_a_merge_that_comes_in_between_puts_it_off(
+    spark: Any, hand_log: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has changed rows of files that are just written again: its changes would be gone."""
+    hand_log.segment([(ITEMS, "u", {"shop": "a", "odd name": n, "v": 77}) for n in range(1, 101)])
+    right, merged = DataFrame.sortWithinPartitions, list[Any]()
+
+    def beside(frame: DataFrame, *given: Any) -> Any:
+        if not merged:
+            merged.append(local.merge(hand_log.root, warehouse))
+        return right(frame, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DataFrame, "sortWithinPartitions", beside)
+        found = clustered(spark, warehouse, format_name)
+    assert merged
+    assert "DELTA_CONCURRENT" in found.skipped, found
+    assert not found.done
+    now = [("a", n, 77) for n in range(1, 101)]
+    assert rows_at(spark, warehouse, MERGES + 1)[:100] == now
+    clustered(spark, warehouse, format_name)
+    assert rows_at(spark, warehouse, MERGES + 1)[:100] == now
+    with closing(LocalEngine(warehouse, format_name)) as engine, closing(engine.table(TABLE.split("."))) as there:
+        there.snapshot()
+        assert (
+            sorted(zip(*there.rows().select(["shop", "odd name", "v"]).to_pydict().values(), strict=True))[:100] == now
+        )
