@@ -10,7 +10,16 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from bench import tablesappend, tablesfreshness, tableshistory, tableslive, tableslog, tablesscan, tablesupkeep
+from bench import (
+    tablesappend,
+    tablescluster,
+    tablesfreshness,
+    tableshistory,
+    tableslive,
+    tableslog,
+    tablesscan,
+    tablesupkeep,
+)
 from bench.harness import Budget, tell
 from bench.mergeparties import FORMATS
 from bench.results import Line
@@ -25,6 +34,7 @@ PARTS: Mapping[str, Callable[[str, Budget], list[Line]]] = {
     "log": tableslog.read_log,
     "scan": tablesscan.after_merges,
     "upkeep": tablesupkeep.after_upkeep,
+    "cluster": tablescluster.clustered,
     "freshness": tablesfreshness.freshness,
 }
 """In the order in which they run."""
