@@ -1,5 +1,5 @@
-"""tables, cluster: a table whose rows came in no order of their keys, looked after by Spark with `merge.upkeep.cluster`,
-beside the same without it.
+"""tables, cluster: a table whose rows came in no order of their keys, looked after by Spark with
+`merge.upkeep.cluster`, beside the same without it.
 """
 
 from __future__ import annotations

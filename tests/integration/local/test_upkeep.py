@@ -215,6 +215,7 @@ STEPS: list[tuple[Any, str]] = [
 WAYS: dict[str, dict[str, int]] = {
     "small files": {},
     "small files, some at a time": {"AGAIN_BYTES_MAX": 12_000},
+    "small files, in order": {},
     "worn files": {"JOINED_BYTES": 0},
     "worn files, one at a time": {"JOINED_BYTES": 0, "AGAIN_BYTES_MAX": 0},
 }
@@ -257,7 +258,7 @@ def test_upkeep_that_dies_at_any_step_is_finished_by_the_next(
                 patch.setattr(of, method, counted(getattr(of, method)))
             left = allowed
             try:
-                upkeep(Engines(engine), UpkeepPolicy(keep_s=keep_s), lambda: now)
+                upkeep(Engines(engine), UpkeepPolicy(keep_s=keep_s, cluster=way.endswith("in order")), lambda: now)
             except KeyboardInterrupt:
                 deaths += 1
             else:
