@@ -13,10 +13,12 @@ from mergehistories import make_table
 from pyspark.sql.classic.dataframe import DataFrame
 
 from cdcflow import local
+from cdcflow.local import replacing
 from cdcflow.local.engine import LocalEngine
 from cdcflow.merge.policy import Policies, TablePolicy
 from cdcflow.spark import read_cut
 from cdcflow.spark.engine import SparkEngine
+from cdcflow.spark.formats import delta_files
 from cdcflow.warehouse.engines import Engines
 from cdcflow.warehouse.upkeep import TableUpkeep, UpkeepPolicy, upkeep
 
@@ -124,3 +126,21 @@ def test_a_merge_that_comes_in_between_puts_it_off(
         assert (
             sorted(zip(*there.rows().select(["shop", "odd name", "v"]).to_pydict().values(), strict=True))[:100] == now
         )
+
+
+@pytest.mark.parametrize("format_name", ["delta"], indirect=True)
+def test_a_file_of_which_much_is_dead_is_written_again(
+    spark: Any, hand_log: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its size; what Delta's log says of a file tells how much."""
+    monkeypatch.setattr(replacing, "TINY_BYTES", 0)
+    monkeypatch.setattr(replacing, "DEAD_SHARE_MAX", 0.9)
+    monkeypatch.setattr(delta_files, "SMALL_BYTES", 0)
+    assert not clustered(spark, warehouse, format_name).done
+    ids = range(100, 0, -MERGES)[:9]  # of 24 rows
+    hand_log.segment([(ITEMS, "u", {"shop": "a", "odd name": n, "v": 77}) for n in ids])
+    local.merge(hand_log.root, warehouse)
+    before = rows_at(spark, warehouse, MERGES + 1)
+    assert clustered(spark, warehouse, format_name).done == ("1 files made 1, in order",)
+    assert rows_at(spark, warehouse, MERGES + 1) == before
+    assert sorted(len(rows) for rows in places_of(warehouse, format_name))[:2] == [len(ids), 24 - len(ids)]
