@@ -63,8 +63,7 @@ class Deletes:
                 found.append(told.to_numpy().astype(np.int64))
         # They are in order already, most likely: that is soon sorted, while `np.unique` makes a set of them.
         numbers = np.sort(np.concatenate(found), kind="stable")
-        is_first = np.append(True, numbers[1:] != numbers[:-1])[: len(numbers)]
-        once: Numbers = numbers[is_first]
+        once: Numbers = numbers[np.diff(numbers, prepend=-1) > 0]
         return once
 
 

@@ -33,6 +33,9 @@ from cdcflow.warehouse.port import Compacted, CurrentTable, Cuts, Engine, HandOv
 from cdcflow.warehouse.ranges import order_of
 from cdcflow.warehouse.reports import TableReport
 
+Step = Callable[[Engine, CurrentTable, Snapshot], str]
+"""Something that is done to a table, which looked so just now. Returns what was done."""
+
 OUT_OF_TIME = "the budget was used up; its turn comes first the next time"
 
 _log = structlog.get_logger()
@@ -206,7 +209,7 @@ def _looked_after(
     engine: Engine = engines.first
     done: list[str] = []
     compacted = _Compacted(deadline, clusters=policy.cluster)
-    steps: list[Callable[[Engine, CurrentTable], str]] = []
+    steps: list[Step] = []
     if policy.compact:
         steps.append(compacted.bit_by_bit)
     if kept.since is not None:
@@ -235,35 +238,34 @@ class _Compacted:
     clusters: bool
     is_late: bool = False
 
-    def bit_by_bit(self, engine: Engine, there: CurrentTable) -> str:
+    def bit_by_bit(self, engine: Engine, there: CurrentTable, found: Snapshot) -> str:
         """A merge gets its turn between two commits."""
         if engine.compacts_beside:
-            return str(there.compact(self._order(there.snapshot())))
-        found = Compacted(has_more=True)
-        while found.has_more and not self.is_late:
+            return str(there.compact(self._order(found)))
+        done = Compacted(has_more=True)
+        while done.has_more and not self.is_late:
             with engine.upkeep_lease():
-                found += there.compact(self._order(there.snapshot()))
-            self.is_late = found.has_more and monotonic() >= self.deadline
-        return str(found)
+                done += there.compact(self._order(there.snapshot()))
+            self.is_late = done.has_more and monotonic() >= self.deadline
+        return str(done)
 
     def _order(self, table: Snapshot | None) -> Sequence[str]:
         return order_of(table) if self.clusters and table is not None else ()
 
 
-def _let_go(kept: Kept, engine: Engine, there: CurrentTable) -> str:
+def _let_go(kept: Kept, engine: Engine, there: CurrentTable, found: Snapshot) -> str:
     # A merge that publishes says meanwhile what a cut needs.
     with engine.upkeep_lease():
         there.snapshot()
         return there.let_go(kept)
 
 
-def _asked(
-    engines: Engines, engine: Engine, path: str, step: Callable[[Engine, CurrentTable], str]
-) -> tuple[Engine, str]:
+def _asked(engines: Engines, engine: Engine, path: str, step: Step) -> tuple[Engine, str]:
     """A step by the engine that is asked first, or by the other one where that works already."""
     try:
         with closing(engine.table(path.split("/"))) as there:
-            return engine, "" if there.snapshot() is None else step(engine, there)
+            found = there.snapshot()
+            return engine, "" if found is None else step(engine, there, found)
     except HandOver:
         if (other := engines.begun) is None or other is engine:
             raise

@@ -62,7 +62,7 @@ class ServiceScenarios(Scenarios):
         source, checkpoint = self.prepared(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             before = source.status(checkpoint.position)
-            for n in range(50):  # more than a server writes into its log for itself beside the capture
+            for n in range(50):  # much: a server writes into its log for itself, too
                 source_kit.execute(f"INSERT INTO items VALUES ({n}, '{'x' * 1500}')")
             after = source.status(checkpoint.position)
             assert before.lag_bytes is not None
