@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filerows import places_of
 from handlog import HandLog
 from mergehistories import make_table
 from typer.testing import CliRunner
@@ -189,19 +190,10 @@ def test_files_that_upkeep_makes_have_their_rows_in_order(
     portions(monkeypatch, way)
     done = [what for table in looked_after(warehouse, format_name, cluster=True).tables for what in table.done]
     assert any(", in order" in what for what in done) == (way == "small files" or mode != "append"), done
-    places = places_of(warehouse, format_name, MODES[mode])
+    places = places_of(warehouse, format_name, "public.orders", MODES[mode])
     assert len(places) == 1 or way != "small files"
     assert all(rows == sorted(rows) for rows in places)
     assert {cut: read(warehouse, cut) for cut in before} == before
-
-
-def places_of(warehouse: Path, format_name: str, columns: Sequence[str]) -> list[list[tuple[Any, ...]]]:
-    """By file the values that these columns of its rows have, as they lie."""
-    with closing(LocalEngine(warehouse, format_name)) as engine:
-        there = engine.table(("public", "orders"))
-        there.snapshot()
-        read = [there._read(file, there.schema.names).select(list(columns)) for file in there._files()]
-        return [[tuple(row.values()) for row in rows.to_pylist()] for rows in read]
 
 
 STEPS: list[tuple[Any, str]] = [

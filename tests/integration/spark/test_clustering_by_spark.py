@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from filerows import places_of
 from handlog import HandLog
 from mergehistories import make_table
 from pyspark.sql.classic.dataframe import DataFrame
 
 from cdcflow import local
 from cdcflow.local import replacing
-from cdcflow.local.engine import LocalEngine
 from cdcflow.merge.policy import Policies, TablePolicy
 from cdcflow.spark import read_cut
 from cdcflow.spark.engine import SparkEngine
@@ -50,14 +49,6 @@ def rows_at(spark: Any, warehouse: Path, cut: int) -> Rows:
     return sorted((row.shop, row["odd name"], row.v) for row in read_cut(spark, warehouse, cut)[TABLE].collect())
 
 
-def places_of(warehouse: Path, format_name: str) -> list[Rows]:
-    """By file of the newest version the keys of its rows, as they lie."""
-    with closing(LocalEngine(warehouse, format_name)) as engine, closing(engine.table(TABLE.split("."))) as there:
-        there.snapshot()
-        read = [there._read(file, ["shop", "odd name"]).to_pylist() for file in there._files()]
-    return [[tuple(row.values()) for row in rows] for rows in read]
-
-
 def clustered(spark: Any, warehouse: Path, format_name: str) -> TableUpkeep:
     engines = Engines(SparkEngine(spark, warehouse, format_name))
     (found,) = upkeep(engines, UpkeepPolicy(budget_s=600, cluster=True)).tables
@@ -72,7 +63,7 @@ def test_files_that_spark_makes_have_their_rows_in_the_order_of_the_key(
     changes reads none again, and the next merge says of no edit."""
     before = {cut: rows_at(spark, warehouse, cut) for cut in (1, MERGES)}
     assert clustered(spark, warehouse, format_name).done == (f"{MERGES} files made 1, in order",)
-    (places,) = places_of(warehouse, format_name)
+    (places,) = places_of(warehouse, format_name, TABLE, ["shop", "odd name"])
     assert places == sorted(places)
     assert {cut: rows_at(spark, warehouse, cut) for cut in before} == before
     if format_name == "delta":
@@ -90,11 +81,13 @@ def test_files_that_spark_makes_have_their_rows_in_the_order_of_the_key(
 
 @pytest.mark.parametrize("format_name", ["delta"], indirect=True)
 def test_where_this_delta_is_not_known_files_are_made_without_an_order(
-    spark: Any, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
+    spark: Any, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
+    """And a line in the log says so."""
     monkeypatch.setattr("cdcflow.spark.formats.delta_jvm.TESTED", "0.")
     before = rows_at(spark, warehouse, MERGES)
     assert clustered(spark, warehouse, format_name).done == (f"{MERGES} files made 1",)
+    assert "files are made without an order" in "".join(capfd.readouterr())
     assert rows_at(spark, warehouse, MERGES) == before
 
 
@@ -121,11 +114,8 @@ def test_a_merge_that_comes_in_between_puts_it_off(
     assert rows_at(spark, warehouse, MERGES + 1)[:100] == now
     clustered(spark, warehouse, format_name)
     assert rows_at(spark, warehouse, MERGES + 1)[:100] == now
-    with closing(LocalEngine(warehouse, format_name)) as engine, closing(engine.table(TABLE.split("."))) as there:
-        there.snapshot()
-        assert (
-            sorted(zip(*there.rows().select(["shop", "odd name", "v"]).to_pydict().values(), strict=True))[:100] == now
-        )
+    places = places_of(warehouse, format_name, TABLE, ["shop", "odd name", "v"])
+    assert sorted(row for rows in places for row in rows)[:100] == now
 
 
 @pytest.mark.parametrize("format_name", ["delta"], indirect=True)
@@ -143,4 +133,7 @@ def test_a_file_of_which_much_is_dead_is_written_again(
     before = rows_at(spark, warehouse, MERGES + 1)
     assert clustered(spark, warehouse, format_name).done == ("1 files made 1, in order",)
     assert rows_at(spark, warehouse, MERGES + 1) == before
-    assert sorted(len(rows) for rows in places_of(warehouse, format_name))[:2] == [len(ids), 24 - len(ids)]
+    assert sorted(len(rows) for rows in places_of(warehouse, format_name, TABLE, ["shop", "odd name"]))[:2] == [
+        len(ids),
+        24 - len(ids),
+    ]

@@ -1,0 +1,18 @@
+"""Which rows lie where in the files of a table, as the engine without Spark reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from cdcflow.local.engine import LocalEngine
+
+
+def places_of(warehouse: Path, format_name: str, table: str, columns: Sequence[str]) -> list[list[tuple[Any, ...]]]:
+    """By file of the newest version the values that these columns of its rows have, as they lie."""
+    with closing(LocalEngine(warehouse, format_name)) as engine, closing(engine.table(table.split("."))) as there:
+        there.snapshot()
+        read = [there._read(file, columns).to_pylist() for file in there._files()]
+    return [[tuple(row.values()) for row in rows] for rows in read]
