@@ -128,3 +128,32 @@ def test_copy_with_other_transactions_at_our_position_is_found_out(
     assert made.source["history"] == "lost"
     # What the log has from before is not compared with this server's from then on.
     assert source.prepare(replace(made, position=at_end.position), LOG_ID, back(ours))
+
+
+@pytest.mark.parametrize("flavor", ["mariadb"], indirect=True)
+def test_checkpoint_after_the_last_transaction_is_the_same_history(
+    own_mysql: MySQLServer, make_capture: MakeMySQLCapture
+) -> None:
+    """MariaDB notes by itself that a file is durable, at any time after a rotation: also where our log ends."""
+    database = own_mysql.create_database("noted")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY AUTO_INCREMENT, v int)")
+    capture = make_capture(database)
+    begun = capture.prepare()
+    deadline = time.monotonic() + 30
+    while not is_last_before_a_checkpoint(own_mysql):
+        assert time.monotonic() < deadline, "no checkpoint after a transaction"
+        database.execute("FLUSH BINARY LOGS", "INSERT INTO t (v) VALUES (1)")
+        time.sleep(0.05)
+    ours = logged([e.run for e in capture.events() if isinstance(e, Committed) and isinstance(e.run, Run)])
+    at_end = replace(begun, position=Position(ours.column("position")[-1].as_py()), next_transaction=len(ours) + 1)
+    source = make_capture(database).source
+    for _ in range(2):
+        for rows in (ours, ours.slice(len(ours) - 1)):
+            assert source.prepare(at_end, LOG_ID, lambda is_enough, rows=rows: rows).position == at_end.position
+        assert source.continues(lambda: at_end, LOG_ID)[0].level == "ok"
+        database.execute("INSERT INTO t (v) VALUES (1)")
+
+
+def is_last_before_a_checkpoint(server: MySQLServer) -> bool:
+    kinds = [str(row[2]) for row in events_of(server)]
+    return kinds[-1] == "Binlog_checkpoint" and "Xid" in kinds

@@ -137,9 +137,12 @@ def gtids_at(connection: Connection, file: str, pos: int) -> str | None:
     return None if text is None else str(text)
 
 
-_BETWEEN = frozenset(
-    ("Gtid", "Gtid_tagged", "Anonymous_Gtid", "Rotate", "Stop", "Previous_gtids", "Format_desc", "Gtid_list")
-)
+_OPENING = frozenset(("Gtid", "Gtid_tagged", "Anonymous_Gtid"))
+_PASSED = frozenset(("Previous_gtids", "Format_desc", "Gtid_list", "Binlog_checkpoint", "Start_encryption"))
+"""Events between transactions that more of the same file may follow. MariaDB writes a checkpoint whenever its engine
+has made an older file durable, also after the last transaction of ours."""
+_ENDING = frozenset(("Rotate", "Stop"))
+_PASSED_MAX = 1000
 _GTID_NEXT = re.compile(r"GTID_NEXT\s*=\s*'([0-9a-fA-F-]{36}(?::[a-z_]\w*)?):(\d+)'")
 _MARIADB_GTID = re.compile(r"GTID (\d+)-\d+-(\d+)")
 _WRONG_OFFSET = 1220
@@ -159,18 +162,27 @@ def next_gtid(connection: Connection, position: BinlogPosition) -> tuple[str, in
 
 
 def _following(connection: Connection, position: BinlogPosition) -> str | None:
-    """What the server says of the event at a position; None when there is none yet. ValueError as above."""
-    try:
-        rows = query(connection, f"SHOW BINLOG EVENTS IN '{_plain(position.file)}' FROM {position.pos} LIMIT 1")
-    except pymysql.Error as error:
-        if error.args and error.args[0] == _WRONG_OFFSET:
-            raise ValueError from None
-        raise
-    if not rows:
-        return None
-    if str(rows[0][2]) not in _BETWEEN:
-        raise ValueError
-    return str(rows[0][5])
+    """How the server describes the event that opens the transaction at a position; None when there is none yet.
+    ValueError as above.
+
+    One event at a time: a large one that follows need not be read for it.
+    """
+    pos = position.pos
+    for _ in range(_PASSED_MAX):
+        try:
+            rows = query(connection, f"SHOW BINLOG EVENTS IN '{_plain(position.file)}' FROM {pos} LIMIT 1")
+        except pymysql.Error as error:
+            if error.args and error.args[0] == _WRONG_OFFSET:
+                raise ValueError from None
+            raise
+        if not rows or str(rows[0][2]) in _ENDING:
+            return None
+        if str(rows[0][2]) in _OPENING:
+            return str(rows[0][5])
+        if str(rows[0][2]) not in _PASSED:
+            raise ValueError
+        pos = int(rows[0][4])
+    return None
 
 
 def check_between(connection: Connection, position: BinlogPosition) -> None:
