@@ -210,6 +210,28 @@ def test_identity_changed_on_the_way_counts_from_the_next_row(database: Database
         capture.events()
 
 
+@pytest.mark.parametrize("remedy", ["ADD PRIMARY KEY (id)", "REPLICA IDENTITY FULL"])
+def test_table_that_lost_its_key_is_captured_on_as_the_error_says(
+    database: Database, make_capture: MakeCapture, remedy: str
+) -> None:
+    """The row that came without a key stays in the server's log, so the next start meets it again."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+    capture = make_capture(database)
+    before = capture.prepare()
+    database.execute("ALTER TABLE t DROP CONSTRAINT t_pkey")
+    database.execute("INSERT INTO t VALUES (2, 'd')")
+    with pytest.raises(ConfigurationError) as error:
+        capture.events()
+    assert remedy.replace("(id)", "(…)") in str(error.value)
+    capture.close()
+    database.execute(f"ALTER TABLE t {remedy}")
+    again = make_capture(database)
+    again.prepare(before)
+    database.execute("UPDATE t SET v = 'e'")
+    rows = [(r["_op"], r["id"], r["v"]) for r in again.changes()]
+    assert (rows[0], rows[-1][1:]) == (("c", 2, "d"), (2, "e"))
+
+
 def test_enum_value_added_on_the_way_arrives(database: Database, capture: Capture) -> None:
     """T20: labels are looked up by the server, so a new one is just a value."""
     database.execute("CREATE TYPE mood AS ENUM ('sad', 'it''s \"ok\"')")

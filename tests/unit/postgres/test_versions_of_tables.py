@@ -10,7 +10,7 @@ from typing import Any
 from cdcflow.interleave.messages import RowVersion
 from cdcflow.model.table import TableId
 from cdcflow.sources.postgres.catalog import Relid
-from cdcflow.sources.postgres.rewrites import CatalogVersion, RowVersions, versions
+from cdcflow.sources.postgres.rewrites import NO_KEY, CatalogVersion, Key, RowVersions, versions
 
 T, U = TableId("public", "t"), TableId("public", "u")
 
@@ -33,6 +33,9 @@ class Server:
             (20, 801, 0, False, [-1]),
         ]
     )
+    keys: list[tuple[int, bool, int | None, int | None, list[int] | None]] = field(
+        default_factory=lambda: [(10, False, 900, 901, [1, 3]), (20, False, None, None, None)]
+    )
     oids: list[tuple[int, str, str]] = field(default_factory=lambda: [(10, "public", "t"), (20, "public", "u")])
     asked: list[object] = field(default_factory=list)
 
@@ -42,6 +45,8 @@ class Server:
             return [row for row in self.oids if row[2] in parameters[1]]
         (wanted,) = parameters
         assert wanted == sorted(wanted)
+        if "conkey" in sql:
+            return [row for row in self.keys if row[0] in wanted]
         rows: Any = self.files if "tree" in sql else self.types if "used" in sql else self.columns
         return [row for row in rows if row[0] in wanted]
 
@@ -56,8 +61,9 @@ def test_a_version_holds_what_the_values_of_rows_depend_on() -> None:
     t, u = found(Server(), 20, 10).values()
     if t.oid != 10:
         t, u = u, t
-    assert t == CatalogVersion(10, {10: (100, "f" * 16)}, ("17", "", "-19"), {800: frozenset({"11", "0"})})
-    assert u == CatalogVersion(20, {21: (210, "5"), 22: (220, "0")}, ("19",), {801: frozenset({"f" * 16})})
+    key = Key(900, 901, (1, 3))
+    assert t == CatalogVersion(10, {10: (100, "f" * 16)}, ("17", "", "-19"), {800: frozenset({"11", "0"})}, key=key)
+    assert u == CatalogVersion(20, {21: (210, "5"), 22: (220, "0")}, ("19",), {801: frozenset({"f" * 16})}, key=NO_KEY)
     assert (t.attached, u.attached) == (frozenset(), frozenset({22})), "only a partition can come with rows"
     assert (t.altered, u.altered) == (frozenset({800}), frozenset())
 
@@ -72,7 +78,8 @@ def test_a_version_is_stored_in_few_words_and_the_same_ones_each_time() -> None:
     """It is compared as text."""
     t = found(Server(), 10)[10]
     assert t.to_json() == (
-        '{"columns":"17..-19","files":{"10":[100,"ffffffffffffffff"]},"oid":10,"types":{"800":"0.11"},"version":1}'
+        '{"columns":"17..-19","files":{"10":[100,"ffffffffffffffff"]},"key":"384:385:1.3","oid":10,'
+        '"types":{"800":"0.11"},"version":1}'
     )
     assert "types" not in json.loads(CatalogVersion(1, {}, ("17",), {}).to_json())
 
@@ -84,6 +91,8 @@ class Catalog:
         self.meanwhile: Callable[[], None] = lambda: None
         self.columns_before: Callable[[int], Sequence[tuple[str, ...]]] = lambda oid: ()
         self.uncertain: set[int] = set()
+        self.untold: set[int] = set()
+        self.key_before: Callable[[int], Sequence[int]] = lambda oid: ()
 
     def take_uncertain(self, oid: int) -> bool:
         found = oid in self.uncertain
@@ -288,3 +297,59 @@ def test_a_version_that_was_taken_meanwhile_is_kept() -> None:
     assert on.versions.changed(10, 0) is None, "the plan's version is the one that is known"
     on.server.files[0] = (10, 10, 105, 55, False)
     assert on.versions.changed(10, 0) is not None
+
+
+def test_another_key_is_a_reason_once_a_message_has_come_that_does_not_tell_its_own() -> None:
+    """By the stream, by a look, and by a process that has only what the log keeps. Until then it is kept in mind."""
+    on = Stage()
+    before = on.take(10, T)
+    assert before is not None
+    assert list(on.catalog.key_before(10)) == [1, 3]
+    on.server.keys[0] = (10, False, 950, 951, [1, 3])
+    told = on.versions.changed(10, 0)
+    assert told is not None
+    assert not told.changed
+    assert CatalogVersion.from_json(told.now).keys_were == (Key(900, 901, (1, 3)),)
+    assert on.versions.changed(10, 0) is None, "it is said once"
+    on.catalog.untold.add(10)
+    found = on.versions.changed(10, 0)
+    assert found is not None
+    assert (found.known, found.changed) == (told.now, True)
+    later = Stage()
+    later.server.keys[0] = (10, False, 950, 951, [1, 3])
+    assert later.versions.compare({T: told.now}).found == ()
+    later.catalog.untold.add(10)
+    assert later.versions.compare({T: told.now}).found == (RowVersion(T, told.now, told.now, True),)
+    later.take(10, T)
+    assert later.versions.changed(10, 0) is None, "rows of the new generation are decoded with the new key"
+
+
+def test_another_key_of_a_table_whose_messages_never_tell_it_is_a_reason_at_once() -> None:
+    """REPLICA IDENTITY FULL now, or at the look before: its changes in between are in the stream, or were."""
+    for then, now in ((True, True), (True, False), (False, True)):
+        on = Stage()
+        on.server.keys[0] = (10, then, 900, 901, [1])
+        known = on.take(10, T)
+        on.server.keys[0] = (10, now, None, None, None)
+        (compared,) = on.versions.compare({T: known}).found
+        assert compared.changed
+
+
+def test_a_key_stays_the_same_while_its_constraint_or_its_file_does() -> None:
+    """REINDEX gives it another file, a new type of a column another constraint; a version from before keys were
+    kept says nothing. Keys that are not indexed themselves (of a partitioned table) have no file to know them by."""
+    for constraint, file, same in ((900, 905, True), (905, 901, True), (905, 905, False), (None, None, False)):
+        on = Stage()
+        on.server.keys[0] = (10, True, 900, 901, [1])
+        known = on.take(10, T)
+        on.server.keys[0] = (10, True, constraint, file, [1])
+        (compared,) = on.versions.compare({T: known}).found
+        assert compared.changed is not same
+    without = CatalogVersion(10, {}, ("17",), {}, is_full=True)
+    assert CatalogVersion.from_json(without.to_json()) == without
+    now = CatalogVersion(10, {}, ("17",), {}, key=Key(900, 901, (1,)), is_full=True)
+    assert not now.after(without).changed_since(without)
+    assert now.after(without).keys_were == ()
+    parted = CatalogVersion(10, {}, ("17",), {}, key=Key(1, 0, (1,)))
+    assert CatalogVersion(10, {}, ("17",), {}, key=Key(2, 0, (1,))).has_other_key(parted)
+    assert CatalogVersion.from_json(parted.to_json()) == parted

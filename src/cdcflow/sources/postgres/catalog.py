@@ -462,6 +462,10 @@ class Catalog:
         self._session = Session(connector, lambda: connector.connect("catalog", statement_timeout="30s"))
         self.columns_before: Callable[[int], Sequence[Words]] = lambda oid: ()
         """How a table's columns stood at earlier looks: a word for each number (`RowVersions`)."""
+        self.key_before: Callable[[int], Sequence[int]] = lambda oid: ()
+        """The numbers of a table's key columns at the last look (`RowVersions`)."""
+        self.untold: set[int] = set()
+        """Tables of which a message came that does not tell the key of its time."""
         self._uncertain: set[int] = set()
         self._known: dict[int, tuple[Relation, DescribedTable]] = {}
         self._described: dict[Table, DescribedTable] = {}
@@ -549,14 +553,26 @@ class Catalog:
         return describe_table(table_id, relation.oid, tuple(infos), identity, self._policy)
 
     def _key(self, relation: Relation, table: CatalogTable | None, numbers: Mapping[str, int]) -> frozenset[str]:
-        if relation.identity == "f":
-            # The message marks every column then; which of them are the key, only the catalog knows.
-            wanted = set(table.identity_numbers) if table else set()
-            names = frozenset(name for name, number in numbers.items() if number in wanted)
-            return names if len(names) == len(wanted) else frozenset()
-        key = frozenset(c.name for c in relation.columns if c.in_identity)
-        if key or not self._selection.selects(TableId(relation.namespace, relation.name)):
-            return key
+        """The key of a message's columns. Where it does not tell, with all of them marked (FULL) or none (there was no
+        key just then), it is the key of now, and `RowVersions` knows whether that was the key all the time."""
+        told = frozenset(c.name for c in relation.columns if c.in_identity)
+        if relation.identity != "f" and (
+            told or not self._selection.selects(TableId(relation.namespace, relation.name))
+        ):
+            return told
+        self.untold.add(relation.oid)
+        if relation.identity != "f" and table is not None:
+            self._check_has_identity(relation, table)
+        wanted = set(table.identity_numbers if table else self.key_before(relation.oid))
+        names = frozenset(name for name, number in numbers.items() if number in wanted)
+        return names if len(names) == len(wanted) else frozenset()
+
+    def _check_has_identity(self, relation: Relation, table: CatalogTable) -> None:
+        """That a table whose rows came without a key has one by now, or REPLICA IDENTITY FULL."""
+        if not _identity_refusals(table):
+            if table.rel.identity == "i":
+                self._uncertain.add(relation.oid)  # `RowVersions` knows of primary keys
+            return
         name = quoted(relation.namespace, relation.name)
         raise ConfigurationError(
             f"table {relation.namespace}.{relation.name} has lost its key, so its updates and deletes carry none",

@@ -39,6 +39,11 @@ What a version holds, and when rows have changed since an older one:
   rows were written, before anyone looked. Rows count as changed unless the type is as CREATE TYPE made it: its rows
   in the catalogs are then from one command.
 
+- Its primary key, as the number of the constraint, which REINDEX CONCURRENTLY keeps, and the file of its index, which a
+  new type of a column keeps. Another one, or none for a moment, is a reason to read the table again once a message
+  came that does not tell the key of its time: REPLICA IDENTITY FULL marks every column, a table without a key none.
+  Such rows were decoded with the key of now, and while there was none, one key may have had several rows. Earlier keys
+  are kept in mind (`keys_were`), because the stream may be behind the statement.
 - Beside that, of each column its number: a drop is kept in mind (`was`), because a message from before it may still
   come, and names do not tell a column from one that took its place (`cdcflow.sources.postgres.catalog.numbered`).
 
@@ -128,6 +133,18 @@ FROM used u JOIN pg_catalog.pg_type t ON t.oid = u.oid
 WHERE t.typtype IN ('e', 'c', 'd')
 """
 
+_KEYS = """
+SELECT t.oid::bigint, t.relreplident = 'f', k.oid::bigint, k.relfilenode::bigint, k.conkey
+FROM pg_catalog.pg_class t LEFT JOIN (
+    SELECT c.conrelid, c.oid, c.conkey, i.relfilenode
+    FROM pg_catalog.pg_constraint c
+    JOIN pg_catalog.pg_index x ON x.indexrelid = c.conindid AND x.indisvalid AND x.indimmediate
+    JOIN pg_catalog.pg_class i ON i.oid = c.conindid
+    WHERE c.contype = 'p'
+) AS k ON k.conrelid = t.oid
+WHERE t.oid = ANY (%s::oid[])
+"""
+
 _OIDS = """
 SELECT c.oid::bigint, n.nspname, c.relname
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -135,7 +152,33 @@ WHERE (n.nspname::text, c.relname::text) IN (SELECT * FROM unnest(%s::text[], %s
 """
 
 WAS_MAX = 4
-"""So many earlier lists of columns are kept of a table."""
+"""So many earlier lists of columns, and so many keys, are kept of a table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A primary key that tells rows apart at every moment: its constraint's number, its index's file (0: it has none
+    itself), and the numbers of its columns. `NO_KEY`: the table had none."""
+
+    constraint: int
+    file: int
+    columns: tuple[int, ...]
+
+    def is_still(self, now: Key) -> bool:
+        """Whether the table had this key all the time until `now`."""
+        return self.constraint == now.constraint or (self.file != 0 and self.file == now.file)
+
+    @property
+    def word(self) -> str:
+        return f"{self.constraint:x}:{self.file:x}:{'.'.join(map(str, self.columns))}"
+
+    @classmethod
+    def of_word(cls, word: str) -> Key:
+        constraint, file, columns = word.split(":")
+        return cls(int(constraint, 16), int(file, 16), tuple(map(int, columns.split("."))) if columns else ())
+
+
+NO_KEY = Key(0, 0, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +189,8 @@ class CatalogVersion:
     where the column is dropped. `types` has words by type, which may become more. `attached` are the partitions that
     may have had rows when they came, `altered` the types that are not as they were made; neither is stored, because
     only what is new is asked for it. `was` are earlier lists of columns, of which some are dropped since: the stream
-    may still speak of those.
+    may still speak of those. `key` is the primary key (None: an earlier cdcflow wrote the version, and did not say),
+    `keys_were` those that the table had since its rows were read, `is_full` whether REPLICA IDENTITY is FULL.
     """
 
     oid: int
@@ -156,14 +200,27 @@ class CatalogVersion:
     attached: frozenset[int] = field(default=frozenset(), compare=False)
     altered: frozenset[int] = field(default=frozenset(), compare=False)
     was: tuple[Words, ...] = ()
+    key: Key | None = None
+    keys_were: tuple[Key, ...] = ()
+    is_full: bool = False
 
     def after(self, before: CatalogVersion) -> CatalogVersion:
         """This version, with what it must remember of one before it."""
         gone = any(then and not now for now, then in zip(self.columns, before.columns, strict=False))
-        return replace(self, was=(*before.was, *((before.columns,) if gone else ()))[-WAS_MAX:])
+        keys = (*before.keys_were, before.key) if before.key is not None and self.has_other_key(before) else ()
+        return replace(
+            self,
+            was=(*before.was, *((before.columns,) if gone else ()))[-WAS_MAX:],
+            keys_were=(keys or before.keys_were)[-WAS_MAX:],
+        )
+
+    def has_other_key(self, before: CatalogVersion) -> bool:
+        """Whether the key is not the one of `before`, or was gone for a moment since."""
+        return self.key is not None and before.key is not None and not before.key.is_still(self.key)
 
     def changed_since(self, before: CatalogVersion) -> bool:
-        """Whether rows that were read at `before` show other values now."""
+        """Whether rows that were read at `before` show other values now, or were decoded with a key that is not that of
+        their time."""
         rewritten = any(
             file != self.files[oid][0] and digest != self.files[oid][1]
             for oid, (file, digest) in before.files.items()
@@ -178,14 +235,18 @@ class CatalogVersion:
         types = any(
             not before.types[t] <= words if t in before.types else t in self.altered for t, words in self.types.items()
         )
-        return rewritten or left or came or shown_otherwise or types
+        decoded_otherwise = (self.is_full or before.is_full) and self.has_other_key(before)
+        return rewritten or left or came or shown_otherwise or types or decoded_otherwise
 
     def to_json(self) -> str:
         types = {str(oid): ".".join(sorted(words)) for oid, words in self.types.items()}
         value = {"version": FORMAT, "oid": self.oid, "files": self.files, "columns": ".".join(self.columns)}
         more = {"types": types} if types else {}
         was = {"was": [".".join(words) for words in self.was]} if self.was else {}
-        return json.dumps({**value, **more, **was}, separators=(",", ":"), sort_keys=True)
+        key = {} if self.key is None else {"key": self.key.word}
+        keys = {"keys_were": [key.word for key in self.keys_were]} if self.keys_were else {}
+        full = {"full": True} if self.is_full else {}
+        return json.dumps({**value, **more, **was, **key, **keys, **full}, separators=(",", ":"), sort_keys=True)
 
     @classmethod
     def from_json(cls, text: str) -> CatalogVersion:
@@ -196,6 +257,9 @@ class CatalogVersion:
             tuple(value["columns"].split(".")),
             {int(oid): frozenset(words.split(".")) for oid, words in value.get("types", {}).items()},
             was=tuple(tuple(words.split(".")) for words in value.get("was", ())),
+            key=Key.of_word(value["key"]) if "key" in value else None,
+            keys_were=tuple(map(Key.of_word, value.get("keys_were", ()))),
+            is_full=value.get("full", False),
         )
 
 
@@ -218,6 +282,9 @@ def versions(connection: Connection, oids: Collection[int]) -> dict[int, Catalog
             bases[oid] = base
         else:
             types.setdefault(root, {})[oid] = frozenset(_word(h or 0) for h in hashes)
+    keys: dict[int, tuple[Key, bool]] = {}
+    for root, is_full, constraint, file, numbers in connection.execute(_KEYS, wanted):
+        keys[root] = (Key(constraint, file, tuple(numbers)) if constraint else NO_KEY), is_full
     columns: dict[int, list[str]] = {}
     for root, type_oid, published in connection.execute(_COLUMNS, wanted):
         while type_oid in bases:
@@ -232,6 +299,8 @@ def versions(connection: Connection, oids: Collection[int]) -> dict[int, Catalog
             types.get(root, {}),
             frozenset(attached.get(root, ())),
             frozenset(altered.get(root, ())),
+            key=keys.get(root, (NO_KEY, False))[0],
+            is_full=keys.get(root, (NO_KEY, False))[1],
         )
         for root, found in columns.items()
     }
@@ -245,14 +314,20 @@ class RowVersions:
         self._lock = threading.Lock()
         self._known: dict[int, tuple[TableId, str]] = {}
         catalog.columns_before = self._columns_before
+        catalog.key_before = self._key_before
 
     def _columns_before(self, oid: int) -> Sequence[Words]:
+        version = self._version(oid)
+        return () if version is None else (*version.was, version.columns)
+
+    def _key_before(self, oid: int) -> Sequence[int]:
+        version = self._version(oid)
+        return () if version is None or version.key is None else version.key.columns
+
+    def _version(self, oid: int) -> CatalogVersion | None:
         with self._lock:
             known = self._known.get(oid)
-        if known is None:
-            return ()
-        version = CatalogVersion.from_json(known[1])
-        return *version.was, version.columns
+        return None if known is None else CatalogVersion.from_json(known[1])
 
     def take(self, connection: Connection, rel: Relid) -> str | None:
         """The version of a table that is about to be planned; None when it is gone."""
@@ -278,13 +353,14 @@ class RowVersions:
         with self._lock:
             for table, version in now.items():
                 then = before[table]
-                text = (version if then is None else version.after(then)).to_json()
-                changed = then is not None and version.changed_since(then)
+                version = version if then is None else version.after(then)
+                text = version.to_json()
+                changed = then is not None and (version.changed_since(then) or self._decoded_otherwise(version))
                 if changed:
                     self._known.pop(version.oid, None)
                 else:
                     self._known[version.oid] = table, text
-                if text != known[table]:
+                if changed or text != known[table]:
                     compared.append(RowVersion(table, known[table], text, changed))
         return RowsCompared(tuple(compared))
 
@@ -309,8 +385,9 @@ class RowVersions:
             return None
         now = now.after(then)
         came_and_went = bool(partition and partition not in now.files)
-        changed = now.changed_since(then) or came_and_went or uncertain
-        if not changed and now.files.keys() == then.files.keys() and now.columns == then.columns:
+        changed = now.changed_since(then) or came_and_went or uncertain or self._decoded_otherwise(now)
+        same_key = (now.key, now.is_full) == (then.key, then.is_full)
+        if not changed and same_key and now.files.keys() == then.files.keys() and now.columns == then.columns:
             return None
         now_text = now.to_json()
         with self._lock:
@@ -320,6 +397,10 @@ class RowVersions:
                 else:
                     self._known[oid] = table, now_text
         return RowVersion(table, text, now_text, changed)
+
+    def _decoded_otherwise(self, version: CatalogVersion) -> bool:
+        """Whether a message that did not tell its key has come of a table that had another one since it was read."""
+        return bool(version.keys_were) and version.oid in self._catalog.untold
 
 
 Changed = Callable[[int, int], RowVersion | None]
