@@ -58,8 +58,9 @@ class Log(Protocol):
         ...
 
     def transactions_back(self, is_enough: Callable[[Position], bool]) -> pa.Table:
-        """Position and id (`position`, `xid`) of the source's newest transactions, oldest first: back to one whose
-        position is enough, to the log's beginning, or to where it has expired. More may come than was asked for."""
+        """Number, position, id and time of commit (`number`, `position`, `xid`, `commit_ts`) of the source's latest
+        transactions, oldest first: back to one whose position is enough, to the log's beginning, or to where it has
+        expired. There may be more than were asked for."""
         ...
 
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from pgbytes import begin, commit, insert, message, relation, table, truncate, xlog
 
+from cdcflow.changelog.transactions import HEADERS_BACK
 from cdcflow.errors import HistoryLost, SourceUnavailable
 from cdcflow.interleave.messages import Advanced
 from cdcflow.model.position import Position
@@ -22,28 +23,33 @@ DESCRIBED = table("orders", ORDERS, [])
 
 # Rows of orders; rows of another table; no rows; a truncate of both; a truncate of the other; rows of both.
 MESSAGES = [
-    *(begin(101, 0x100), relation(DESCRIBED), insert(ORDERS, [b"1"]), insert(ORDERS, [b"2"]), commit(0x110)),
-    *(begin(102, 0x200), insert(OTHER, [b"1"]), commit(0x210)),
-    *(begin(103, 0x300), message(b"x"), commit(0x310)),
-    *(begin(104, 0x400), truncate([OTHER, ORDERS]), commit(0x410)),
-    *(begin(105, 0x500), truncate([OTHER]), commit(0x510)),
-    *(begin(4_000_000_000, 0x600), insert(OTHER, [b"1"]), insert(ORDERS, [b"3"]), commit(0x610)),
+    *(begin(101, 0x100), relation(DESCRIBED), insert(ORDERS, [b"1"]), insert(ORDERS, [b"2"]), commit(0x110, 11)),
+    *(begin(102, 0x200), insert(OTHER, [b"1"]), commit(0x210, 12)),
+    *(begin(103, 0x300), message(b"x"), commit(0x310, 13)),
+    *(begin(104, 0x400), truncate([OTHER, ORDERS]), commit(0x410, 14)),
+    *(begin(105, 0x500), truncate([OTHER]), commit(0x510, 15)),
+    *(begin(4_000_000_000, 0x600), insert(OTHER, [b"1"]), insert(ORDERS, [b"3"]), commit(0x610, 16)),
 ]
 GIVEN = [(101, 0x110), (102, 0x210), (104, 0x410), (105, 0x510), (4_000_000_000, 0x610)]
 
 
-def read(captured: list[int] | None, *ends: int) -> tuple[list[tuple[int, str, bool]], list[str]]:
-    """Transactions with rows, and the positions that were told; the messages come in pieces that end there."""
+def read(captured: list[int] | None, *ends: int) -> tuple[list[tuple[int, str, int, bool]], list[str]]:
+    """Transactions with rows, their times of commit, and the positions that were told. The messages come in pieces that
+    end there."""
     decoder = TransactionsOnly(captured)
     told = []
     begins = [0, *ends]
     for first, last in zip(begins, [*ends, len(MESSAGES)], strict=True):
         if first < last:
             told += decoder.decode(joined([xlog(m) for m in MESSAGES[first:last]]))
-    rows = decoder.table().to_pylist()
+    found = decoder.table()
+    assert found.schema.field("commit_ts") == HEADERS_BACK.field("commit_ts")
+    rows = found.set_column(2, "commit_ts", found.column("commit_ts").cast(pa.int64())).to_pylist()
     decoder.close()
     assert decoder.idle
-    return [(row["xid"], row["position"], row["counts"]) for row in rows], [str(e.position) for e in told]  # type: ignore[union-attr]
+    reached = [str(e.position) for e in told if isinstance(e, Advanced)]
+    assert len(reached) == len(told)
+    return [(row["xid"], row["position"], row["commit_ts"], row["counts"]) for row in rows], reached
 
 
 @pytest.mark.parametrize("captured", [None, [ORDERS], [ORDERS, OTHER], [7]])
@@ -51,7 +57,7 @@ def test_each_transaction_with_rows_is_told_wherever_the_pieces_end(captured: li
     """The server's messages are cut anywhere; a transaction that is half here is neither lost nor told twice."""
     touched = {101: [ORDERS], 102: [OTHER], 104: [ORDERS, OTHER], 105: [OTHER], 4_000_000_000: [ORDERS, OTHER]}
     expected = [
-        (xid, str(position_of(end)), captured is None or any(oid in captured for oid in touched[xid]))
+        (xid, str(position_of(end)), 10 + (end >> 8), captured is None or any(oid in captured for oid in touched[xid]))
         for xid, end in GIVEN
     ]
     whole, told = read(captured)
@@ -80,10 +86,13 @@ def test_a_transaction_that_is_half_here_is_not_idle() -> None:
 # ── compared with our log ───────────────────────────────────────────────────────────────────────────────────
 
 
-def headers(*transactions: tuple[int, int], counts: bool = False, none: tuple[int, ...] = ()) -> pa.Table:
+def headers(
+    *transactions: tuple[int, int], counts: bool = False, none: tuple[int, ...] = (), later: int = 0
+) -> pa.Table:
     columns: dict[str, Any] = {
         "position": pa.array([str(position_of(end)) for _, end in transactions], pa.string()),
         "xid": pa.array([xid for xid, _ in transactions], pa.uint64()),
+        "commit_ts": pa.array([later + end for _, end in transactions], HEADERS_BACK.field("commit_ts").type),
     }
     if counts:
         columns["counts"] = pa.array([xid not in none for xid, _ in transactions], pa.bool_())
@@ -139,6 +148,12 @@ def test_another_transaction_up_to_our_position_is_another_history(
     """The server was restored: its log goes on with other changes under the same positions."""
     with pytest.raises(HistoryLost, match=f"slot cdcflow_shop gives other .* from {position_of(differs)} on"):
         compared(monkeypatch, headers(*BOTH), headers(*theirs, counts=True))
+
+
+def test_another_time_of_commit_is_another_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A restored server that repeats its job has the same ids and as many bytes, and commits later."""
+    with pytest.raises(HistoryLost, match=f"other .* from {position_of(0x200)} on"):
+        compared(monkeypatch, headers(*BOTH), headers(*BOTH, counts=True, later=1))
 
 
 def test_what_touches_no_captured_table_need_not_be_in_our_log(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,16 @@
 """Whether the server's log still is the one that ours was made from.
 
 A server that was restored from a copy of its files bears the same identity, the same timeline and the same slot, and
-soon its log is past our position again, with other changes. Positions do not tell; content does. The slot of a copy
-stands where the copy was made or before, and our log goes on behind that:
+soon its log is past our position again, with other changes. The slot of a copy is where the copy was made or before,
+and our log continues after that:
 
-    the server's log   ─────┤ slot ├──x──x──x──x──x──▶       x: a transaction, by its end and its id
+    the server's log   ─────┤ slot ├──x──x──x──x──x──▶       x: a transaction: its end, its id, its time of commit
     our log            ──x──x──x──x──x──┤ our position        both must have the same up to there
                                  └ the overlap ┘
+
+Ends and ids do not tell: a server that repeats its job (new uuids, `now()`) counts the same ids and writes as many
+bytes. The time of commit does. It is in the commit record, in microseconds: after a restart the server gives the same,
+so does a standby that took over, and a copy commits later than the original did.
 
 So what the slot still gives up to our position must be just what our log has there. Where the slot stands at our
 position the server knew that everything before is ours, and there is nothing to compare; that is so after every
@@ -28,7 +32,7 @@ from cdcflow.model.change import Int64s, Uint64s
 from cdcflow.ports import StreamEvent, TransactionsBack
 from cdcflow.sources.engine.descriptors import READABLE, wait_until
 from cdcflow.sources.postgres.connection import Connector, history_lost
-from cdcflow.sources.postgres.lsn import lsn_of, position_of, positions
+from cdcflow.sources.postgres.lsn import EPOCH_US, lsn_of, position_of, positions
 from cdcflow.sources.postgres.slot import Slot
 from cdcflow.sources.postgres.stream import PostgresStream, position_after
 from cdcflow.sources.postgres.wire import Frames, Joined, frames_of, truncated_of
@@ -38,6 +42,7 @@ _BEGIN, _COMMIT, _TRUNCATE = (ord(c) for c in "BCT")
 _ROWS = np.array([ord(c) for c in "IUDT"])
 
 SPOKEN_S = 1.0
+_COMPARED = ("position", "xid", "commit_ts")
 
 
 def check_same(
@@ -78,10 +83,8 @@ def lost(slot: str, differs: str, last: str) -> HistoryLost:
 def first_difference(ours: pa.Table, theirs: pa.Table) -> str | None:
     """The first position at which one of them has a transaction that the other has not, None where both are alike."""
     length = min(len(ours), len(theirs))
-    alike = pc.and_(
-        pc.equal(ours.column("position")[:length], theirs.column("position")[:length]),
-        pc.equal(ours.column("xid")[:length], theirs.column("xid")[:length]),
-    )
+    position, xid, commit_ts = (pc.equal(ours.column(n)[:length], theirs.column(n)[:length]) for n in _COMPARED)
+    alike = pc.and_(pc.and_(position, xid), commit_ts)
     where = pc.index(alike, False).as_py() if length else -1
     at = where if where >= 0 else length
     left = [str(table.column("position")[at]) for table in (ours, theirs) if at < len(table)]
@@ -97,8 +100,8 @@ def _between(table: pa.Table, first: str, last: str) -> pa.Table:
 def _given(
     connector: Connector, slot: Slot, publication: str, since: int, position: int, captured: Collection[int] | None
 ) -> pa.Table:
-    """What the slot gives up to a position, and perhaps a little more: `position` and `xid` of its transactions, and
-    whether one `counts`.
+    """What the slot gives up to a position, and perhaps a little more: `position`, `xid` and `commit_ts` of its
+    transactions, and whether one `counts`.
 
     Streamed and not acknowledged, so that no transaction is too large for it: what SQL functions give of a slot lies in
     temporary files first. It takes as long as the server needs to read its log from the slot's position on.
@@ -127,11 +130,12 @@ def _given(
 
 
 class TransactionsOnly:
-    """Implements `stream.Decoder`: of each transaction with a row its id and its end, and nothing of its rows."""
+    """Implements `stream.Decoder`: of each transaction with a row its id, its end and its time of commit, and
+    nothing of its rows."""
 
     def __init__(self, captured: Collection[int] | None) -> None:
         self._captured = None if captured is None else np.array(sorted(captured), np.int64)
-        self._found: list[tuple[Int64s, Uint64s, Bools]] = []
+        self._found: list[tuple[Int64s, Uint64s, Int64s, Bools]] = []
         self._xid = 0
         self._rows = self._counts = 0  # of the transaction that is half here
         self.idle = True
@@ -148,9 +152,9 @@ class TransactionsOnly:
             rows, counted = (np.diff(sums[commits], prepend=0) for sums in (has_row, counts))
             rows[0] += self._rows
             counted[0] += self._counts
-            ends = buffer.int64(start[commits] + 10)
+            ends, times = buffer.int64(start[commits] + 10), buffer.int64(start[commits] + 18) + EPOCH_US
             full = rows > 0
-            self._found.append((ends[full], xids[: len(commits)][full], counted[full] > 0))
+            self._found.append((ends[full], xids[: len(commits)][full], times[full], counted[full] > 0))
             self._rows = self._counts = 0
             last = int(commits[-1])
             self._rows, self._counts = int(has_row[-1] - has_row[last]), int(counts[-1] - counts[last])
@@ -164,15 +168,16 @@ class TransactionsOnly:
         """Nothing is held."""
 
     def table(self) -> pa.Table:
-        ends, xids, counts = (
+        ends, xids, times, counts = (
             np.concatenate(parts) if parts else np.zeros(0, kind)
             for parts, kind in zip(
-                zip(*self._found, strict=True) if self._found else ((), (), ()),
-                (np.int64, np.uint64, np.bool_),
+                zip(*self._found, strict=True) if self._found else ((), (), (), ()),
+                (np.int64, np.uint64, np.int64, np.bool_),
                 strict=True,
             )
         )
-        return pa.table({"position": positions(ends), "xid": xids, "counts": counts})
+        commit_ts = pa.array(times).view(pa.timestamp("us", tz="UTC"))
+        return pa.table({"position": positions(ends), "xid": xids, "commit_ts": commit_ts, "counts": counts})
 
     def _flags(self, frames: Frames) -> tuple[Bools, Bools]:
         """Which messages are rows, and which of them are of a captured table."""

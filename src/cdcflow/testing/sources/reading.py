@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from cdcflow.changelog.transactions import Transactions, headers_back
 from cdcflow.interleave.messages import Advanced, Chunk, ChunkRead, Committed, MarkSeen, Planned
-from cdcflow.model.change import DELETE, KeySet, Run, Uint64s
+from cdcflow.model.change import DELETE, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Position, Token
 from cdcflow.model.table import OP, TableId
 from cdcflow.ports import ChunkSource, OpenSpool, Source, Spool, Stream, StreamEvent
@@ -71,17 +73,22 @@ def seen_mark(token: Token) -> Callable[[Sequence[StreamEvent]], bool]:
     return lambda events: any(isinstance(e, MarkSeen) and e.token == token for e in events)
 
 
+def headers(events: Sequence[StreamEvent]) -> pa.Table:
+    """The transactions with rows, in order, as a log gives them back (`cdcflow.ports.Log.transactions_back`)."""
+    given = [event.run for event in events if isinstance(event, Committed)]
+    runs = [run for run in given if isinstance(run, Run | SpooledTransaction) and run.transactions]
+    made = [Transactions.of(run, 0, 0, np.zeros(run.transactions, np.int64)) for run in runs]
+    found = headers_back(made)
+    rows = [np.diff(one.ends, prepend=0) for one in made]
+    found = found.filter(pa.array(np.concatenate(rows) > 0)) if rows else found
+    return found.set_column(0, "number", pa.array(np.arange(1, len(found) + 1)))
+
+
 def transactions(events: Sequence[StreamEvent]) -> list[tuple[Position, int]]:
     """Position and id of the transactions with rows, in order; a run may have several."""
-    found: list[tuple[Position, int]] = []
-    for event in events:
-        if isinstance(event, Committed) and isinstance(event.run, Run):
-            rows = np.diff(event.run.ends, prepend=0).tolist()
-            whole = zip(event.run.position.to_pylist(), event.run.xids.tolist(), rows, strict=True)
-            found += [(Position(at), xid) for at, xid, count in whole if count]
-        elif isinstance(event, Committed) and event.run.rows:
-            found.append((event.run.last_position, int(event.run.xids[0])))
-    return found
+    found = headers(events)
+    whole = zip(found.column("position").to_pylist(), found.column("xid").to_pylist(), strict=True)
+    return [(Position(at), xid) for at, xid in whole]
 
 
 def positions(events: Sequence[StreamEvent]) -> list[Position]:
