@@ -11,7 +11,7 @@ import structlog
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.local.engine import LocalEngine
-from cdcflow.warehouse.cut import Cut, version_gone
+from cdcflow.warehouse.cut import REPLACED, Cut, is_replaced, version_gone
 from cdcflow.warehouse.formats import format_for
 from cdcflow.warehouse.live import VersionGone
 from cdcflow.warehouse.moments import AsOf, find
@@ -61,7 +61,10 @@ def _rows(engine: LocalEngine, warehouse: Path, cut: Cut, name: str) -> pa.Table
                 raise version_gone(warehouse, cut, name, "its folder is gone")
             if (table.id and table.id != newest.id) or newest.version < table.version:
                 raise version_gone(warehouse, cut, name, "another table is in its folder, made since then")
-            there.as_of(table.version)
+            commit = there.commit_of(table.version)
+            then = there.as_of(table.version)
+            if is_replaced(cut, name, commit, {} if then is None else then.transactions):
+                raise version_gone(warehouse, cut, name, REPLACED)
             return there.rows()
         except (VersionGone, FileNotFoundError) as error:
             raise version_gone(warehouse, cut, name, "that version, or files of it, were removed") from error

@@ -111,7 +111,14 @@ class DeltaTable(FileTable[File]):
             transactions=dict(self._log.transactions),
             columns=columns(metadata["schemaString"]),
             is_empty=self._log.is_short and not self._log.files(),
+            commit=self._log.commit_id,
         )
+
+    def commit_of(self, version: int) -> str:
+        return self._log.commit_id_of(version)
+
+    def drop_torn(self) -> None:
+        self._log.drop_torn()
 
     @property
     def features(self) -> frozenset[str]:

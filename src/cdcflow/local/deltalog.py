@@ -24,7 +24,9 @@ import pyarrow.parquet as pq
 import structlog
 from deltalake import DeltaTable as ForeignTable
 
+from cdcflow.errors import HistoryLost
 from cdcflow.warehouse.formats.delta import MAPPING, checkpoint_every
+from cdcflow.warehouse.formats.delta_commits import actions_of, identity, lines_of, newest_torn, set_aside
 from cdcflow.warehouse.port import HandOver
 
 FEATURES = frozenset({"deletionVectors", "columnMapping", "invariants", "appendOnly", "timestampNtz", "typeWidening"})
@@ -117,7 +119,8 @@ class File:
 
 
 class DeltaLog:
-    """A table's log, as of the newest `update`. `version` is -1 where there is no table."""
+    """A table's log, as of the latest `update`. `version` is -1 where there is no table. `commit_id` is that of the
+    version's commit ("": its file was cleaned up after a checkpoint)."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -126,6 +129,7 @@ class DeltaLog:
 
     def _forget(self) -> None:
         self.version = -1
+        self.commit_id = ""
         self.protocol: Action = {}
         self.metadata: Action = {}
         self.transactions: dict[str, int] = {}
@@ -143,17 +147,45 @@ class DeltaLog:
             self._forget()
         elif self.version < 0:
             self._begin(until)
-        while self.version != until and (found := self.actions(self.version + 1)) is not None:
-            self._apply(found)
+        while self.version != until and (found := self._read(self.version + 1)) is not None:
+            actions, self.commit_id = found
+            self._apply(actions)
         return self.version
 
     def actions(self, version: int) -> list[Action] | None:
-        """What a version changed; None where that is not there, or no longer."""
+        """What a version changed; None if its commit is missing, or torn.
+
+        Raises:
+            HistoryLost: it is torn, and later versions were committed after it.
+        """
+        found = self._read(version)
+        return None if found is None else found[0]
+
+    def commit_id_of(self, version: int) -> str:
+        """What identifies a version's commit; "": it is missing, or torn."""
+        if version == self.version and self.commit_id:
+            return self.commit_id
+        found = self._read(version)
+        return "" if found is None else found[1]
+
+    def drop_torn(self) -> None:
+        """Set the newest commit aside if a power cut left its file torn. For a merge, which has the lease."""
+        if (version := newest_torn(self._place)) is not None:
+            set_aside(self._place, version)
+            sync_folder(self._place)
+
+    def _read(self, version: int) -> tuple[list[Action], str] | None:
+        """A version's actions and the identity of its commit."""
         try:
-            text = self._at(version).read_text()
+            content = self._at(version).read_bytes()
         except FileNotFoundError:
             return None
-        return [json.loads(line) for line in text.splitlines() if line]
+        found = actions_of(content)
+        if found is not None:
+            return list(found), identity(lines_of(content.decode()))
+        if self._at(version + 1).exists():
+            raise _built_on_torn("/".join(self._folder.parts[-2:]), version)
+        return None
 
     def at_time_ms(self, at_ms: float) -> int:
         """The version that was the newest at a time, in milliseconds since 1970; the oldest that is known, if none was
@@ -203,6 +235,7 @@ class DeltaLog:
             made.unlink()
         sync_folder(self._place)
         self._apply(actions)
+        self.commit_id = identity(lines_of(text))
         if version and version % checkpoint_every(self.metadata.get("configuration") or {}) == 0:
             self._write_checkpoint()
 
@@ -232,6 +265,7 @@ class DeltaLog:
         if _standing(self._checkpoint, "sidecar"):
             raise HandOver("its log has a checkpoint that only Spark reads")
         self.version = begin
+        self.commit_id = self.commit_id_of(begin)
         for kind in ("protocol", "metaData", "txn"):
             for action in _standing(self._checkpoint, kind):
                 self._note({kind: action})
@@ -251,6 +285,15 @@ class DeltaLog:
             self.transactions[action["txn"]["appId"]] = action["txn"]["version"]
         self.protocol = action.get("protocol", self.protocol)
         self.metadata = action.get("metaData", self.metadata)
+
+
+def _built_on_torn(table: str, version: int) -> HistoryLost:
+    return HistoryLost(
+        f"the commit of version {version} of table {table} is torn, as a power cut leaves a file, and later versions"
+        " were committed after it: they miss its rows",
+        remedy="move the table's folder away, run `cdcflow backfill` for the table, then `cdcflow merge`",
+        runbook="table-torn",
+    )
 
 
 def _take(files: dict[tuple[str, str], File], actions: Iterable[Action]) -> None:

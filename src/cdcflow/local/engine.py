@@ -156,6 +156,9 @@ class LocalCuts:
         self._table = tables.table((CUTS,))
         self._version: int | None = None
 
+    def drop_torn(self) -> None:
+        self._table.drop_torn()
+
     def newest(self) -> Cut | None:
         with _only_for_spark():
             there = self._table.snapshot()
@@ -257,6 +260,7 @@ class LocalCuts:
             "left_out": list(cut.left_out.items()),
             "tags": [(name, t.tag) for name, t in cut.tables.items()],
             "logs": [(log_id, part.to_json()) for log_id, part in cut.logs.items()],
+            "commits": [(name, t.commit) for name, t in cut.tables.items()],
         }
         return pa.Table.from_pylist([row], schema=self._table.schema)
 

@@ -175,7 +175,15 @@ class IcebergTable(FileTable[FileScanTask]):
                 FormatColumn(f.name, f.field_id, iceberg.type_sql(str(f.field_type))) for f in table.schema().fields
             ),
             is_empty=newest is None or _said(newest, "total-data-files") == "0",
+            commit="" if newest is None else str(newest.snapshot_id),
         )
+
+    def commit_of(self, version: int) -> str:
+        found = next((s for s in self._table.snapshots() if _version(s) == version), None)
+        return "" if found is None else str(found.snapshot_id)
+
+    def drop_torn(self) -> None:
+        """The catalog is a database of its own, which takes a commit whole or not at all."""
 
     def newest_commit(self) -> Mapping[str, Any] | None:
         newest = self._table.current_snapshot()
@@ -410,10 +418,11 @@ class IcebergTable(FileTable[FileScanTask]):
         with self._changing() as change:
             snapshot = self._snapshot_of(change, old, new, metadata, app, version, marked)
             # The version that the next cut shows, most likely; a cut that shows it is then published without a commit.
-            # Upkeep's has no cut: the tag of the newest one stays with what that shows.
-            if "cut" in metadata:
+            # Upkeep's has no cut: the tag of the newest one stays with what that shows. So does one that is there.
+            is_new = "cut" in metadata and iceberg.tag(metadata["cut"]) not in self._table.refs()
+            if is_new:
                 self._tag(change, snapshot, metadata["cut"])
-        if "cut" in metadata:
+        if is_new:
             self._pinned[self._location] = _version(self._table.current_snapshot()), metadata["cut"]
 
     def _snapshot_of(

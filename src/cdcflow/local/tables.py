@@ -159,6 +159,14 @@ class FileTable(ABC, Generic[_File]):
         return {} if found is None else found.transactions
 
     @abstractmethod
+    def commit_of(self, version: int) -> str:
+        """See `CurrentTable.commit_of`."""
+
+    @abstractmethod
+    def drop_torn(self) -> None:
+        """See `CurrentTable.drop_torn`."""
+
+    @abstractmethod
     def edits_since(self, version: int) -> list[str]:
         """See `CurrentTable.edits_since`."""
 

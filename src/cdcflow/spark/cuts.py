@@ -19,9 +19,11 @@ from cdcflow.warehouse.cut import (
     EXPIRED_PROPERTY,
     LATER_COLUMNS,
     PUBLICATION,
+    REPLACED,
     Cut,
     ListedCut,
     already_published,
+    is_replaced,
     newest_of_each,
     version_gone,
 )
@@ -54,6 +56,9 @@ class CutsTable:
         self._format = table_format(format_)
         self._table = self._format.table(spark, warehouse, (CUTS,), named=named)
         self._version: int | None = None
+
+    def drop_torn(self) -> None:
+        self._table.drop_torn()
 
     def newest(self) -> Cut | None:
         """The newest published cut; None where there is none. Its own commit tells it, however many there are."""
@@ -194,6 +199,7 @@ def _row_sql(cut: Cut) -> str:
         "left_out": texts(cut.left_out),
         "tags": texts({name: t.tag for name, t in cut.tables.items()}),
         "logs": texts({log_id: part.to_json() for log_id, part in cut.logs.items()}),
+        "commits": texts({name: t.commit for name, t in cut.tables.items()}),
     }
     return f"SELECT {', '.join(f'{value} AS {name}' for name, value in columns.items())}"
 
@@ -268,9 +274,13 @@ def _lost(there: StatementTable, cut: Cut, name: str) -> str | None:
     if (table.id and table.id != newest.id) or newest.version < table.version:
         return "its folder holds another table, created since then"
     if table.id and table.version == newest.version:
-        return None
+        return REPLACED if is_replaced(cut, name, newest.commit, newest.transactions) else None
     if why := there.lost(table.version):
         return why
+    if is_replaced(cut, name, commit := there.commit_of(table.version), {}) or (
+        not (table.commit and commit) and is_replaced(cut, name, "", there.transactions_of(table.version))
+    ):
+        return REPLACED
     if not table.id and not 0 < there.transactions_of(table.version).get(f"cdcflow/{cut.log_id}/{name}", 0) <= cut.cut:
         return "its folder holds another table, created since then"  # an older cdcflow did not keep the id
     return None

@@ -101,6 +101,14 @@ class StatementTable(ABC):
         """The metadata of the newest commit; None where it is not ours, or cannot be told quickly."""
 
     @abstractmethod
+    def commit_of(self, version: int) -> str:
+        """See `cdcflow.warehouse.port.CurrentTable.commit_of`."""
+
+    @abstractmethod
+    def drop_torn(self) -> None:
+        """See `cdcflow.warehouse.port.CurrentTable.drop_torn`."""
+
+    @abstractmethod
     def edits_since(self, version: int) -> list[str]:
         """What someone else did to the rows after `version`: `operation@version`, newest first."""
 

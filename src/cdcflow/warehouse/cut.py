@@ -1,14 +1,16 @@
 """A published cut: which version of every table shows one and the same moment of the source.
 
     <warehouse>/_cdcflow_cuts     one row a cut; `tables` maps a table's name to its path, version, and whether every
-                                  row of it is there; `ids` and `states` say more of each, `tags` the tag of its
-                                  version where the format has tags; `left_out` why one is not
+                                  row of it is there; `ids`, `states` and `commits` say more of each, `tags` the tag
+                                  of its version where the format has tags; `left_out` why one is not
 
 The row is appended when every table has the cut, so whoever reads tables through it sees all of a moment or nothing.
 Upkeep keeps what the kept cuts need (`warehouse.upkeep`); somebody's own VACUUM needs a retention longer than the age
 of the oldest cut in use.
-A version number means something in one table only. A cut therefore says which table (its id), and what is at the
-path by now is compared with it: after somebody moved a table's folder away, version 3 is another moment's.
+A version number means something in one table only, and in one history of it. A cut therefore records the table's id and
+what identifies the version's commit, and both are compared with what is at the path: after a table's folder was moved
+away, or replaced by an older copy, version 3 shows another moment. A cut's number never changes what it shows; what an
+edit made of a table is in the next cut.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any
 
 from cdcflow.errors import HistoryLost, SinkUnavailable
 
-LATER_COLUMNS = ("ids", "states", "left_out", "tags", "logs")
+LATER_COLUMNS = ("ids", "states", "left_out", "tags", "logs", "commits")
 """Maps from a table's name to text, which an older cdcflow did not have; `logs` from a log's id to its part as JSON."""
 
 PUBLICATION = "cdcflow/cuts"
@@ -34,7 +36,8 @@ class CutTable:
     `complete`: every row is there. `state` is the table's in the log then: of a complete table, another one than "done"
     says that it is being read again, that this was given up, or that it is no longer captured ("forgotten") and shows
     an older moment. `id` is the table's. `tag` names the version for whoever reads without cdcflow ("": the format has
-    no tags). All three are "" in a cut of an older cdcflow.
+    no tags). `commit` identifies the commit that made the version (see `port.Snapshot`). All four are "" in a cut of an
+    older cdcflow.
     """
 
     path: str
@@ -44,6 +47,7 @@ class CutTable:
     id: str = ""
     state: str = ""
     tag: str = ""
+    commit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +119,10 @@ class Cut:
     @classmethod
     def from_row(cls, row: Mapping[str, Any], clock: int) -> Cut:
         """The cut of a row of the table of cuts, its maps and structs as dicts. `clock` is its `commit_clock`."""
-        ids, states, left_out, tags, logs = (row.get(name) or {} for name in LATER_COLUMNS)
+        ids, states, left_out, tags, logs, commits = (row.get(name) or {} for name in LATER_COLUMNS)
+        later = {"id": ids, "state": states, "tag": tags, "commit": commits}
         tables = {
-            name: CutTable(**entry, id=ids.get(name, ""), state=states.get(name, ""), tag=tags.get(name, ""))
+            name: CutTable(**entry, **{word: texts.get(name, "") for word, texts in later.items()})
             for name, entry in row["tables"].items()
         }
         return cls(row["cut"], row["log_id"], row["offset"], row["position"], clock, tables, left_out, _parts(logs))
@@ -169,6 +174,22 @@ def _parts(logs: Mapping[str, str]) -> dict[str, LogPart]:
 def _known(of: type[Cut] | type[CutTable] | type[LogPart], found: Mapping[str, Any]) -> dict[str, Any]:
     """Without what a newer cdcflow says besides."""
     return {name: found[name] for name in (field.name for field in fields(of)) if name in found}
+
+
+def is_replaced(cut: Cut, name: str, commit: str, transactions: Mapping[str, int]) -> bool:
+    """Whether a table has another commit under the version's number than the one that the cut shows.
+
+    `commit`, `transactions`: what is there, as `port.Snapshot` has it of the version. Of a cut of an older cdcflow, and
+    of a commit that was cleaned up, it is decided by what the version has merged: nothing after the cut.
+    """
+    shown = cut.tables[name].commit
+    if shown and commit:
+        return shown != commit
+    part = cut.part_with(name)
+    return transactions.get(f"cdcflow/{part.log_id}/{name}", 0) > part.cut
+
+
+REPLACED = "another version has its number: the table was put back from a copy, and changed since then"
 
 
 def version_gone(warehouse: object, cut: Cut, name: str, why: str) -> HistoryLost:

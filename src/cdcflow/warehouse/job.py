@@ -132,6 +132,7 @@ def _merge(
     that is not enough; what was committed by then is committed."""
     began = time.monotonic()
     cuts = engines.first.cuts()
+    cuts.drop_torn()
     before = cuts.newest()
     whole = sealed(log, 0 if before is None else before.offset, recent=recent)
     if whole.newest is None:
@@ -221,6 +222,8 @@ class Run:
         self._ahead: set[TableId] = set()
         self._positions = Positions(log, whole, newest, published, warehouse, engines.first.rules, policies)
         self._ids: dict[TableId, str] = {}
+        self._commits: dict[TableId, str] = {}
+        self._shown: set[str] = set()
         self._modes: dict[TableId, ModeRules] = {}
         self._refused: list[CdcflowError] = []
         self._removed: set[str] = set()
@@ -276,8 +279,9 @@ class Run:
 
     def _merged_into(self, there: CurrentTable, table: TableId, engine: Engine) -> TableReport | None:
         began = time.monotonic()
+        there.drop_torn()
         before = there.snapshot()
-        self._positions.see(table, before)
+        self._positions.see(table, before, there)
         if before is None and self._positions.is_removed(table):
             self._removed.add(str(table))
             return None
@@ -315,7 +319,9 @@ class Run:
         came_to, expected = after.transactions.get(self._positions.app(table), 0), self._cut if files else was
         if came_to != expected and table not in self._ahead:
             raise overtaken(table, came_to, self._cut)  # what it is now is not what it was at our cut
-        self._ids[table], self._modes[table] = after.id, mode
+        self._ids[table], self._modes[table], self._commits[table] = after.id, mode, after.commit
+        if self._shows_already(table, after, there):
+            self._shown.add(str(table))
         complete, state = self._positions.standing(table, after)
         report = TableReport(
             name=str(table),
@@ -361,7 +367,10 @@ class Run:
                 left_out[name] = report.left_out
                 continue
             left_out.pop(name, None)
-            tables[name] = self._cut_table(known[name], report)
+            new = self._cut_table(known[name], report)
+            if name in self._shown and not _is_known_better(tables[name], new):
+                new = replace(tables[name], state=new.state)
+            tables[name] = new
         for name in (tables.keys() - merged.keys()) & self._positions.backfilled:
             now = self._positions.backfill(table_at(tables[name].path))
             complete, state = now.stays_whole(complete=tables[name].complete, state=tables[name].state)
@@ -385,13 +394,22 @@ class Run:
             left_out=left_out,
         )
 
+    def _shows_already(self, table: TableId, now: Snapshot, there: CurrentTable) -> bool:
+        """Whether this very cut was published with the table, and shows a version that is still there. Then it goes on
+        to show that one, whatever was done to the table since."""
+        published = self._published
+        shown = None if published is None or published.cut != self._cut else published.tables.get(str(table))
+        if shown is None or shown.id != now.id or not shown.commit:
+            return False
+        return there.commit_of(shown.version) == shown.commit
+
     def pin(self, cut: Cut) -> None:
         """Have the formats keep what the cut shows; what an older one shows already is kept."""
         before = self._published.tables if self._published is not None else {}
         engine = self._engines.first
         for name, table in cut.tables.items():
             known = before.get(name)
-            if known is not None and (known.id, known.version) == (table.id, table.version):
+            if known is not None and _version(known) == _version(table):
                 continue
             try:
                 self._asked(table_at(table.path), functools.partial(_pin, version=table.version, cut=cut.cut))
@@ -432,12 +450,13 @@ class Run:
             id=self._ids[table],
             state=report.state,
             tag=self._tag(table, report.version),
+            commit=self._commits[table],
         )
 
     def _tag(self, table: TableId, version: int) -> str:
         """The tag of a version: that of the cut which was the first to show it (see `pin`)."""
         entry = self._positions.entry(table)
-        if entry is not None and (entry.id, entry.version) == (self._ids[table], version):
+        if entry is not None and _version(entry) == (self._ids[table], version, self._commits[table]):
             return entry.tag
         return tag_of(self._engines.first.rules.name, self._cut) if version else ""
 
@@ -487,6 +506,16 @@ def _rows_that_miss(there: CurrentTable, ended: str | None) -> int:
     described = None if found is None else found.properties.get(statement.TARGET_PROPERTY)
     left = () if described is None else Target.from_json(described).left_names
     return there.rows_that_miss(ended, left)
+
+
+def _version(table: CutTable) -> tuple[str, int, str]:
+    """Which version a cut shows of a table."""
+    return table.id, table.version, table.commit
+
+
+def _is_known_better(shown: CutTable, new: CutTable) -> bool:
+    """Whether the log tells more of a table than it did when the same cut was published: that every row is there."""
+    return (shown.complete, shown.generation) != (new.complete, new.generation)
 
 
 def _pin(there: CurrentTable, version: int, cut: int) -> None:

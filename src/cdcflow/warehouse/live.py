@@ -39,7 +39,7 @@ from cdcflow.merge.standing import IN_DOUBT
 from cdcflow.merge.target import Target
 from cdcflow.model.table import Table, TableId
 from cdcflow.warehouse import histories
-from cdcflow.warehouse.cut import Cut, CutTable, own_part
+from cdcflow.warehouse.cut import REPLACED, Cut, CutTable, is_replaced, own_part
 from cdcflow.warehouse.foldings import folding
 from cdcflow.warehouse.paths import Warehouse, table_at, table_path
 from cdcflow.warehouse.port import HandOver, Snapshot, SqlSession
@@ -363,6 +363,8 @@ class _View(Generic[Rows]):
     def _snapshot(self, there: PastTable[Rows], table: TableId, entry: CutTable) -> Snapshot:
         """The table as the published cut shows it."""
         found = there.as_of(entry.version)
+        if self._published is not None and is_replaced(self._published, str(table), found.commit, found.transactions):
+            raise VersionGone(REPLACED)
         # An older cdcflow did not keep the id.
         if entry.id == found.id or (
             not entry.id and 0 < found.transactions.get(self._positions.app(table), 0) <= self._start

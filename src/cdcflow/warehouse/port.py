@@ -44,7 +44,8 @@ class Snapshot:
     """A table's newest version. `id` is the table's own: another table at the same path has another one.
 
     `version` grows with every change of rows. `transactions`: the newest version that each writer recorded with its
-    data. `is_empty`: it has no rows; False also where that is not known.
+    data. `is_empty`: it has no rows; False also where that is not known. `commit` identifies the commit that made the
+    version: another version of the same number has another one ("": not known, or there is no commit of rows yet).
     """
 
     id: str
@@ -53,6 +54,7 @@ class Snapshot:
     transactions: Mapping[str, int]
     columns: tuple[FormatColumn, ...]
     is_empty: bool = False
+    commit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,13 @@ class CurrentTable(Protocol):
     def transactions_of(self, version: int) -> Mapping[str, int]:
         """What `Snapshot.transactions` was at an older version; none of them where that is not known any more."""
 
+    def commit_of(self, version: int) -> str:
+        """What `Snapshot.commit` is of a version; "": that is not known, or no longer."""
+
+    def drop_torn(self) -> None:
+        """Set the newest commit aside if a power cut left it torn: it counts as one that never came. Only for a process
+        that has the warehouse's lease. `snapshot` comes after it."""
+
     def edits_since(self, version: int) -> list[str]:
         """What someone else did to the rows after `version`: `operation@version`, newest first."""
 
@@ -211,6 +220,9 @@ class CurrentTable(Protocol):
 
 class Cuts(Protocol):
     """The published cuts of a warehouse."""
+
+    def drop_torn(self) -> None:
+        """See `CurrentTable.drop_torn`."""
 
     def newest(self) -> Cut | None:
         """The newest; None where there is none."""

@@ -69,6 +69,7 @@ class Positions:
         self._newest_backfills = backfills(whole, newest)
         self._without_rows = without_rows(self._backfills)
         self._there: dict[TableId, Snapshot | None] = {}
+        self._replaced: set[TableId] = set()
         self._check_log()
 
     def _check_log(self) -> None:
@@ -132,16 +133,28 @@ class Positions:
         """The error of a table that is to be made anew and has no row in the log."""
         return lacks_base(table) if self.backfill(table).needs_base else self._whole.history_lost(table, 0)
 
-    def see(self, table: TableId, found: Snapshot | None) -> None:
-        """A table's snapshot, as it was just looked at."""
+    def see(self, table: TableId, found: Snapshot | None, there: CurrentTable | None = None) -> None:
+        """A table's snapshot, as it was just looked at. `there`: where its older versions are looked at."""
         self._there[table] = found
+        shown = None if self._published is None else self._published.tables.get(str(table))
+        if found is not None and shown is not None and there is not None and shown.id in ("", found.id):
+            is_kept = found.version >= shown.version and self._is_kept(found, shown, there)
+            (self._replaced.discard if is_kept else self._replaced.add)(table)
+
+    def _is_kept(self, found: Snapshot, shown: CutTable, there: CurrentTable) -> bool:
+        """Whether the version that the published cut shows is what the table has under that number."""
+        commit = found.commit if found.version == shown.version else there.commit_of(shown.version)
+        return not shown.commit or not commit or commit == shown.commit
 
     def seen(self, table: TableId) -> Snapshot | None:
         """The snapshot that was looked at last; None: there is no table, or nobody looked."""
         return self._there.get(table)
 
     def entry(self, table: TableId) -> CutTable | None:
-        """The table in the newest published cut; None if that was another table in the same folder."""
+        """The table in the latest published cut; None if that was another table in the same folder, or a version that
+        it no longer has: one put back from a copy, or without its last commit, is what its own commits tell."""
+        if table in self._replaced:
+            return None
         found = None if self._published is None else self._published.tables.get(str(table))
         there = self._there.get(table)
         return None if found is not None and there is not None and found.id not in ("", there.id) else found

@@ -74,6 +74,7 @@ def merge_logs(
     _check(logs, without)
     with engines.first.lease():
         cuts = engines.first.cuts()
+        cuts.drop_torn()
         before = cuts.newest()
         work = _Work(engines, warehouse, on_edit, watch, before)
         work.check_logs(logs)
@@ -239,7 +240,7 @@ class _Work:
     def _tagged(self, name: str, table: CutTable, number: int) -> CutTable:
         """Its version is tagged by the cut that was the first to show it."""
         known = None if self._before is None else self._before.tables.get(name)
-        if known is not None and (known.id, known.version) == (table.id, table.version):
+        if known is not None and (known.id, known.version, known.commit) == (table.id, table.version, table.commit):
             return replace(table, tag=known.tag)
         return replace(table, tag=tag_of(self._engines.first.rules.name, number) if table.version else "")
 

@@ -47,6 +47,7 @@ from cdcflow.warehouse.formats.delta import (
     said,
     vector_path,
 )
+from cdcflow.warehouse.formats.delta_commits import identity, lines_of, newest_torn, set_aside
 from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import ROW_GROUP_BYTES, Compacted, HandOver, Kept, Snapshot
 
@@ -105,7 +106,7 @@ class DeltaFormat:
     ) -> DeltaTable:
         place = Warehouse.of(warehouse)
         entry = Entry(spark, place, place.metastore, path) if named and place.metastore is not None else None
-        return DeltaTable(spark, place.at(path), entry)
+        return DeltaTable(spark, place.at(path), entry, Path(place.at(path)) if place.is_local else None)
 
     def is_conflict(self, error: BaseException) -> bool:
         return isinstance(error, _Moved) or _CONFLICT.search(str(error)) is not None
@@ -114,8 +115,10 @@ class DeltaFormat:
 class DeltaTable(StatementTable):
     """A table by path. Its `entry` in a metastore, if it is to have one, follows it."""
 
-    def __init__(self, spark: SparkSession, path: str, entry: Entry | None = None) -> None:
+    def __init__(self, spark: SparkSession, path: str, entry: Entry | None = None, folder: Path | None = None) -> None:
+        """`folder`: where it is, if that is a folder of this machine."""
         super().__init__(spark, RULES, f"delta.{name_sql(path)}", None)
+        self._folder = folder
         self._path = path
         self._entry = entry
         self._looked_at: int | None = None
@@ -227,6 +230,17 @@ class DeltaTable(StatementTable):
             if "commitInfo" in action:
                 return ours(action["commitInfo"].get("userMetadata"))
         return None
+
+    def commit_of(self, version: int) -> str:
+        lines = self._lines(version)
+        return identity(lines) if lines else ""
+
+    def drop_torn(self) -> None:
+        """In a folder: a store takes an object whole or not at all."""
+        if self._folder is None or (version := newest_torn(self._folder / "_delta_log")) is None:
+            return
+        set_aside(self._folder / "_delta_log", version)
+        self._parts.logs.invalidateCache(self._parts.active(self._spark), self._parts.paths(self._path))
 
     def edits_since(self, version: int) -> list[str]:
         rows = self._spark.sql(f"DESCRIBE HISTORY {self.sql}").where(f"version > {version}").collect()
@@ -385,21 +399,24 @@ class DeltaTable(StatementTable):
 
     def _actions(self, found: Any) -> Iterator[Mapping[str, Any]]:
         """What the commit of a version says; nothing where it was cleaned up behind a checkpoint."""
+        yield from map(json.loads, self._lines(int(found.version())))
+
+    def _lines(self, version: int) -> list[str]:
         log = self._log()
-        file = self._parts.file_names.unsafeDeltaFile(log.logPath(), found.version())
+        file = self._parts.file_names.unsafeDeltaFile(log.logPath(), version)
         try:
-            lines = str(log.store().read(file, log.newDeltaHadoopConf()).mkString("\n"))
+            return lines_of(str(log.store().read(file, log.newDeltaHadoopConf()).mkString("\n")))
         except Exception as error:
             if "FileNotFound" in str(error):
-                return
+                return []
             raise
-        yield from (json.loads(line) for line in lines.split("\n") if line)
 
     def _told(self, found: Any) -> Snapshot:
         metadata = self._parts.told(found.metadata())
         checksum = found.checksumOpt()
         # What the commit itself says wins over what a checksum, or this driver's memory, has made of it.
-        newest = {a["txn"]["appId"]: int(a["txn"]["version"]) for a in self._actions(found) if "txn" in a}
+        lines = self._lines(int(found.version()))
+        newest = {a["txn"]["appId"]: int(a["txn"]["version"]) for a in map(json.loads, lines) if "txn" in a}
         return Snapshot(
             id=metadata["id"],
             version=int(found.version()),
@@ -407,6 +424,7 @@ class DeltaTable(StatementTable):
             transactions={**self._transactions(found), **newest},
             columns=columns(metadata["schemaString"]),
             is_empty=bool(checksum.isDefined()) and int(checksum.get().numFiles()) == 0,
+            commit=identity(lines) if lines else "",
         )
 
     def _transactions(self, found: Any) -> Mapping[str, int]:

@@ -239,6 +239,13 @@ class IcebergTable(StatementTable):
         found: Mapping[str, Any] = json.loads(said)
         return found
 
+    def commit_of(self, version: int) -> str:
+        found = self._snapshot(version) if version else None
+        return "" if found is None else str(int(found.snapshotId()))
+
+    def drop_torn(self) -> None:
+        """A catalog takes a commit whole or not at all."""
+
     def edits_since(self, version: int) -> list[str]:
         table = self._table()
         found = [] if table is None else list(_ancestors(table, table.currentSnapshot()))
@@ -441,6 +448,7 @@ def _told(parts: IcebergJvm, table: Any, id_: str) -> Snapshot:
         transactions=_transactions(table, newest),
         columns=parts.columns(table.schema()),
         is_empty=newest is None or newest.summary().get("total-data-files") == "0",
+        commit="" if newest is None else str(int(newest.snapshotId())),
     )
 
 

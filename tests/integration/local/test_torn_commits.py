@@ -1,0 +1,97 @@
+"""A commit that a power cut left torn is a commit that never came."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from handlog import HandLog
+from mergehistories import make_table
+from tornwarehouse import TORN, delta_logs, tear_newest
+
+from cdcflow import local
+from cdcflow.local.deltalog import DeltaLog
+from cdcflow.warehouse.reports import MergeReport
+
+ORDERS = make_table("orders", id="int64", v="int32")
+ITEMS = make_table("items", id="int64", v="int32")
+Merge = Callable[..., MergeReport]
+
+
+@pytest.fixture
+def format_name() -> str:
+    return "delta"
+
+
+def rows(warehouse: Path, name: str = "public.orders") -> dict[int, int]:
+    found = local.read_cut(warehouse)[name]
+    return dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
+
+
+@pytest.mark.parametrize("torn", TORN)
+@pytest.mark.parametrize("of", ["table", "cuts", "both"])
+def test_a_range_whose_commit_was_torn_is_merged_again(
+    merge: Merge, hand_log: HandLog, warehouse: Path, torn: str, of: str
+) -> None:
+    """The published cut showed that version: it passed for the range's end, and the range's rows never came."""
+    hand_log.state(ORDERS)
+    hand_log.segment([(ORDERS, "c", {"id": n, "v": 0}) for n in range(4)])
+    merge(hand_log.root, warehouse)
+    hand_log.segment([(ORDERS, "u", {"id": 1, "v": 1}), (ORDERS, "d", {"id": 2})])
+    merge(hand_log.root, warehouse)
+    for log in delta_logs(warehouse, of):
+        tear_newest(log, torn)
+    merge(hand_log.root, warehouse)
+    assert rows(warehouse) == {0: 0, 1: 1, 3: 0}
+    hand_log.segment([(ORDERS, "c", {"id": 9, "v": 9})])
+    assert merge(hand_log.root, warehouse).published
+    assert rows(warehouse) == {0: 0, 1: 1, 3: 0, 9: 9}
+    assert local.published_cut(warehouse).cut == 3
+
+
+def test_a_reader_takes_a_torn_commit_for_none_and_leaves_it(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:
+    """A reader has no lease: only the merge sets such a file aside."""
+    hand_log.state(ORDERS)
+    for n in range(2):
+        hand_log.segment([(ORDERS, "c", {"id": n, "v": 0})])
+        merge(hand_log.root, warehouse)
+    (log,) = delta_logs(warehouse, "cuts")
+    file = tear_newest(log, "empty")
+    assert local.published_cut(warehouse).cut == 1
+    assert rows(warehouse) == {0: 0}
+    assert file.read_bytes() == b""
+
+
+def test_a_torn_commit_under_later_ones_leaves_the_table_out_and_its_remedy_works(
+    merge: Merge, hand_log: HandLog, warehouse: Path
+) -> None:
+    """An earlier cdcflow went on over it: what came later was worked out without the range."""
+    for table in (ORDERS, ITEMS):
+        hand_log.state(table)
+    for n in range(3):
+        hand_log.segment([(ORDERS, "c", {"id": n, "v": 0}), (ITEMS, "c", {"id": n, "v": 0})])
+        merge(hand_log.root, warehouse)
+    (log,) = delta_logs(warehouse, "table")
+    tear_newest(log, "empty", back=1)
+    hand_log.segment([(ITEMS, "c", {"id": 7, "v": 0})])
+    (left_out,) = (t for t in merge(hand_log.root, warehouse).tables if t.left_out)
+    assert "later versions were committed after it" in (left_out.left_out or "")
+    assert "move the table's folder away" in (left_out.left_out or "")
+    assert rows(warehouse, "public.items") == {0: 0, 1: 0, 2: 0, 7: 0}
+    # The remedy, to the letter.
+    (warehouse / "public" / "orders").rename(warehouse.parent / "away")
+    hand_log.state(ORDERS, generation=2, since=hand_log.next_offset)
+    hand_log.segment([(ORDERS, "r", {"id": n, "v": 0}) for n in range(3)])
+    assert not [t for t in merge(hand_log.root, warehouse).tables if t.left_out]
+    assert rows(warehouse) == {0: 0, 1: 0, 2: 0}
+
+
+def test_lines_are_those_of_json_whatever_their_texts_hold(tmp_path: Path) -> None:
+    """Other writers do not escape U+2028, which Python takes for the end of a line."""
+    place = tmp_path / "_delta_log"
+    place.mkdir()
+    action = {"commitInfo": {"operation": "WRITE\u2028\x85"}}
+    (place / f"{0:020d}.json").write_text(json.dumps(action, ensure_ascii=False) + "\n")
+    assert DeltaLog(tmp_path).actions(0) == [action]
