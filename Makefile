@@ -11,6 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
+PIP = tests/servers/retry.sh $(BIN)/python -m pip
 INSTALLED := $(VENV)/.installed
 COMPILED := $(wildcard $(addprefix src/cdcflow/sources/,*/compiled/*.pyx */compiled/*.pxi */types/*.pxi compiled/*.pxi))
 JARS := $(VENV)/.jars
@@ -44,8 +45,8 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt $(COMPILED) | python
 	@echo "installing cdcflow and what it needs into $(VENV) (once) …"
 	[ -x $(BIN)/python ] || "$(PYTHON)" -m venv $(VENV)
 	export PIP_CONSTRAINT=$(abspath constraints.txt) PIP_BUILD_CONSTRAINT=$(abspath constraints.txt) PIP_DISABLE_PIP_VERSION_CHECK=1
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[demo]' --group dev
+	$(PIP) install --quiet --upgrade pip
+	$(PIP) install --quiet --editable '.[demo]' --group dev
 	touch $@
 
 $(JARS): $(INSTALLED) src/cdcflow/spark/jars.py | java
@@ -175,7 +176,7 @@ BENCHES := drain catchup backfill executors load latency transaction growth rest
 $(BENCHED): $(INSTALLED)
 	@echo "installing what the benchmarks' Python peers and plots need (once) …"
 	export PIP_CONSTRAINT=$(abspath constraints.txt) PIP_DISABLE_PIP_VERSION_CHECK=1
-	$(BIN)/python -m pip install --quiet --group bench
+	$(PIP) install --quiet --group bench
 	touch $@
 
 .PHONY: bench bench-quick bench-docs $(BENCHES:%=bench-%)
@@ -202,7 +203,7 @@ BOOK := $(VENV)/.book
 $(BOOK): $(INSTALLED)
 	@echo "installing what the book is built with (once) …"
 	export PIP_CONSTRAINT=$(abspath constraints.txt) PIP_DISABLE_PIP_VERSION_CHECK=1
-	$(BIN)/python -m pip install --quiet --group docs
+	$(PIP) install --quiet --group docs
 	touch $@
 
 .PHONY: docs

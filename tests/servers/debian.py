@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.servers import downloads
+
 from cdcflow.cli.demo.servers import cached
+from cdcflow.errors import SourceUnavailable
 
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 LEFT_OUT = ("perl", "libperl", "libc-gconv", "libdb5", "libgdbm", "libudev", "gcc-")
@@ -95,16 +97,18 @@ def _own_state(own: Path, source: str) -> list[str]:
         "Dir::Etc::preferences": "/dev/null",
         "Dir::Etc::preferencesparts": own / "preferences.d",
         "APT::Sandbox::User": "",
+        "Acquire::Retries": "3",
+        # A list that cannot be had is otherwise a warning, and the next step then knows no such package.
+        "APT::Update::Error-Mode": "any",
     }
     return [part for name, value in values.items() for part in ("-o", f"{name}={value}")]
 
 
 def _run(command: list[str], package: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
-    if done.returncode != 0:
-        said = (done.stderr or done.stdout).strip().splitlines()
-        raise NotToBeHad(f"fetching {package or 'packages'} with {command[0]} failed: {said[-1] if said else ''}")
-    return done.stdout
+    try:
+        return downloads.run(command, f"fetching {package or 'packages'}")
+    except SourceUnavailable as error:
+        raise NotToBeHad(str(error)) from None
 
 
 __all__ = ["NotToBeHad", "unpacked"]

@@ -6,12 +6,15 @@ Ivy itself does (part of pyspark, as for the other jars), from where the user's 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
 from cdcflow.errors import SourceUnavailable
+from cdcflow.spark.downloads import attempts, ivy_settings
+from cdcflow.spark.resolver import reason
 
 _MODULE = """
 <ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
@@ -40,14 +43,21 @@ def fetch(what: str, asked: Sequence[str], room: Path) -> Path:
         SourceUnavailable: they could not be had.
     """
     (room / "ivy.xml").write_text(_MODULE.format("".join(asked)))
+    with ivy_settings(room) as settings:
+        attempts(what)(_fetch_once, what, room, settings)
+    return room / "out"
+
+
+def _fetch_once(what: str, room: Path, settings: Path) -> None:
     pattern = str(room / "out" / "[artifact]-[revision](-[classifier]).[ext]")
     command = [java(), "-jar", str(_ivy()), "-ivy", "ivy.xml", "-cache", str(room / "cache"), "-retrieve", pattern]
-    settings = os.environ.get("CDCFLOW_IVY_SETTINGS")
-    command += ["-settings", settings] if settings else []
-    made = subprocess.run(command, cwd=room, capture_output=True, text=True, check=False)
-    if made.returncode != 0:
-        raise SourceUnavailable(f"could not fetch {what} with Ivy: {made.stdout[-500:]}")
-    return room / "out"
+    done = subprocess.run(
+        [*command, "-settings", str(settings)], cwd=room, capture_output=True, text=True, errors="replace", check=False
+    )
+    said = done.stdout + done.stderr
+    # Ivy itself ends with 0 where an artifact is missing.
+    if done.returncode != 0 or re.search(r"UNRESOLVED DEPENDENCIES|FAILED DOWNLOADS", said):
+        raise SourceUnavailable(f"could not fetch {what} with Ivy: {reason(said)}")
 
 
 def java() -> str:

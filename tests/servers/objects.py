@@ -24,6 +24,8 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 
+from tests.servers import downloads
+
 from cdcflow.cli.demo.servers.cached import cache as cache_folder
 from cdcflow.cli.demo.servers.processes import Watcher, free_port
 from cdcflow.config import Objects
@@ -54,11 +56,7 @@ def versitygw() -> Path | None:
         if not program.exists():
             command = [go, "install", f"{MODULE}@{VERSION}"]
             environment = {**os.environ, "GOBIN": str(place), "GOFLAGS": "-mod=mod"}
-            built = subprocess.run(
-                command, env=environment, capture_output=True, text=True, timeout=BUILT_WITHIN_S, check=False
-            )
-            if built.returncode:
-                raise RuntimeError(f"building versitygw with {' '.join(command)} failed:\n{built.stderr[-2000:]}")
+            downloads.run(command, "building versitygw", env=environment, timeout_s=BUILT_WITHIN_S)
     return program
 
 

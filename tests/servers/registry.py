@@ -32,6 +32,7 @@ def program() -> Path:
     """
     target = cache() / f"apicurio-{VERSION}"
     if not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="cdcflow-registry-", dir=cache()) as room:
             asked = ivy.artifacts(f"io.apicurio:apicurio-registry-app:{VERSION}", "all", kind="tar.gz")
             (archive,) = ivy.fetch("Apicurio Registry", [asked], Path(room)).iterdir()

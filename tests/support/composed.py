@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.servers import downloads
+
 from cdcflow.cli.demo.servers.cached import cache
 
 ROOT = Path(__file__).parents[2]
@@ -27,7 +29,8 @@ def program() -> Path:
     """The small Go program beside this file, built once into the cache.
 
     Raises:
-        RuntimeError: there is no Go, or the build failed.
+        RuntimeError: there is no Go.
+        SourceUnavailable: the build failed.
     """
     files = sorted(SOURCE.iterdir())
     made = cache() / f"compose-{hashlib.sha256(b''.join(f.read_bytes() for f in files)).hexdigest()[:12]}"
@@ -40,9 +43,7 @@ def program() -> Path:
     with tempfile.TemporaryDirectory(dir=made.parent) as room:
         built = Path(room) / "compose"
         command = [go, "build", "-trimpath", "-o", str(built), "."]
-        done = subprocess.run(command, cwd=SOURCE, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise RuntimeError(f"building {SOURCE} failed: {done.stderr.strip()[-2000:]}")
+        downloads.run(command, f"building {SOURCE}", cwd=SOURCE)
         built.rename(made)
     return made
 

@@ -7,19 +7,20 @@ A session that lacks some fetches them itself (`needed`). To have them before:
     python -m cdcflow.spark.jars --kafka      also what Spark needs to read a log in Kafka
     python -m cdcflow.spark.jars --s3         also what Spark needs to read and write in an S3-compatible store
 
-Spark's own resolver (Ivy, part of pyspark) fetches them, so nothing but pyspark and Java is needed. Where it looks
-is the user's matter: Ivy's and Spark's usual settings apply (`DEFAULT_ARTIFACT_REPOSITORY`, and an Ivy settings
-file named by `CDCFLOW_IVY_SETTINGS`). Jars that pyspark has already are left out: of what Delta asks for, its own
-seven remain.
+Spark's own resolver (Ivy, part of pyspark) fetches them, so nothing but pyspark and Java is needed. It asks one
+repository: Maven Central, or what `DEFAULT_ARTIFACT_REPOSITORY` or an Ivy settings file (`CDCFLOW_IVY_SETTINGS`) names.
+A download that fails is tried again, and what arrived whole is kept for the next attempt. Jars that pyspark has already
+are left out: of what Delta asks for, its own seven remain.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Collection, MutableMapping, Sequence
+from collections.abc import Callable, Collection, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,8 +146,11 @@ class _JarSet:
         except ConfigurationError:
             place = self.place()
             _log.info("fetching jars", what=self.purpose, size=f"{self.megabytes} MB", to=str(place))
-            _fetch_all(self.steps, place)
+            _fetch_all(self.steps, place, self._is_there)
         return self.listed()
+
+    def _is_there(self) -> bool:
+        return self._is_whole([str(p) for p in self.place().glob("*.jar")])
 
     def _is_whole(self, found: Sequence[str]) -> bool:
         return all(any(part in Path(f).name for f in found) for part in self.needed)
@@ -267,29 +271,44 @@ def fetched(packages: Sequence[str], target: Path) -> Path:
         ConfigurationError: there is no Java, or the folder cannot be written.
     """
     if not target.exists():
-        _fetch_all([(packages, ())], target)
+        _fetch_all([(packages, ())], target, target.exists)
     return target
 
 
-def _fetch_all(steps: Sequence[tuple[Sequence[str], Sequence[str]]], target: Path) -> None:
+def _fetch_all(
+    steps: Sequence[tuple[Sequence[str], Sequence[str]]], target: Path, is_there: Callable[[], bool]
+) -> None:
     """Packages, and what is left out of all that they need, one step after another into one folder."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix="cdcflow-jars-", dir=target.parent) as room:
-            whole = Path(room) / "whole"
-            whole.mkdir()
+        with _alone(target) as room:
+            if is_there():
+                return  # another process has fetched them in the meantime
+            whole = room / "whole"
+            shutil.rmtree(whole, ignore_errors=True)
+            whole.mkdir(parents=True)
             for number, (packages, left_out) in enumerate(steps):
-                step = Path(room) / str(number)
+                step = room / str(number)
                 resolve(packages, left_out, step)
                 for jar in (step / "ivy" / "jars").glob("*.jar"):
-                    jar.rename(whole / jar.name)
+                    shutil.copy(jar, whole / jar.name)
             _put_in_place(whole, target)
+            shutil.rmtree(room)
     except OSError as error:
         raise ConfigurationError(
             f"fetching jars into {target}: {error.strerror or error}",
             remedy="make the folder writable, or name another one in CDCFLOW_JARS",
             runbook="package-missing",
         ) from error
+
+
+@contextmanager
+def _alone(target: Path) -> Iterator[Path]:
+    """The folder for what arrives, in one process at a time. A failed fetch leaves it for the next one."""
+    room = target.parent / f".{target.name}.fetching"
+    with (target.parent / f".{target.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield room
 
 
 def _put_in_place(whole: Path, target: Path) -> None:

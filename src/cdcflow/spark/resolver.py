@@ -2,7 +2,9 @@
 
 It works while Java starts, so it needs a Java that does nothing else; a session that runs here is not touched.
 
-    python -m cdcflow.spark.resolver ROOM PACKAGES LEFT_OUT       what `resolve` runs
+    python -m cdcflow.spark.resolver ROOM PACKAGES LEFT_OUT SETTINGS       what `resolve` runs
+
+What arrived whole stays in `ROOM`, so an attempt after a failed one asks only for the rest.
 """
 
 from __future__ import annotations
@@ -11,15 +13,21 @@ import os
 import re
 import subprocess
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
 from cdcflow.errors import SourceUnavailable
+from cdcflow.spark.downloads import attempts, ivy_settings
 from cdcflow.spark.java import no_java
 
 _NOT_FOUND = re.compile(r"^\s*:: (\S+#\S+): (?:not found|.*)$", re.MULTILINE)
+_NOT_LOADED = re.compile(r"^\s*:: (\S+#[^!\s]+)!\S+$", re.MULTILINE)
 _REFUSED = re.compile(r"Server access error at url (\S+) \((.*)\)")
+_FAILED = re.compile(r"SERVER ERROR: (.*) url=(\S+)")
 _NO_HOST = re.compile(r"Host (\S+) not found\.")
+_TRIED = re.compile(r"^\s+(https?://\S+)$", re.MULTILINE)
 _SECRET = re.compile(r"//[^/@\s]*@")
 _TOO_OLD = ("UnsupportedClassVersionError", "JAVA_HOME is not set", "java: not found", "java: No such file")
 REMEDY = (
@@ -35,7 +43,13 @@ def resolve(packages: Sequence[str], left_out: Sequence[str], room: Path) -> Non
         SourceUnavailable: the resolver could not get them; the message says what it asked and was answered.
         ConfigurationError: there is no Java that could run it.
     """
-    command = [sys.executable, "-m", "cdcflow.spark.resolver", str(room), ",".join(packages), ",".join(left_out)]
+    with ivy_settings(room) as settings:
+        attempts(packages[0])(_resolve_once, packages, left_out, room, settings)
+
+
+def _resolve_once(packages: Sequence[str], left_out: Sequence[str], room: Path, settings: Path) -> None:
+    asked = [str(room), ",".join(packages), ",".join(left_out), str(settings)]
+    command = [sys.executable, "-m", "cdcflow.spark.resolver", *asked]
     # Where the child looks for this package is where it was found here.
     here = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
@@ -53,14 +67,31 @@ def resolve(packages: Sequence[str], left_out: Sequence[str], room: Path) -> Non
 
 
 def reason(said: str) -> str:
-    """Why it failed, in a line, of what the resolver printed. Passwords in addresses are left out."""
-    missing = sorted({name.replace("#", ":").replace(";", ":") for name in _NOT_FOUND.findall(said)})
-    answers = dict.fromkeys(f"{_server(url)} said {_short(text)}" for url, text in _REFUSED.findall(said))
-    hosts = dict.fromkeys(f"no address of {host}" for host in _NO_HOST.findall(said))
-    parts = [*(f"{name} was not found" for name in missing[:3]), *list(answers)[:3], *list(hosts)[:3]]
+    """Which packages failed and what their servers answered, in a line, from what the resolver printed. Passwords in
+    addresses are left out."""
+    names = [*_NOT_FOUND.findall(said), *_NOT_LOADED.findall(said)]
+    missing = sorted({name.replace("#", ":").replace(";", ":") for name in names})
+    answers = [f"{_server(url)} said {_short(text)}" for url, text in _REFUSED.findall(said)]
+    answers += [f"{_server(url)} said {_short(text)}" for text, url in _FAILED.findall(said)]
+    answers += [f"no address of {host}" for host in _NO_HOST.findall(said)]
+    if missing and not answers:
+        answers = [f"{_server(url)} said {_answer(url)}" for url in _TRIED.findall(said)[:3]]
+    parts = [f"{name} was not found" for name in missing[:3]]
     if len(missing) > 3:
-        parts.insert(3, f"and {len(missing) - 3} more")
-    return "; ".join(parts) or _SECRET.sub("//", _last_line(said))
+        parts.append(f"and {len(missing) - 3} more")
+    return "; ".join([*parts, *list(dict.fromkeys(answers))[:3]]) or _SECRET.sub("//", _last_line(said))
+
+
+def _answer(url: str) -> str:
+    """What a server answers now about a file: the resolver does not print "too many requests", or "not allowed"."""
+    try:
+        request = urllib.request.Request(url, method="HEAD")  # noqa: S310  http or https, of the resolver's own
+        with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310  as above
+            return f"{answer.status} {answer.reason} (asked again just now)"
+    except urllib.error.HTTPError as error:
+        return f"{error.code} {error.reason}"
+    except (OSError, ValueError) as error:
+        return _short(str(getattr(error, "reason", error)))
 
 
 def _server(url: str) -> str:
@@ -80,7 +111,7 @@ def main(arguments: Sequence[str]) -> int:
     """The child: start Java with these packages, and end it."""
     from pyspark.sql import SparkSession
 
-    room, packages, left_out = arguments
+    room, packages, left_out, settings = arguments
     builder = (
         SparkSession.builder.master("local[1]")
         .appName("cdcflow jars")
@@ -88,11 +119,9 @@ def main(arguments: Sequence[str]) -> int:
         .config("spark.jars.packages", packages)
         .config("spark.jars.excludes", left_out)
         .config("spark.jars.ivy", str(Path(room) / "ivy"))
+        .config("spark.jars.ivySettings", settings)
         .config("spark.sql.warehouse.dir", str(Path(room) / "warehouse"))
     )
-    settings = os.environ.get("CDCFLOW_IVY_SETTINGS")
-    if settings:
-        builder = builder.config("spark.jars.ivySettings", settings)
     builder.getOrCreate().stop()
     return 0
 

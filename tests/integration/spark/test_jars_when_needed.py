@@ -13,8 +13,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tests.servers import ivy
+from tests.servers.repository import Repository
 
-from cdcflow.spark import jars
+from cdcflow.errors import SourceUnavailable
+from cdcflow.spark import downloads, jars
 
 pytestmark = pytest.mark.spark
 
@@ -79,6 +82,60 @@ def test_where_they_cannot_be_fetched_one_error_says_why_and_its_remedy_works(re
     assert mended.returncode == 0, mended.stderr
     assert mended.stdout == f"{tmp_path}/jars/delta\n"
     assert mended.stderr.count("\n") == 1
+
+
+@pytest.mark.spread(1)
+@pytest.mark.parametrize(("every", "refuses"), [(5, 429), (4, 503), (4, 0)])
+def test_a_repository_that_refuses_some_requests_once_is_asked_again(
+    repository: str, tmp_path: Path, every: int, refuses: int
+) -> None:
+    """Fresh machines failed at this: one refusal ended it, or left a package that others need out without an error."""
+    place = tmp_path / "jars" / "delta"
+    with Repository(tmp_path / "repository", every=every, refuses=refuses) as flaky:
+        given = {"CDCFLOW_JARS": str(place), "DEFAULT_ARTIFACT_REPOSITORY": flaky.url}
+        done = _run(["-m", "cdcflow.spark.jars"], given, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert any(request.endswith((".pom", ".jar")) for request in flaky.refused)
+    fetched = sorted(path.name for path in place.glob("*.jar"))
+    assert fetched == sorted(p.name for p in jars.folder().glob("io.delta_delta-s*.jar"))
+    assert all((place / name).read_bytes() == (jars.folder() / name).read_bytes() for name in fetched)
+    loads = [request for request in flaky.asked if request.startswith("GET") and request not in flaky.refused]
+    assert len(loads) == len(set(loads)), "what had arrived whole was fetched again"
+
+
+@pytest.mark.long
+def test_only_the_configured_repository_is_asked_and_what_it_said_is_told(repository: str, tmp_path: Path) -> None:
+    """The message named a server that Spark adds, not the one that failed, and not what was missing."""
+    with Repository(tmp_path / "repository", every=10**9, refuses=503) as answering:
+        shutil.rmtree(tmp_path / "repository" / "io" / "delta" / "delta-storage")
+        given = {"CDCFLOW_JARS": str(tmp_path / "jars" / "d"), "DEFAULT_ARTIFACT_REPOSITORY": answering.url}
+        done = _run(["-m", "cdcflow.spark.jars"], given, tmp_path)
+    assert done.returncode == 1
+    version = jars.DELTA.rpartition(":")[2]
+    told = done.stderr.splitlines()[-2]
+    assert f"io.delta:delta-storage:{version} was not found; {answering.url[:-1]} said 404 File not found" in told
+    assert "no address of" not in done.stderr
+    assert f"{answering.url[:-1]} said" in done.stderr.splitlines()[1]
+
+
+def test_what_tests_fetch_by_ivy_is_asked_for_again(
+    repository: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A registry, a catalog: the jars of `make servers` that Spark's resolver does not fetch."""
+    version = jars.DELTA.rpartition(":")[2]
+    asked = [ivy.artifacts(f"io.delta:delta-storage:{version}")]
+    with Repository(tmp_path / "repository", every=2, refuses=429) as flaky:
+        monkeypatch.setenv("DEFAULT_ARTIFACT_REPOSITORY", flaky.url)
+        (tmp_path / "room").mkdir()
+        folder = ivy.fetch("a jar", asked, tmp_path / "room")
+        assert [path.name for path in folder.iterdir()] == [f"delta-storage-{version}.jar"]
+        assert flaky.refused
+        monkeypatch.setattr(downloads, "WAIT_S_MAX", 0.0)
+        (tmp_path / "other").mkdir()
+        with pytest.raises(
+            SourceUnavailable, match=r"io\.delta:nothing:1 was not found; http://127.0.0.1:[0-9]+ said 404"
+        ):
+            ivy.fetch("no jar", [ivy.artifacts("io.delta:nothing:1")], tmp_path / "other")
 
 
 def test_a_folder_of_somebodys_own_is_never_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

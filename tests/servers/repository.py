@@ -1,0 +1,68 @@
+"""Files over HTTP in a test's hands: a repository that refuses each n-th request the first time that it is made."""
+
+from __future__ import annotations
+
+import http.server
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self
+
+
+class Repository:
+    """Serves a folder on loopback. A context manager.
+
+    `refuses` is what an n-th request gets instead of its answer, once for each path: an HTTP status, or 0 for a
+    connection that ends without an answer. `asked` are all requests so far, `refused` those of them that were.
+    """
+
+    def __init__(self, folder: Path, *, every: int, refuses: int) -> None:
+        self.asked: list[str] = []
+        self.refused: list[str] = []
+        self._folder, self._every, self._status = folder, every, refuses
+        self._lock = threading.Lock()
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+    def _refuses(self, request: str) -> bool:
+        with self._lock:
+            self.asked.append(request)
+            refused = len(self.asked) % self._every == 0 and request not in self.refused
+            if refused:
+                self.refused.append(request)
+            return refused
+
+    def _handler(self) -> Callable[..., http.server.SimpleHTTPRequestHandler]:
+        outer = self
+
+        class Handler(http.server.SimpleHTTPRequestHandler):
+            def __init__(self, *args: object) -> None:
+                super().__init__(*args, directory=str(outer._folder))  # type: ignore[arg-type]  # as it is called
+
+            def send_head(self):  # type: ignore[no-untyped-def]  # what GET and HEAD both ask
+                if not outer._refuses(f"{self.command} {self.path}"):
+                    return super().send_head()
+                if outer._status:
+                    self.send_error(outer._status)
+                else:
+                    self.close_connection = True
+                    self.connection.close()
+                return None
+
+            def log_message(self, *args: object) -> None:
+                pass
+
+        return Handler
+
+
+__all__ = ["Repository"]
