@@ -14,6 +14,8 @@ from cdcflow.service import problems
 from cdcflow.service.hosts import is_ours
 
 BODY_BYTES_MAX = 1 << 16
+REQUESTS_MAX = 64
+PROBES = ("/healthz", "/readyz")
 Endpoint = Callable[[Request], Awaitable[Response]]
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -23,6 +25,39 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+
+
+class Bounded:
+    """Answers at most `REQUESTS_MAX` requests at the same time, and the probes always: who asks them restarts what does
+    not answer. A request counts when all of its body is here, so that slow bodies keep nobody out."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._answering: set[int] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] in PROBES:
+            await self._app(scope, receive, send)
+        elif len(self._answering) >= REQUESTS_MAX:
+            answer = problem_answer(503, "Service Unavailable", f"{REQUESTS_MAX} requests are being answered already")
+            answer.headers["Retry-After"] = "1"
+            await answer(scope, receive, send)
+        else:
+            await self._answer(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def counting() -> Message:
+            message = await receive()
+            if not message.get("more_body"):
+                self._answering.add(id(scope))
+            return message
+
+        if b"content-length" not in dict(scope["headers"]):
+            self._answering.add(id(scope))
+        try:
+            await self._app(scope, counting, send)
+        finally:
+            self._answering.discard(id(scope))
 
 
 class Guard:

@@ -3,6 +3,9 @@
 uvicorn limits the time between requests, and not the time that one takes to arrive. So whoever opens connections and
 says nothing, or a byte a minute, would take them from the probes, and somebody would restart a daemon that is well.
 
+Nor may their number take the probes' place: of more than `CONNECTIONS_MAX` connections, the one that has waited longest
+for a request is closed. `Bounded` (answering) limits the requests that are being answered.
+
 And whoever has just connected when a server ends (another one takes its port, say) is answered: uvicorn would hang up
 on a request that is on its way.
 """
@@ -16,6 +19,7 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+CONNECTIONS_MAX = 128
 ARRIVES_WITHIN_S = 10.0
 FIRST_WITHIN_S = 0.5
 """How long a server that ends waits for the first request of a connection."""
@@ -26,6 +30,17 @@ class PromptConnection(H11Protocol):
 
     _arriving: asyncio.TimerHandle | None = None
     _ending = False
+    _since = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        return not self.transport.is_closing()
+
+    @property
+    def awaits_request(self) -> bool:
+        """Whether there is no request to answer: none has arrived, or not all of it, or the last one was answered."""
+        answered = self.cycle is None or self.cycle.response_complete
+        return answered or self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
     def connection_made(self, transport: Any) -> None:  # Any: as uvicorn has it, narrower than asyncio's
         super().connection_made(transport)
@@ -33,9 +48,12 @@ class PromptConnection(H11Protocol):
         # sees to it only for sockets that were made for TCP by name, and those of `socket.create_server` are not.
         if (connection := transport.get_extra_info("socket")) is not None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._since = self.loop.time()
+        self._make_room()
         self._watch()
 
     def data_received(self, data: bytes) -> None:
+        self._since = self.loop.time()
         super().data_received(data)
         if self._ending and self.cycle is not None:
             self.cycle.keep_alive = False  # its answer has not begun: that is another task
@@ -53,6 +71,12 @@ class PromptConnection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._forget()
         super().connection_lost(exc)
+
+    def _make_room(self) -> None:
+        others = [c for c in self.connections if isinstance(c, PromptConnection) and c is not self and c.is_open]
+        waiting = [c for c in others if c.awaits_request]
+        if len(others) >= CONNECTIONS_MAX and waiting:
+            min(waiting, key=lambda c: c._since).transport.close()
 
     def _watch(self) -> None:
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 StatusOf = Callable[[], Mapping[str, Any]]
 Overview = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-CONNECTIONS_MAX = 64
 LIBRARIES = ("starlette", "uvicorn", "prometheus_client")
 
 
@@ -129,6 +128,7 @@ class HttpServer:
     def _made(self) -> uvicorn.Server:
         import uvicorn
 
+        from cdcflow.service.answering import Bounded
         from cdcflow.service.connection import PromptConnection
         from cdcflow.service.web import Doors, application
 
@@ -137,7 +137,7 @@ class HttpServer:
         )
         make = self._application or partial(application, doors)
         config = uvicorn.Config(
-            make(self._names),
+            Bounded(make(self._names)),
             http=PromptConnection,
             loop="asyncio",
             ws="none",
@@ -148,7 +148,6 @@ class HttpServer:
             log_level="critical",
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=CONNECTIONS_MAX,
             timeout_keep_alive=10,
             timeout_graceful_shutdown=1,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import http.client
 import json
 import socket
@@ -15,10 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from cdcflow.config import AccessToken
 from cdcflow.errors import ConfigurationError
 from cdcflow.service.access import Access
+from cdcflow.service.answering import REQUESTS_MAX
+from cdcflow.service.connection import CONNECTIONS_MAX
 from cdcflow.service.health import health, readiness
 from cdcflow.service.hosts import is_ours
 from cdcflow.service.http import LIBRARIES, HttpServer
@@ -262,6 +268,63 @@ def test_extra_that_the_error_names_brings_what_is_missing() -> None:
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text())["project"]
     brought = " ".join(project["optional-dependencies"]["service"]).replace("-", "_")
     assert [name for name in LIBRARIES if name not in brought] == []
+
+
+# ── who says nothing ────────────────────────────────────────────────────────────────────────────────────────
+
+_SILENT = {
+    "nothing": b"",
+    "half a request": b"GET /healthz HT",
+    "no body": b"POST /api/v1/session HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n",
+    "one that was answered": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("said", _SILENT)
+@pytest.mark.parametrize("number", [64, 3 * CONNECTIONS_MAX])
+def test_connections_that_say_nothing_keep_no_probe_out(server: HttpServer, said: str, number: int) -> None:
+    """Anybody who reaches the port could have a healthy daemon restarted: no token is needed to connect."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(number):
+            idle = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=10))
+            idle.sendall(_SILENT[said])
+            if said == "one that was answered":
+                idle.recv(1)
+        for path in ("/healthz", "/readyz", "/health", "/metrics", "/status"):
+            assert ask(server, path)[0] == 200
+        assert server._server is not None
+        assert len(server._server.server_state.connections) <= CONNECTIONS_MAX + 1
+
+
+def test_probes_are_answered_while_others_wait_for_slow_answers() -> None:
+    """A dashboard that asks too much gets a 503, and the daemon stays alive for those who decide over its life."""
+    asked, let_go = threading.Semaphore(0), threading.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/slow":
+            asked.release()
+            while not let_go.is_set():
+                await asyncio.sleep(0.01)
+        await Response("done", 200)(scope, receive, send)
+
+    made = HttpServer("127.0.0.1:0", dict, application=lambda names: slow)
+    made.start()
+    request = b"GET /slow HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    try:
+        with contextlib.ExitStack() as stack:
+            waiting = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", made.port))) for _ in range(REQUESTS_MAX)
+            ]
+            for connection in waiting:
+                connection.sendall(request)
+                assert asked.acquire(timeout=30)
+            assert [ask(made, path)[0] for path in ("/healthz", "/readyz", "/metrics")] == [200, 200, 503]
+            let_go.set()
+            assert all(connection.recv(100).startswith(b"HTTP/1.1 200") for connection in waiting)
+        assert ask(made, "/metrics")[0] == 200
+    finally:
+        let_go.set()
+        made.close()
 
 
 # ── one server after another ────────────────────────────────────────────────────────────────────────────────
