@@ -76,8 +76,18 @@ class Commands(TyperGroup):
         except Exception as error:
             if debug or hasattr(error, "exit_code"):  # the latter: a usage error, which the framework words itself
                 raise
-            typer.echo(failure.unexpected(error), err=True)
-            raise typer.Exit(failure.UNEXPECTED) from None
+            known = _of_system(error)
+            typer.echo(failure.unexpected(error) if known is None else failure.block(known), err=True)
+            raise typer.Exit(failure.exit_code(error if known is None else known)) from None
+
+
+def _of_system(error: Exception) -> CdcflowError | None:
+    """What the system said about a path, as an error for its operator; None: it is another one."""
+    if not isinstance(error, OSError):
+        return None
+    from cdcflow.config.places import is_about_a_path, of_system  # settings take long to import
+
+    return of_system(error) if is_about_a_path(error) else None
 
 
 app = typer.Typer(

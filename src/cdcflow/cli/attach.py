@@ -10,6 +10,7 @@ import typer
 from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath
 from cdcflow.config import Config, load
+from cdcflow.config.places import check_writable, warehouse_places
 from cdcflow.errors import ConfigurationError
 from cdcflow.service.control import ask
 
@@ -33,6 +34,7 @@ def attach(
     from cdcflow.cli.events import send_structlog_to
 
     settings = load(config)
+    check_writable(warehouse_places(settings))
     send_structlog_to(sys.stderr)
     if ask(settings.log.folder, {"op": "status"}) is None:
         raise _no_daemon(table)  # before anything is read

@@ -19,6 +19,7 @@ from cdcflow.cli.serving import Http
 from cdcflow.cli.signals import obeying_signals
 from cdcflow.cli.watch import Watch
 from cdcflow.config import Config
+from cdcflow.config.places import naming_paths
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable, SourceUnavailable
 from cdcflow.pipeline import Capture
 from cdcflow.ports.readers import Readers
@@ -86,7 +87,8 @@ def run(
 def telling_end(tell: OnEvent, event: str) -> Iterator[None]:
     """Tell what ends the block for good as an event, for who reads lines; the block on stderr is for who started it."""
     try:
-        yield
+        with naming_paths():
+            yield
     except CdcflowError as error:
         fields = {"kind": type(error).__name__, "reason": str(error).splitlines()[0], "remedy": error.remedy}
         tell(event, {**fields, "exit_code": exit_code(error)})

@@ -13,6 +13,7 @@ from cdcflow.cli import failure, signals
 from cdcflow.cli.merge_telling import say, say_progress, tell
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPaths, Json
 from cdcflow.config import Config, KafkaLog, load, seconds
+from cdcflow.config.places import check_writable, warehouse_places
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.service import last_words
 
@@ -47,6 +48,7 @@ def merge(
         return
     settings = load(config[0])
     pause_s = None if once else (seconds(every) if every is not None else settings.merge.every)
+    check_writable(warehouse_places(settings))
     merged = _leaving_word(settings, _traced(settings, _merging(settings)))
     if pause_s is None:
         report = merged()

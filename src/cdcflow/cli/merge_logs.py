@@ -12,6 +12,7 @@ import typer
 from cdcflow.cli import failure, output, signals
 from cdcflow.cli.merge_telling import plain, say, say_progress, tell_tables
 from cdcflow.config import Config, KafkaLog, load, seconds
+from cdcflow.config.places import check_writable, warehouse_places
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.service import last_words
 
@@ -25,6 +26,7 @@ def merge_logs(configs: Sequence[Path], without: Sequence[str], every: str | Non
     """Merge once, or as often as was asked for or as the first settings say."""
     settings = _named(configs)
     first = next(iter(settings.values()))
+    check_writable(warehouse_places(first))
     pause_s = None if once else (seconds(every) if every is not None else first.merge.every)
     merged = _merging(settings, without)
     if pause_s is not None:

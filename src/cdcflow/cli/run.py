@@ -12,6 +12,7 @@ import typer
 from cdcflow.cli.lean import lean, loaded
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load
+from cdcflow.config.places import check_writable, log_places
 from cdcflow.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def run(
             remedy="use it together with --accept-history-loss",
         )
     settings = load(config)
+    check_writable(log_places(settings))
     started = partial(_run, settings, config, json, accept_history_loss, keep_rows, wait)
     if on is None:
         started()

@@ -9,6 +9,7 @@ import threading
 from cdcflow.cli.lean import lean, loaded
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import load
+from cdcflow.config.places import check_writable, log_places
 from cdcflow.errors import InvariantViolated
 
 
@@ -23,6 +24,7 @@ def serve(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
     from cdcflow.service.http import HttpServer, check_installed
 
     settings = load(config)
+    check_writable(log_places(settings))
     tell = event_lines(as_json=json)
     send_structlog_to(sys.stdout, as_json=json)
     check_installed()

@@ -11,6 +11,7 @@ import typer
 from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import load, seconds
+from cdcflow.config.places import check_writable, warehouse_places
 
 if TYPE_CHECKING:
     from cdcflow.warehouse.upkeep import UpkeepReport
@@ -30,6 +31,7 @@ def upkeep(
     from cdcflow.warehouse.upkeep import upkeep as look_after
 
     settings = load(config)
+    check_writable(warehouse_places(settings))
     policy = wiring.upkeep_policy(settings, None if budget is None else seconds(budget))
     send_structlog_to(sys.stderr)  # stdout is for the report
     report = look_after(wiring.engines(settings), policy)

@@ -55,7 +55,10 @@ def seconds(text: str, *, zero: bool = False) -> float:
     """
     try:
         return TypeAdapter(SecondsOrNone if zero else Seconds).validate_python(text)
-    except ValidationError:
+    except ValidationError as error:
+        if any(one["type"].startswith("greater_than") for one in error.errors()):
+            least = "0s or more" if zero else "more than 0s"
+            raise ConfigurationError(f"a time must be {least}, and {text} is not") from None
         raise ConfigurationError("a time must be a number with a unit, such as 30s or 5m") from None
 
 
