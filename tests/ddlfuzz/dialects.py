@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
 import psycopg
 import pymysql
+from pymysql.constants import COMMAND
+from tests.ddlfuzz.clauses import CLIENT_SETS
 from tests.ddlfuzz.model import Server
 from tests.servers.mysql import MySQLDatabase, MySQLServer
 from tests.servers.postgres import Database, PostgresServer
@@ -18,6 +21,7 @@ from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.position import BinlogPosition
 
 _numbers = itertools.count(1)
+_CLIENT_SET = re.compile(r"SET character_set_client = (\w+)")
 Error = (psycopg.Error, pymysql.Error)
 
 
@@ -102,6 +106,7 @@ class OnPostgres(Beside):
 
 class OnMySQL(Beside):
     def __init__(self, server: MySQLServer) -> None:
+        self.charset = "utf8mb4"
         self.database: MySQLDatabase = server.create_database(f"fuzz_{next(_numbers)}")
         self.connection = self.database.connect()
         self.execute("SET SESSION lock_wait_timeout = 5")
@@ -112,11 +117,16 @@ class OnMySQL(Beside):
         self.source = {"kind": server.flavor, "url": server.url(), "tables": tables, "tls": {"mode": "off"}}
 
     def execute(self, statement: str) -> None:
-        with self.connection.cursor() as cursor:
-            cursor.execute(statement)
+        # Not by a cursor, which says everything in UTF-8. Answers stay in it.
+        self.connection._execute_command(COMMAND.COM_QUERY, statement.encode(CLIENT_SETS[self.charset]))
+        self.connection._read_query_result()
+        if found := _CLIENT_SET.fullmatch(statement):
+            self.charset = found[1]
 
     def ask(self, query: str) -> list[tuple[Any, ...]]:
         with self.connection.cursor() as cursor:
+            if self.charset != "utf8mb4":
+                self.execute("SET character_set_client = utf8mb4")
             cursor.execute(query)
             return list(cursor.fetchall())
 
@@ -145,10 +155,14 @@ class OnMySQL(Beside):
 
 
 @contextlib.contextmanager
-def running(server: Server) -> Iterator[PostgresServer | MySQLServer]:
-    """A server for many cases."""
-    with PostgresServer() if server == "postgres" else MySQLServer(server) as started:
-        yield started
+def running(server: Server, *, in_lower_case: bool = False) -> Iterator[PostgresServer | MySQLServer]:
+    """A server for many cases. `in_lower_case`: a MySQL or MariaDB that does not tell the case of names."""
+    if server == "postgres":
+        with PostgresServer() as postgres:
+            yield postgres
+    else:
+        with MySQLServer(server, in_lower_case=in_lower_case) as started:
+            yield started
 
 
 def fresh(server: PostgresServer | MySQLServer) -> Beside:

@@ -7,11 +7,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.ddlfuzz import columns, rows, servers, tables
+from tests.ddlfuzz import clauses, columns, rows, servers, tables
 from tests.ddlfuzz.kinds import DAEMON, KINDS, Step, acted
 from tests.ddlfuzz.model import Model, Server, is_hidden
 
-FAMILIES = (columns, rows, servers, tables)  # importing them registers their kinds
+FAMILIES = (clauses, columns, rows, servers, tables)  # importing them registers their kinds
 CASES = Path(__file__).parent / "cases"
 SETTINGS = {"look": "8", "windows": "large", "chunk": "40"}
 """`look`: seconds between two looks at the list of tables. `windows`: small ones catch up a few rows at a time.
@@ -96,9 +96,13 @@ def drawn(server: Server, seed: int, kinds: Collection[str] | None = None) -> Ca
 
 def _beginning(model: Model, dice: random.Random, kinds: Collection[str] | None) -> Iterator[Step]:
     home = "public." if model.is_postgres else ""
-    for n in range(dice.choice((2, 3))):
-        yield Step("create_table", (f"{home}t{n}",))
-        yield Step("insert", (f"{home}t{n}", "1", str(dice.choice((3, 60, 300))), str(dice.randint(1, 999))))
+    # Names that are not ASCII are other bytes in each character set of a client.
+    names = [
+        f"{home}t{n}" if model.is_postgres or dice.random() < 0.6 else f"té{n}" for n in range(dice.choice((2, 3)))
+    ]
+    for name in names:
+        yield Step("create_table", (name,))
+        yield Step("insert", (name, "1", str(dice.choice((3, 60, 300))), str(dice.randint(1, 999))))
     if (kinds is None or "create_parted" in kinds) and dice.random() < 0.3:
         yield Step("create_parted", (f"{home}p0",))
         yield Step("insert", (f"{home}p0", "880", "250", str(dice.randint(1, 999))))

@@ -145,7 +145,7 @@ class _Run:
             self.outcome.counts["refused"] += 1
             return
         self.outcome.counts[step.name] += 1
-        if not after.is_postgres and not statements[-1].startswith(("INSERT", "UPDATE", "DELETE", "BEGIN")):
+        if not after.is_postgres and not statements[-1].startswith(("INSERT", "UPDATE", "DELETE", "BEGIN", "SET")):
             after.in_transaction = False  # DDL commits what is open
         self.model, self.repeated = after, 0
         self.mended.clear()

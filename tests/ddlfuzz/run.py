@@ -37,10 +37,11 @@ def main() -> int:
     parser.add_argument("--no-shrink", action="store_true", help="print a failing case as it was drawn")
     parser.add_argument("--only", nargs="*", help="draw from these kinds, and those of rows")
     parser.add_argument("--without", nargs="*", default=(), help="draw from all kinds but these")
+    parser.add_argument("--lower-case", action="store_true", help="on servers that do not tell the case of names")
     arguments = parser.parse_args()
     failed = 0
     for server in [arguments.server] if arguments.server else SERVERS:
-        with running(server) as started:
+        with running(server, in_lower_case=arguments.lower_case) as started:
             failed += _run(server, started, arguments)
     return 1 if failed else 0
 

@@ -62,15 +62,26 @@ def _fetched(flavor: Flavor, suite: str | None = None) -> Installation:
     return found
 
 
+class _InLowerCase(Installation):
+    def arguments(self) -> list[str]:
+        return [*super().arguments(), "--lower_case_table_names=1"]
+
+
 class MySQLServer(mysql.MySQLServer):
     """A MySQL or MariaDB server of one's own. A context manager: inside it runs, afterwards it is gone.
 
-    `settings` add to or replace the starter's; an empty value leaves one out. The superuser `root` connects from this
+    `settings` add to or replace the starter's; an empty value leaves one out. `in_lower_case`: it keeps names of tables
+    in lower case, which MySQL has to know before it makes its own. The superuser `root` connects from this
     machine without a password.
     """
 
-    def __init__(self, flavor: Flavor, settings: Mapping[str, str] | None = None) -> None:
-        super().__init__(flavor, settings, installation(flavor))
+    def __init__(
+        self, flavor: Flavor, settings: Mapping[str, str] | None = None, *, in_lower_case: bool = False
+    ) -> None:
+        found = installation(flavor)
+        if in_lower_case:
+            found = _InLowerCase(found.flavor, found.command, found.base, found.version)
+        super().__init__(flavor, settings, found)
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────────────────
 

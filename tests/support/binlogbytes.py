@@ -235,9 +235,10 @@ class Log:
         )
         self.event(42, varying(1) + varying(len(fields)) + varying(9) + fields)
 
-    def query(self, text: str, schema: str = "shop", sql_mode: int = 0) -> None:
-        raw, name = text.encode(), schema.encode()
-        variables = struct.pack("<BIBQ", 0, 0, 1, sql_mode)
+    def query(self, text: str | bytes, schema: str = "shop", sql_mode: int = 0, more: bytes = b"") -> None:
+        """`more`: status variables behind those of each statement, as bytes."""
+        raw, name = text.encode() if isinstance(text, str) else text, schema.encode()
+        variables = struct.pack("<BIBQ", 0, 0, 1, sql_mode) + more
         head = struct.pack("<IIBHH", 9, 0, len(name), 0, len(variables)) + variables + name + b"\0"
         if self.compress and self.flavor == "mariadb":
             self.event(165, head + squeezed(raw))
@@ -257,10 +258,10 @@ class Log:
             events, self._inside = b"".join(self._inside), None
             self.event(40, payload(events))
 
-    def standalone(self, text: str, schema: str = "shop", sql_mode: int = 0) -> None:
+    def standalone(self, text: str | bytes, schema: str = "shop", sql_mode: int = 0, more: bytes = b"") -> None:
         """A statement that is a group of its own."""
         self.gtid(standalone=True)
-        self.query(text, schema, sql_mode)
+        self.query(text, schema, sql_mode, more)
 
     def xa_prepare(self, xid: bytes, *, one_phase: bool = False) -> None:
         self.event(38, struct.pack("<BIII", one_phase, 1, len(xid), 0) + xid)

@@ -42,6 +42,9 @@ class TestTables:
     asked: list[TableId] = field(default_factory=list)
     told: list[TableId | None] = field(default_factory=list)
 
+    def named(self, table: TableId) -> TableId:
+        return table
+
     def is_captured(self, table: TableId) -> bool:
         return table.schema == self.captured and not table.name.startswith("_")
 
@@ -54,8 +57,8 @@ class TestTables:
     def described(self, table: TableId) -> DescribedTable | None:
         return self.shapes.get(table)
 
-    def captured_in(self, schema: str) -> Sequence[TableId]:
-        return sorted(t for t in self.shapes if t.schema == schema)
+    def captured_in(self, schema: str | None) -> Sequence[TableId]:
+        return sorted(t for t in self.shapes if schema in (None, t.schema))
 
     def seen(self, table: TableId) -> DescribedTable | None:
         return self.maps.get(table)

@@ -9,7 +9,7 @@ from capturing import LOG_ID, Capture, MemorySpool, Row, rows_of
 from tests.servers.mysql import MySQLDatabase
 
 from cdcflow.config import MySQL
-from cdcflow.interleave.messages import ChunkRead, Planned
+from cdcflow.interleave.messages import ChunkRead, Committed, Planned, RowsFilled
 from cdcflow.model.change import Run
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import Table, TableId
@@ -51,6 +51,17 @@ class MySQLCapture(Capture):
 
     def shape(self, table: str) -> Table:
         return super().shape(str(self.named(table)))
+
+    def emptied_and_filled(self) -> tuple[list[str], set[str]]:
+        """The tables that were emptied up to now, and those that are to be read again."""
+        emptied: list[str] = []
+        filled: set[str] = set()
+        for event in self.events():
+            if isinstance(event, RowsFilled) and not event.swapped:
+                filled.add(event.table.name)
+            elif isinstance(event, Committed) and isinstance(event.run, Run):
+                emptied += [b.table.id.name for b in event.run.batches for op in b.rows["_op"].to_pylist() if op == "t"]
+        return sorted(emptied), filled
 
     def plan(self, table: str) -> Planned:
         return self.chunks.plan(self.named(table), 1)

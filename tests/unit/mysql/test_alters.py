@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 from dataclasses import replace
 
 import pytest
 
+from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.alters import Altered, Redefined, altered, widens
+from cdcflow.sources.mysql.events import Query
 from cdcflow.sources.mysql.sql import tokens_of
+from cdcflow.sources.mysql.statements import OtherDdl, PartsChanged, Renamed, Several, statement_of
 from cdcflow.sources.mysql.types.columns import ServerColumn, TypeCode
 
 UTF8MB4, LATIN1 = 255, 8
@@ -151,6 +156,56 @@ def test_clause_that_leaves_values_alone_reads_nothing_again(said: str) -> None:
 def test_clause_that_may_change_values_fills(said: str) -> None:
     """P18: the log tells none of it; what is not known to be harmless counts."""
     assert altered(list(tokens_of(said))).fills
+
+
+NAMES = ("t", "`t`", "shop.t", "`shop` . `t`", "/* x */ t -- y\n", "/*!50100 t */")
+FORMS = ("RENAME {}", "RENAME TO {}", "rename as {}", "RENAME = {}", "/*!80000 RENAME */ {}", "RENAME # x\n TO {}")
+ENDLESS = ("ADD (", "ADD (w int,", "MODIFY v varchar(", "MODIFY v varchar(300")
+
+
+@pytest.mark.parametrize("said", [*lines(HARMLESS), *lines(FILLS)])
+def test_rename_to_its_own_name_hides_no_other_clause(said: str) -> None:
+    """It renames nothing, in whatever form; every other clause counts, before and behind it."""
+    alone = statement_of(Query("shop", f"ALTER TABLE t {said}"))
+    for form, name in itertools.product(FORMS, NAMES):
+        rename = form.format(name)
+        assert statement_of(Query("shop", f"ALTER TABLE t {rename}, {said}")) == alone
+        assert said in ENDLESS or statement_of(Query("shop", f"ALTER TABLE shop.t {said}, {rename}")) == alone
+
+
+@pytest.mark.parametrize("said", [*lines(HARMLESS), *lines(FILLS)])
+def test_rename_to_another_name_hides_no_other_clause(said: str) -> None:
+    """A tool's copy that takes the name of the table may be altered with the same statement."""
+    renamed = Renamed(((TableId("shop", "t"), TableId("shop", "u")),))
+    alone = statement_of(Query("shop", f"ALTER TABLE u {said}"))
+    if isinstance(alone, PartsChanged):
+        return  # clauses on partitions have no others beside them
+    expected = renamed if alone == OtherDdl(TableId("shop", "u")) else Several((renamed, alone))  # type: ignore[arg-type]
+    for form in FORMS:
+        assert statement_of(Query("shop", f"ALTER TABLE t {form.format('u')}, {said}")) == expected
+
+
+def test_last_of_several_names_counts() -> None:
+    """As the servers do."""
+    found = statement_of(Query("shop", "ALTER TABLE t RENAME TO u, ADD w int, RENAME x.v"))
+    assert found == Renamed(((TableId("shop", "t"), TableId("x", "v")),))
+    assert statement_of(Query("shop", "ALTER TABLE t RENAME u, RENAME t")) == OtherDdl(TableId("shop", "t"))
+
+
+@pytest.mark.parametrize("number", range(300))
+def test_several_clauses_fill_as_soon_as_one_of_them_does(number: int) -> None:
+    """Pairs and triples of all clauses: none of them hides another."""
+    dice = random.Random(number)
+    harmless = [said for said in lines(HARMLESS) if not said.startswith(NOT_FIRST)]
+    fills = [said for said in lines(FILLS) if said not in ENDLESS and not said.startswith(NOT_FIRST)]
+    clauses = dice.sample(harmless, dice.choice((1, 2)))
+    assert not altered(list(tokens_of(", ".join(clauses)))).fills
+    clauses.insert(dice.randint(0, len(clauses)), dice.choice(fills))
+    assert altered(list(tokens_of(", ".join(clauses)))).fills
+
+
+NOT_FIRST = ("PARTITION BY", "ADD (")
+"""Clauses that only the last one may be, or that are cut off in the lists."""
 
 
 def column(code: TypeCode, size: int = 0, *, collation: int | None = None, unsigned: bool = False) -> ServerColumn:

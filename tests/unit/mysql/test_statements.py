@@ -6,6 +6,7 @@ import pytest
 
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.events import Query
+from cdcflow.sources.mysql.gtids import Flavor
 from cdcflow.sources.mysql.sql import ANSI_QUOTES, NO_BACKSLASH_ESCAPES
 from cdcflow.sources.mysql.statements import (
     Begin,
@@ -233,3 +234,23 @@ def test_a_list_of_hundreds_of_tables_is_read_to_its_end() -> None:
 def test_a_renamed_part_of_a_table_is_no_renamed_table(text: str) -> None:
     """The table keeps its name."""
     assert not isinstance(said(text), Renamed)
+
+
+@pytest.mark.parametrize(
+    ("text", "flavor", "statement"),
+    [
+        ("TRUNCATE /*M! TABLE */ t", "mariadb", Emptied(tables("t"))),
+        ("ALTER TABLE t /*M!100100 RENAME TO u, */ ADD d int", "mysql", OtherDdl(tables("t")[0])),
+        ("ALTER TABLE t /*M!100100 RENAME TO u, */ ADD d int", "mariadb", Renamed((tables("t", "u"),))),  # type: ignore[arg-type]
+        ("ALTER TABLE t /*!50701 RENAME TO u, */ ADD d int", "mysql", Renamed((tables("t", "u"),))),  # type: ignore[arg-type]
+        ("ALTER TABLE t /* 50701 RENAME TO u, */ ADD d int", "mariadb", OtherDdl(tables("t")[0])),
+        ("ALTER TABLE t /*M 999999 RENAME TO u, (* x *) */ ADD d int", "mariadb", OtherDdl(tables("t")[0])),
+        ("ALTER TABLE t /*!080000RENAME TO u*/", "mysql", Renamed((tables("t", "u"),))),  # type: ignore[arg-type]
+        ("TRUNCATE t --\x01, u", "mysql", Emptied(tables("t"))),
+        ("TRUNCATE TABLE .t", "mariadb", Emptied(tables("t"))),
+        ("ALTER TABLE t RENAME .u", "mariadb", Renamed((tables("t", "u"),))),  # type: ignore[arg-type]
+    ],
+)
+def test_comments_count_as_the_server_counts_them(text: str, flavor: Flavor, statement: Statement) -> None:
+    """MySQL does not execute MariaDB's comments, and logs them; what neither executes is logged as another comment."""
+    assert statement_of(Query("shop", text, flavor=flavor)) == statement

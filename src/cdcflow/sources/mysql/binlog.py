@@ -170,7 +170,7 @@ class BinlogDecoder:
             whole = joined_events([*self._waiting, events.part(0, end + 1)])
             self._waiting, self._waiting_bytes = [], 0
             return self._part(whole) + self._part(events.part(end + 1, len(events)))
-        groups, stop = groups_of(events)
+        groups, stop = groups_of(events, self._flavor)
         out: list[StreamEvent] = []
         begin = first = 0
         for number in xa_groups(events, groups):
@@ -288,7 +288,7 @@ class BinlogDecoder:
         return self._continued(events.part(1, len(events)), self._open)
 
     def _continued(self, events: Events, now: _Open) -> list[StreamEvent]:
-        end, said = first_end(events)
+        end, said = first_end(events, self._flavor)
         stop = len(events) if end is None else end
         self._piece(events.part(0, stop), [(at, s) for at, s in said if at < stop], now)
         if end is None:

@@ -27,10 +27,11 @@ from cdcflow.model.table import Identity, Table, TableId
 from cdcflow.sources.engine import selection as selection_rules
 from cdcflow.sources.engine.connections import Session
 from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals, not_there
-from cdcflow.sources.mysql.connection import Connection, Connector, query
+from cdcflow.sources.mysql.connection import Connection, Connector, one, query
 from cdcflow.sources.mysql.errors import DENIED, LOCKED, NOT_THERE, READ_ANEW, parts, versioned
 from cdcflow.sources.mysql.rights import select_missing, unseen
 from cdcflow.sources.mysql.sql import listed, literal, quoted
+from cdcflow.sources.mysql.table_names import TableNames
 from cdcflow.sources.mysql.tables import DescribedTable, TableMap, describe
 from cdcflow.sources.mysql.types.columns import ASKED, CatalogColumn, Policy, ServerColumn, TypeCode
 from cdcflow.sources.mysql.types.registry import server_column
@@ -102,8 +103,19 @@ class Wanted:
         """It bears a name that gh-ost or pt-online-schema-change give (M37), and is not asked for by that name."""
         return _SHADOW.fullmatch(table.name) is not None and not self.selection.names(table)
 
+    def kept(self, names: TableNames) -> Wanted:
+        """The same with names as the server's catalog has them."""
+        patterns = [names.kept(p.text) for p in self.selection.patterns]
+        marks = TableId(names.kept(self.marks.schema), names.kept(self.marks.name))
+        return replace(self, selection=Selection.parse(patterns), marks=marks)
+
     def selects(self, table: TableId) -> bool:
         return table != self.marks and table.schema not in SYSTEM_SCHEMAS and self.selection.selects(table)
+
+
+def table_names(connection: Connection) -> TableNames:
+    """How the server compares the names of tables."""
+    return TableNames(int(str(one(connection, "SELECT @@GLOBAL.lower_case_table_names")[0])))
 
 
 def select(
@@ -260,12 +272,20 @@ class Catalog:
         self._policy = policy
         self._session = Session(connector, lambda: connector.connect("catalog"))
         self._collations: Mapping[str, int] = {}
+        self._names: TableNames | None = None
         self._interned: dict[tuple[Table, tuple[ServerColumn, ...]], DescribedTable] = {}
         self._known: dict[TableId, CatalogTable] = {}
         self._listed: frozenset[TableId] = frozenset()
 
     def ask(self, attempted: str, question: Callable[[Connection], T]) -> T:
         return self._session.ask(attempted, question)
+
+    def names(self) -> TableNames:
+        """How the server compares names; from the first call on `wanted` has them as the server keeps them."""
+        if self._names is None:
+            found = self.ask(f"asking {self._connector.address} how it compares names", table_names)
+            self._names, self.wanted = found, self.wanted.kept(found)
+        return self._names
 
     def close(self) -> None:
         """After `Connector.close`."""
@@ -279,6 +299,7 @@ class Catalog:
             RightMissing: a table that was captured may not be read any more, and so does not show.
             SourceUnavailable: the server does not answer, or a table was changed while it was looked at.
         """
+        self.names()
         named = {p.exact for p in self.wanted.selection.patterns if p.exact is not None and not p.excludes}
         captured = self._listed | frozenset(known)
         found = self._look(f"reading the catalog of {self._connector.address}", captured | named, None, captured)
@@ -312,6 +333,7 @@ class Catalog:
     def _look(
         self, attempted: str, expected: Iterable[TableId], only: TableId | None, captured: frozenset[TableId]
     ) -> Selected:
+        self.names()
         # Tables, columns and keys are asked for one after another: a table that is altered, renamed or made in between
         # is a mixture of two, or has no key; MariaDB does not even list it while an ALTER ends. So what is wrong with a
         # table, or that it is not there, counts if nobody could change it meanwhile.
@@ -461,13 +483,21 @@ def _completed(columns: Sequence[ServerColumn], now: CatalogTable | None) -> tup
 
 
 class CapturedTables:
-    """Implements `row_events.Tables`. Used by the stream's thread; `catalog` may be shared."""
+    """Implements `row_events.Tables`. Used by the stream's thread; `catalog` may be shared. `marks` is the table of
+    marks as the catalog names it."""
 
     def __init__(self, catalog: Catalog, tables: Iterable[CatalogTable]) -> None:
         self._catalog = catalog
+        self._names = catalog.names()
+        self.marks = catalog.wanted.marks
         self._entries = {t.id: t for t in tables}
+        self._by_key = {self._names.key(t): t for t in (self.marks, *self._entries)}
         self._described: dict[TableId, DescribedTable] = {}
         self._seen: dict[TableId, DescribedTable] = {}
+
+    def named(self, table: TableId) -> TableId:
+        key = self._names.key(table)
+        return self._by_key.get(key, key)
 
     def is_captured(self, table: TableId) -> bool:
         return table in self._entries
@@ -501,8 +531,9 @@ class CapturedTables:
             self._described[table] = self._catalog.described(self._entries[table])
         return self._described[table]
 
-    def captured_in(self, schema: str) -> Sequence[TableId]:
-        return [table for table in self._entries if table.schema == schema]
+    def captured_in(self, schema: str | None) -> Sequence[TableId]:
+        wanted = None if schema is None else self._names.text(schema)
+        return [table for table in self._entries if wanted in (None, self._names.text(table.schema))]
 
     def seen(self, table: TableId) -> DescribedTable | None:
         return self._seen.get(table)

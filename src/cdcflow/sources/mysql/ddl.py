@@ -18,6 +18,7 @@ from cdcflow.model.table import TableId
 from cdcflow.sources.buffers import Bools
 from cdcflow.sources.mysql.alters import Altered, widens
 from cdcflow.sources.mysql.errors import READ_ANEW, versioned
+from cdcflow.sources.mysql.readings import tables_in, with_names
 from cdcflow.sources.mysql.row_events import Changes, RowEvents, truncation
 from cdcflow.sources.mysql.statements import (
     Created,
@@ -29,7 +30,9 @@ from cdcflow.sources.mysql.statements import (
     RowChange,
     Savepoint,
     SchemaDropped,
+    Several,
     Statement,
+    Unsure,
     Versioned,
 )
 from cdcflow.sources.mysql.tables import Tables
@@ -53,6 +56,10 @@ class Statements:
         Raises:
             ConfigurationError: rows of a captured table changed without row events, or it keeps their history now.
         """
+        return self._taken(with_names(statement, self._tables.named), at, delivered)
+
+    def _taken(self, statement: Statement, at: int, delivered: bool) -> list[Changes]:
+        """The same, by the names that the catalog has."""
         match statement:
             case RowChange(tables, what) if not delivered:
                 self._check_row_change(tables, what)
@@ -75,11 +82,53 @@ class Statements:
                 if replaces:
                     return self._emptied((table,), at, delivered)
                 self._rows.forget_shapes(table)
+            case Several(parts):
+                return [change for part in parts for change in self._taken(part, at, delivered)]
+            case Unsure():
+                return self._unsure(statement, at, delivered)
             case OtherDdl(table, altered):
                 if table is not None and (altered.fills or not self._only_widens(table, altered)):
                     self._copies.discard(table)
                     self._fill(table, delivered)
                 self._rows.forget_shapes(table)
+        return []
+
+    def _unsure(self, statement: Unsure, at: int, delivered: bool) -> list[Changes]:
+        """A statement whose character set may be another one: what it does in the one that is named, and a doubt about
+        each captured table that it names in another. Without a name that could be read, about all of them."""
+        out = self._taken(statement.statement, at, delivered)
+        named: dict[TableId, Statement] = {}
+        for other in statement.others:
+            named |= dict.fromkeys(self._named_in(other), other)
+        if statement.is_any and not named:
+            named = {t: OtherDdl(t, Altered(fills=True)) for t in self._tables.captured_in(None)}
+        for table, other in named.items():
+            if table not in statement.sure:
+                out += self._doubted(table, other, at, delivered)
+        return out
+
+    def _named_in(self, statement: Statement) -> list[TableId]:
+        if isinstance(statement, SchemaDropped):
+            return list(self._tables.captured_in(statement.schema))
+        return [t for t in tables_in(statement) if self._tables.is_captured(t)]
+
+    def _doubted(self, table: TableId, statement: Statement, at: int, delivered: bool) -> list[Changes]:
+        """This captured table may be the one that was meant. One that is gone by now is emptied here: whichever
+        statement it was, a later one cannot bring these rows back."""
+        self._rows.forget_shapes(table)
+        match statement:
+            case RowChange(tables, what):
+                if not delivered:
+                    self._check_row_change(tables, what)
+                return []
+            case Created():
+                return []
+            case OtherDdl():
+                return self._taken(statement, at, delivered)
+        if self._tables.now(table) is None:
+            return self._emptied((table,), at, delivered)
+        self._copies.discard(table)
+        self._fill(table, delivered)
         return []
 
     def _fill(self, table: TableId, delivered: bool) -> None:

@@ -31,7 +31,7 @@ from cdcflow.sources.engine import findings as findings_of
 from cdcflow.sources.engine.findings import of_error, ok, problem, warning
 from cdcflow.sources.engine.selection import table_id
 from cdcflow.sources.mysql import binlog_status
-from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected
+from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected, table_names
 from cdcflow.sources.mysql.connection import NAMES, Connection, Connector, one, query, version_of
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled
 from cdcflow.sources.mysql.errors import NO_SUCH_TABLE, map_error
@@ -181,24 +181,12 @@ def uncovered(connection: Connection, settings: MySQL, captured: Collection[Tabl
     if found := list(shortcomings(connection, settings)):
         return dict.fromkeys(captured, "; ".join(f"{s.subject} {s.text}" for s in found))
     there = {TableId(str(schema), str(name)) for schema, name in query(connection, _THERE)}
-    folded = _folds_names(connection)
-    known = {_folded(t) for t in there} if folded else there
-    reasons = {
-        t: "it was dropped or renamed since the capture began"
-        for t in captured
-        if (_folded(t) if folded else t) not in known
-    }
+    names = table_names(connection)
+    known = {names.key(t) for t in there}
+    reasons = {t: "it was dropped or renamed since the capture began" for t in captured if names.key(t) not in known}
     for table, constraints in unlogged(connection, settings.kind, captured.__contains__).items():
         reasons[table] = f"foreign key {', '.join(constraints)} changes its rows, and the server does not log that"
     return reasons
-
-
-def _folds_names(connection: Connection) -> bool:
-    return str(variables(connection, "lower_case_table_names").get("lower_case_table_names")) != "0"
-
-
-def _folded(table: TableId) -> TableId:
-    return TableId(table.schema.lower(), table.name.lower())
 
 
 # ── foreign keys ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -344,7 +332,20 @@ def _server(connection: Connection, settings: MySQL) -> Iterator[Finding]:
             f"is {found['gtid_mode']}: after a failover the capture cannot continue at another server",
             "run SET PERSIST gtid_mode = OFF_PERMISSIVE, then ON_PERMISSIVE, then ON",
         )
+    yield from _names(connection)
     yield from _retention(found)
+
+
+def _names(connection: Connection) -> Iterator[Finding]:
+    """Nothing where case counts, as it does in `source.tables`."""
+    match table_names(connection).mode:
+        case 1:
+            yield ok("lower_case_table_names", "is 1: case does not count in names of tables, nor in source.tables")
+        case 2:
+            yield ok(
+                "lower_case_table_names",
+                "is 2: case does not count in names of tables; source.tables needs them as SHOW TABLES has them",
+            )
 
 
 def _retention(found: dict[str, object]) -> Iterator[Finding]:

@@ -18,6 +18,8 @@ from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.model.change import Int64s
 from cdcflow.sources.mysql.errors import READ_ANEW, history_lost
 from cdcflow.sources.mysql.gtids import Flavor
+from cdcflow.sources.mysql.statement_text import statement_text
+from cdcflow.sources.mysql.status_variables import status_variables
 from cdcflow.sources.mysql.wire import ARTIFICIAL, CHECKSUM, HEADER, IGNORABLE, Events, has_checksum, protocol_error
 
 
@@ -231,11 +233,19 @@ Xid = tuple[int, bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A statement in the log, the schema in which it was said, and the bits of the session's sql_mode."""
+    """A statement in the log, the schema in which it was said, and the bits of the session's sql_mode.
+
+    `raw`, `is_single` and `is_readable` are those of its `StatementText`, `is_done` that of its `StatusVariables`.
+    """
 
     schema: str
     text: str
     sql_mode: int = 0
+    flavor: Flavor = "mariadb"
+    raw: bytes = b""
+    is_single: bool = False
+    is_readable: bool = True
+    is_done: bool = True
 
 
 def query_texts(events: Events, at: Int64s) -> Int64s:
@@ -250,12 +260,9 @@ def query_texts(events: Events, at: Int64s) -> Int64s:
     return text
 
 
-_FLAGS, _SQL_MODE = 0, 1
-
-
-def query_of(event: bytes) -> Query:
-    """A QUERY or EXECUTE_LOAD_QUERY event. Statements are in the client's character set, which is UTF-8 where it is
-    not told; what is not UTF-8 is read as latin1."""
+def query_of(event: bytes, flavor: Flavor = "mariadb") -> Query:
+    """A QUERY or EXECUTE_LOAD_QUERY event. The schema is always in UTF-8, the statement in the character set that the
+    event names; `readings` has what else it could be."""
     fixed = HEADER + (13 if event[4] == EventType.QUERY else 26)
     if len(event) < fixed:
         raise protocol_error("a QUERY event that ends early")
@@ -263,20 +270,18 @@ def query_of(event: bytes) -> Query:
     text = schema + event[27] + 1
     if text > len(event):
         raise protocol_error("a QUERY event that ends before its text")
-    return Query(_said(event[schema : text - 1]), _said(event[text:]), _sql_mode(event[fixed:schema]))
-
-
-def _sql_mode(variables: bytes) -> int:
-    """The session's sql_mode, from a QUERY event's status variables: number and value, lowest number first."""
-    at = 5 if variables[:1] == bytes([_FLAGS]) else 0
-    return int.from_bytes(variables[at + 1 : at + 9], "little") if variables[at : at + 1] == bytes([_SQL_MODE]) else 0
-
-
-def _said(raw: bytes) -> str:
-    try:
-        return raw.decode()
-    except UnicodeDecodeError:
-        return raw.decode("latin1")
+    told = status_variables(event[fixed:schema])
+    found = statement_text(event[text:], told.client)
+    return Query(
+        event[schema : text - 1].decode(errors="replace"),
+        found.text,
+        told.sql_mode,
+        flavor,
+        found.raw,
+        found.is_single,
+        found.is_readable,
+        told.is_done,
+    )
 
 
 def prepared_xid(event: bytes) -> tuple[Xid, bool]:

@@ -14,7 +14,7 @@ those of another cdcflow at the same server.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -156,13 +156,13 @@ class RowEvents:
         shape = raw[6:]
         known = self._known.get(shape)
         if known is None:
-            table = table_name(event)
+            table = self._tables.named(table_name(event))
             if table == self._marks.table:
                 found = table_map(event)
                 check_columns(found)
                 known = Mapped(raw, table, found=found)
             elif self._tables.is_captured(table):
-                known = Mapped(raw, table, self._tables.describe(table_map(event)))
+                known = Mapped(raw, table, self._tables.describe(replace(table_map(event), id=table)))
             else:
                 known = Mapped(raw, table)
             self._known[shape] = known

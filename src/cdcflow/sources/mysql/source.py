@@ -194,11 +194,12 @@ class MySQLSource:
         position = BinlogPosition.parse(checkpoint.position)
         by_gtid = checkpoint.source.get("foreign") == checkpoint.position
         is_mysql = self._flavor == "mysql"
+        tables = CapturedTables(self._catalog, self._captured)
         decoder = BinlogDecoder(
             flavor=self._flavor,
             position=position,
-            tables=CapturedTables(self._catalog, self._captured),
-            marks=Marks(checkpoint.source["slot"], self._marks_table if self._settings.fence == "marks" else None),
+            tables=tables,
+            marks=Marks(checkpoint.source["slot"], tables.marks if self._settings.fence == "marks" else None),
             open_spool=open_spool,
             spool_bytes_max=self._settings.spool_bytes_max,
             by_gtid=by_gtid,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from cdcflow.model.table import TableId
+from cdcflow.sources.mysql.gtids import Flavor
 
 # ── written ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -28,22 +30,32 @@ def listed(texts: Sequence[str]) -> str:
 
 # ── read ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# A version comment (/*!50100 …*/, /*M! …*/) is executed, so only its frame goes; other comments go whole.
-_WORDS = r"""\s+ | /\*M?!\d* | \*/ | /\*.*?\*/ | --(?=\s|$)[^\n]* | \#[^\n]*
-    | (?P<quoted>`(?:[^`]|``)*`) | (?P<string>{single}|{double}) | (?P<word>[\w$]+) | (?P<other>.)"""
+# A version comment (/*!50100 …*/, MariaDB's /*M! …*/) is executed, so only its frame goes; other comments go whole. A
+# server that is older than the version does not execute it, and logs it as another comment.
+_WORDS = r"""[ \t\n\v\f\r{space}]+ | /\*{frame}(?:\d{{5,6}})? | \*/ | /\*.*?\*/ | --(?=[\0-\x20\x7f]|$)[^\n]* | \#[^\n]*
+    | (?P<quoted>`(?:[^`]|``)*`) | (?P<string>{single}|{double}) | (?P<word>[0-9A-Za-z_${letters}]+) | (?P<other>.)"""
 _ESCAPED = {"single": r"'(?:[^'\\]|''|\\.)*'", "double": r'"(?:[^"\\]|""|\\.)*"'}
 _PLAIN = {"single": r"'(?:[^']|'')*'", "double": r'"(?:[^"]|"")*"'}
-
-
-def _pattern(single: Mapping[str, str], double: Mapping[str, str]) -> re.Pattern[str]:
-    return re.compile(_WORDS.format(single=single["single"], double=double["double"]), re.VERBOSE | re.DOTALL)
-
-
-_WITH_ESCAPES, _WITHOUT = _pattern(_ESCAPED, _ESCAPED), _pattern(_PLAIN, _PLAIN)
-_NAMES_IN_DOUBLE = _pattern(_ESCAPED, _PLAIN)
+# A name without quotes may have any character of several bytes, also a sign or a space; in a set of one byte for each
+# character the space of Latin-1 parts words.
+_WIDE = {"space": "", "letters": r"\x80-\U0010ffff"}
+_SINGLE = {"space": r"\xa0", "letters": r"\x80-\x9f\xa1-\U0010ffff"}
 
 ANSI_QUOTES, NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
 """The bits of sql_mode that say what quotes hold: a name in double ones; a backslash that is one."""
+
+
+@cache
+def _pattern(sql_mode: int, flavor: Flavor, is_single: bool) -> re.Pattern[str]:
+    single = _PLAIN if sql_mode & NO_BACKSLASH_ESCAPES else _ESCAPED
+    double = _PLAIN if sql_mode & ANSI_QUOTES else single
+    text = _WORDS.format(
+        single=single["single"],
+        double=double["double"],
+        frame="M?!" if flavor == "mariadb" else "!",
+        **(_SINGLE if is_single else _WIDE),
+    )
+    return re.compile(text, re.VERBOSE | re.DOTALL)
 
 
 @dataclass(slots=True)
@@ -55,12 +67,14 @@ class Token:
     is_name: bool
 
 
-def tokens_of(text: str, sql_mode: int = 0) -> Iterator[Token]:
-    """`sql_mode` is that of the session that said it, as its bits in the log."""
-    pattern = _NAMES_IN_DOUBLE if sql_mode & ANSI_QUOTES else _WITH_ESCAPES
-    for found in (_WITHOUT if sql_mode & NO_BACKSLASH_ESCAPES else pattern).finditer(text):
-        if found["word"]:
-            yield Token(found["word"].upper(), found["word"], True)
+def tokens_of(text: str, sql_mode: int = 0, flavor: Flavor = "mariadb", *, is_single: bool = False) -> Iterator[Token]:
+    """`sql_mode` is that of the session that said it, as its bits in the log. `is_single`: the text came in a character
+    set of one byte for each character."""
+    pattern = _pattern(sql_mode & (ANSI_QUOTES | NO_BACKSLASH_ESCAPES), flavor, is_single)
+    for found in pattern.finditer(text):
+        if word := found["word"]:
+            # Capitals of other letters may be those of ASCII: of a dotless i, of a long s.
+            yield Token(word.upper() if word.isascii() else "", word, True)
         elif found["quoted"]:
             yield Token("", found["quoted"][1:-1].replace("``", "`"), True)
         elif found["string"]:
@@ -71,6 +85,8 @@ def tokens_of(text: str, sql_mode: int = 0) -> Iterator[Token]:
 
 def table_at(tokens: Sequence[Token], at: int, schema: str) -> tuple[TableId | None, int]:
     """The table that is named from this token on, and the token behind its name."""
+    if name_at(tokens, at) == "." and not tokens[at].is_name:  # MariaDB: of the session's schema
+        at += 1
     if at >= len(tokens) or not tokens[at].is_name:
         return None, at
     if at + 2 < len(tokens) and tokens[at + 1].name == "." and tokens[at + 2].is_name:

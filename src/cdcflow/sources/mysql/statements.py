@@ -116,6 +116,24 @@ class Harmless:
     """No rows and no shapes change: SAVEPOINT's RELEASE, temporary tables, FLUSH, XA END."""
 
 
+@dataclass(frozen=True, slots=True)
+class Several:
+    """One statement that does all of these, one after another: an ALTER whose clauses are of more than one kind."""
+
+    parts: tuple[Versioned | Renamed | OtherDdl, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unsure:
+    """What a statement does in the character set that its event names, and what it would do in others. `sure` are the
+    tables about which the first can be believed. `is_any`: some of its names are no text in that set."""
+
+    statement: Statement
+    others: tuple[Statement, ...]
+    sure: frozenset[TableId]
+    is_any: bool = False
+
+
 Statement = (
     Begin
     | Commit
@@ -131,6 +149,8 @@ Statement = (
     | Versioned
     | OtherDdl
     | Harmless
+    | Several
+    | Unsure
 )
 
 _XID = re.compile(
@@ -145,12 +165,14 @@ _ROW_TOKENS_MAX = 4000
 
 
 def statement_of(query: Query) -> Statement:
-    """What a statement in the log does."""
+    """What a statement in the log does, by its text; `readings.statement_in` also has what else its bytes may be."""
+    if not query.is_done:
+        return Harmless()
     found = _XID.match(query.text)
     if found:
         xid = (int(found[4] or 1), bytes.fromhex(found[2]), bytes.fromhex(found[3] or ""))
         return XaEnd(xid, found[1].upper() == "COMMIT")
-    read = tokens_of(query.text, query.sql_mode)
+    read = tokens_of(query.text, query.sql_mode, query.flavor, is_single=query.is_single)
     tokens = list(itertools.islice(read, _ROW_TOKENS_MAX))
     if not tokens or tokens[0].word not in _ROW_WORDS:
         tokens += read
@@ -246,14 +268,36 @@ def _altered(tokens: list[Token], at: int, schema: str, *, is_ignore: bool) -> S
         if first in _PART_WORDS and (second in ("PARTITION", "TABLESPACE") or (first, second) == ("CONVERT", "TABLE")):
             other = table_at(rest, words.index("TABLE") + 1, schema)[0] if "TABLE" in words else None
             return PartsChanged(table, other, f"{first} {second}")
-    if _is_versioned(words):
-        return Versioned(table)
-    for to in (i + 1 for i, word in enumerate(words) if word == "RENAME"):
-        if word_at(rest, to) not in ("COLUMN", "INDEX", "KEY", "CONSTRAINT"):
-            new, _ = table_at(rest, to + (word_at(rest, to) in ("TO", "AS")), schema)
-            return Renamed(((table, new),)) if new else OtherDdl(table, Altered(fills=True))
+    kept, new = _without_rename(rest, schema)
     # IGNORE leaves out rows that a new unique key does not allow.
-    return OtherDdl(table, Altered(fills=True) if is_ignore else altered(rest))
+    found = Altered(fills=True) if is_ignore else altered(kept)
+    parts: list[Versioned | Renamed | OtherDdl] = []
+    if new is not None and new != table:
+        parts.append(Renamed(((table, new),)))
+    now = new or table
+    if _is_versioned(words):
+        parts.append(Versioned(now))
+    elif found != HARMLESS or not parts:
+        parts.append(OtherDdl(now, found))
+    return parts[0] if len(parts) == 1 else Several(tuple(parts))
+
+
+def _without_rename(tokens: list[Token], schema: str) -> tuple[list[Token], TableId | None]:
+    """The clauses but those that give the table another name, and the last of these names; None: there is none. One
+    whose name cannot be told stays, and fills."""
+    kept: list[Token] = []
+    new: TableId | None = None
+    at = 0
+    while at < len(tokens):
+        if tokens[at].word == "RENAME" and word_at(tokens, at + 1) not in ("COLUMN", "INDEX", "KEY", "CONSTRAINT"):
+            is_form = word_at(tokens, at + 1) in ("TO", "AS") or name_at(tokens, at + 1) == "="
+            found, behind = table_at(tokens, at + 1 + is_form, schema)
+            if found is not None:
+                new, at = found, behind
+                continue
+        kept.append(tokens[at])
+        at += 1
+    return kept, new
 
 
 def _changed(tokens: list[Token], schema: str) -> tuple[TableId, ...]:

@@ -87,6 +87,10 @@ def column_numbers(names: Sequence[str]) -> list[int]:
 class Tables(Protocol):
     """What the stream asks about tables. Called by the stream's thread, in the log's order."""
 
+    def named(self, table: TableId) -> TableId:
+        """The table that a statement or the log means by this name, as the catalog names it."""
+        ...
+
     def is_captured(self, table: TableId) -> bool:
         """Whether rows of it belong into the log, whether or not it is there now. Never true for the shadow tables of
         gh-ost and pt-online-schema-change (`_t_gho`, `_t_new` …), for temporary tables and for the table of marks."""
@@ -101,8 +105,8 @@ class Tables(Protocol):
         """The last shape of it that is known, from a table map or from the catalog; None: it was never seen."""
         ...
 
-    def captured_in(self, schema: str) -> Sequence[TableId]:
-        """The captured tables of a schema as they were last known, also when it is gone."""
+    def captured_in(self, schema: str | None) -> Sequence[TableId]:
+        """The captured tables of a schema (None: of all) as they were last known, also when it is gone."""
         ...
 
     def seen(self, table: TableId) -> DescribedTable | None:

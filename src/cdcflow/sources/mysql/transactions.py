@@ -41,10 +41,11 @@ from cdcflow.sources.mysql.events import (
     query_texts,
     table_of,
 )
-from cdcflow.sources.mysql.gtids import Gtids
+from cdcflow.sources.mysql.gtids import Flavor, Gtids
 from cdcflow.sources.mysql.position import BinlogPosition
+from cdcflow.sources.mysql.readings import statement_in
 from cdcflow.sources.mysql.row_events import Incomplete
-from cdcflow.sources.mysql.statements import Begin, Commit, Harmless, Rollback, Statement, XaEnd, statement_of
+from cdcflow.sources.mysql.statements import Begin, Commit, Harmless, Rollback, Statement, XaEnd
 from cdcflow.sources.mysql.wire import HEADER, Events, protocol_error
 
 # ── openers ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -232,7 +233,7 @@ class Groups:
         )
 
 
-def queries(events: Events) -> tuple[Int64s, Int64s, list[tuple[int, Statement]]]:
+def queries(events: Events, flavor: Flavor) -> tuple[Int64s, Int64s, list[tuple[int, Statement]]]:
     """The numbers of the QUERY events, which of them are BEGIN (1) or COMMIT (2), and what the others say."""
     at = np.flatnonzero(_IS_QUERY[events.type])
     if not len(at):
@@ -247,7 +248,7 @@ def queries(events: Events) -> tuple[Int64s, Int64s, list[tuple[int, Statement]]
         code[plain[(size == 6) & (head == _COMM) & (buffer.le16(text + 4) == _IT)]] = _COMMIT
     said: list[tuple[int, Statement]] = []
     for nth in np.flatnonzero(code == _OTHER).tolist():
-        statement = statement_of(query_of(events.one(int(at[nth]))))
+        statement = statement_in(query_of(events.one(int(at[nth])), flavor))
         match statement:
             case Begin():
                 code[nth] = _BEGIN
@@ -263,9 +264,9 @@ def may_end(events: Events) -> int | None:
     return int(found[0]) if len(found) else None
 
 
-def first_end(events: Events) -> tuple[int | None, list[tuple[int, Statement]]]:
+def first_end(events: Events, flavor: Flavor) -> tuple[int | None, list[tuple[int, Statement]]]:
     """Where a transaction that is open before these events ends (None: not here), and the statements up to there."""
-    at, code, said = queries(events)
+    at, code, said = queries(events, flavor)
     ends = [*np.flatnonzero(_IS_END[events.type])[:1].tolist(), *at[code == _COMMIT][:1].tolist()]
     ends += [event for event, statement in said if isinstance(statement, (Rollback, XaEnd))][:1]
     end = min(ends) if ends else None
@@ -276,7 +277,7 @@ def first_end(events: Events) -> tuple[int | None, list[tuple[int, Statement]]]:
     return end, [(event, s) for event, s in said if end is None or event <= end]
 
 
-def groups_of(events: Events) -> tuple[Groups, int]:
+def groups_of(events: Events, flavor: Flavor) -> tuple[Groups, int]:
     """The whole groups among events that begin outside of any, and the number of the event that opens one which is not
     whole (as many as there are events: none).
 
@@ -285,7 +286,7 @@ def groups_of(events: Events) -> tuple[Groups, int]:
     """
     opener = np.flatnonzero(IS_OPENER[events.type])
     openers = openers_of(events, opener)
-    at, code, said = queries(events)
+    at, code, said = queries(events, flavor)
     ender = _enders(events, opener, openers, at, code, said)
     whole = len(opener)
     if whole and ender[-1] >= len(events):

@@ -163,13 +163,18 @@ def text(charset: Charset, cells: Cells, where: Where) -> pa.Array:
     return _one_by_one(charset, binary_array(data, offsets, cells.valid), where)
 
 
-def decoded(charset: str, value: bytes) -> str:
-    """One value as text: a label, a name.
+def decoded(charset: str, value: bytes, errors: str = "stop") -> str:
+    """One value as text: a label, a name. `errors` "replace": bytes that mean nothing become U+FFFD.
 
     Raises:
         UnicodeDecodeError: its bytes mean nothing in this character set.
     """
-    return _decoder(charset, "stop")(value)
+    return _decoder(charset, errors)(value)
+
+
+def is_single_byte(charset: str) -> bool:
+    """Whether a set has one byte for each character."""
+    return charset in _SINGLE
 
 
 def _by_table(charset: Charset, data: Bytes, offsets: Int64s, cells: Cells, where: Where) -> pa.Array:
@@ -288,6 +293,8 @@ _CODES = {
     "ujis": _EUC,
 }
 """What the servers take for one code of several bytes, whether or not it has a character."""
+CLIENT_SETS = ("utf8mb4", *_SINGLE, *_CODES)
+"""The sets that `character_set_client` may be; utf8mb3 and binary are read as utf8mb4."""
 
 _OTHERWISE = {
     "sjis": str.maketrans("＼", "\\"),

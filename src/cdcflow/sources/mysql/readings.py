@@ -1,0 +1,115 @@
+"""What a statement in the log does, where its event may name another character set than the one that it is in. Pure.
+
+A name that is not ASCII is another name in each set, and the servers do not always name the right one
+(`statement_text`). A table that a statement names in some other set may be the one that was meant. So each set counts:
+the one that the event names as it is, what the others find as a doubt (`Unsure`), which only captured tables have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from cdcflow.model.table import TableId
+from cdcflow.sources.mysql.events import Query
+from cdcflow.sources.mysql.statement_text import other_texts
+from cdcflow.sources.mysql.statements import (
+    Created,
+    Emptied,
+    OtherDdl,
+    PartsChanged,
+    Renamed,
+    RowChange,
+    Savepoint,
+    SchemaDropped,
+    Several,
+    Statement,
+    Unsure,
+    Versioned,
+    statement_of,
+)
+from cdcflow.sources.mysql.types.charsets import UNKNOWN
+
+
+def statement_in(query: Query) -> Statement:
+    """What a statement in the log does, with what it would do in other character sets where that differs."""
+    found = statement_of(query)
+    if query.raw and isinstance(found, Savepoint):
+        return _in_utf8(query) or found
+    if not query.raw or not _is_of_tables(found):
+        return found
+    others = dict.fromkeys(
+        statement_of(replace(query, text=text, is_single=is_single))
+        for text, is_single in other_texts(query.raw, query.text)
+    )
+    others.pop(found, None)
+    sure = frozenset(tables_in(found) if query.is_readable else ())
+    is_any = not query.is_readable and any(UNKNOWN in name for name in _names(found))
+    return Unsure(found, tuple(others), sure, is_any) if others or is_any else found
+
+
+def _in_utf8(query: Query) -> Statement | None:
+    """A statement that the servers write themselves, in UTF-8 whatever the client says. By any other set a savepoint's
+    name could be another one when it is rolled back to."""
+    try:
+        return statement_of(replace(query, text=query.raw.decode(), is_single=False))
+    except UnicodeDecodeError:
+        return None
+
+
+def tables_in(statement: Statement) -> Iterator[TableId]:
+    """The tables that a statement names."""
+    match statement:
+        case RowChange(tables) | Emptied(tables):
+            yield from tables
+        case Renamed(pairs):
+            for pair in pairs:
+                yield from pair
+        case PartsChanged(table, other):
+            yield from (t for t in (table, other) if t is not None)
+        case Created(table) | Versioned(table) | OtherDdl(TableId() as table):
+            yield table
+        case Several(parts):
+            for part in parts:
+                yield from tables_in(part)
+
+
+def with_names(statement: Statement, named: Callable[[TableId], TableId]) -> Statement:
+    """The statement with other names for its tables."""
+    match statement:
+        case RowChange(tables) | Emptied(tables):
+            return replace(statement, tables=tuple(map(named, tables)))
+        case Renamed(pairs):
+            return Renamed(tuple((named(old), named(new)) for old, new in pairs))
+        case PartsChanged(table, other):
+            return replace(statement, table=named(table), other=other and named(other))
+        case Created(table, like):
+            return Created(named(table), like and named(like))
+        case Versioned(table) | OtherDdl(TableId() as table):
+            return replace(statement, table=named(table))
+        case Several(parts):
+            return Several(tuple(with_names(part, named) for part in parts))  # type: ignore[misc]  # each as it was
+        case Unsure(first, others, sure):
+            changed = tuple(with_names(other, named) for other in others)
+            return replace(
+                statement, statement=with_names(first, named), others=changed, sure=frozenset(map(named, sure))
+            )
+    return statement
+
+
+def _names(statement: Statement) -> Iterator[str]:
+    if isinstance(statement, SchemaDropped):
+        yield statement.schema
+    for table in tables_in(statement):
+        yield from (table.schema, table.name)
+
+
+def _is_of_tables(statement: Statement) -> bool:
+    """Whether it names any, and those are not ASCII where it is one that changes rows: there may be millions of values
+    that are not."""
+    match statement:
+        case RowChange():
+            return not all(name.isascii() for name in _names(statement))
+        case SchemaDropped() | Emptied():
+            return True
+    return any(True for _ in tables_in(statement))

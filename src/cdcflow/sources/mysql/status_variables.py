@@ -1,0 +1,112 @@
+"""The status variables of a QUERY event: what the session was set to when it ran the statement. Pure.
+
+Each is a number, then a value whose length the number decides; nothing else separates them. So one of an unknown number
+ends what can be read. They are not in the order of their numbers: MariaDB 11.5 writes 131 before 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+_SQL_MODE, _CHARSETS, _ALTER = 1, 4, 130
+_COMMITS, _ROLLS_BACK = 4, 8
+_STARTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StatusVariables:
+    """`client` is the collation's number of `character_set_client`; None: the event does not tell it. `is_done`: the
+    statement did what its text means. MariaDB with `binlog_alter_two_phase` also logs that an ALTER began, and that it
+    was rolled back, with the same text."""
+
+    sql_mode: int = 0
+    client: int | None = None
+    is_done: bool = True
+
+
+def status_variables(data: bytes) -> StatusVariables:
+    """What the status variables of one event tell."""
+    found = _values(data)
+    client = int.from_bytes(found[_CHARSETS][:2], "little") if _CHARSETS in found else None
+    phase = found.get(_ALTER, b"\0")[0]
+    return StatusVariables(
+        int.from_bytes(found.get(_SQL_MODE, b""), "little"),
+        client,
+        not phase & (_STARTS | _ROLLS_BACK),
+    )
+
+
+def _values(data: bytes) -> dict[int, bytes]:
+    found: dict[int, bytes] = {}
+    at = 0
+    while at < len(data):
+        length = _LENGTHS.get(data[at])
+        if length is None:
+            return found
+        end = at + 1 + length(data[at + 1 :])
+        if end > len(data):
+            return found
+        found[data[at]] = data[at + 1 : end]
+        at = end
+    return found
+
+
+def _fixed(size: int) -> Callable[[bytes], int]:
+    return lambda _: size
+
+
+def _text(rest: bytes) -> int:
+    return 1 + rest[0] if rest else 1
+
+
+def _two_texts(rest: bytes) -> int:
+    first = _text(rest)
+    return first + _text(rest[first:])
+
+
+def _schemas(rest: bytes) -> int:
+    """A count, and as many names that end with a zero; from 254 on there are none."""
+    count = rest[0] if rest else 0
+    at = 1
+    for _ in range(count if count < 254 else 0):
+        found = rest.find(b"\0", at)
+        if found < 0:
+            return len(rest) + 1
+        at = found + 1
+    return at
+
+
+def _alter(rest: bytes) -> int:
+    return 9 if rest[:1] and rest[0] & (_COMMITS | _ROLLS_BACK) else 1
+
+
+def _collations(rest: bytes) -> int:
+    return 1 + 4 * rest[0] if rest else 1
+
+
+_LENGTHS: Mapping[int, Callable[[bytes], int]] = {
+    0: _fixed(4),  # flags
+    _SQL_MODE: _fixed(8),
+    2: lambda rest: _text(rest) + 1,  # a catalog, with a zero
+    3: _fixed(4),  # auto_increment
+    _CHARSETS: _fixed(6),
+    5: _text,  # time zone
+    6: _text,  # a catalog
+    7: _fixed(2),  # lc_time_names
+    8: _fixed(2),  # the database's character set
+    9: _fixed(8),  # tables that an update changes
+    10: _fixed(4),  # the length that was written
+    11: _two_texts,  # user and host
+    12: _schemas,
+    13: _fixed(3),  # microseconds
+    16: _fixed(1),  # explicit_defaults_for_timestamp
+    17: _fixed(8),  # the transaction's number
+    18: _fixed(2),  # default_collation_for_utf8mb4
+    19: _fixed(1),  # sql_require_primary_key
+    20: _fixed(1),  # default_table_encryption
+    128: _fixed(3),  # MariaDB: microseconds
+    129: _fixed(8),  # the transaction's number
+    _ALTER: _alter,
+    131: _collations,
+}

@@ -1,0 +1,38 @@
+"""How a server compares the names of schemas and tables: its `lower_case_table_names`. Pure.
+
+    0  case counts (usual on Linux)
+    1  names are kept in lower case, and a statement may write them in any (usual on Windows)
+    2  names are kept as they were given, and compared in lower case (usual on macOS); the log's rows have lower case
+
+The servers lower a name letter by letter, so what lower case does to a word as a whole (a sigma at its end) is not done
+here either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cdcflow.model.table import TableId
+
+
+@dataclass(frozen=True, slots=True)
+class TableNames:
+    """`mode` is the value of `lower_case_table_names`."""
+
+    mode: int = 0
+
+    def key(self, table: TableId) -> TableId:
+        """What is the same for names that mean one table."""
+        return TableId(self.text(table.schema), self.text(table.name))
+
+    def text(self, name: str) -> str:
+        return lowered(name) if self.mode else name
+
+    def kept(self, name: str) -> str:
+        """A name as the catalog has it."""
+        return lowered(name) if self.mode == 1 else name
+
+
+def lowered(name: str) -> str:
+    """A name in the servers' lower case."""
+    return name.lower() if name.isascii() else "".join(letter.lower()[0] for letter in name)
