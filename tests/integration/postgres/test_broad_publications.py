@@ -14,6 +14,7 @@ from cdcflow.errors import HistoryLost
 from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import Run, SpooledTransaction
 from cdcflow.model.position import Checkpoint, Position
+from cdcflow.testing.sources.reading import headers
 
 pytestmark = pytest.mark.postgres
 
@@ -69,17 +70,10 @@ def test_rows_of_tables_that_are_not_captured_are_left_out(database: Database, m
 
 def back_of(capture: Capture) -> tuple[Checkpoint, pa.Table]:
     """Everything up to now as a log would have it: a checkpoint behind it, and its transactions."""
-    positions: list[str] = []
-    xids: list[int] = []
-    for event in capture.events():
-        if isinstance(event, Committed):
-            assert isinstance(event.run, Run)
-            positions += event.run.position.to_pylist()
-            xids += event.run.xids.tolist()
-    found = pa.table({"position": pa.array(positions, pa.string()), "xid": pa.array(xids, pa.uint64())})
+    found = headers(capture.events())
     before = capture.checkpoint
-    last = Checkpoint(epoch=before.epoch, position=Position(positions[-1]), source=before.source)
-    return last, found
+    last = Position(found.column("position")[-1].as_py())
+    return Checkpoint(epoch=before.epoch, position=last, source=before.source), found
 
 
 def given(found: pa.Table, since: object) -> pa.Table:
