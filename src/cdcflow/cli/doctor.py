@@ -23,7 +23,7 @@ def doctor(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
     else:
         console = output.stdout()
         for finding in findings:
-            console.print(_SIGNS[finding.level], end=" ")
+            console.print(_SIGNS[finding.level], end=" ", markup=True)
             console.print(f"{finding.subject}: {finding.text}", markup=False)
             if finding.remedy is not None:
                 console.print(f"          {finding.remedy}", markup=False, style="bold")

@@ -30,7 +30,9 @@ def _console(file: TextIO) -> Console:
     from rich.console import Console
 
     is_terminal = file.isatty()
-    return Console(file=file, highlight=False, soft_wrap=not is_terminal, width=None if is_terminal else PIPE_WIDTH)
+    width = None if is_terminal else PIPE_WIDTH
+    # What is printed are names and texts of a source: `[red]` in one is no colour, and `:x:` no picture.
+    return Console(file=file, highlight=False, markup=False, emoji=False, soft_wrap=not is_terminal, width=width)
 
 
 def print_json(value: object) -> None:

@@ -25,7 +25,7 @@ class BackfillProgress:
         self._console = console
         self._bars = (
             Progress(
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 BarColumn(),
                 TextColumn("{task.percentage:>3.0f}% {task.fields[state]:<9} {task.fields[rows]:>13} rows"),
                 TimeRemainingColumn(),

@@ -69,8 +69,9 @@ def connect(threads: int = 1) -> duckdb.DuckDBPyConnection:
     return made
 
 
-def duckdb_sql(spark_sql: str) -> str:
-    """One statement of Spark's as one of DuckDB's."""
+def duckdb_sql(spark_sql: str, given: str = "") -> str:
+    """One statement of Spark's as one of DuckDB's. `given`: the view whose name stands where `{}` is, names and texts
+    aside: a source's default may be `{}`."""
     kept: list[str] = []
 
     def keep(found: re.Match[str]) -> str:
@@ -78,6 +79,8 @@ def duckdb_sql(spark_sql: str) -> str:
         return f"\0{len(kept) - 1}\0"
 
     sql = _LITERAL.sub(keep, spark_sql)
+    if given:
+        sql = sql.replace("{}", given)
     for pattern, words in _WORDS:
         sql = re.sub(pattern, words, sql)
     sql = _calls(sql, "struct", lambda given: "struct_pack(" + ", ".join(f"{a} := {a}" for a in given) + ")")

@@ -58,7 +58,7 @@ class DuckSession:
         given, name = self._name("given"), self._name(what)
         self._db.register(given, rows)
         try:
-            self._db.execute(f"CREATE TABLE {name} AS {duckdb_sql(query.replace('{}', given, 1))}").fetchall()
+            self._db.execute(f"CREATE TABLE {name} AS {duckdb_sql(query, given)}").fetchall()
         finally:
             self._db.unregister(given)
         return name
@@ -75,7 +75,7 @@ class DuckSession:
         given = self._name("given")
         self._db.register(given, rows)
         try:
-            return self.arrow(query.replace("{}", given, 1))
+            return self._db.sql(duckdb_sql(query, given)).to_arrow_table()
         finally:
             self._db.unregister(given)
 

@@ -22,6 +22,7 @@ from cdcflow.merge.types import name_sql
 from cdcflow.model.table import TableId
 from cdcflow.spark.live import SparkReader
 from cdcflow.spark.sql import named
+from cdcflow.spark.verbatim import as_written
 from cdcflow.verify.asking import Place, asked, check, matching
 from cdcflow.verify.port import At, Columns, Comparer
 from cdcflow.warehouse.paths import Warehouse
@@ -74,7 +75,7 @@ class SparkCopy:
     def _arrow(self, columns: Columns, question: Callable[[str], str]) -> tuple[At, pa.Table]:
         def ask(_table: Any, query: str, target: Target) -> pa.Table:
             check(columns, target)
-            return self._spark.sql(question(query)).toArrow()
+            return self._spark.sql(as_written(self._spark, question(query))).toArrow()
 
         return asked(self._reader, self._place, columns.table, ask)
 

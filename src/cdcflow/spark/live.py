@@ -25,6 +25,7 @@ from cdcflow.spark.engine import located
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.masters import runs_here
 from cdcflow.spark.sql import SparkSql, StatementTable, named
+from cdcflow.spark.verbatim import as_written
 from cdcflow.warehouse import live
 from cdcflow.warehouse.formats import format_for, rules_of
 from cdcflow.warehouse.live import Live, VersionGone
@@ -125,7 +126,7 @@ class SparkPastTable:
         return named(self._table.at(self._version), "base")
 
     def result(self, query: str, target: Target, mode: ModeRules = CURRENT) -> DataFrame:
-        return self._spark.sql(query)
+        return self._spark.sql(as_written(self._spark, query))
 
     def close(self) -> None:
         """Its session is the caller's."""

@@ -29,7 +29,8 @@ from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.engine import located
 from cdcflow.spark.live import lasting_room
 from cdcflow.spark.log_options import Options, Planned, again, planned, schema_ddl
-from cdcflow.spark.sql import literal_path, register_decimal_text
+from cdcflow.spark.sql import register_decimal_text
+from cdcflow.spark.verbatim import all_as_written, read_parquet
 from cdcflow.warehouse.logranges import LOG, Ends, Shaped, check_feed, files_between
 from cdcflow.warehouse.segments import InputFile
 
@@ -93,14 +94,14 @@ def _part(spark: SparkSession, plan: Planned, shape: Table, files: Sequence[Inpu
     columns = list(_log_columns(shown, shape) if shown.kind == LOG else _feed_columns(shown, shape))
     if any(DECIMAL_TEXT in column for column in columns):
         register_decimal_text(spark)
-    rows = spark.read.schema(_read_ddl(shape)).parquet(*(literal_path(f.path) for f in files))
+    rows = read_parquet(spark, _read_ddl(shape), [f.path for f in files], OFFSET)
     if any(f.file.first_offset < plan.first or f.file.last_offset > plan.last for f in files):
         rows = rows.where(f"{OFFSET} BETWEEN {plan.first} AND {plan.last}")
     if shown.kind != LOG:
         is_update = f"{OP} = 'u' AND {BEFORE} IS NOT NULL"
         twice = f"CASE WHEN {is_update} THEN array(true, false) ELSE array(false) END"
         rows = rows.selectExpr("*", f"{f'explode({twice})' if _is_full(shape) else 'false'} AS {_IS_OLD}")
-    return rows.selectExpr(*columns)
+    return rows.selectExpr(*all_as_written(spark, columns))
 
 
 def _read_ddl(shape: Table) -> str:

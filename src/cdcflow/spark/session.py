@@ -18,6 +18,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.java import quiet_start
 from cdcflow.spark.metastore import settings as metastore_settings
+from cdcflow.spark.verbatim import OFF
 from cdcflow.warehouse.paths import Metastore, Warehouse
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ _SETTINGS = {
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+    **OFF,
 }
 
 

@@ -10,6 +10,7 @@ import threading
 from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
+from cdcflow.spark.verbatim import settle
 from cdcflow.warehouse.paths import Warehouse
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Sessions:
             there = self._there()
             if there:
                 return there.pop()
-        return self._spark.newSession()
+        return settle(self._spark.newSession())
 
     def give(self, session: SparkSession) -> None:
         """It serves another table from now on."""

@@ -29,7 +29,7 @@ from cdcflow.spark.engine import SparkEngine, located
 from cdcflow.spark.kafka import merged
 from cdcflow.spark.log_options import again
 from cdcflow.spark.log_plan import read_log
-from cdcflow.spark.sql import literal_path
+from cdcflow.spark.verbatim import all_as_written, literal_path
 from cdcflow.warehouse import several
 from cdcflow.warehouse.common import common_clock
 from cdcflow.warehouse.engines import Engines
@@ -128,7 +128,8 @@ def _part(spark: SparkSession, name: str, layout: Layout, table: str, last: int,
     rows = read_log(spark, layout, table, from_offset=first, to_offset=last)
     clocks = again(lambda: _headers(spark, layout, first or 1, last))
     joined = rows.join(clocks, rows[TRANSACTION] == clocks[_NUMBER])
-    return joined.selectExpr(f"{text_sql(name)} AS {LOG}", COMMIT_CLOCK, *map(name_sql, rows.columns))
+    listed = (f"{text_sql(name)} AS {LOG}", COMMIT_CLOCK, *map(name_sql, rows.columns))
+    return joined.selectExpr(*all_as_written(spark, listed))
 
 
 def _headers(spark: SparkSession, layout: Layout, first: int, last: int) -> DataFrame:

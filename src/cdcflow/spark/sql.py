@@ -16,7 +16,8 @@ from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.reduce import TRANSACTIONS_READ, Layout, read_schema
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import DECIMAL_TEXT, name_sql, text_sql
-from cdcflow.model.table import MISSING, Table
+from cdcflow.model.table import MISSING, OFFSET, Table
+from cdcflow.spark.verbatim import all_as_written, as_written, literal_path, read_parquet
 from cdcflow.warehouse.port import Compacted, Kept, Snapshot
 from cdcflow.warehouse.segments import InputFile
 
@@ -42,28 +43,32 @@ class SparkSql:
             raise InvariantViolated(f"reading {hidden[0]}: Spark takes it for a hidden file and would read nothing")
         if any(DECIMAL_TEXT in column for column in columns):
             register_decimal_text(self._spark)
-        rows = self._spark.read.schema(read_schema(shape, moved=moved)).parquet(*(literal_path(f.path) for f in files))
-        return named(rows.where(where).selectExpr(*columns), what)
+        rows = read_parquet(self._spark, read_schema(shape, moved=moved), [f.path for f in files], OFFSET)
+        chosen = rows.where(as_written(self._spark, where))
+        return named(chosen.selectExpr(*all_as_written(self._spark, columns)), what)
 
     def transactions(self, files: Sequence[InputFile], columns: Sequence[str]) -> str:
         rows = self._spark.read.schema(TRANSACTIONS_READ).parquet(*(literal_path(f.path) for f in files))
         return named(rows.selectExpr(*columns), "transactions")
 
     def view(self, what: str, sql: str) -> str:
-        return named(self._spark.sql(sql), what)
+        return named(self._said(sql), what)
 
     def keep(self, what: str, sql: str) -> str:
-        return named(self._spark.sql(sql).localCheckpoint(), what)
+        return named(self._said(sql).localCheckpoint(), what)
 
     def hold(self, view: str) -> None:
         self._spark.catalog.cacheTable(view)
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in self._spark.sql(sql).collect()]
+        return [tuple(row) for row in self._said(sql).collect()]
 
     def drop(self, views: Sequence[str]) -> None:
         for view in views:
             self._spark.catalog.dropTempView(view)
+
+    def _said(self, sql: str) -> DataFrame:
+        return self._spark.sql(as_written(self._spark, sql))
 
 
 class StatementTable(ABC):
@@ -202,11 +207,6 @@ def named(frame: DataFrame, what: str) -> str:
     name = f"cdcflow_{what}_{next(_numbers)}"
     frame.createOrReplaceTempView(name)
     return name
-
-
-def literal_path(path: str) -> str:
-    """Spark takes a path for a pattern; this one means itself."""
-    return "".join(f"\\{c}" if c in "\\[]{}*?" else c for c in path)
 
 
 def register_decimal_text(spark: SparkSession) -> None:

@@ -9,6 +9,7 @@ that moves in each table, would change one after another, and between two of the
 # ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import UTC, datetime
 
 from cdcflow.merge.types import name_sql, text_sql
@@ -35,7 +36,7 @@ def spark_sql(cut: Cut, warehouse: Warehouse, format_: str) -> str:
         else:
             views[_as_spark_does(name)] = _view(name, table, warehouse, format_)
     comments += [f"{name} is not here: {why}" for name, why in sorted(cut.left_out.items())]
-    statements = [*_settings(format_), *views.values()]
+    statements = [*_settings(format_, views), *views.values()]
     return "\n".join([*(f"-- {_one_line(one)}" for one in comments), *(f"{one};" for one in statements), ""])
 
 
@@ -45,9 +46,11 @@ def _said(cut: Cut) -> str:
     return f"tables of several logs, as of {', '.join(f'offset {p.offset} of {p.name}' for p in cut.logs.values())}"
 
 
-def _settings(format_: str) -> list[str]:
-    """Of the reader's session. A table that has not changed for a week has an old version, which Delta would refuse."""
-    return [f"SET {delta.TIME_TRAVEL_ENFORCED} = false"] if format_ == "delta" else []
+def _settings(format_: str, names: Collection[str]) -> list[str]:
+    """Of the reader's session. A table that has not changed for a week has an old version, which Delta would refuse;
+    and in a name `${x}` is no variable of Spark's."""
+    made = [f"SET {delta.TIME_TRAVEL_ENFORCED} = false"] if format_ == "delta" else []
+    return made + ["SET spark.sql.variable.substitute = false"] * any("${" in name for name in names)
 
 
 def _absent(table: CutTable, format_: str, *, twice: bool) -> str | None:

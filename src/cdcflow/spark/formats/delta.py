@@ -33,6 +33,7 @@ from cdcflow.spark.formats.marked import NewerRows
 from cdcflow.spark.java_errors import first_line
 from cdcflow.spark.metastore import Entry
 from cdcflow.spark.sql import StatementTable
+from cdcflow.spark.verbatim import as_written, in_setting
 from cdcflow.warehouse.formats.delta import (
     HARMLESS,
     MAPPING,
@@ -140,7 +141,7 @@ class DeltaTable(StatementTable):
         # Delta itself skips a transaction that is there.
         self._look_behind_own_commit()
         with self._committing(metadata, app, version):
-            self._spark.sql(statement)
+            self._spark.sql(as_written(self._spark, statement))
         self._committed = metadata
 
     def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
@@ -485,11 +486,11 @@ class DeltaTable(StatementTable):
         are taken back at the end, whatever happens: left there, they would make Delta drop the next write without a
         word."""
         conf = self._spark.conf
-        conf.set(_METADATA, said(metadata))
+        conf.set(_METADATA, in_setting(self._spark, said(metadata)))
         if self._looked_at is not None:
             conf.set(_READ_VERSION, str(self._looked_at))
         if app:
-            conf.set(_APP, app)
+            conf.set(_APP, in_setting(self._spark, app))
             conf.set(_VERSION, str(version))
         try:
             yield

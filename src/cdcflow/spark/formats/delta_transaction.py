@@ -25,6 +25,7 @@ from cdcflow.spark.formats import marked
 from cdcflow.spark.formats.delta_files import MADE_BYTES, chosen
 from cdcflow.spark.formats.delta_jvm import delta_jvm
 from cdcflow.spark.formats.marked import BROADCAST_ROWS_MAX, Views
+from cdcflow.spark.verbatim import as_written
 from cdcflow.warehouse.port import Compacted
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ class Transaction:
 
     def append(self, rows: str) -> None:
         """Add what a query gives, in columns named as the table's."""
-        come = self._written(self._spark.sql(rows))
+        come = self._written(self._spark.sql(as_written(self._spark, rows)))
         self._commit(come, self._parts.write(self._parts.append, *[self._none] * 8))
 
     def fold(self, folding: Folding) -> None:

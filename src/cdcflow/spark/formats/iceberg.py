@@ -22,6 +22,7 @@ from cdcflow.spark.formats.iceberg_branch import BranchMoved, branched
 from cdcflow.spark.formats.iceberg_jvm import IcebergJvm, iceberg_jvm
 from cdcflow.spark.formats.marked import NewerRows, Views
 from cdcflow.spark.sql import StatementTable
+from cdcflow.spark.verbatim import as_written
 from cdcflow.warehouse.formats import iceberg
 from cdcflow.warehouse.formats.iceberg import CATALOG, RULES, TRANSACTIONS, KeptSnapshot
 from cdcflow.warehouse.paths import Warehouse
@@ -157,7 +158,7 @@ class IcebergTable(StatementTable):
         conf.set(_SUMMARY + COMMITTED, said)
         conf.set(_SUMMARY + TRANSACTIONS, json.dumps(transactions, separators=(",", ":")))
         try:
-            self._spark.sql(statement)
+            self._spark.sql(as_written(self._spark, statement))
         finally:
             for setting in (COMMITTED, TRANSACTIONS):
                 conf.unset(_SUMMARY + setting)
