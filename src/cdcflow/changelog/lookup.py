@@ -22,7 +22,7 @@ from cdcflow.changelog.transactions import HEADERS_BACK, Transactions, gathered_
 from cdcflow.errors import KeysUnknown
 from cdcflow.model.change import DELETE, PARTIAL_KEYS_MAX, KeySet, Kind, Uint64s
 from cdcflow.model.position import Offset, Position
-from cdcflow.model.table import OFFSET, OP, UNCHANGED, Table, TableId, table_from_json
+from cdcflow.model.table import OFFSET, OP, UNCHANGED, Table, TableId, table_from_json, word
 
 GATHERED_ROWS_MAX = 256 << 10
 _LOW = np.uint64(0xFFFFFFFF)
@@ -89,7 +89,7 @@ def gathered(table: TableId, partial: Iterable[pa.Table]) -> KeySet | None:
             if found[0].num_rows > PARTIAL_KEYS_MAX:
                 raise KeysUnknown(
                     f"looking for partial rows of {table}: there are more than {PARTIAL_KEYS_MAX}",
-                    remedy=f"run `cdcflow backfill {table}` to read it again",
+                    remedy=f"run `cdcflow backfill {word(table)}` to read it again",
                 )
     return KeySet(pa.concat_tables(found)).distinct() if found else None
 
@@ -99,7 +99,7 @@ def expired(table: TableId, since: Offset, first_offset: int) -> KeysUnknown:
     return KeysUnknown(
         f"looking for partial rows of {table} from offset {since} on: the log begins at offset {first_offset}, "
         f"everything before it has expired",
-        remedy=f"run `cdcflow backfill {table}` to read it again",
+        remedy=f"run `cdcflow backfill {word(table)}` to read it again",
     )
 
 
@@ -182,7 +182,7 @@ def _key_names(table: Table, shape: Table) -> list[str]:
     except KeyError:
         raise KeysUnknown(
             f"looking for partial rows of {shape.id}: its key has changed while it was being read",
-            remedy=f"run `cdcflow backfill {shape.id}` to read it again",
+            remedy=f"run `cdcflow backfill {word(shape.id)}` to read it again",
         ) from None
 
 

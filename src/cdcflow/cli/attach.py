@@ -12,6 +12,7 @@ from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath
 from cdcflow.config import Config, load
 from cdcflow.config.places import check_writable, warehouse_places
 from cdcflow.errors import ConfigurationError
+from cdcflow.model.table import word
 from cdcflow.service.control import ask
 
 ANSWER_WITHIN_S = 75
@@ -45,7 +46,7 @@ def attach(
         typer.echo(f"{table}: {output.number(report.rows)} rows of {report.said} are its base")
         if report.left_out:
             typer.echo(f"left out, because the table has no such columns: {', '.join(report.left_out)}")
-    typer.echo(f"next: run `cdcflow merge`, then `cdcflow repair {table}`")
+    typer.echo(f"next: run `cdcflow merge`, then `cdcflow repair {word(table)}`")
 
 
 def _order(settings: Config, table: str, base: str) -> None:
@@ -60,7 +61,7 @@ def _order(settings: Config, table: str, base: str) -> None:
 def _refused(table: str, why: str) -> ConfigurationError:
     return ConfigurationError(
         f"attaching {table}: {why}",
-        remedy=f"run `cdcflow merge`, and `cdcflow repair {table}` if you doubt its rows",
+        remedy=f"run `cdcflow merge`, and `cdcflow repair {word(table)}` if you doubt its rows",
         runbook="attach",
     )
 

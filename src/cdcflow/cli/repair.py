@@ -15,6 +15,7 @@ from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath
 from cdcflow.cli.verify import Against, kinds_of, leave_word, tell
 from cdcflow.config import Config, load
 from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.model.table import word
 from cdcflow.service import last_words
 from cdcflow.service.control import ask
 from cdcflow.verify.report import NOT_THERE_YET, Report
@@ -159,13 +160,13 @@ def _proven(settings: Config, name: str, base: str, found: Sequence[TableReport]
     """Take a table out of doubt that was found equal, in all of its columns."""
     if not found or any(table.verdict != "equal" for table in found):
         typer.echo(
-            f"{name} stays in doubt: mend the rest, or run `cdcflow backfill {name}` to read all of it", err=True
+            f"{name} stays in doubt: mend the rest, or run `cdcflow backfill {word(name)}` to read all of it", err=True
         )
         return False
     if missing := sorted({c for table in found for c, why in table.left_out.items() if why == NOT_THERE_YET}):
         typer.echo(
             f"{name} stays in doubt: the copy does not have {', '.join(missing)} yet;"
-            f" run `cdcflow backfill {name}` to read all of it",
+            f" run `cdcflow backfill {word(name)}` to read all of it",
             err=True,
         )
         return False
@@ -181,7 +182,7 @@ def _proven(settings: Config, name: str, base: str, found: Sequence[TableReport]
     outcome = answer["tables"][name]
     # Another one may have done the same meanwhile, or a backfill has read the table.
     if outcome["outcome"] == "refused":
-        typer.echo(f"{name} stays in doubt: {outcome['reason']}; run `cdcflow repair {name}` again", err=True)
+        typer.echo(f"{name} stays in doubt: {outcome['reason']}; run `cdcflow repair {word(name)}` again", err=True)
         return False
     typer.echo(f"{name} is not in doubt any more")
     return True
@@ -192,7 +193,7 @@ def _mended(settings: Config, table: TableReport, known_until: str | None) -> bo
     changes began to be lost."""
     if not table.keys:
         typer.echo(
-            f"{table.table} has no key to name rows by: run `cdcflow backfill {table.table}` to read all of it",
+            f"{table.table} has no key to name rows by: run `cdcflow backfill {word(table.table)}` to read all of it",
             err=True,
         )
         return False
@@ -215,7 +216,7 @@ def _order(settings: Config, request: Mapping[str, object]) -> None:
         if one["outcome"] != "ordered":
             raise ConfigurationError(
                 f"repairing {name}: {one.get('reason') or one['outcome']}",
-                remedy=f"run `cdcflow backfill {name}` to read all of it",
+                remedy=f"run `cdcflow backfill {word(name)}` to read all of it",
                 runbook="order-refused",
             )
 
@@ -236,7 +237,7 @@ def _wait(settings: Config, table: str) -> None:
         if state not in ("waiting", "reading"):
             raise ConfigurationError(
                 f"repairing {table}: its rows could not be read again (state: {state})",
-                remedy=f"look at `cdcflow status`, then run `cdcflow backfill {table}`",
+                remedy=f"look at `cdcflow status`, then run `cdcflow backfill {word(table)}`",
                 runbook="order-refused",
             )
         time.sleep(LOOK_EVERY_S)

@@ -15,6 +15,7 @@ from cdcflow.cli.watch import verified_of
 from cdcflow.config import Config, load
 from cdcflow.errors import CdcflowError
 from cdcflow.model.position import Checkpoint
+from cdcflow.model.table import word
 from cdcflow.service import last_words
 from cdcflow.service.control import ask
 
@@ -120,8 +121,10 @@ def _remark(table: str, fields: Mapping[str, Any]) -> str:
     gap = fields.get("gap")
     if gap is not None and gap["proven"] is None:
         if gap.get("base"):
-            return f"attached, and in doubt until it was compared: `cdcflow repair {table}`"
-        return f"in doubt since changes were lost behind {gap['before'].partition(';')[0]}: `cdcflow repair {table}`"
+            return f"attached, and in doubt until it was compared: `cdcflow repair {word(table)}`"
+        return (
+            f"in doubt since changes were lost behind {gap['before'].partition(';')[0]}: `cdcflow repair {word(table)}`"
+        )
     return str(fields.get("reason") or fields.get("shadow_difference") or "")
 
 
@@ -129,7 +132,7 @@ def _verified(found: Mapping[str, Any], table: str) -> str:
     """When the table was last compared with its source, and found equal."""
     known = verified_of(found, table)
     if known["different"]:
-        return f"{output.number(known['different'])} rows differ (`cdcflow verify {table}`)"
+        return f"{output.number(known['different'])} rows differ (`cdcflow verify {word(table)}`)"
     at = known["verified_at"]
     return "" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}Z"
 

@@ -14,6 +14,7 @@ from cdcflow.cli import failure, output, signals
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, load, seconds
 from cdcflow.errors import ConfigurationError, SinkUnavailable, SourceUnavailable
+from cdcflow.model.table import word
 from cdcflow.service import last_words
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ def _lines(table: TableReport) -> list[str]:
     if any(one.what == "doubled" and one.key for one in table.differences):
         found.append(f"  a row that is there more than once: {rebuilt(TableId(*table.table.split('.', 1)))}")
     elif table.different:
-        found.append(f"  run `cdcflow repair {table.table}` to mend them")
+        found.append(f"  run `cdcflow repair {word(table.table)}` to mend them")
     return found
 
 

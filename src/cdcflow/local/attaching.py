@@ -29,7 +29,7 @@ from cdcflow.merge.evolution import evolve
 from cdcflow.merge.modes import CURRENT
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import name_sql
-from cdcflow.model.table import MISSING, OFFSET, Table
+from cdcflow.model.table import MISSING, OFFSET, Table, word
 from cdcflow.warehouse.attaching import Attached, stand
 from cdcflow.warehouse.paths import table_path
 from cdcflow.warehouse.port import HandOver, Snapshot
@@ -120,7 +120,7 @@ class Attaching:
     def _in_the_way(self, why: str) -> ConfigurationError:
         return ConfigurationError(
             f"{self._attempted}: {why} already, at {self._folder}",
-            remedy=f"to keep it run `cdcflow repair {self._shape.id}`, which mends what differs;"
+            remedy=f"to keep it run `cdcflow repair {word(self._shape.id)}`, which mends what differs;"
             " else move the folder away and attach again",
             runbook="attach",
         )
@@ -136,7 +136,7 @@ class Attaching:
         except HandOver as reason:
             raise ConfigurationError(
                 f"{self._attempted}: only Spark can write this table: {reason}",
-                remedy=f"move {self._folder} away, and run `cdcflow backfill {self._shape.id}` to read all of it",
+                remedy=f"move {self._folder} away, and run `cdcflow backfill {word(self._shape.id)}` to read all of it",
                 runbook="attach",
             ) from reason
         if written.rows != rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge.target import TargetColumn
-from cdcflow.model.table import Table, TableId
+from cdcflow.model.table import Table, TableId, word
 
 
 class CannotFollow(ConfigurationError):
@@ -50,6 +50,8 @@ def gone(table: TableId, column: TargetColumn) -> CannotFollow:
     )
 
 
-def rebuilt(table: TableId) -> str:
+def rebuilt(table: TableId | str) -> str:
     """What to do with a current-state table that is of no more use."""
-    return f"move the table's folder away in the warehouse, then run `cdcflow backfill {table}` and `cdcflow merge`"
+    return (
+        f"move the table's folder away in the warehouse, then run `cdcflow backfill {word(table)}` and `cdcflow merge`"
+    )

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import KeySet
-from cdcflow.model.table import Table
+from cdcflow.model.table import Table, word
 
 
 def keys_of(table: Table, texts: Sequence[Sequence[str]], attempted: str) -> KeySet:
@@ -22,7 +22,7 @@ def keys_of(table: Table, texts: Sequence[Sequence[str]], attempted: str) -> Key
     """
     if not table.key:
         raise ConfigurationError(
-            f"{attempted}: it has no key to read them by", remedy=f"run `cdcflow table backfill {table.id}`"
+            f"{attempted}: it has no key to read them by", remedy=f"run `cdcflow table backfill {word(table.id)}`"
         )
     if wrong := [number for number, key in enumerate(texts, 1) if len(key) != len(table.key)]:
         raise ConfigurationError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import enum
 import json
+import shlex
 import zlib
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -37,6 +38,11 @@ class TableId:
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
+
+
+def word(table: TableId | str) -> str:
+    """A table's name as one word of a shell's, for commands that messages print: whatever is in it means itself."""
+    return shlex.quote(str(table))
 
 
 class Identity(enum.Enum):

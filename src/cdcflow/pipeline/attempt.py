@@ -39,7 +39,7 @@ from cdcflow.interleave.messages import (
 from cdcflow.interleave.progress import Progress
 from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch
-from cdcflow.model.table import Table, TableId
+from cdcflow.model.table import Table, TableId, word
 from cdcflow.pipeline import reread
 from cdcflow.pipeline.durability import Durability
 from cdcflow.pipeline.freshness import Freshness
@@ -191,7 +191,7 @@ class Attempt:
         known = self._machine.progress.tables
         kept = [t.id for t in self.tables if reread.is_kept(known.get(t.id))]
         for table in kept:
-            self._on_event("table in doubt", {"table": str(table), "remedy": f"cdcflow repair {table}"})
+            self._on_event("table in doubt", {"table": str(table), "remedy": f"cdcflow repair {word(table)}"})
         self._handle(Backfill(tuple(t.id for t in self.tables if t.id not in kept)))
 
     def _read_anew(self, ordered: tuple[TableId, ...], again: tuple[TableId, ...]) -> None:

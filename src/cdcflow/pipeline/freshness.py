@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from cdcflow.errors import CdcflowError
 from cdcflow.interleave.progress import Progress
 from cdcflow.model.position import Epoch, Token
-from cdcflow.model.table import Table, TableId
+from cdcflow.model.table import Table, TableId, word
 from cdcflow.ports import ChunkSource, Covering, Sample, Sampled, Source
 
 CAUSES = ("outage", "uncovered", "backfill", "late")
@@ -223,7 +223,7 @@ class Freshness:
         known = progress.tables.get(table)
         if table not in self._unlogged or (known is not None and known.generation > self._unlogged[table]):
             return None
-        return f"its rows changed at the source, but no change arrived; run `cdcflow backfill {table}`"
+        return f"its rows changed at the source, but no change arrived; run `cdcflow backfill {word(table)}`"
 
     def _late(self, as_of: float | None, now: float) -> str | None:
         late_s = max(LATE_S, 3 * self.every_s)
@@ -243,7 +243,7 @@ def _unread(table: TableId, progress: Progress) -> str | None:
     known = progress.tables.get(table)
     if known is not None and known.in_doubt:
         why = "it was attached" if known.has_base else "changes of it were lost"
-        return f"{why}, and its rows are in doubt; run `cdcflow repair {table}`"
+        return f"{why}, and its rows are in doubt; run `cdcflow repair {word(table)}`"
     if known is None or known.state == "done" or known.whole_since is not None:
         return None
     return f"its existing rows are not all in the log ({known.state})"

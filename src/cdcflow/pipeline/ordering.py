@@ -21,7 +21,7 @@ from cdcflow.interleave.messages import (
 )
 from cdcflow.model.change import KeySet
 from cdcflow.model.keytexts import keys_of
-from cdcflow.model.table import Table, TableId
+from cdcflow.model.table import Table, TableId, word
 from cdcflow.pipeline.attempt import Attempt, table_ids
 
 REREAD_KEYS_MAX = 10_000
@@ -134,7 +134,7 @@ def _proven(names: Sequence[str], ids: Sequence[TableId], told: Arguments) -> Pr
     if len(names) != 1 or told.position is None or told.epoch is None:
         raise ConfigurationError(
             "taking a table out of doubt: name one table, and what was compared",
-            remedy=f"run `cdcflow repair {ids[0]}`, which compares it and says so",
+            remedy=f"run `cdcflow repair {word(ids[0])}`, which compares it and says so",
             runbook="order-refused",
         )
     return Proven(ids[0], told.position, told.epoch, told.base or "")
@@ -144,13 +144,13 @@ def _attach(attempt: Attempt, names: Sequence[str], ids: Sequence[TableId], told
     if len(names) != 1 or not told.base:
         raise ConfigurationError(
             "attaching a table: name one table, and its base",
-            remedy=f"run `cdcflow attach {ids[0]} --from PATH`, which writes the base and says so",
+            remedy=f"run `cdcflow attach {word(ids[0])} --from PATH`, which writes the base and says so",
             runbook="order-refused",
         )
     if not _table(attempt, ids[0]).key:
         raise ConfigurationError(
             f"attaching {ids[0]}: it has no key to name the rows by that differ",
-            remedy=f"run `cdcflow backfill {ids[0]}` to read all of it",
+            remedy=f"run `cdcflow backfill {word(ids[0])}` to read all of it",
             runbook="order-refused",
         )
     return Attach(ids[0], told.base)
@@ -166,7 +166,7 @@ def _check_count(attempted: str, table: TableId, found: KeySet) -> None:
     if len(found) > REREAD_KEYS_MAX:
         raise ConfigurationError(
             f"{attempted}: more than {REREAD_KEYS_MAX} keys at once",
-            remedy=f"ask for fewer, or read the table whole by `cdcflow table backfill {table}`",
+            remedy=f"ask for fewer, or read the table whole by `cdcflow table backfill {word(table)}`",
             runbook="order-refused",
         )
 

@@ -49,7 +49,7 @@ from cdcflow.interleave.messages import (
 from cdcflow.interleave.progress import Progress
 from cdcflow.model.change import INSERT, UPDATE, ChangeBatch, KeySet, Run, SpooledTransaction
 from cdcflow.model.position import Epoch, Position, Token
-from cdcflow.model.table import OP, UNCHANGED, Table, TableId
+from cdcflow.model.table import OP, UNCHANGED, Table, TableId, word
 from cdcflow.pipeline.source_tasks import SourceTasks
 from cdcflow.ports import ChunkSource, Source, StreamEvent
 
@@ -293,7 +293,7 @@ class Shadow:
                 return
             self._counts["shadow_differences"] += 1
             what = f"differs in {', '.join(names)}" if count == 1 else "is not there" if not count else "is doubled"
-            remedy = f"run `cdcflow verify {table.id}`"
+            remedy = f"run `cdcflow verify {word(table.id)}`"
             self._differences[table.id] = _Difference(
                 sample.generation, f"a row that was decoded at {sample.position} {what} at the source; {remedy}"
             )

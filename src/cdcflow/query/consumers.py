@@ -19,7 +19,7 @@ from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.merge.standing import ACTIVE
 from cdcflow.merge.standing import Backfill as Standing
 from cdcflow.model.change import READ
-from cdcflow.model.table import TableId
+from cdcflow.model.table import TableId, word
 from cdcflow.query.consuming import CURRENT, Consumer, MadeRows, NotWhole, States
 from cdcflow.query.cursors import Backfill, Cursor, Definition, Part, State
 from cdcflow.query.log import AsOf, ChangeLog
@@ -162,8 +162,8 @@ class Consumers:
             raise NotWhole(
                 f"beginning consumer {definition.name} with the rows of its tables at offset {moment.offset}: {told}",
                 list(lacking),
-                f"run `cdcflow backfill {' '.join(lacking)}`, which has the log read them at the source, and try again;"
-                " or begin without rows, with changes alone: --from now",
+                f"run `cdcflow backfill {' '.join(map(word, lacking))}`, which has the log read them at the source, and"
+                " try again; or begin without rows, with changes alone: --from now",
             )
         return Backfill(moment.offset, moment.commit_clock or 0, tuple(parts))
 

@@ -13,7 +13,7 @@ from typing import Protocol, Self
 import pyarrow as pa
 
 from cdcflow.errors import ConfigurationError, HistoryLost
-from cdcflow.model.table import OFFSET, Table, TableId
+from cdcflow.model.table import OFFSET, Table, TableId, word
 from cdcflow.query import following
 from cdcflow.query.answers import Moment
 from cdcflow.query.batching import pieces
@@ -360,8 +360,8 @@ class Consumer:
             remedy = f"begin anew with the rows that the log has now: {command}, and empty what was made of it so far"
         except NotWhole as lacking:
             remedy = (
-                f"run `cdcflow backfill {' '.join(lacking.tables)}`, which has the log read them at the source, then"
-                f" {command}, and empty what was made of it so far"
+                f"run `cdcflow backfill {' '.join(map(word, lacking.tables))}`, which has the log read them at the"
+                f" source, then {command}, and empty what was made of it so far"
             )
         return HistoryLost(
             f"reading consumer {self.name}: what it needs next has expired from {self._log.name}; the first offset left"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from cdcflow.model.table import word
 from cdcflow.service.health import is_stalled
 
 BEHIND_S = 300
@@ -162,7 +163,7 @@ def _tables(status: Mapping[str, Any]) -> Iterator[Remark]:
                 f"{name} was attached, and its rows are in doubt until they were compared."
                 if gap.get("base")
                 else lost,
-                f"Run `cdcflow repair {name}`.",
+                f"Run `cdcflow repair {word(name)}`.",
                 name,
             )
         elif fields.get("freshness") == "not proven" and fields.get("state") == "done":

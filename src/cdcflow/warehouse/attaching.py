@@ -20,7 +20,7 @@ from typing import Any
 
 from cdcflow.changelog.segment import SegmentFile
 from cdcflow.errors import HistoryLost
-from cdcflow.model.table import Table, TableId, table_from_json
+from cdcflow.model.table import Table, TableId, table_from_json, word
 from cdcflow.warehouse.segments import Range
 
 ATTACHED_PROPERTY = "cdcflow.attached"
@@ -61,8 +61,8 @@ def lacks_base(table: TableId) -> HistoryLost:
     """The error of a table with a base that would be made of the log alone."""
     return HistoryLost(
         f"table {table} was attached, so the log does not have all of its rows, and no cut shows those that it lacks",
-        remedy=f"run `cdcflow merge` if the base is written; else run `cdcflow attach {table} --from PATH` again, or"
-        f" `cdcflow backfill {table}` to read all of it",
+        remedy=f"run `cdcflow merge` if the base is written; else run `cdcflow attach {word(table)} --from PATH`"
+        f" again, or `cdcflow backfill {word(table)}` to read all of it",
         runbook="attach",
     )
 

@@ -17,7 +17,7 @@ from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.standing import Backfill
 from cdcflow.model.position import Checkpoint
-from cdcflow.model.table import Table, TableId
+from cdcflow.model.table import Table, TableId, word
 from cdcflow.warehouse.attaching import Attached, lacks_base
 from cdcflow.warehouse.cut import Cut, CutTable
 from cdcflow.warehouse.paths import Warehouse
@@ -318,7 +318,8 @@ class Positions:
                 self._follow(table, [f for f in files if f.shape == newest], mode)
                 refused = CannotFollow(
                     f"{str(error).splitlines()[0]}, and the log's sealed segments have no later backfill",
-                    remedy=f"run `cdcflow backfill {table}`, and `cdcflow merge` once it is sealed (log.seal.age_max)",
+                    remedy=f"run `cdcflow backfill {word(table)}`, and `cdcflow merge` once it is sealed"
+                    " (log.seal.age_max)",
                 )
             else:
                 return since

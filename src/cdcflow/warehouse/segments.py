@@ -18,7 +18,7 @@ from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import HistoryLost, InvariantViolated, SinkUnavailable
 from cdcflow.merge.refusals import rebuilt
 from cdcflow.model.position import Checkpoint
-from cdcflow.model.table import Table, TableId, table_from_json, table_from_text
+from cdcflow.model.table import Table, TableId, table_from_json, table_from_text, word
 from cdcflow.warehouse.cut import Cut
 from cdcflow.warehouse.paths import table_at
 
@@ -260,7 +260,7 @@ class Range:
         return HistoryLost(
             f"merging {table} from cut {after_cut}: the log {self.layout.name} begins at cut {first.first_cut}"
             f" (offset {first.first_offset}); everything before it has expired",
-            remedy=f"run `cdcflow backfill {table}`, then `cdcflow merge`",
+            remedy=f"run `cdcflow backfill {word(table)}`, then `cdcflow merge`",
             runbook="log-expired",
         )
 

@@ -12,7 +12,7 @@ from cdcflow.config import Config, FileLog
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.interleave.progress import Gap, Progress
 from cdcflow.merge.standing import Backfill
-from cdcflow.model.table import Table, TableId
+from cdcflow.model.table import Table, TableId, word
 from cdcflow.ports import Comparable, LogReader
 from cdcflow.wiring.capturing import open_source
 from cdcflow.wiring.logs import log_reader, sealed_layout
@@ -42,7 +42,7 @@ def attached(config: Config, name: str, path: str, as_of: str | None, order: Cal
     if not place.is_local or config.merge.catalog is not None:
         raise ConfigurationError(
             f"attaching {name}: only tables in a folder of this machine are written without Spark",
-            remedy=f"run `cdcflow backfill {name}` to read all of it",
+            remedy=f"run `cdcflow backfill {word(name)}` to read all of it",
             runbook="attach",
         )
     chosen = format_for(place, config.merge.format)
@@ -83,7 +83,7 @@ def _check_mode(config: Config, name: str) -> None:
         raise ConfigurationError(
             f"attaching {name}: it has mode {mode}, and only a table of mode current can have a base",
             remedy=f'give it another mode (merge.tables.each: {{"{name}": {{mode: current}}}}), or run'
-            f" `cdcflow backfill {name}` to read all of it",
+            f" `cdcflow backfill {word(name)}` to read all of it",
             runbook="attach",
         )
 
@@ -103,7 +103,7 @@ def _shape(config: Config, reader: LogReader, name: str) -> Table:
     if not shape.key:
         raise ConfigurationError(
             f"attaching {name}: it has no key to name the rows by that differ",
-            remedy=f"run `cdcflow backfill {name}` to read all of it",
+            remedy=f"run `cdcflow backfill {word(name)}` to read all of it",
             runbook="attach",
         )
     return shape

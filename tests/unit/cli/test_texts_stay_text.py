@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+import re
+import shlex
+from pathlib import Path
 
 import pytest
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
+import cdcflow
 from cdcflow.cli import output
 from cdcflow.cli.events import event_lines, send_structlog_to
 from cdcflow.cli.progress import BackfillProgress
+from cdcflow.merge.refusals import rebuilt
 from cdcflow.service.metrics import exposition
 
 TEXTS = (
@@ -64,3 +69,20 @@ def test_metrics_have_a_name_as_it_is() -> None:
     families = text_string_to_metric_families(exposition(status))
     labels = {sample.labels.get("table") for family in families for sample in family.samples}
     assert {text + '"\\\n' for text in TEXTS} <= labels
+
+
+def test_a_command_that_is_printed_names_the_table_to_a_shell() -> None:
+    """`$(…)` in a table's name is run by the shell into which somebody pastes the remedy."""
+    for name in ("public.$(touch x)", "public.`id`", "public.a b", "public.it's", "public.$HOME", "public.a;b"):
+        printed = rebuilt(name).split("`cdcflow ", 1)[1].rsplit("` and `cdcflow merge`", 1)[0]
+        assert shlex.split(f"cdcflow {printed}") == ["cdcflow", "backfill", name]
+    assert "`cdcflow backfill public.orders`" in rebuilt("public.orders")
+
+
+def test_every_command_that_names_a_table_does_so() -> None:
+    """Wherever it is printed."""
+    command = re.compile(
+        r"cdcflow (?:table )?(?:backfill|repair|verify|attach) \{(?!word\(|' '\.join\(map\(word)[^}]*\}"
+    )
+    found = {path.name: command.findall(path.read_text()) for path in Path(cdcflow.__file__).parent.rglob("*.py")}
+    assert {name: commands for name, commands in found.items() if commands} == {}

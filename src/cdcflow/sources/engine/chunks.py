@@ -38,7 +38,7 @@ from cdcflow.interleave.messages import Chunk, ChunkRead, Planned, Visibility
 from cdcflow.merge.digest import SUM, Buckets, Hash
 from cdcflow.model.change import HeldRun, KeySet, Run, reads
 from cdcflow.model.position import Position, Token
-from cdcflow.model.table import Table, TableId
+from cdcflow.model.table import Table, TableId, word
 from cdcflow.ports.comparing import ChunkSums
 from cdcflow.ports.readers import PartRows, Readers
 from cdcflow.sources.engine.changes import absent, after_deletes, after_truncate
@@ -466,7 +466,7 @@ def too_large(table: TableId, bytes_max: int) -> ConfigurationError:
     return ConfigurationError(
         f"reading {table}: it has no key, so it is read in one piece, and it has more than {bytes_max} bytes",
         remedy=f"give {table} a primary key; or set source.backfill.whole_bytes_max to more than its size, if "
-        f"this machine's memory holds it three times, and start again; then run `cdcflow backfill {table}`",
+        f"this machine's memory holds it three times, and start again; then run `cdcflow backfill {word(table)}`",
         runbook="too-large",
     )
 
@@ -491,7 +491,7 @@ def predicate_too_slow(table: TableId) -> ConfigurationError:
 def without_key(table: TableId) -> ConfigurationError:
     return ConfigurationError(
         f"looking for rows of {table}: it has no key to read them by",
-        remedy=f"run `cdcflow table backfill {table}`",
+        remedy=f"run `cdcflow table backfill {word(table)}`",
         runbook="order-refused",
     )
 

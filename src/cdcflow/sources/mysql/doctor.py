@@ -25,7 +25,7 @@ import pymysql
 
 from cdcflow.config import MySQL
 from cdcflow.errors import CdcflowError, ConfigurationError
-from cdcflow.model.table import TableId
+from cdcflow.model.table import TableId, word
 from cdcflow.ports import Finding
 from cdcflow.sources.engine import findings as findings_of
 from cdcflow.sources.engine.findings import of_error, ok, problem, warning
@@ -436,6 +436,6 @@ def _cascades(connection: Connection, settings: MySQL, selected: Selected) -> It
             str(table),
             f"has a foreign key that cascades ({', '.join(constraints)}): when a row of the parent is deleted, or its "
             "key changes, this server changes rows here without logging it, so the copy silently differs from then on",
-            f"change these rows with their own statements before the parent's, or run `cdcflow backfill {table}` "
+            f"change these rows with their own statements before the parent's, or run `cdcflow backfill {word(table)}` "
             "after such a change",
         )

@@ -10,6 +10,7 @@ import psycopg
 
 from cdcflow.config import Postgres
 from cdcflow.errors import CdcflowError
+from cdcflow.model.table import word
 from cdcflow.ports import Finding
 from cdcflow.sources.engine import findings as findings_of
 from cdcflow.sources.engine.findings import of_error, ok, problem, warning
@@ -289,7 +290,7 @@ def _cautions(table: CatalogTable, rights: Mapping[int, tuple[Any, ...]], versio
         yield warning(
             subject,
             "is partitioned: TRUNCATE, DETACH, DROP or ATTACH of a single partition is not in the stream",
-            f"after one, run `cdcflow backfill {subject}`",
+            f"after one, run `cdcflow backfill {word(subject)}`",
         )
     hidden = [a.name for a in table.attributes if a.generated and not a.dropped and a not in table.published(version)]
     if hidden:
