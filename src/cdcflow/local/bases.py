@@ -22,7 +22,6 @@ from cdcflow.local.deltalog import FEATURES
 from cdcflow.local.session import DuckSession
 from cdcflow.local.tables import type_of
 from cdcflow.merge.target import Target, TargetColumn
-from cdcflow.merge.types import name_sql
 from cdcflow.warehouse.port import HandOver
 
 PART_BYTES = 128 << 20
@@ -234,17 +233,19 @@ def _counted(
     session: DuckSession, parts: Iterator[pa.Table], key: Sequence[str], types: pa.Schema
 ) -> tuple[int, int, int]:
     """Of rows how many there are, how many have NULL in their key, and how many keys are there more than once."""
-    kept = session.take("keys", pa.schema([types.field(name) for name in key]).empty_table())
+    # Under names of ours: a column `n` of the key would be taken for the count.
+    names = [f"k{number}" for number in range(len(key))]
+    schema = pa.schema([types.field(name).with_name(as_) for name, as_ in zip(key, names, strict=True)])
+    kept = session.take("keys", schema.empty_table())
     for part in parts:
         given = session.given("part", part)
         session.rows(f"INSERT INTO {kept} SELECT * FROM {given}")  # noqa: S608  names of ours
         session.drop([given])
-    names = ", ".join(map(name_sql, key))
-    is_null = " OR ".join(f"{name_sql(name)} IS NULL" for name in key)
+    listed, is_null = ", ".join(names), " OR ".join(f"{name} IS NULL" for name in names)
     ((rows, unnamed, twice),) = session.rows(
-        f"SELECT coalesce(sum(n), 0), coalesce(sum(CASE WHEN {is_null} THEN n ELSE 0 END), 0),"  # noqa: S608  name_sql
+        f"SELECT coalesce(sum(n), 0), coalesce(sum(CASE WHEN {is_null} THEN n ELSE 0 END), 0),"  # noqa: S608  ours
         f" coalesce(sum(CASE WHEN n > 1 AND NOT ({is_null}) THEN 1 ELSE 0 END), 0)"
-        f" FROM (SELECT {names}, count(*) AS n FROM {kept} GROUP BY {names})"
+        f" FROM (SELECT {listed}, count(*) AS n FROM {kept} GROUP BY {listed})"
     )
     return int(rows), int(unnamed), int(twice)
 

@@ -92,6 +92,14 @@ def test_keys_are_counted_and_not_shown(tmp_path: Path) -> None:
     assert "secret" not in str(raised.value)
 
 
+def test_a_key_may_be_named_like_the_count(tmp_path: Path) -> None:
+    """`n` was summed for the number of rows, and keys that are there twice passed."""
+    pq.write_table(pa.table({"n": [1, 1, 2], "k0": [5, 5, 6]}), tmp_path / "rows.parquet")
+    found = fitted(opened(str(tmp_path), None), target(n="bigint", k0="bigint"), "attaching t")
+    with pytest.raises(ConfigurationError, match="1 keys are there more than once"):
+        found.check_keys(["n", "k0"], "attaching t")
+
+
 def test_a_value_that_does_not_fit_is_refused_and_not_shown(tmp_path: Path) -> None:
     """Nanoseconds may be whole microseconds, and may not."""
     values = pa.array([0, 1_000, 1_234_567], pa.timestamp("ns"))

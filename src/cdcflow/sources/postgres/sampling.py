@@ -43,5 +43,5 @@ def sample(connection: Connection, table: TableId, key: Sequence[str]) -> Sample
 
 def _rows(source: str, key: Sequence[str]) -> str:
     ends = (", ".join(f"t.{quoted(k)} {way}" for k in key) for way in ("ASC", "DESC"))
-    row = f"SELECT pg_catalog.md5(t::pg_catalog.text) FROM {source} AS t"  # noqa: S608  quoted
+    row = f"SELECT pg_catalog.md5((t.*)::pg_catalog.text) FROM {source} AS t"  # noqa: S608  quoted
     return " UNION ALL ".join(f"({row} ORDER BY {end} LIMIT {ROWS_EACH_END})" for end in ends)

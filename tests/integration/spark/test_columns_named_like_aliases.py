@@ -1,0 +1,58 @@
+"""Tables whose columns are named like what stands in cdcflow's own statements, merged by Spark."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from comparedshop import WAIT_S, ComparedShop
+from namedtables import SYSTEM_COLUMNS, Named
+from sqlnames import names
+from tests.servers.postgres import Database
+
+from cdcflow import wiring
+from cdcflow.config import FileLog, load
+from cdcflow.spark import merge, read_cut
+from cdcflow.warehouse.formats import FORMATS
+
+pytestmark = [pytest.mark.spark, pytest.mark.long]
+
+
+def test_columns_may_have_the_names_of_aliases(spark: Any, database: Database, tmp_path: Path) -> None:
+    """Spark looks up aliases, columns of a file and functions in an order of its own."""
+    columns = tuple(name for name in names() if name not in SYSTEM_COLUMNS)
+    with ComparedShop.on_postgres(database, tmp_path) as shop:
+        named = Named(shop, '"', columns, 30)
+        named.create()
+        shop.start(*named.keys)
+        for again in (False, True):
+            if again:
+                named.change()
+            for table_format in FORMATS:
+                assert_merged(spark, named, table_format)
+        found = shop.verify("--against", "tables", code=0)
+        assert {t["rows"] for t in found.values()} == {5}
+
+
+def assert_merged(spark: Any, named: Named, table_format: str) -> None:
+    config = load(named.shop.file)
+    assert isinstance(config.log, FileLog)
+    warehouse = named.shop.folder / ("warehouse" if table_format == "delta" else table_format)
+    wanted = {table: named.rows(table) for table in named.current}
+    deadline = time.monotonic() + WAIT_S
+    found: dict[str, Any] = {}
+    while found != wanted:
+        assert time.monotonic() < deadline, [table for table in wanted if found.get(table) != wanted[table]]
+        report = merge(
+            spark,
+            config.log.path,
+            warehouse,
+            table_format=table_format,
+            policies=wiring.policies(config),
+        )
+        assert all(table.left_out is None for table in report.tables)
+        cut = read_cut(spark, warehouse)
+        rows = {t: cut[f"{named.shop.schema}.{t}"].toArrow() for t in wanted if f"{named.shop.schema}.{t}" in cut}
+        found = {table: named.rows_of(arrow) for table, arrow in rows.items()}
