@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+import structlog
 from bank import Branch
+from typer.testing import CliRunner
 
 from cdcflow import wiring
+from cdcflow.cli.app import app
 from cdcflow.config import load
 from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.table import TableId
@@ -178,3 +182,35 @@ def policy_changed(changing: Changing, odd: Odd) -> None:
     assert changing.table("odd").generation == generation + 1, "the same settings read nothing"
     assert changing.reread() == before
     assert bank.reader.check(deep=True).is_whole
+
+
+def failed_reading_is_tried_again(changing: Changing, mended: dict[str, Any], *, running: bool) -> None:
+    """A table `odd` with a value that its type cannot hold fails; with the setting that the error names it is read, as
+    `cdcflow plan` says before, when the daemon takes the file up or is started again."""
+    bank = changing.bank
+
+    def is_in(state: str) -> Callable[[], bool]:
+        return lambda: changing.table("odd").state == state
+
+    changing.use("odd")
+    with changing.capturing() as capture:
+        bank.wait_until(is_in("failed"), "the reading to fail")
+        assert "source.columns" in str(changing.table("odd").reason)
+        changing.use("odd", **mended)
+        assert planned(bank) == {"odd": "read again"}
+        if running:
+            changing.reload(capture)
+            bank.wait_until(is_in("done"), "the table to be read")
+    with changing.capturing():
+        bank.wait_until(is_in("done"), "the table to be read")
+        changing.catch_up()
+    assert changing.table("odd").generation == 2
+    assert planned(bank) == {"odd": "unchanged"}
+
+
+def planned(bank: Branch) -> dict[str, str]:
+    """What `cdcflow plan` says of each table."""
+    result = CliRunner().invoke(app, ["plan", "--json", "--config", str(bank.config_path)])
+    structlog.reset_defaults()
+    found = json.loads(result.stdout)
+    return {table["name"].rpartition(".")[2]: table["action"] for table in found["tables"]}

@@ -15,6 +15,7 @@ from typing import Literal
 from cdcflow.config.changes import Change
 from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.table import TableId
+from cdcflow.pipeline.reread import is_read_again
 from cdcflow.ports import Preview, TablePreview
 
 Action = Literal["added", "captured again", "read again", "left out", "unchanged"]
@@ -170,8 +171,10 @@ def _action(table: TablePreview, known: TableProgress | None) -> tuple[Action, s
         return "captured again", "what changed while it was left out is not in the log"
     if known.incarnation != table.incarnation:
         return "read again", "it is now another table with the same name"
-    if table.reread and (known.generation or known.active):
+    if table.reread and is_read_again(known):
         return "read again", table.reread
+    if table.retried and known.state == "failed":
+        return "read again", f"its reading failed with other settings ({table.retried})"
     return "unchanged", ""
 
 

@@ -17,9 +17,17 @@ LOST, KEPT = "lost", "lost, rows kept"
 
 
 def kept_otherwise(source: Mapping[str, str], progress: Progress) -> tuple[TableId, ...]:
-    """The tables whose rows the log has as other settings made them. One that was never read is not among them."""
-    named = sorted(rereading.pending(source))
-    return tuple(table for table in named if table in progress.tables and has_rows(progress.tables[table]))
+    """The tables whose rows the log has as other settings made them, or that could not be read with other settings. One
+    that nobody ordered to read is not among them."""
+    known, named = progress.tables, rereading.pending(source)
+    again = {table for table in named if table in known and is_read_again(known[table])}
+    failed = {table for table in rereading.retried(source) if table in known and known[table].state == "failed"}
+    return tuple(sorted(again | failed))
+
+
+def is_read_again(known: TableProgress) -> bool:
+    """Whether another setting for its values has the table read again: it has rows, or its reading failed."""
+    return has_rows(known) or known.state == "failed"
 
 
 def has_rows(known: TableProgress) -> bool:

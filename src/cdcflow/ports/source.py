@@ -31,13 +31,15 @@ class SourceStatus:
 @dataclass(frozen=True, slots=True)
 class TablePreview:
     """A table that a start would capture. `rows` and `bytes` are the server's estimates from its statistics (None: it
-    has none); `reread` says why rows in the log are not what the settings make of them now ("": they are)."""
+    has none); `reread` says why rows in the log are not what the settings make of them now ("": they are), `retried`
+    which values are kept otherwise than before ("": none), so that a reading which failed is tried again."""
 
     id: TableId
     incarnation: int
     rows: int | None = None
     bytes: int | None = None
     reread: str = ""
+    retried: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from bank import Bank
 from changedsettings import (
     Changing,
     Odd,
+    failed_reading_is_tried_again,
     killed_while_a_table_is_taken_in,
     left_out_and_taken_in_again,
     newest,
@@ -74,3 +75,19 @@ def test_settings_that_the_server_refuses_are_given_up_while_running(bank: Bank,
         bank.write(seed=13, transactions=20)
         changing.catch_up()
     bank.assert_log_equals_source()
+
+
+@pytest.mark.parametrize(
+    ("value", "mended", "running"),
+    [
+        ("int[] DEFAULT '{{1,2},{3,4}}'", {"columns": {"public.odd.due": "text"}}, False),
+        ("date DEFAULT 'infinity'", {"columns": {"public.odd.due": "clamp"}}, True),
+    ],
+    ids=["array", "date"],
+)
+def test_a_table_that_failed_is_read_with_the_setting_that_its_error_names(
+    bank: Bank, changing: Changing, value: str, mended: dict[str, object], running: bool
+) -> None:
+    """Else the remedy, the plan and `apply` all promise a reading that only `cdcflow backfill` brings."""
+    bank.database.execute(f"CREATE TABLE odd (id int PRIMARY KEY, due {value}); INSERT INTO odd VALUES (1), (2)")
+    failed_reading_is_tried_again(changing, mended, running=running)

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from changedsettings import Changing, Odd, killed_while_a_table_is_taken_in, left_out_and_taken_in_again, policy_changed
+from changedsettings import (
+    Changing,
+    Odd,
+    failed_reading_is_tried_again,
+    killed_while_a_table_is_taken_in,
+    left_out_and_taken_in_again,
+    policy_changed,
+)
 from mysqlbank import MySQLBank
 
 pytestmark = [pytest.mark.mysql, pytest.mark.spread(1)]
@@ -34,3 +41,14 @@ def test_rows_that_another_policy_makes_otherwise_are_read_anew(bank: MySQLBank,
         "INSERT INTO odd VALUES (1, '0000-00-00'), (2, '2020-01-01')",
     )
     policy_changed(changing, ODD)
+
+
+def test_a_table_that_failed_is_read_with_the_setting_that_its_error_names(bank: MySQLBank, changing: Changing) -> None:
+    """Else the remedy, the plan and `apply` all promise a reading that only `cdcflow backfill` brings."""
+    bank.database.execute(
+        "SET SESSION sql_mode = ''",
+        "CREATE TABLE odd (id int PRIMARY KEY, due date)",
+        "INSERT INTO odd VALUES (1, '0000-00-00'), (2, '2020-01-01')",
+    )
+    column = f"{bank.schema}.odd.due"
+    failed_reading_is_tried_again(changing, {"columns": {column: "null"}}, running=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from cdcflow.model.rereading import pending, without
+from cdcflow.model.rereading import pending, retried, without
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.sources.engine.policies import Kept, Policies, from_json, noted, reread, to_json
+from cdcflow.sources.engine.policies import Kept, Policies, from_json, noted, otherwise, reread, to_json
 
 DATE = ColumnType("date", pa.date32())
 ORDERS = Table(TableId("shop", "orders"), 1, (Column("id", 1, DATE), Column("due", 2, DATE)), ("id",))
@@ -80,3 +80,15 @@ def test_policies_are_read_as_they_were_written() -> None:
     """Names that no pattern is safe from."""
     policies: Policies = {TableId('a"b', "c.d"): {3: Kept("text", "clamp")}, ORDERS.id: {}}
     assert from_json(to_json(policies)) == policies
+
+
+@pytest.mark.parametrize("now", [{2: Kept(special="clamp")}, {2: Kept("text", by_name=True)}, {}])
+def test_any_other_setting_is_a_reason_to_try_a_reading_that_failed(now: dict[int, Kept]) -> None:
+    """Also one that has nothing read again: what stopped it may be kept now. It is told until it is ordered."""
+    old = before(due=Kept("text") if not now else Kept())
+    assert otherwise(old, {ORDERS: now, ITEMS: {1: Kept("text")}}).keys() == {ORDERS.id}
+    first = noted(old, {ORDERS: now})
+    assert retried(first) == {ORDERS.id}
+    assert retried(noted(first, {ORDERS: now})) == {ORDERS.id}
+    assert retried(noted(without(first), {ORDERS: now})) == frozenset()
+    assert otherwise({}, {ORDERS: now}) == otherwise(before(), {ORDERS: {}}) == {}

@@ -46,6 +46,11 @@ def test_a_table_that_stays_costs_nothing() -> None:
         (TablePreview(A, 2), DONE, "read again"),
         (TablePreview(A, 1, reread="due: null → clamp"), DONE, "read again"),
         (TablePreview(A, 1, reread="due: null → clamp"), TableProgress("cancelled", 0, Offset(0), 1), "unchanged"),
+        (TablePreview(A, 1, reread="due: null → clamp"), TableProgress("failed", 1, Offset(0), 1), "read again"),
+        (TablePreview(A, 1, reread="due: null → clamp"), TableProgress("cancelled", 2, Offset(0), 1), "unchanged"),
+        (TablePreview(A, 1, retried="due: stop → clamp"), TableProgress("failed", 1, Offset(0), 1), "read again"),
+        (TablePreview(A, 1, retried="due: stop → clamp"), DONE, "unchanged"),
+        (TablePreview(A, 1), TableProgress("failed", 1, Offset(0), 1), "unchanged"),
         (None, DONE, "left out"),
     ],
 )

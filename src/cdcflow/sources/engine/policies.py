@@ -87,7 +87,25 @@ def reread(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, Kept]]
     return found
 
 
+def otherwise(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, Kept]]) -> dict[TableId, str]:
+    """The captured tables of which some column's values are kept otherwise than before, each with how: a backfill that
+    failed at a value of the column may get further now."""
+    if POLICIES not in source:
+        return {}
+    before = from_json(source[POLICIES])
+    found = {}
+    for table, now in tables.items():
+        if (then := before.get(table.id)) is None:
+            continue
+        both = {c.name: (then.get(c.number, PLAIN), now.get(c.number, PLAIN)) for c in table.columns}
+        if changes := [f"{name}: {a} → {b}" for name, (a, b) in both.items() if a != b]:
+            found[table.id] = ", ".join(changes)
+    return found
+
+
 def noted(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, Kept]]) -> dict[str, str]:
     """What a checkpoint's `source` gets: how values are kept, and what is to be read anew because of it."""
-    wanted = (rereading.pending(source) | reread(source, tables).keys()) & {t.id for t in tables}
-    return {POLICIES: to_json({t.id: kept for t, kept in tables.items()}), **rereading.noted(wanted)}
+    captured = {t.id for t in tables}
+    wanted = (rereading.pending(source) | reread(source, tables).keys()) & captured
+    retried = (rereading.retried(source) | otherwise(source, tables).keys()) & captured
+    return {POLICIES: to_json({t.id: kept for t, kept in tables.items()}), **rereading.noted(wanted, retried)}

@@ -165,12 +165,18 @@ class MySQLSource:
             selected, left_out = selected.for_restart(known, self._catalog.wanted.selection)
         selected.check()
         kept = self._kept(selected)
-        why = policies.reread(before, kept)
+        why, other = policies.reread(before, kept), policies.otherwise(before, kept)
         found = self._catalog.ask("reading the statistics of tables", estimates.sizes)
         unknown = (None, None)
         return Preview(
             tuple(
-                TablePreview(t.id, t.incarnation, *found.get((t.id.schema, t.id.name), unknown), why.get(t.id, ""))
+                TablePreview(
+                    t.id,
+                    t.incarnation,
+                    *found.get((t.id.schema, t.id.name), unknown),
+                    why.get(t.id, ""),
+                    other.get(t.id, ""),
+                )
                 for t in kept
             ),
             left_out,
