@@ -36,7 +36,7 @@ from cdcflow.errors import CdcflowError
 from cdcflow.interleave.messages import Advanced
 from cdcflow.model.position import Position
 from cdcflow.ports import Stream, StreamEvent
-from cdcflow.sources.postgres.connection import Connection, Connector, literal, mapping_errors
+from cdcflow.sources.postgres.connection import Connection, Connector, has_no_encoding, literal, mapping_errors
 from cdcflow.sources.postgres.copy_reader import CopyReader
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.stream import (
@@ -203,6 +203,8 @@ class CatchingUp:
         backlog = backlog_of(self._connection, self._copy)
         if backlog.confirmed > self._delivered:
             self._check_slot(self._delivered)
+        if has_no_encoding(self._connection):
+            self._connection.execute("SET client_encoding = 'SQL_ASCII'")
         self._ask(backlog)
 
     def _begin_again_in_text(self) -> None:

@@ -49,7 +49,7 @@ from cdcflow.sources.engine.selection import advice
 from cdcflow.sources.postgres import digests
 from cdcflow.sources.postgres import keys as key_texts
 from cdcflow.sources.postgres.catalog import Relid, describe_all, load, refusals
-from cdcflow.sources.postgres.connection import Connection, literal, map_error, quoted
+from cdcflow.sources.postgres.connection import Connection, has_no_encoding, literal, map_error, quoted
 from cdcflow.sources.postgres.copy import count_rows, decode_copy
 from cdcflow.sources.postgres.copy_reader import CopyReader
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
@@ -506,6 +506,8 @@ def _drained(connection: Connection, query: str, bytes_max: int) -> tuple[Joined
     """Run a COPY TO STDOUT in a transaction: its CopyData messages, in order, and whether these are all. It is broken
     off behind the message that brings them above `bytes_max`; the transaction goes on."""
     pg = connection.pgconn
+    if has_no_encoding(connection):
+        query = f"SET LOCAL client_encoding = 'SQL_ASCII'; {query}; SET LOCAL client_encoding = 'UTF8'"
     result = pg.exec_(f"SAVEPOINT part; {query}; RELEASE SAVEPOINT part".encode())
     if result.status != pq.ExecStatus.COPY_OUT:
         raise psycopg.errors.error_from_result(result)

@@ -290,6 +290,14 @@ def map_error(error: psycopg.Error, attempted: str) -> CdcflowError:
         said = f"SQLSTATE {state}"  # data errors quote the datum
     message = f"{attempted}: {said}"
     match state:
+        case "22021" | "22P05":
+            return ConfigurationError(
+                f"{attempted}: the server holds a text (a value, a name or a default) that is not valid in the "
+                f"encoding of its database, so it cannot be sent as UTF-8 (SQLSTATE {state})",
+                remedy="correct the text; where it is in the server's log already, then run `cdcflow run "
+                "--accept-history-loss`, which begins behind it and reads all tables again",
+                runbook="value-not-representable",
+            )
         case "42501":
             return RightMissing(message, remedy=_grant(said))
         case "25006":
@@ -312,7 +320,8 @@ def map_error(error: psycopg.Error, attempted: str) -> CdcflowError:
             return SourceUnavailable(message)
     if is_tried_again(state):
         return SourceUnavailable(message)
-    return ConfigurationError(f"{message} (SQLSTATE {state})", runbook="source-refuses")
+    code = "" if said.startswith("SQLSTATE") else f" (SQLSTATE {state})"
+    return ConfigurationError(f"{message}{code}", runbook="source-refuses")
 
 
 def _grant(said: str) -> str:
@@ -341,6 +350,28 @@ def mapping_errors(attempted: str) -> Iterator[None]:
         yield
     except psycopg.Error as error:
         raise map_error(error, attempted) from None
+
+
+@contextlib.contextmanager
+def one_snapshot(connection: Connection) -> Iterator[None]:
+    """All that is asked of the catalog inside is from one moment: a column that was dropped, or a table that was made,
+    between two statements would else be in one answer and not in the other. Within a transaction it is that one's."""
+    if connection.info.transaction_status != pq.TransactionStatus.IDLE:
+        yield
+        return
+    connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(psycopg.Error):
+            connection.execute("ROLLBACK")
+
+
+def has_no_encoding(connection: Connection) -> bool:
+    """Whether the database takes any bytes for text. The server then refuses to send those that are not UTF-8 to a
+    session that wants UTF-8, without saying of which column they are; so sessions that send rows want none either, and
+    the decoders tell."""
+    return connection.info.parameter_status("server_encoding") == "SQL_ASCII"
 
 
 def history_lost(message: str, *, runbook: str = "slot-lost") -> HistoryLost:

@@ -34,7 +34,14 @@ from cdcflow.ports import StreamEvent
 from cdcflow.sources.buffers import PAD
 from cdcflow.sources.engine.decode_ahead import DecodeAhead
 from cdcflow.sources.engine.descriptors import READABLE, WRITABLE, wait_until
-from cdcflow.sources.postgres.connection import Connector, history_lost, literal, map_error, quoted
+from cdcflow.sources.postgres.connection import (
+    Connector,
+    has_no_encoding,
+    history_lost,
+    literal,
+    map_error,
+    quoted,
+)
 from cdcflow.sources.postgres.copy_reader import CopyReader
 from cdcflow.sources.postgres.lsn import EPOCH_US, lsn_of, position_of
 from cdcflow.sources.postgres.wire import Joined, joined
@@ -296,6 +303,8 @@ class PostgresStream:
         self._silence_max_s = _seconds(row[0] if row else "0") or SILENCE_MAX_S
         if self._streaming:
             self._connection.execute(_STREAMED_SOONER.encode())
+        if has_no_encoding(self._connection):
+            self._connection.execute(b"SET client_encoding = 'SQL_ASCII'")
         self._pg.send_query(self._command().encode())
         while self._pg.flush():
             _answer_awaited(WRITABLE, self._pg.socket)

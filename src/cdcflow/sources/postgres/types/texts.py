@@ -34,8 +34,8 @@ def utf8(array: pa.Array, where: Where) -> pa.Array:
     except pa.ArrowInvalid:
         raise ConfigurationError(
             f"decoding {where}: a value is not UTF-8, so the database's encoding does not say what its bytes mean",
-            remedy="convert the database to an encoding (SHOW server_encoding must not be SQL_ASCII), or leave the "
-            "table out of source.tables",
+            remedy="leave the table out of source.tables (write !schema.table), and start again; or correct its rows, "
+            "then run `cdcflow run --accept-history-loss`, which begins behind them and reads all tables again",
             runbook="value-not-representable",
         ) from None
 

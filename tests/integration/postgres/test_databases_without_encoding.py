@@ -1,0 +1,76 @@
+"""Databases in SQL_ASCII, which take any bytes for text: what is UTF-8 is captured, and what is not has a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from capturing import MakeCapture
+from tests.servers.postgres import Database, PostgresServer
+
+from cdcflow.errors import ConfigurationError
+from cdcflow.sources.postgres.catch_up import Windows
+
+pytestmark = pytest.mark.postgres
+
+WAYS: dict[str, dict[str, Any]] = {
+    "binary": {"catch_up": "never"},
+    "text": {"catch_up": "never", "binary": False},
+    "windows": {"windows": Windows(backlog_min=1, rest_min=1, messages_max=40, advance_min=1)},
+}
+"""How the changes come: a stream of values in binary or as text, and windows through SQL."""
+
+BAD = "INSERT INTO bad VALUES (2, convert_from('\\xfffe', 'SQL_ASCII'))"
+
+
+@pytest.fixture
+def database(postgres_server: PostgresServer) -> Iterator[Database]:
+    with postgres_server.connect() as connection:
+        connection.execute(
+            "CREATE DATABASE anything ENCODING 'SQL_ASCII' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
+        )
+    made = Database(postgres_server, "anything")
+    made.execute("CREATE TABLE bad (id int PRIMARY KEY, v text); CREATE TABLE good (id int PRIMARY KEY, v text)")
+    yield made
+    made.drop()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_bytes_that_are_no_text_stop_by_name_and_the_error_leads_out(
+    database: Database, make_capture: MakeCapture, way: str
+) -> None:
+    """The server itself names neither table nor column, and refuses the whole stream."""
+    capture = make_capture(database, **WAYS[way])
+    before = capture.prepare()
+    database.execute(f"INSERT INTO good VALUES (1, 'naïve ☃'); {BAD}; INSERT INTO good VALUES (3, 'behind')")
+    with pytest.raises(ConfigurationError, match=r"column public\.bad\.v \(text\): a value is not UTF-8") as stopped:
+        capture.events()
+    assert "!schema.table" in str(stopped.value)
+    assert "--accept-history-loss" in str(stopped.value)
+    capture.close()
+    without = make_capture(database, tables=["public.*", "!public.bad"], **WAYS[way])
+    without.prepare(before)
+    assert [(r["id"], r["v"]) for r in without.changes()] == [(1, "naïve ☃"), (3, "behind")]
+
+
+def test_bytes_that_are_no_text_fail_the_backfill_of_their_table_by_name(
+    database: Database, make_capture: MakeCapture
+) -> None:
+    """And no other: a table whose texts are UTF-8 is read."""
+    database.execute(f"INSERT INTO good VALUES (1, 'naïve ☃'); {BAD}")
+    capture = make_capture(database)
+    capture.prepare()
+    assert [row["v"] for row in capture.rows("public.good")] == ["naïve ☃"]
+    with pytest.raises(ConfigurationError, match=r"column public\.bad\.v \(text\): a value is not UTF-8"):
+        capture.rows("public.bad")
+    database.execute("UPDATE bad SET v = 'mended'")
+    assert [row["v"] for row in capture.rows("public.bad")] == ["mended"]
+
+
+def test_a_name_that_is_no_text_is_told_as_what_it_is(database: Database, make_capture: MakeCapture) -> None:
+    """The catalog cannot be read then; a bare SQLSTATE tells nobody why."""
+    database.execute("DO $$ BEGIN EXECUTE format('ALTER TABLE bad RENAME v TO %I', chr(254)); END $$")
+    with pytest.raises(ConfigurationError, match="not valid in the encoding") as stopped:
+        make_capture(database).prepare()
+    assert "SQLSTATE 22021" in str(stopped.value)
