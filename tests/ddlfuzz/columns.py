@@ -231,12 +231,43 @@ def change_key(model: Model, table: str, columns: str) -> list[str] | None:
     shape.key = key
     if not model.is_postgres:
         return [f"ALTER TABLE {table} DROP PRIMARY KEY, ADD PRIMARY KEY ({columns})"]
-    name = f"{model.split(table)[1]}_key_{columns.replace(',', '_')}"
-    drop = (
+    return ["BEGIN", _without_key(table), _with_key(model, table, key), "COMMIT"]
+
+
+def _without_key(table: str) -> str:
+    return (
         f"DO $$ BEGIN EXECUTE 'ALTER TABLE {table} DROP CONSTRAINT ' || (SELECT quote_ident(conname)"
         f" FROM pg_constraint WHERE conrelid = '{table}'::regclass AND contype = 'p'); END $$"
     )
-    return ["BEGIN", drop, f"ALTER TABLE {table} ADD CONSTRAINT {name} PRIMARY KEY ({columns})", "COMMIT"]
+
+
+def _with_key(model: Model, table: str, key: tuple[str, ...]) -> str:
+    name = f"{model.split(table)[1]}_key_{'_'.join(key)}"
+    return f"ALTER TABLE {table} ADD CONSTRAINT {name} PRIMARY KEY ({', '.join(key)})"
+
+
+def _doubled(model: Model, dice: random.Random) -> tuple[object, ...] | None:
+    table = one_table(model, dice)
+    return table and (*table, dice.randint(1, 400), dice.choice(("FULL", "DEFAULT")), dice.choice(("one", "four")))
+
+
+@kind(_doubled, "postgres", weight=2)
+def double_key(model: Model, table: str, id_: str, identity: str, transactions: str) -> list[str] | None:
+    """One key has two rows for a moment, in one transaction or in several; the older of them is deleted."""
+    shape = model.tables[table]
+    if shape.parts is not None:
+        return None
+    names = ", ".join(n for n, c in shape.columns.items() if c.values == "given")
+    steps = [
+        f"ALTER TABLE {table} REPLICA IDENTITY FULL",
+        _without_key(table),
+        f"INSERT INTO {table} ({names}) SELECT {names} FROM {table} WHERE id = {id_}",
+        f"DELETE FROM {table} WHERE ctid = (SELECT min(ctid) FROM {table} WHERE id = {id_})",
+        _with_key(model, table, shape.key),
+        f"ALTER TABLE {table} REPLICA IDENTITY {identity}",
+    ]
+    # A row that was alone is deleted with its key: that means the same.
+    return ["BEGIN", *steps, "COMMIT"] if transactions == "one" else steps
 
 
 __all__ = ["add_null", "drop_column"]

@@ -169,6 +169,10 @@ class Attempt:
     def _begin(self) -> None:
         if self._orders.backfill is not None:
             self._ordered = table_ids(self._orders.backfill, self.tables)
+        if not self.tables:
+            self._on_event(
+                "no table to capture yet", {"why": "source.tables matches none; one that is made is taken up"}
+            )
         source = self._recording.checkpoint.source
         again = reread.kept_otherwise(source, self._machine.progress)
         # Out of the checkpoint with the cut that has the order: a crash before it finds both as they were.

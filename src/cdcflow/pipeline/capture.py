@@ -312,6 +312,7 @@ class Capture:
 
     def _pause_s(self, state: tenacity.RetryCallState) -> float:
         if state.outcome is not None and isinstance(state.outcome.exception(), TablesChanged | SettingsChanged):
+            self._attempts = 0  # it captured: no failure, however many tables are made in a row
             return 0.0
         if time.monotonic() - self._began > HEALTHY_AFTER_S:
             self._attempts = 1

@@ -111,6 +111,32 @@ def test_what_a_broad_publication_gives_besides_is_no_other_history(
                 again.source.prepare(checkpoint, LOG_ID, partial(given, table))
 
 
+def test_changes_of_a_new_table_that_is_not_captured_yet_are_no_other_history(
+    database: Database, make_capture: MakeCapture
+) -> None:
+    """It is published, and waits for an older transaction; a table that is locked stays published for a while, too."""
+    database.execute("CREATE TABLE mine (id int PRIMARY KEY); CREATE TABLE old (id int PRIMARY KEY)")
+    first = make_capture(database)
+    before = first.prepare()
+    first.close()
+    database.execute("CREATE TABLE new (id int PRIMARY KEY)")
+    settings: dict[str, Any] = {"tables": ["public.*", "!public.old"], "older_wait_s": 0.2}
+    with database.session(autocommit=False) as session, database.session(autocommit=False) as holder:
+        session.execute("INSERT INTO mine VALUES (1)")
+        holder.execute("LOCK TABLE old IN SHARE MODE")
+        capture = make_capture(database, **settings)
+        capture.prepare(before)
+        for statement in ("new VALUES (1)", "mine VALUES (2)", "new VALUES (2)", "mine VALUES (3)"):
+            database.execute(f"INSERT INTO {statement}")
+        checkpoint, ours = back_of(capture)
+        assert len(ours) == 2
+        capture.close()  # nothing is acknowledged
+        make_capture(database, **settings).source.prepare(checkpoint, LOG_ID, partial(given, ours))
+        with pytest.raises(HistoryLost, match="gives other transactions"):
+            make_capture(database, **settings).source.prepare(checkpoint, LOG_ID, partial(given, ours.slice(1)))
+    make_capture(database, **settings).source.prepare(checkpoint, LOG_ID, partial(given, ours))
+
+
 def test_large_transactions_are_compared_without_temporary_files(database: Database, make_capture: MakeCapture) -> None:
     """A limit for temporary files must not keep a daemon from starting after a crash."""
     database.execute("CREATE TABLE mine (id int PRIMARY KEY, v text)")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any
@@ -476,3 +477,24 @@ def test_stop_while_the_list_of_tables_changes_ends_in_good_order(monkeypatch: p
     monkeypatch.setattr(capture, "_once", once)
     capture.run()
     assert len(attempts) == 2
+
+
+def test_tables_that_are_made_one_after_another_are_no_failures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause before the next try grew with each of them, so that one race with DDL cost all tables half a minute."""
+    capture = Stage(Small()).capture
+    away = SourceUnavailable("a table was renamed or dropped meanwhile")
+    errors: list[Exception] = [*[TablesChanged()] * 12, away, away, TablesChanged(), away]
+    pauses: list[float] = []
+
+    def once() -> None:
+        capture._attempts += 1
+        capture._began, capture.has_begun = time.monotonic(), True
+        if errors:
+            raise errors.pop(0)
+        capture.stop()
+
+    monkeypatch.setattr(capture, "_once", once)
+    monkeypatch.setattr(capture, "_wait", pauses.append)
+    capture.run()
+    assert pauses[:12] == [0.0] * 12
+    assert pauses[12:] == [0.2, 0.4, 0.0, 0.2]

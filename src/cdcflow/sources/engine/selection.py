@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -68,6 +68,11 @@ class Selection:
         """This very table is asked for, not just caught by a wildcard."""
         return self.selects(table) and any(p.exact == table for p in self.patterns if not p.excludes)
 
+    @property
+    def only_wildcards(self) -> bool:
+        """No table is asked for by its name: that there is none yet is no mistake."""
+        return all(p.exact is None for p in self.patterns if not p.excludes)
+
     def unknown(self, tables: Iterable[TableId]) -> list[str]:
         """Names without wildcards that no table has."""
         known = set(tables)
@@ -112,6 +117,10 @@ class Selected(Generic[E]):
             return self
         return Selected(tuple(t for t in self.tables if t.id not in self.refused or t.id in kept), kept, self.ignored)
 
+    def without(self, tables: Collection[TableId]) -> Selected[E]:
+        """The same without these."""
+        return Selected(tuple(t for t in self.tables if t.id not in tables), self.refused, self.ignored)
+
     def for_restart(self, known: frozenset[TableId], selection: Selection) -> tuple[Selected[E], tuple[TableId, ...]]:
         """What a capture goes on with that captured `known` before, and the refused tables that it leaves out.
 
@@ -121,9 +130,11 @@ class Selected(Generic[E]):
         kept = self.only(t.id for t in self.tables if t.id in known or selection.names(t.id))
         return kept, tuple(sorted(self.refused.keys() - kept.refused.keys()))
 
-    def check(self, if_none: str = "check the names in source.tables (case counts)") -> None:
+    def check(
+        self, if_none: str = "check the names in source.tables (case counts)", *, may_be_empty: bool = False
+    ) -> None:
         """Raises ConfigurationError with every refusal and its remedy, or when nothing is selected at all: then with
-        `if_none`."""
+        `if_none`, unless it `may_be_empty` (a wildcard, whose tables are still to be made)."""
         problems = [p for found in self.refused.values() for p in found]
         if problems:
             raise ConfigurationError(
@@ -132,7 +143,7 @@ class Selected(Generic[E]):
                 + "\n  or take the table out of source.tables (write !schema.table)",
                 runbook="table-not-capturable",
             )
-        if not self.tables:
+        if not self.tables and not may_be_empty:
             raise ConfigurationError("source.tables matches no table", remedy=if_none, runbook="table-not-found")
 
 

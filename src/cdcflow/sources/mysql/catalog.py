@@ -248,7 +248,7 @@ def refusals(table: CatalogTable, *, keyless: bool) -> tuple[Refusal, ...]:
     if not table.key and not keyless:
         found.append(
             (
-                f"{table.id} has no primary key, and no unique key without NULLs",
+                f"{table.id} has no primary key, and no unique key over whole columns without NULLs",
                 f"ALTER TABLE {table.sql} ADD PRIMARY KEY (…), or set source.tables_without_key: whole",
             )
         )

@@ -20,7 +20,7 @@ from cdcflow.model.table import Identity, Table, TableId
 from cdcflow.sources.engine import selection as selection_rules
 from cdcflow.sources.engine.connections import Session
 from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals
-from cdcflow.sources.postgres.connection import Connection, Connector, quoted
+from cdcflow.sources.postgres.connection import Connection, Connector, one_snapshot, quoted
 from cdcflow.sources.postgres.types import AttributeInfo, DescribedTable, Policy, describe_table
 from cdcflow.sources.postgres.wire import Relation, RelationColumn
 
@@ -42,16 +42,21 @@ WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't'
   AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
 """
 
+# Not pg_partition_tree: it waits for whoever alters a partition, and every table would wait with it.
 _LEAVES = """
-SELECT r.oid::bigint, c.oid::bigint, n.nspname, c.relname, c.relkind::text, '', c.relpersistence::text,
+WITH RECURSIVE tree (root, oid) AS (
+    SELECT r.oid, r.oid FROM unnest(%s::oid[]) AS r (oid)
+    UNION ALL
+    SELECT t.root, i.inhrelid FROM tree t JOIN pg_catalog.pg_inherits i ON i.inhparent = t.oid
+)
+SELECT t.root::bigint, c.oid::bigint, n.nspname, c.relname, c.relkind::text, '', c.relpersistence::text,
        c.relreplident::text, am.amname
-FROM unnest(%s::oid[]) AS r (oid)
-CROSS JOIN LATERAL pg_catalog.pg_partition_tree(r.oid) AS p
-JOIN pg_catalog.pg_class c ON c.oid = p.relid
+FROM tree t
+JOIN pg_catalog.pg_class c ON c.oid = t.oid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_catalog.pg_am am ON am.oid = c.relam
-WHERE p.isleaf AND p.relid <> r.oid
-ORDER BY r.oid, c.oid
+WHERE c.relkind <> 'p'
+ORDER BY t.root, c.oid
 """
 
 # A missing value is an array of one element of the column's type; as text[] its element is the value's own text.
@@ -151,7 +156,8 @@ class CatalogTable:
     """A table with everything the catalog says about it that matters here.
 
     `primary` and `index` are the column numbers of the primary key and of the REPLICA IDENTITY index (empty: there is
-    none that the server would use for old rows). `leaves` are a partitioned table's partitions that hold rows.
+    none that the server would use for old rows); `deferrable`: there is a primary key, and it is one. `leaves` are a
+    partitioned table's partitions that hold rows.
     """
 
     rel: Relid
@@ -159,6 +165,7 @@ class CatalogTable:
     primary: tuple[int, ...]
     index: tuple[int, ...]
     leaves: tuple[Relid, ...] = ()
+    deferrable: bool = False
 
     @property
     def id(self) -> TableId:
@@ -186,15 +193,22 @@ def is_published(attribute: Attribute, version: int) -> bool:
 
 
 def load(connection: Connection, rels: Sequence[Relid]) -> dict[int, CatalogTable]:
-    """Everything about these tables, by oid, in one state of the catalog if the connection is in a snapshot."""
+    """Everything about these tables, by oid, in one state of the catalog."""
+    with one_snapshot(connection):
+        return _loaded(connection, rels)
+
+
+def _loaded(connection: Connection, rels: Sequence[Relid]) -> dict[int, CatalogTable]:
     oids = [rel.oid for rel in rels]
     attributes: dict[int, list[Attribute]] = {oid: [] for oid in oids}
     for row in connection.execute(_ATTRIBUTES, (oids,)):
         attributes[row[0]].append(Attribute(*row[1:]))
     primary: dict[int, tuple[int, ...]] = {}
+    deferrable: set[int] = set()
     index: dict[int, tuple[int, ...]] = {}
     for oid, is_primary, is_identity, immediate, columns, count in connection.execute(_INDEXES, (oids,)):
         if not immediate:
+            deferrable |= {oid} if is_primary else set()
             continue  # a deferrable key does not tell rows apart at every moment: the server does not use it either
         if is_primary:
             primary[oid] = tuple(columns[:count])
@@ -216,6 +230,7 @@ def load(connection: Connection, rels: Sequence[Relid]) -> dict[int, CatalogTabl
             primary.get(rel.oid, ()),
             index.get(rel.oid, ()),
             tuple(leaves.get(rel.oid, ())),
+            rel.oid in deferrable,
         )
         for rel in rels
     }
@@ -353,6 +368,9 @@ def _identity_refusals(table: CatalogTable) -> list[Refusal]:
         return [
             (f"{rel.id} has REPLICA IDENTITY USING INDEX, but that index is gone", _mend(everyone, table)),
         ]
+    if rel.identity == "d" and table.deferrable:
+        why = "has a primary key that is DEFERRABLE, which the server does not use to tell old rows apart"
+        return [(f"{rel.id} {why}", _mend(everyone, table))]
     if rel.identity == "d" and not table.primary:
         return [(f"{rel.id} has no primary key and no other replica identity", _mend(everyone, table))]
     # Old rows are written under the identity of the partition they lie in.
@@ -366,6 +384,8 @@ def _mend(rels: Sequence[Relid], table: CatalogTable) -> str:
     if table.primary:
         return "; ".join(f"ALTER TABLE {r.sql} REPLICA IDENTITY DEFAULT" for r in rels)
     full = "; ".join(f"ALTER TABLE {r.sql} REPLICA IDENTITY FULL" for r in rels)
+    if table.deferrable:
+        return full
     return f"ALTER TABLE {rels[0].sql} ADD PRIMARY KEY (…), or else {full}"
 
 
@@ -388,6 +408,11 @@ def select(connection: Connection, selection: Selection, policy: Policy) -> Sele
     Raises:
         ConfigurationError: a name without wildcards is no table, or is something that cannot be captured.
     """
+    with one_snapshot(connection):
+        return _selected(connection, selection, policy)
+
+
+def _selected(connection: Connection, selection: Selection, policy: Policy) -> Selected:
     version = connection.info.server_version
     rels: list[Relid] = []
     seen: list[TableId] = []
@@ -502,7 +527,8 @@ class Catalog:
         known = self._known.get(relation.oid)
 
         def question(connection: Connection) -> DescribedTable:
-            return self._brought_together(connection, relation)
+            with one_snapshot(connection):
+                return self._brought_together(connection, relation)
 
         found = self.ask(f"looking up table {relation.namespace}.{relation.name}", question)
         if known is not None and known[0] == relation and known[1].table == found.table:
@@ -573,6 +599,9 @@ class Catalog:
             if table.rel.identity == "i":
                 self._uncertain.add(relation.oid)  # `RowVersions` knows of primary keys
             return
+        if table.rel.identity == "d" and table.deferrable:
+            why, mend = _identity_refusals(table)[0]
+            raise ConfigurationError(why, remedy=f"run {mend}; then start again", runbook="schema-not-followed")
         name = quoted(relation.namespace, relation.name)
         raise ConfigurationError(
             f"table {relation.namespace}.{relation.name} has lost its key, so its updates and deletes carry none",

@@ -33,6 +33,12 @@ SELECT current_setting('wal_level'), pg_catalog.pg_is_in_recovery(), current_set
        current_setting('server_version')
 """
 
+_OLDEST = """
+SELECT max(extract(epoch FROM clock_timestamp() - xact_start))::bigint FROM pg_catalog.pg_stat_activity
+WHERE backend_xid IS NOT NULL AND pid <> pg_catalog.pg_backend_pid()
+"""
+OLD_TRANSACTION_S = 60
+
 _ROLE = """
 SELECT rolname, rolreplication, rolsuper, rolbypassrls,
        pg_catalog.has_database_privilege(current_database(), 'CREATE'), current_database()
@@ -80,6 +86,8 @@ def findings(connector: Connector, settings: Postgres, selection: Selection) -> 
             return [*found, of_error("source.tables", error)]
         found += _tables(connection, selected, role)
         found += _publication(connection, settings, selected, role)
+        found += _locked(connection, settings, selected)
+        found += _old_transaction(connection)
         found += _slot(connection, settings, role)
     except psycopg.Error as error:
         found.append(of_error("connection", map_error(error, f"asking {connector.address}")))
@@ -229,10 +237,14 @@ def _replication(connector: Connector, role: _Role) -> Iterator[Finding]:
 
 
 def _tables(connection: Connection, selected: Selected, role: _Role) -> Iterator[Finding]:
-    for text in selected.ignored:
-        yield warning("tables", f"not captured: {text}")
+    yield from _ignored(selected.ignored)
     if not selected.tables:
-        yield problem("tables", "source.tables matches no table", "check the names in source.tables")
+        # Only a wildcard comes here: a name that no table has is refused.
+        yield warning(
+            "tables",
+            "source.tables matches no table; tables are captured when they are made",
+            "check the names in source.tables (case counts)",
+        )
     rels = [rel for t in selected.tables for rel in (t.rel, *t.leaves)]
     rights = {row[0]: row[1:] for row in connection.execute(_RIGHTS, ([rel.oid for rel in rels],))}
     for table in selected.tables:
@@ -242,6 +254,42 @@ def _tables(connection: Connection, selected: Selected, role: _Role) -> Iterator
         problems += _rights(table, rights, role)
         yield from problems or [ok(str(table.rel.id), _about(table))]
         yield from _cautions(table, rights, connection.info.server_version)
+
+
+def _ignored(ignored: Sequence[str]) -> Iterator[Finding]:
+    """What a wildcard met besides: what has no changes of its own in one line, however many they are."""
+    parts = [text for text in ignored if " is a partition: " in text]
+    views = [text for text in ignored if " is a view: " in text]
+    counted = [f"{len(parts)} partitions (through their roots)"] if parts else []
+    counted += [f"{len(views)} views (through the tables that they read)"] if views else []
+    if counted:
+        yield ok("tables", f"not captured by themselves: {', '.join(counted)}")
+    for text in ignored:
+        if text not in parts and text not in views:
+            yield warning("tables", f"not captured: {text}")
+
+
+def _locked(connection: Connection, settings: Postgres, selected: Selected) -> Iterator[Finding]:
+    """The tables that no publication of ours has yet, and that none can have before their lock is free."""
+    made = connection.execute("SELECT pubname FROM pg_catalog.pg_publication WHERE pubname ~ '^cdcflow_[0-9a-f]{8}$'")
+    names = [settings.publication] if settings.publication else [row[0] for row in made]
+    found = [publication.locked(connection, name, selected.good) for name in names or [""]]
+    for table in sorted(set.intersection(*(set(f) for f in found))):
+        yield warning(
+            str(table), f"cannot be taken up just now: {found[0][table]}", "nothing: it is captured when that has ended"
+        )
+
+
+def _old_transaction(connection: Connection) -> Iterator[Finding]:
+    """What keeps new tables from being captured: see `publication.wait_for_older`."""
+    (seconds,) = _row(connection, _OLDEST)
+    if seconds is not None and seconds >= OLD_TRANSACTION_S:
+        yield warning(
+            "transactions",
+            f"one has been open for {seconds} s ({publication.blocker(connection)}); a table that is made now is "
+            "captured only when it has ended",
+            "let it end, or run SELECT pg_terminate_backend(PID)",
+        )
 
 
 def _rights(table: CatalogTable, rights: Mapping[int, tuple[Any, ...]], role: _Role) -> list[Finding]:
@@ -289,8 +337,8 @@ def _cautions(table: CatalogTable, rights: Mapping[int, tuple[Any, ...]], versio
     if table.leaves:
         yield warning(
             subject,
-            "is partitioned: TRUNCATE, DETACH, DROP or ATTACH of a single partition is not in the stream",
-            f"after one, run `cdcflow backfill {word(subject)}`",
+            "is partitioned: TRUNCATE, DETACH, DROP or ATTACH of a single partition is not in the stream; "
+            "the daemon then reads the table again",
         )
     hidden = [a.name for a in table.attributes if a.generated and not a.dropped and a not in table.published(version)]
     if hidden:

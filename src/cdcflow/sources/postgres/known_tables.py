@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from cdcflow.model.position import Position
 from cdcflow.model.table import TableId
 from cdcflow.sources.postgres.catalog import Selected
-from cdcflow.sources.postgres.lsn import lsn_of
+from cdcflow.sources.postgres.lsn import lsn_of, position_of
 
 
 def names_by_oid(source: Mapping[str, str]) -> dict[int, TableId]:
@@ -32,8 +32,12 @@ def captured_since(source: Mapping[str, str], selected: Selected, since: int) ->
 
 
 def captured_text(before: Mapping[str, str], selected: Selected, position: Position) -> str:
-    """The captured tables where the publication gives others too: each with its oid, and since when it is captured."""
-    then = {entry[0]: entry[1] for entry in json.loads(before.get("captured", "{}")).values()}
+    """The captured tables where the publication gives others too: each with its oid, and since when it is captured.
+    Where it gave no others so far, its tables were captured all the time."""
+    listed = json.loads(before.get("captured", "{}"))
+    if "captured" not in before:
+        listed = {str(oid): [oid, position_of(0)] for oid in names_by_oid(before)}
+    then = {entry[0]: entry[1] for entry in listed.values()}
     names = {json.dumps([t.rel.id.schema, t.rel.id.name]): t.rel.oid for t in selected.tables}
     return json.dumps({name: [oid, then.get(oid, position)] for name, oid in names.items()}, separators=(",", ":"))
 

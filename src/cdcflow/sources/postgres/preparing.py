@@ -7,10 +7,14 @@ was lost stays lost: only an operator who accepts it gets a new position.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint
+from cdcflow.model.table import TableId
 from cdcflow.ports import TransactionsBack
 from cdcflow.sources.postgres import overlap, publication, slot
 from cdcflow.sources.postgres.catalog import Selected
@@ -21,13 +25,29 @@ from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.naming import Names
 from cdcflow.sources.postgres.unbroken import check_publication, check_unbroken
 
+NEW_TABLE_WAIT_S = 2.0
+"""How long all tables wait for transactions that are older than a new table's entry in the publication."""
+JOINING = "joining"
+"""In a checkpoint's `source`: the entries of new tables whose older transactions had not ended, each with the id below
+which they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A checkpoint to start from. `joining`: the selected tables that are not captured yet, because transactions still
+    run that began before they were published, each with the id below which these are."""
+
+    checkpoint: Checkpoint
+    joining: Mapping[TableId, int] = field(default_factory=dict)
+
 
 @dataclass(frozen=True, slots=True)
 class Preparing:
     """One start at one server, through one connection.
 
     `before` is the log's checkpoint, `selected` the tables to capture. Older transactions may take `creation_wait_s` to
-    end before a slot is made, and `older_wait_s` before one is taken over or the publication gets more tables.
+    end before a slot is made, and `older_wait_s` before one is taken over. A new table is left for later while they
+    run: the others must not wait for a transaction that takes hours.
     """
 
     connector: Connector
@@ -40,20 +60,20 @@ class Preparing:
     creation_wait_s: float
     older_wait_s: float
 
-    def prepare(self, transactions_back: TransactionsBack | None, *, loss_accepted: bool) -> Checkpoint:
+    def prepare(self, transactions_back: TransactionsBack | None, *, loss_accepted: bool) -> Prepared:
         """The checkpoint to start from. With `loss_accepted` always one at a new position.
 
         Raises:
             HistoryLost, ConfigurationError: see `cdcflow.ports.Source.prepare`.
         """
         if self.before.position is None:
-            return self._first_time()
+            return Prepared(self._first_time())
         try:
             prepared = self._again(lsn_of(self.before.position), transactions_back)
         except HistoryLost:
             if not loss_accepted:
                 raise
-        return self._anew() if loss_accepted else prepared
+        return Prepared(self._anew()) if loss_accepted else prepared
 
     def _first_time(self) -> Checkpoint:
         # The publication first: changes from before it cannot be decoded (P60).
@@ -80,11 +100,11 @@ class Preparing:
         made = self._checkpoint_at(self._created(), state)
         return replace(made, source={**made.source, "history": "lost"})
 
-    def _again(self, position: int, transactions_back: TransactionsBack | None) -> Checkpoint:
+    def _again(self, position: int, transactions_back: TransactionsBack | None) -> Prepared:
         before, names = self.before.source, self.names
         known = state_of_selected(before["publication_state"], self.selected)
         ours = slot.read(self.connection, names.slot)
-        found_now = check_unbroken(self.connector, self.connection, self.before, names, self.system, ours, known)
+        check_unbroken(self.connector, self.connection, self.before, names, self.system, ours, known)
         assert ours is not None  # noqa: S101  looked at just now
         if ours.confirmed is None:
             raise SourceUnavailable(f"somebody is still creating slot {names.slot} (it has no position yet)")
@@ -92,17 +112,41 @@ class Preparing:
         began = lsn_of(before["began_at"]) if "began_at" in before else position
         since = max(ours.confirmed, began)
         if transactions_back is not None and since < position:
-            captured = captured_since(before, self.selected, since) if found_now and found_now.broad else None
+            captured = captured_since(before, self.selected, since)
             overlap.check_same(self.connector, ours, names.publication, since, position, transactions_back, captured)
         state = self._ensured()
         # Again: between the two looks it may have been mended, and a loss with it.
         check_publication(self.connection, state, names.publication, known)
-        fingerprint = state.fingerprint(self.selected.tables)
         # What our log knew counts, not what the publication had just now: this may be the second try, or somebody else
         # has added the tables.
-        if publication.has_newcomers(known, fingerprint):
-            publication.wait_for_older(self.connection, self.older_wait_s, "adding tables to the publication")
-        return self._checkpoint_at(position, state, began)
+        if state.broad:
+            if publication.has_newcomers(known, state.fingerprint(self.selected.tables)):
+                publication.wait_for_older(self.connection, self.older_wait_s, "adding tables to the publication")
+            return Prepared(self._checkpoint_at(position, state, began))
+        joining = self._joining(publication.newcomers(known, state, self.selected.tables))
+        bounds = {entry.table_oid: bound for entry, bound in joining.items()}
+        waiting = {t.id: bounds[t.rel.oid] for t in self.selected.tables if t.rel.oid in bounds}
+        made = replace(self, selected=self.selected.without(waiting))._checkpoint_at(position, state, began)
+        if joining:
+            told = json.dumps({str(entry.number): bound for entry, bound in joining.items()}, separators=(",", ":"))
+            made = replace(made, source={**made.source, JOINING: told})
+        return Prepared(made, waiting)
+
+    def _joining(self, new: Sequence[publication.Entry]) -> dict[publication.Entry, int]:
+        """Those of these entries that transactions may have rows for which are not decoded, each with the id below
+        which such transactions are."""
+        if not new:
+            return {}
+        told = json.loads(self.before.source.get(JOINING, "{}"))
+        now = publication.next_transaction(self.connection)
+        bounds = {entry: told.get(str(entry.number), now) for entry in new}
+        deadline = time.monotonic() + min(self.older_wait_s, NEW_TABLE_WAIT_S)
+        while True:
+            oldest = publication.oldest_transaction(self.connection)
+            joining = {entry: bound for entry, bound in bounds.items() if bound > oldest}
+            if not joining or time.monotonic() > deadline:
+                return joining
+            time.sleep(0.05)
 
     def _ensured(self) -> publication.Publication:
         ours = self.names.publication_is_ours
@@ -130,7 +174,7 @@ class Preparing:
 
     def _checkpoint_at(self, position: int, state: publication.Publication, began: int | None = None) -> Checkpoint:
         """A checkpoint for this system. `began`: where our log's part of the server's log began (None: here)."""
-        kept = {k: v for k, v in self.before.source.items() if k not in ("accept_history_loss", "captured")}
+        kept = {k: v for k, v in self.before.source.items() if k not in ("accept_history_loss", "captured", JOINING)}
         ours = {
             "system_id": self.system.system_id,
             "timeline": str(self.system.timeline),
@@ -140,7 +184,8 @@ class Preparing:
             "publication_state": state.fingerprint(self.selected.tables),
             "began_at": position_of(position if began is None else began),
         }
-        if state.broad:
+        selected = {t.rel.oid for t in self.selected.tables}
+        if state.broad or state.entries.keys() - selected or "captured" in self.before.source:
             before = self.before.source if began is not None else {}
             ours["captured"] = captured_text(before, self.selected, position_of(position))
         return replace(self.before, position=position_of(position), source={**kept, **ours})

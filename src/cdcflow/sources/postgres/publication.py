@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, LiteralString
 
 import psycopg
 
@@ -60,6 +60,19 @@ WHERE d.refclassid = 'pg_catalog.pg_namespace'::regclass AND d.refobjid = ANY (%
 _NAMED = """
 SELECT c.oid::bigint, n.nspname, c.relname FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = ANY (%s::oid[])
+"""
+
+# Each lock on a table that ALTER PUBLICATION would wait for, held or waited for itself; autovacuum gives way.
+_LOCKED = """
+SELECT l.relation::bigint, l.mode, l.pid, a.usename,
+       extract(epoch FROM clock_timestamp() - a.xact_start)::bigint
+FROM pg_catalog.pg_locks l LEFT JOIN pg_catalog.pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'relation' AND l.relation = ANY (%s::oid[])
+  AND l.database = (SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = current_database())
+  AND l.mode IN ('ShareUpdateExclusiveLock', 'ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock',
+                 'AccessExclusiveLock')
+  AND l.pid IS DISTINCT FROM pg_catalog.pg_backend_pid() AND a.backend_type IS DISTINCT FROM 'autovacuum worker'
+ORDER BY l.granted DESC, a.xact_start
 """
 
 _COVERED = "SELECT schemaname, tablename FROM pg_catalog.pg_publication_tables WHERE pubname = %s"
@@ -219,7 +232,7 @@ def uncovered(connection: Connection, name: str, captured: Mapping[TableId, int]
     if found.wrong:
         return dict.fromkeys(captured, f"publication {name} was changed: it needs {', '.join(found.wrong)}")
     named = {oid: (schema, table) for oid, schema, table in connection.execute(_NAMED, (list(captured.values()),))}
-    covered = {(row[0], row[1]) for row in connection.execute(_COVERED, (name,))} if found.broad else set()
+    covers = _covers(connection, found)
     reasons = {}
     for table, oid in captured.items():
         entry = found.entries.get(oid)
@@ -227,9 +240,27 @@ def uncovered(connection: Connection, name: str, captured: Mapping[TableId, int]
             reasons[table] = "it was dropped, renamed or recreated since the capture began"
         elif entry is not None and entry.filtered:
             reasons[table] = f"publication {name} leaves out rows or columns of it"
-        elif entry is None and (table.schema, table.name) not in covered:
+        elif entry is None and not covers(oid, table):
             reasons[table] = f"it is not in publication {name}"
     return reasons
+
+
+def locked(connection: Connection, name: str, tables: Sequence[CatalogTable]) -> dict[TableId, str]:
+    """Of these tables those that cannot be added to the publication now, with who holds their locks."""
+    found = read(connection, name)
+    if found is not None and found.broad:
+        return {}
+    wanted = {t.rel.oid: t.rel.id for t in tables if found is None or t.rel.oid not in found.entries}
+    return {wanted[oid]: who for oid, who in _holders(connection, wanted).items()}
+
+
+def _holders(connection: Connection, oids: Iterable[int]) -> dict[int, str]:
+    holders: dict[int, str] = {}
+    for oid, mode, pid, user, seconds in connection.execute(_LOCKED, (list(oids),)):
+        who = "a prepared transaction" if pid is None else f"pid {pid} of {user or '?'}"
+        since = "" if seconds is None else f" for {seconds} s"
+        holders.setdefault(oid, f"its lock ({mode}) is held by {who}{since}")
+    return holders
 
 
 def has_newcomers(before: str, now: str) -> bool:
@@ -269,6 +300,9 @@ def ensure(connection: Connection, name: str, tables: Sequence[CatalogTable], *,
         )
     added = [t for oid, t in wanted.items() if oid not in found.entries]
     dropped = [e for oid, e in found.entries.items() if oid not in wanted]
+    if dropped:  # one that is locked stays until a later start: its changes are passed over
+        held = _holders(connection, [e.table_oid for e in dropped])
+        dropped = [e for e in dropped if e.table_oid not in held]
     if added:
         _run(connection, f"ALTER PUBLICATION {quoted(name)} ADD {_listed(added)}", name)
     if dropped:
@@ -279,10 +313,34 @@ def ensure(connection: Connection, name: str, tables: Sequence[CatalogTable], *,
 
 def creation(version: int, name: str, tables: Sequence[CatalogTable]) -> str:
     """The SQL that makes the publication."""
+    listed = f" FOR {_listed(tables)}" if tables else ""
     options = ["publish = 'insert, update, delete, truncate'", "publish_via_partition_root = true"]
     if version >= 180000:
         options.append("publish_generated_columns = stored")
-    return f"CREATE PUBLICATION {quoted(name)} FOR {_listed(tables)} WITH ({', '.join(options)})"
+    return f"CREATE PUBLICATION {quoted(name)}{listed} WITH ({', '.join(options)})"
+
+
+def newcomers(before: str, found: Publication, tables: Sequence[CatalogTable]) -> list[Entry]:
+    """The entries of these tables that `before` (a fingerprint) did not know, or not under this number."""
+    known = {tuple(entry[:2]) for entry in json.loads(before)["tables"].values()}
+    entries = (found.entries.get(t.rel.oid) for t in tables)
+    return [entry for entry in entries if entry is not None and (entry.table_oid, entry.number) not in known]
+
+
+def next_transaction(connection: Connection) -> int:
+    """Every transaction that has an id now has one below this."""
+    return _number(connection, "SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text")
+
+
+def oldest_transaction(connection: Connection) -> int:
+    """Every transaction with an id below this has ended."""
+    return _number(connection, "SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text")
+
+
+def _number(connection: Connection, query: LiteralString) -> int:
+    row = connection.execute(query).fetchone()
+    assert row is not None  # noqa: S101  a function's result
+    return int(row[0])
 
 
 def wait_for_older(connection: Connection, timeout_s: float, what: str) -> None:
@@ -291,16 +349,10 @@ def wait_for_older(connection: Connection, timeout_s: float, what: str) -> None:
     A transaction that ran when its table was added to a publication may have rows that are not decoded (P62, on
     older minor versions), so a backfill must not begin before it is over.
     """
-    row = connection.execute("SELECT pg_catalog.pg_snapshot_xmax(pg_catalog.pg_current_snapshot())::text").fetchone()
-    assert row is not None  # noqa: S101  a function's result
-    bound = int(row[0])
+    bound = next_transaction(connection)
     deadline = time.monotonic() + timeout_s
     while True:
-        row = connection.execute(
-            "SELECT pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text"
-        ).fetchone()
-        assert row is not None  # noqa: S101  a function's result
-        if int(row[0]) >= bound:
+        if oldest_transaction(connection) >= bound:
             return
         if time.monotonic() > deadline:
             raise SourceUnavailable(
@@ -343,19 +395,23 @@ def _mend(connection: Connection, found: Publication, *, ours: bool) -> None:
 
 
 def _check_covered(connection: Connection, found: Publication, tables: Sequence[CatalogTable]) -> None:
-    covered = {
-        TableId(schema, table)
-        for schema, table in connection.execute(
-            "SELECT schemaname, tablename FROM pg_catalog.pg_publication_tables WHERE pubname = %s", (found.name,)
-        )
-    }
-    missing = [t.rel.sql for t in tables if t.rel.id not in covered]
+    covers = _covers(connection, found)
+    missing = [t.rel.sql for t in tables if not covers(t.rel.oid, t.rel.id)]
     if missing:
         raise ConfigurationError(
             f"publication {found.name} is for all tables of some schemas and does not have {', '.join(missing)}",
             remedy=f"run ALTER PUBLICATION {quoted(found.name)} ADD TABLE {', '.join(missing)}",
             runbook="publication-unusable",
         )
+
+
+def _covers(connection: Connection, found: Publication) -> Callable[[int, TableId], bool]:
+    """Whether the publication has a table of this number and name."""
+    if found.all_tables and connection.info.server_version >= 190000:  # EXCEPT
+        names = {(row[0], row[1]) for row in connection.execute(_COVERED, (found.name,))}
+        return lambda oid, table: (table.schema, table.name) in names
+    # Not by the server's view: it waits for each table that somebody has locked.
+    return lambda oid, table: found.all_tables or oid in found.entries or table.schema in found.schemas
 
 
 def _listed(tables: Sequence[CatalogTable]) -> str:

@@ -10,7 +10,7 @@ whether the position in the server's log is still ours and nothing went by unsee
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -94,6 +94,7 @@ class PostgresSource:
         self._older_wait_s = older_wait_s
         self._prepared: frozenset[TableId] | None = None
         self._left_out: tuple[TableId, ...] = ()
+        self._joining: Mapping[TableId, int] = {}
         self._checkpoint: Checkpoint | None = None
         self._described: tuple[DescribedTable, ...] | None = None
         self._has_binary: bool | None = None
@@ -117,11 +118,17 @@ class PostgresSource:
                 if checkpoint.position is not None:
                     known = frozenset(names_by_oid(checkpoint.source).values())
                     selected, self._left_out = selected.for_restart(known, self._selection)
-                selected.check()
-                prepared = Preparing(
+                selected.check(may_be_empty=self._selection.only_wildcards)
+                names = Names.of(self._settings, log_id)
+                # A new table that somebody has locked is taken up later: all others would wait with it.
+                captured = names_by_oid(checkpoint.source)
+                new = [t for t in selected.good if t.rel.oid not in captured]
+                locked = publication.locked(connection, names.publication, new)
+                selected, self._left_out = selected.without(locked), (*self._left_out, *sorted(locked))
+                done = Preparing(
                     self._connector,
                     connection,
-                    Names.of(self._settings, log_id),
+                    names,
                     system,
                     selected,
                     checkpoint,
@@ -131,6 +138,8 @@ class PostgresSource:
                 ).prepare(transactions_back, loss_accepted=accepted)
         finally:
             self._connector.discard(connection)
+        self._joining, prepared = done.joining, done.checkpoint
+        selected, self._left_out = selected.without(self._joining), (*self._left_out, *sorted(self._joining))
         self._prepared = frozenset(t.rel.id for t in selected.tables)
         self._table_names.capture(selected)
         # A table that an earlier run captured and this one does not may still have changes on their way.
@@ -203,9 +212,26 @@ class PostgresSource:
         selected = self._catalog.selected()
         if self._prepared is not None:
             everything, selected = selected, selected.only(self._prepared)
-            self._left_out = tuple(sorted(everything.refused.keys() - selected.refused.keys()))
-        selected.check()
+            waiting = self._waiting(selected, self._prepared)
+            refused = everything.refused.keys() - selected.refused.keys()
+            selected, self._left_out = selected.without(waiting), tuple(sorted({*refused, *waiting}))
+        selected.check(may_be_empty=self._selection.only_wildcards)
         return selected
+
+    def _waiting(self, selected: Selected, captured: frozenset[TableId]) -> Collection[TableId]:
+        """The tables that came up since and that cannot be captured yet: the publication would wait for their locks, or
+        transactions run that began before they were published."""
+        new = [t for t in selected.good if t.id not in captured]
+        if not new or self._checkpoint is None:
+            return ()
+        name = self._checkpoint.source["publication"]
+
+        def ask(connection: Connection) -> Collection[TableId]:
+            oldest = publication.oldest_transaction(connection)
+            joining = {t.id for t in new if self._joining.get(t.id, 0) > oldest}
+            return joining | publication.locked(connection, name, new).keys()
+
+        return self._catalog.ask("looking at new tables", ask)
 
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
         if checkpoint is None:
@@ -221,14 +247,21 @@ class PostgresSource:
             check_names(before, Names.of(self._settings, log_id))
             check_database(self._connector, before, system)
             selected, left_out = selected.for_restart(frozenset(names_by_oid(before).values()), self._selection)
-        selected.check()
+        selected.check(may_be_empty=self._selection.only_wildcards)
         described = self._catalog.tables(selected)
-        why = policies.reread(before, {d.table: d.kept for d in described})
+        kept = {d.table: d.kept for d in described}
+        why, other = policies.reread(before, kept), policies.otherwise(before, kept)
         oids = [d.table.incarnation for d in described]
         found = self._catalog.ask("reading the statistics of tables", lambda c: estimates.sizes(c, oids))
         return Preview(
             tuple(
-                TablePreview(t.id, t.incarnation, *found.get(t.incarnation, (None, None)), why.get(t.id, ""))
+                TablePreview(
+                    t.id,
+                    t.incarnation,
+                    *found.get(t.incarnation, (None, None)),
+                    why.get(t.id, ""),
+                    other.get(t.id, ""),
+                )
                 for t in (d.table for d in described)
             ),
             left_out,
