@@ -70,7 +70,7 @@ class SourceTasks:
             # A right that was taken away may be given back: nothing is wrong with what was read so far.
             answer = ChunkFailed(table, str(error), retry=True)
         except ConfigurationError as error:
-            answer = ChunkFailed(table, str(error), retry=False) if table else error
+            answer = ChunkFailed(table, _of_backfill(str(error), table), retry=False) if table else error
         except BaseException as error:  # noqa: BLE001 - raised again by the loop's thread, in `answers`
             answer = error
         if answer is not None:
@@ -94,6 +94,15 @@ class SourceTasks:
                 return self._chunks.read_chunk(chunk)
             case TakeSnapshot():
                 return SnapshotTaken(self._chunks.snapshot())
+
+
+def _of_backfill(reason: str, table: TableId) -> str:
+    """An error's words for a table whose backfill fails of it. The capture goes on, and a start reads the table again
+    only where a setting for its values was changed."""
+    return reason.replace(
+        "then start again",
+        f"then start again or run `cdcflow apply`; where you changed the table or its rows, `cdcflow backfill {table}`",
+    )
 
 
 def _table_of(task: SourceTask) -> TableId | None:

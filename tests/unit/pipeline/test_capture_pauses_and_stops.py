@@ -106,7 +106,7 @@ def test_other_tables_need_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     last: Any = stage.sources[-1]
     last.on_poll = stage.capture.stop
     stage.capture.run()
-    assert stage.pauses == [0.0, 0.4]
+    assert stage.pauses == [0.0, 0.2]
 
 
 def test_every_source_and_log_is_closed_whatever_ends_its_try(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,6 +80,18 @@ def test_a_table_that_cannot_be_read_fails_alone() -> None:
     stage.tasks.close()
 
 
+def test_a_backfill_that_failed_is_told_what_reads_the_table_again() -> None:
+    """Its error may come from the stream as well, where a start is all that it takes; here that is a setting's only."""
+    remedy = "fix the rows, then start again"
+    stage = Stage(ConfigurationError("bytes that are no text", remedy=remedy))
+    stage.tasks.send(ReadChunk(CHUNK))
+    (found,) = stage.answer()
+    stage.tasks.close()
+    assert isinstance(found, ChunkFailed)
+    assert "run `cdcflow apply`" in found.reason
+    assert f"`cdcflow backfill {ORDERS}`" in found.reason
+
+
 @pytest.mark.parametrize("error", [ConfigurationError("of no table"), InvariantViolated("two at once"), KeyError("x")])
 def test_an_error_that_is_no_table_s_ends_the_attempt(error: Exception) -> None:
     """It is raised where the loop looks for answers."""

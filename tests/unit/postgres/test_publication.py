@@ -52,6 +52,7 @@ class Server:
     refuses: type[psycopg.Error] | None = None
     after: Callable[[Server], None] = lambda server: None
     snapshots: list[int] = field(default_factory=list)
+    locks: list[tuple[int, str, int | None, str | None, int | None]] = field(default_factory=list)
 
     @property
     def info(self) -> SimpleNamespace:
@@ -69,6 +70,8 @@ class Server:
         if "pg_publication_rel" in sql:
             assert parameters == (70,)
             return iter(self.entries)
+        if "pg_locks" in sql:
+            return iter([row for row in self.locks if row[0] in parameters[0]])
         if "pg_publication_namespace" in sql:
             return iter(self.schemas)
         if "pg_publication_tables" in sql:
@@ -258,13 +261,30 @@ def test_ours_is_mended_and_somebody_else_s_is_only_checked() -> None:
 
 def test_a_broad_publication_must_have_every_table_and_is_not_changed() -> None:
     """FOR TABLES IN SCHEMA may leave out a table of another schema."""
-    server = Server(schemas=[("shop", 9, 90, WRITTEN)], covered=[("shop", "orders"), ("shop", 'it"ems')])
+    server = Server(schemas=[("shop", 9, 90, WRITTEN)])
     assert ensured(server, ORDERS, ITEMS).broad
-    server.covered.pop()
+    far = CatalogTable(Relid(9, TableId("far", 'it"ems')), (), (), ())
     with pytest.raises(ConfigurationError, match="for all tables of some schemas") as refused:
-        ensured(server, ORDERS, ITEMS)
-    assert 'run ALTER PUBLICATION "p" ADD TABLE "shop"."it""ems"' in str(refused.value)
+        ensured(server, ORDERS, far)
+    assert 'run ALTER PUBLICATION "p" ADD TABLE "far"."it""ems"' in str(refused.value)
     assert server.told == []
+
+
+def test_tables_that_are_locked_are_told_with_who_holds_them() -> None:
+    """Those that the publication has already need no lock, and one of all tables of a schema needs none at all."""
+    locks: list[tuple[int, str, int | None, str | None, int | None]] = [
+        (1, "ShareLock", 7, "bob", 90),
+        (2, "ShareLock", 7, "bob", 90),
+        (2, "AccessExclusiveLock", 8, None, None),
+        (3, "AccessExclusiveLock", None, None, None),
+    ]
+    given: Any = Server(entries=[(100, WRITTEN, 1, "shop", "orders", False, False)], locks=locks)
+    assert publication.locked(given, "p", [ORDERS, ITEMS, PARTED]) == {
+        ITEMS.id: "its lock (ShareLock) is held by pid 7 of bob for 90 s",
+        PARTED.id: "its lock (AccessExclusiveLock) is held by a prepared transaction",
+    }
+    assert publication.locked(Server(row=None, locks=locks), "p", [ORDERS]).keys() == {ORDERS.id}  # type: ignore[arg-type]
+    assert publication.locked(Server(schemas=[("shop", 9, 90, WRITTEN)], locks=locks), "p", [ORDERS]) == {}  # type: ignore[arg-type]
 
 
 def test_who_may_not_change_it_is_told_the_statement() -> None:

@@ -207,6 +207,7 @@ class Server:
             "pg_publication_rel": [(101, 500, 1, "shop", "a", False, False), (104, 501, 4, "far", "d", False, True)],
             "pg_publication_namespace": [("far", 9, 90, 501)],
             "pg_depend": [(4, 540)],
+            "pg_locks": [],
             **answers,
         }
 
