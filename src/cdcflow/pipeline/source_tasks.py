@@ -20,7 +20,7 @@ from cdcflow.interleave.messages import (
     TakeSnapshot,
     WriteMark,
 )
-from cdcflow.model.table import TableId
+from cdcflow.model.table import TableId, word
 from cdcflow.pipeline.threads import Threads
 from cdcflow.ports import ChunkSource
 
@@ -101,7 +101,8 @@ def _of_backfill(reason: str, table: TableId) -> str:
     only where a setting for its values was changed."""
     return reason.replace(
         "then start again",
-        f"then start again or run `cdcflow apply`; where you changed the table or its rows, `cdcflow backfill {table}`",
+        "then start again or run `cdcflow apply`; where you changed the table or its rows, "
+        f"`cdcflow backfill {word(table)}`",
     )
 
 

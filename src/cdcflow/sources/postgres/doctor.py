@@ -10,7 +10,6 @@ import psycopg
 
 from cdcflow.config import Postgres
 from cdcflow.errors import CdcflowError
-from cdcflow.model.table import word
 from cdcflow.ports import Finding
 from cdcflow.sources.engine import findings as findings_of
 from cdcflow.sources.engine.findings import of_error, ok, problem, warning
