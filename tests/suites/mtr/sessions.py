@@ -1,0 +1,121 @@
+"""The connections of one test, by the names that the test gives them."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pymysql
+from pymysql.constants import CLIENT
+
+OPENING = ("SET SESSION lock_wait_timeout = 3", "SET SESSION innodb_lock_wait_timeout = 2")
+READ_TIMEOUT_S = 30
+
+
+class Sessions:
+    """Connections to one server. `default` is open from the start; the test is in `test` unless it says otherwise."""
+
+    def __init__(self, address: Mapping[str, Any], database: str = "test") -> None:
+        self._address = address
+        self._open: dict[str, Session] = {"default": Session(address, database=database)}
+        self._now = "default"
+        self._database = database
+
+    @property
+    def now(self) -> Session:
+        return self._open[self._now]
+
+    def connect(self, name: str, user: str, password: str, database: str) -> None:
+        """Open another connection and go on with it. One that the server refuses leaves the test where it is."""
+        address = dict(self._address)
+        if user and user != "root":
+            address.update(user=user, password=password)
+        with contextlib.suppress(pymysql.err.MySQLError, OSError):
+            self.close(name)
+            self._open[name] = Session(address, database=database or self._database)
+            self._now = name
+
+    def switch(self, name: str) -> None:
+        if name in self._open:
+            self._now = name
+
+    def close(self, name: str) -> None:
+        session = self._open.pop(name, None)
+        if session is not None:
+            session.close()
+        if name == self._now or "default" not in self._open:
+            self._now = "default"
+            if "default" not in self._open:
+                self._open["default"] = Session(self._address, database=self._database)
+
+    def close_all(self) -> None:
+        for session in self._open.values():
+            session.close()
+
+
+class Session:
+    """One connection. A statement may be sent by one call, and its end awaited by another (`send`, `reap`)."""
+
+    def __init__(self, address: Mapping[str, Any], database: str) -> None:
+        flags = CLIENT.MULTI_STATEMENTS
+        self._connection: Any = pymysql.connect(
+            **address, client_flag=flags, autocommit=None, read_timeout=READ_TIMEOUT_S, write_timeout=READ_TIMEOUT_S
+        )
+        # Results are bytes of any character set, and nothing of them is wanted but a few texts.
+        self._connection.use_unicode, self._connection.decoders = False, {}
+        for statement in OPENING:
+            self._connection.query(statement)
+        with contextlib.suppress(pymysql.err.MySQLError):
+            self._connection.query(f"USE `{database}`")
+        self._sent: threading.Thread | None = None
+
+    def execute(self, text: str) -> bool:
+        """Run a statement and read what it gives; False: the server refused it, or did not answer in time."""
+        self.reap()
+        return self._run(text)
+
+    def send(self, text: str) -> None:
+        self.reap()
+        self._sent = threading.Thread(target=self._run, args=(text,), daemon=True)
+        self._sent.start()
+
+    def reap(self) -> None:
+        if self._sent is not None:
+            self._sent.join(READ_TIMEOUT_S)
+            self._sent = None
+
+    def rows(self, query: str) -> tuple[list[str], list[tuple[str | None, ...]]]:
+        """The names of the columns and the rows of a query as latin1 texts; nothing where the server refuses it."""
+        self.reap()
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.execute(query.encode("latin1", "replace"))
+                names = [_text(column[0]) or "" for column in cursor.description or ()]
+                return names, [tuple(map(_text, row)) for row in cursor.fetchall()]
+        except (pymysql.err.Error, OSError, UnicodeError, ValueError):
+            return [], []
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self._connection.close()
+
+    def _run(self, text: str) -> bool:
+        try:
+            with self._connection.cursor() as cursor:
+                cursor.execute(text.encode("latin1", "replace"))
+                while cursor.nextset():
+                    pass
+        except (pymysql.err.Error, OSError, UnicodeError, ValueError):
+            return False
+        return True
+
+
+def _text(value: object) -> str | None:
+    if value is None:
+        return None
+    return value.decode("latin1") if isinstance(value, bytes) else str(value)
+
+
+__all__ = ["Session", "Sessions"]
