@@ -64,7 +64,7 @@ def execute(case: Case, server: PostgresServer | MySQLServer) -> Outcome:
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="cdcflow-fuzz-"))
     beside = fresh(server)
-    run = _Run(case, beside, folder)
+    run = Run(case, beside, folder)
     try:
         run.steps()
         run.end()
@@ -81,7 +81,7 @@ def execute(case: Case, server: PostgresServer | MySQLServer) -> Outcome:
     return run.outcome
 
 
-class _Run:
+class Run:
     def __init__(self, case: Case, beside: Beside, folder: Path) -> None:
         self.case = case
         self.beside = beside
@@ -376,4 +376,4 @@ def _last_row(model: Model, name: str, table: Table) -> list[str]:
     ]
 
 
-__all__ = ["Failure", "Outcome", "execute"]
+__all__ = ["Failure", "NothingToCapture", "Outcome", "Run", "execute"]

@@ -135,7 +135,7 @@ class Interpreter:
                 self._is_skipping = name == "disable_parsing"
             case "sleep" | "real_sleep":
                 time.sleep(0.02)
-            case "skip" | "exit" | "die" | "require":
+            case "skip" | "exit" | "die":
                 raise Ended(f"{name} {rest}"[:100])
             case _ if name in ENDS:
                 raise Ended(f"it needs {name}")

@@ -12,7 +12,7 @@ _PASSED_OVER = re.compile(
     r"""
       \bsql_log_bin\b                                       # the session keeps its changes out of the log
     | \b(?:pseudo_|server_id|gtid_|log_bin|binlog_|rpl_|slave_|replica_|super_read_only|read_only|skip_networking)
-    | ^\s*(?:SHUTDOWN|RESTART|KILL|RESET\s+(?:MASTER|BINARY|SLAVE|REPLICA|PERSIST)|PURGE\s)   # life, and files of the log
+    | ^\s*(?:SHUTDOWN|RESTART|KILL|RESET\s+(?:MASTER|BINARY|SLAVE|REPLICA|PERSIST)|PURGE\s)  # its life, its log
     | ^\s*(?:CHANGE\s+(?:MASTER|REPLICATION)|(?:START|STOP)\s+(?:SLAVE|REPLICA|ALL|GROUP))
     | ^\s*(?:BINLOG|CLONE|LOCK\s+INSTANCE|BACKUP\s|XA\s)
     | ^\s*FLUSH\s+(?:TABLES?\b.*\bWITH\s+READ\s+LOCK|BINARY|LOGS|MASTER)

@@ -12,24 +12,138 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 COMMANDS = frozenset(
-    """append_file assert cat_file change_user character_set chmod connect connection copy_file copy_files_wildcard
-    dec delimiter die diff_files dirty_close disable_abort_on_error disable_connect_log disable_info
-    disable_metadata disable_non_blocking_api disable_parsing disable_prepare_warnings disable_ps2_protocol
-    disable_ps_protocol disable_async_client disable_cursor_protocol disable_query_log disable_reconnect
-    disable_result_log disable_rpl_parse disable_service_connection disable_session_track_info disable_testcase
-    disable_view_protocol disable_warnings disable_column_names disable_prepare_protocol disconnect echo
-    enable_abort_on_error enable_connect_log enable_info enable_metadata enable_non_blocking_api enable_parsing
-    enable_prepare_warnings enable_ps2_protocol enable_ps_protocol enable_async_client enable_cursor_protocol
-    enable_query_log enable_reconnect enable_result_log enable_rpl_parse enable_service_connection
-    enable_session_track_info enable_testcase enable_view_protocol enable_warnings enable_column_names
-    enable_prepare_protocol error eval evalp exec exec_in_background execw exit expr file_exists force-cpdir
-    force-rmdir horizontal_results if inc include let list_files list_files_append_file list_files_write_file
-    lowercase_result mkdir move_file output partially_sorted_result perl ping pop_connection query query_attributes
-    query_get_value query_horizontal query_vertical real_sleep reap remove_file remove_files_wildcard replace_column
-    replace_numeric_round replace_regex replace_result require reset_connection result result_format rmdir
-    save_master_pos send send_eval send_quit send_shutdown shutdown_server skip skip_if_hypergraph sleep
-    sorted_result source start_timer end_timer optimizer_trace sync_slave_with_master sync_with_master system
-    vertical_results wait_for_slave_to_stop while write_file write_line copy_files prepare_warnings""".split()
+    (
+        "append_file",
+        "assert",
+        "cat_file",
+        "change_user",
+        "character_set",
+        "chmod",
+        "connect",
+        "connection",
+        "copy_file",
+        "copy_files",
+        "copy_files_wildcard",
+        "dec",
+        "delimiter",
+        "die",
+        "diff_files",
+        "dirty_close",
+        "disable_abort_on_error",
+        "disable_async_client",
+        "disable_column_names",
+        "disable_connect_log",
+        "disable_cursor_protocol",
+        "disable_info",
+        "disable_metadata",
+        "disable_non_blocking_api",
+        "disable_parsing",
+        "disable_prepare_protocol",
+        "disable_prepare_warnings",
+        "disable_ps2_protocol",
+        "disable_ps_protocol",
+        "disable_query_log",
+        "disable_reconnect",
+        "disable_result_log",
+        "disable_rpl_parse",
+        "disable_service_connection",
+        "disable_session_track_info",
+        "disable_testcase",
+        "disable_view_protocol",
+        "disable_warnings",
+        "disconnect",
+        "echo",
+        "enable_abort_on_error",
+        "enable_async_client",
+        "enable_column_names",
+        "enable_connect_log",
+        "enable_cursor_protocol",
+        "enable_info",
+        "enable_metadata",
+        "enable_non_blocking_api",
+        "enable_parsing",
+        "enable_prepare_protocol",
+        "enable_prepare_warnings",
+        "enable_ps2_protocol",
+        "enable_ps_protocol",
+        "enable_query_log",
+        "enable_reconnect",
+        "enable_result_log",
+        "enable_rpl_parse",
+        "enable_service_connection",
+        "enable_session_track_info",
+        "enable_testcase",
+        "enable_view_protocol",
+        "enable_warnings",
+        "end_timer",
+        "error",
+        "eval",
+        "evalp",
+        "exec",
+        "exec_in_background",
+        "execw",
+        "exit",
+        "expr",
+        "file_exists",
+        "force-cpdir",
+        "force-rmdir",
+        "horizontal_results",
+        "if",
+        "inc",
+        "include",
+        "let",
+        "list_files",
+        "list_files_append_file",
+        "list_files_write_file",
+        "lowercase_result",
+        "mkdir",
+        "move_file",
+        "optimizer_trace",
+        "output",
+        "partially_sorted_result",
+        "perl",
+        "ping",
+        "pop_connection",
+        "prepare_warnings",
+        "query",
+        "query_attributes",
+        "query_get_value",
+        "query_horizontal",
+        "query_vertical",
+        "real_sleep",
+        "reap",
+        "remove_file",
+        "remove_files_wildcard",
+        "replace_column",
+        "replace_numeric_round",
+        "replace_regex",
+        "replace_result",
+        "require",
+        "reset_connection",
+        "result",
+        "result_format",
+        "rmdir",
+        "save_master_pos",
+        "send",
+        "send_eval",
+        "send_quit",
+        "send_shutdown",
+        "shutdown_server",
+        "skip",
+        "skip_if_hypergraph",
+        "sleep",
+        "sorted_result",
+        "source",
+        "start_timer",
+        "sync_slave_with_master",
+        "sync_with_master",
+        "system",
+        "vertical_results",
+        "wait_for_slave_to_stop",
+        "while",
+        "write_file",
+        "write_line",
+    )
 )
 _TEXT_FOLLOWS = frozenset(("write_file", "append_file", "perl"))
 _WORD = re.compile(r"[A-Za-z0-9_-]+")
@@ -55,7 +169,7 @@ class Block:
 
     kind: str
     condition: str
-    body: tuple["Node", ...]
+    body: tuple[Node, ...]
 
 
 Node: TypeAlias = Sql | Command | Block

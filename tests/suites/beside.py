@@ -1,0 +1,127 @@
+"""A daemon that follows what a suite does, and the comparison of every captured table with its log.
+
+How a daemon is started, awaited and freed of a stop by its remedy is the DDL fuzzer's (`tests.ddlfuzz.execute.Run`).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+import shutil
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+from tests.ddlfuzz import oracle
+from tests.ddlfuzz.draw import Case
+from tests.ddlfuzz.execute import Failure, NothingToCapture, Run
+from tests.ddlfuzz.model import Server
+from tests.suites.onmysql import OnSuite
+from tests.suites.onpostgres import OnRegression
+from tests.suites.values import of_the_log
+
+from cdcflow import wiring
+from cdcflow.config import load
+from cdcflow.model.table import Table, TableId
+
+On = OnSuite | OnRegression
+MODES = ("running", "stopped", "killed")
+_DROPS = re.compile(r"^\s*(?:DROP\s+(?:TABLE|DATABASE|SCHEMA)|RENAME\s+TABLE|TRUNCATE)\b", re.IGNORECASE)
+
+
+class Follower(Run):
+    """One daemon and its log beside a suite. `mode`: whether it runs all the time, is stopped and started in between,
+    or killed."""
+
+    def __init__(self, server: Server, beside: On, mode: str, dice: random.Random) -> None:
+        super().__init__(Case(server, ()), beside, Path(tempfile.mkdtemp(prefix="cdcflow-suite-")))
+        self.on = beside
+        self.mode = mode
+        self.dice = dice
+        self.compared = 0
+
+    def before(self, statement: str) -> None:
+        """Called before each statement of the suite: the daemon's life goes by it, and tables are compared before they
+        go."""
+        if self.mode != "running" and self.dice.random() < (0.02 if self.daemon is not None else 0.1):
+            self.turn()
+        if self.daemon is not None and _DROPS.match(statement) and self.dice.random() < 0.15:
+            self.compare_if_possible()
+
+    def compare_if_possible(self) -> None:
+        """Compare in the middle of a test. Its own locks may keep the daemon waiting, which then means nothing."""
+        try:
+            self.compare()
+        except Failure as found:
+            if found.sort != "hang":
+                raise
+
+    def compare(self) -> None:
+        """Wait until the log has everything, and compare each table.
+
+        Raises:
+            Failure: a difference, a stop that its remedy does not end, or a wait in vain.
+        """
+        self._start()
+        try:
+            self._wait(())
+            self._compare(set())
+        except NothingToCapture:
+            self.daemon = None
+
+    def close(self) -> None:
+        if self.daemon is not None:
+            self.daemon.kill()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def turn(self) -> None:
+        if self.daemon is None:
+            self._start()
+        elif self.mode == "killed":
+            self.daemon.kill()
+            self.daemon = None
+        else:
+            self._stop()
+
+    def _compare(self, anew: set[TableId]) -> dict[TableId, str]:
+        tables = self.on.columns()
+        log = wiring.log_reader(load(self.path))
+        report = log.check(deep=True)
+        if not report.is_whole:
+            raise Failure("broken", f"the log is damaged: {report.faults}")
+        found, progress = oracle.read(log)
+        for table, columns in sorted(tables.items()):
+            state = progress.tables.get(table)
+            if state is not None and state.state == "failed":
+                continue
+            if not found.get(table):
+                if rows := int(self.on.ask(f"SELECT COUNT(*) FROM {self.on.sql_name(table)}")[0][0]):
+                    raise Failure("difference", f"table {table}: nothing in the log, {rows} rows in the source")
+                continue
+            try:
+                shape, rows_of_log = oracle.current(found[table], state)
+            except oracle.Unmergeable as error:
+                self.outcome.stops.append(f"merge: {table}: {error}")
+                continue
+            self._compare_one(table, columns, shape, rows_of_log)
+        return {}
+
+    def _compare_one(self, table: TableId, columns: list[str], shape: Table, rows: list[dict[str, object]]) -> None:
+        names = [c.name for c in shape.columns if c.name in columns]
+        missing = [name for name in columns if name not in names]
+        kinds = {c.name: c.type.arrow for c in shape.columns}
+        wanted = Counter(self.on.plain_rows(table, shape, names))
+        logged = Counter(tuple(of_the_log(row[name], kinds[name]) for name in names) for row in rows)
+        self.compared += 1
+        if missing and wanted:
+            raise Failure("difference", f"table {table}: the log has no column {', '.join(missing)}")
+        if logged != wanted:
+            more, less = list((logged - wanted).elements()), list((wanted - logged).elements())
+            raise Failure(
+                "difference",
+                f"table {table} {names}: {len(more)} rows in the log only, {len(less)} in the source only: "
+                f"{more[:1]} {less[:1]}"[:900],
+            )
+
+
+__all__ = ["MODES", "Follower"]

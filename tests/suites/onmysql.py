@@ -1,0 +1,93 @@
+"""MySQL and MariaDB with everything that a suite makes there: every database but the server's own."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import pymysql
+from tests.ddlfuzz.dialects import Beside
+from tests.servers.mysql import MySQLServer
+from tests.suites.values import Plain, mysql_expression, of_mysql
+
+from cdcflow.model.table import Table, TableId
+from cdcflow.sources.mysql.position import BinlogPosition
+
+OWN = ("mysql", "sys", "information_schema", "performance_schema", "cdcflow", "mtr")
+_CAPTURED = (
+    "SELECT t.table_schema, t.table_name, c.column_name, c.data_type FROM information_schema.tables t"
+    " JOIN information_schema.columns c USING (table_schema, table_name)"
+    f" WHERE t.table_schema NOT IN {OWN} AND t.table_type = 'BASE TABLE' AND t.engine IN ('InnoDB')"
+    " ORDER BY 1, 2, c.ordinal_position"
+)
+
+
+class OnSuite(Beside):
+    """All databases of a running server but its own. `types`: each column's name for its type there."""
+
+    def __init__(self, server: MySQLServer) -> None:
+        self.server = server
+        self.types: dict[TableId, dict[str, str]] = {}
+        self.connection: Any = None
+        self._connect()
+        self.source = {
+            "kind": server.flavor,
+            "url": server.url(),
+            "tables": ["*.*", *(f"!{name}.*" for name in OWN)],
+            "tls": {"mode": "off"},
+            "tables_without_key": "whole",
+            "zero_dates": "text",
+            "bad_text": "replace",
+        }
+
+    def _connect(self) -> None:
+        self.connection = self.server.connect(None)
+        self.connection.use_unicode, self.connection.decoders = False, {}
+        for statement in (
+            "lock_wait_timeout = 3",
+            "innodb_lock_wait_timeout = 3",
+            "sql_mode = ''",
+            "time_zone = '+00:00'",
+        ):
+            self.execute(f"SET SESSION {statement}")
+
+    def execute(self, statement: str) -> None:
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement)
+
+    def ask(self, query: str) -> list[tuple[Any, ...]]:
+        with self.connection.cursor() as cursor:
+            cursor.execute(query)
+            return list(cursor.fetchall())
+
+    def fence(self) -> str:
+        file, place = self.server.binlog()
+        return f"{file}:{place};"
+
+    def is_past(self, position: str, fence: str) -> bool:
+        return BinlogPosition.parse(position).coordinate >= BinlogPosition.parse(fence).coordinate
+
+    def columns(self) -> dict[TableId, list[str]]:
+        self.types = {}
+        for schema, table, column, data_type in self.ask(_CAPTURED):
+            found = self.types.setdefault(TableId(schema.decode(), table.decode()), {})
+            found[column.decode()] = data_type.decode()
+        return {table: list(columns) for table, columns in self.types.items()}
+
+    def sql_name(self, table: TableId) -> str:
+        return ".".join("`" + part.replace("`", "``") + "`" for part in (table.schema, table.name))
+
+    def plain_rows(self, table: TableId, shape: Table, names: list[str]) -> list[tuple[Plain, ...]]:
+        """The rows of a table in the form of `values`."""
+        kinds, types = self.types[table], {c.name: c.type.arrow for c in shape.columns}
+        columns = [(name, kinds[name], types[name]) for name in names]
+        selected = ", ".join(mysql_expression(*column) for column in columns)
+        rows = self.ask(f"SELECT {selected} FROM {self.sql_name(table)}")
+        return [tuple(of_mysql(v, kind, t) for v, (_, kind, t) in zip(row, columns, strict=True)) for row in rows]
+
+    def close(self) -> None:
+        with contextlib.suppress(pymysql.err.MySQLError, OSError):
+            self.connection.close()
+
+
+__all__ = ["OWN", "OnSuite"]
