@@ -37,7 +37,6 @@ class OnSuite(Beside):
             "tls": {"mode": "off"},
             "tables_without_key": "whole",
             "zero_dates": "text",
-            "bad_text": "replace",
         }
 
     def _connect(self) -> None:
@@ -84,6 +83,18 @@ class OnSuite(Beside):
         selected = ", ".join(mysql_expression(*column) for column in columns)
         rows = self.ask(f"SELECT {selected} FROM {self.sql_name(table)}")
         return [tuple(of_mysql(v, kind, t) for v, (_, kind, t) in zip(row, columns, strict=True)) for row in rows]
+
+    def has_rows(self, table: TableId) -> bool:
+        return bool(self.ask(f"SELECT 1 FROM {self.sql_name(table)} LIMIT 1"))
+
+    def touch(self, table: TableId) -> None:
+        """Delete one row, so that the log has a message of the table in its shape of now."""
+        with contextlib.suppress(pymysql.err.MySQLError):
+            self.execute("SET foreign_key_checks = 0, autocommit = 1")
+            self.execute(f"DELETE FROM {self.sql_name(table)} LIMIT 1")
+
+    def forget(self) -> None:
+        """What a daemon leaves at a server: nothing here."""
 
     def close(self) -> None:
         with contextlib.suppress(pymysql.err.MySQLError, OSError):

@@ -123,6 +123,24 @@ class OnRegression(Beside):
         rows = self.ask(f"SELECT {selected or '1'} FROM {self.sql_name(table)}")
         return [tuple(of_text(v, types[name]) for v, name in zip(row, names, strict=False)) for row in rows]
 
+    def has_rows(self, table: TableId) -> bool:
+        return bool(self.ask(f"SELECT 1 FROM {self.sql_name(table)} LIMIT 1"))
+
+    def touch(self, table: TableId) -> None:
+        """Delete one row, so that the log has a message of the table in its shape of now."""
+        with contextlib.suppress(psycopg.Error):
+            self.execute("SET session_replication_role = replica")
+            name = self.sql_name(table)
+            self.execute(f"DELETE FROM {name} WHERE (tableoid, ctid) = (SELECT tableoid, ctid FROM {name} LIMIT 1)")
+
+    def forget(self) -> None:
+        """Drop what a daemon leaves at a server: its slot and its publication."""
+        for (slot,) in self.ask("SELECT slot_name FROM pg_catalog.pg_replication_slots WHERE slot_name ~ '^cdcflow_'"):
+            with contextlib.suppress(psycopg.Error):
+                self.execute(f"SELECT pg_catalog.pg_drop_replication_slot('{slot}')")
+        for (name,) in self.ask("SELECT pubname FROM pg_catalog.pg_publication WHERE pubname ~ '^cdcflow'"):
+            self.execute(f"DROP PUBLICATION {_quoted(name)}")
+
     def close(self) -> None:
         with contextlib.suppress(psycopg.Error):
             self.connection.close()
@@ -137,7 +155,7 @@ def of_text(text: str | None, type_: pa.DataType) -> Plain:
     if pa.types.is_integer(type_):
         return int(text)
     if pa.types.is_floating(type_):
-        return _float(text)
+        return _float(text, ">f" if pa.types.is_float32(type_) else ">d")
     if pa.types.is_decimal(type_):
         return Decimal(re.sub(r"[$,()]", "", text)) * (-1 if text.startswith("(") else 1)
     if pa.types.is_binary(type_):
@@ -146,8 +164,8 @@ def of_text(text: str | None, type_: pa.DataType) -> Plain:
     return text.encode("utf-8", "surrogateescape").hex()
 
 
-def _float(text: str) -> str:
-    return struct.pack(">d", float(text)).hex()
+def _float(text: str, width: str) -> str:
+    return struct.pack(">d", struct.unpack(width, struct.pack(width, float(text)))[0]).hex()
 
 
 def _quoted(name: str) -> str:

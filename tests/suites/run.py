@@ -17,9 +17,9 @@ from pathlib import Path
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
 
+import psycopg
 import pymysql
 from tests.ddlfuzz.execute import Failure
-from tests.ddlfuzz.oracle import Unmergeable
 from tests.servers.mysql import MySQLServer
 from tests.servers.postgres import PostgresServer
 from tests.suites.beside import MODES, Follower
@@ -115,28 +115,23 @@ def run_regress(said: argparse.Namespace) -> int:
         follower._start()
         for group in suite.groups():
             dice.shuffle(group)
+            began = time.monotonic()
             for file in group:
-                began = time.monotonic()
                 totals["lines"] += suite.run(file, wait)
                 totals["files"] += 1
-                try:
-                    follower.compare()
-                    print(
-                        f"  {file.stem} {mode} {time.monotonic() - began:.1f} s, {follower.compared} tables", flush=True
-                    )
-                except (Failure, Unmergeable) as found:
-                    failed += 1
-                    print(f"── postgres {file.stem} {mode}: {found}", flush=True)
-                    for stop in follower.outcome.stops:
-                        print(f"   stopped before: {stop[:400]}")
-                    follower.close()
-                    follower = Follower("postgres", on, mode, dice)
-                for stop in follower.outcome.stops:
-                    print(f"   stop: {stop[:400]}")
-                totals["stops"] += len(follower.outcome.stops)
-                follower.outcome.stops.clear()
-                totals["compared"] += follower.compared
-                follower.compared = 0
+            names = " ".join(file.stem for file in group)
+            try:
+                follower.compare()
+                print(f"  {mode} {time.monotonic() - began:.1f} s, {follower.compared} tables: {names}", flush=True)
+            except (Failure, psycopg.Error) as found:
+                failed += 1
+                print(f"── postgres {mode} {names}: {type(found).__name__}: {found}", flush=True)
+            for stop in follower.outcome.stops:
+                print(f"   stop: {stop[:400]}")
+            totals["stops"] += len(follower.outcome.stops)
+            totals["compared"] += follower.compared
+            follower.outcome.stops.clear()
+            follower.compared = 0
             if time.monotonic() > until:
                 break
         follower.close()
