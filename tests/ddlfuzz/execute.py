@@ -234,7 +234,8 @@ class Run:
             return
         source = wiring.open_source(load(self.path))
         try:
-            findings = {f.subject: f for f in source.doctor()}
+            # The last one counts of those that have the same subject: the errors.
+            findings = {f.subject: f for f in sorted(source.doctor(), key=lambda f: f.level == "error")}
         finally:
             source.close()
         for table in left_out:
