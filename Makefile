@@ -168,6 +168,10 @@ fuzz-ddl: $(INSTALLED) ## random DDL beside a daemon, log against source: SEEDS=
 	@$(BIN)/python tests/ddlfuzz/run.py --seeds $(if $(filter command line,$(origin SEEDS)),$(SEEDS),2000) \
 		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(SERVER),--server $(SERVER)) $(FUZZ)
 
+.PHONY: test-suites
+test-suites: setup servers ## the servers' own test suites next to a daemon, every table compared: MINUTES=10 a server, SERVER=mysql, SEED=1
+	@PYTHONPATH=. $(BIN)/python tests/suites/run.py --seed $(SEED) --minutes $(or $(MINUTES),10) $(if $(SERVER),--server $(SERVER))
+
 # ── measure it ───────────────────────────────────────────────────────────────────────────────────────────────
 
 BENCHED := $(VENV)/.benched

@@ -1,4 +1,4 @@
-"""A daemon that follows what a suite does, and the comparison of every captured table with its log.
+"""A daemon that captures what a suite does, and the comparison of every captured table with its log.
 
 How a daemon is started, awaited and freed of a stop by its remedy is the DDL fuzzer's (`tests.ddlfuzz.execute.Run`).
 """
@@ -9,6 +9,7 @@ import random
 import re
 import shutil
 import tempfile
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -30,8 +31,7 @@ _DROPS = re.compile(r"^\s*(?:DROP\s+(?:TABLE|DATABASE|SCHEMA)|RENAME\s+TABLE|TRU
 
 
 class Follower(Run):
-    """One daemon and its log beside a suite. `mode`: whether it runs all the time, is stopped and started in between,
-    or killed."""
+    """One daemon and its log. `mode`: whether it runs all the time, is stopped and started in between, or killed."""
 
     def __init__(self, server: Server, beside: On, mode: str, dice: random.Random) -> None:
         super().__init__(Case(server, (), {"look": "1"}), beside, Path(tempfile.mkdtemp(prefix="cdcflow-suite-")))
@@ -40,17 +40,26 @@ class Follower(Run):
         self.dice = dice
         self.compared = 0
 
+    def start(self) -> None:
+        self._start()
+
+    def in_between(self) -> None:
+        """Called again and again while a file runs: the daemon may be stopped, killed or started."""
+        time.sleep(0.05)
+        if self.mode != "running" and self.dice.random() < 0.02:
+            self._turn()
+
     def before(self, statement: str) -> None:
-        """Called before each statement of the suite: the daemon's life goes by it, and tables are compared before they
-        go."""
+        """Called before each statement: the daemon may be stopped, killed or started, and tables are compared before
+        they are dropped."""
         if self.mode != "running" and self.dice.random() < (0.02 if self.daemon is not None else 0.1):
-            self.turn()
+            self._turn()
         if self.daemon is not None and _DROPS.match(statement) and self.dice.random() < 0.15:
             self.compare_if_possible()
 
     def compare_if_possible(self) -> None:
-        """Compare in the middle of a test what is read already. The test's own locks may keep the daemon waiting, which
-        then means nothing."""
+        """Compare in the middle of a test what is read already. A wait in vain is no failure then: it may be the test
+        that holds the lock."""
         try:
             self._start()
             self._wait(())
@@ -84,7 +93,7 @@ class Follower(Run):
         self.on.forget()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def turn(self) -> None:
+    def _turn(self) -> None:
         if self.daemon is None:
             self._start()
         elif self.mode == "killed":
@@ -94,7 +103,7 @@ class Follower(Run):
             self._stop()
 
     def _compare_read(self, *, strict: bool) -> list[TableId]:
-        """Compare the tables that are read. Gives back those whose shape in the log is older, unless `strict`."""
+        """Compare the tables that are read. Returns those whose shape in the log is older, unless `strict`."""
         tables = self.on.columns()
         log = wiring.log_reader(load(self.path))
         report = log.check(deep=True)
