@@ -7,7 +7,7 @@ import pytest
 from tests.ddlfuzz import oracle
 from tests.ddlfuzz.daemon import Status
 from tests.ddlfuzz.draw import Case, committed, drawn
-from tests.ddlfuzz.execute import Failure, Outcome, _Run
+from tests.ddlfuzz.execute import Failure, Outcome, Run
 from tests.ddlfuzz.green import GREEN
 from tests.ddlfuzz.kinds import COMPARE, DAEMON, KINDS, Step, acted
 from tests.ddlfuzz.model import SERVERS, Model, Server
@@ -116,7 +116,7 @@ class Told:
 )
 def test_failed_reading_is_mended_once_by_what_it_says(reason: str, mended: list[str]) -> None:
     """One that says nothing, or fails again after what it says was done, is a failure of the case."""
-    run = object.__new__(_Run)
+    run = object.__new__(Run)
     told = Told()
     run.beside, run.model = told, Model("mariadb")  # type: ignore[assignment]  # what is asked of it here
     run.mended, run.outcome = set(), Outcome()
