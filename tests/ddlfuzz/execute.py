@@ -35,6 +35,7 @@ _SQL = re.compile(
     r"\b((?:ALTER|DROP|SET GLOBAL|GRANT|UPDATE) [^;\n]*?)(?=;|\n|$| \(or |, then |, or |, which | and run | and read )"
 )
 _SETTING = re.compile(r"set source\.columns to \{([^:}]+): (\w+)\}")
+_NO_SETTING = re.compile(r"remove (.+?) from source\.columns")
 _BACKFILL = re.compile(r"cdcflow backfill ([^\s`,;]+)")
 
 
@@ -295,14 +296,25 @@ class Run:
         if "--accept-history-loss" in stop.remedy:
             self.accept = done = True
         for column, policy in _SETTING.findall(stop.remedy):
-            settings = yaml.safe_load(self.path.read_text())
-            settings["source"].setdefault("columns", {})[column] = policy
-            self.path.write_text(yaml.safe_dump(settings))
+            self._set_column(column, policy)
+            done = True
+        for column in _NO_SETTING.findall(stop.remedy):
+            self._set_column(column, None)
             done = True
         if found := _BACKFILL.findall(stop.remedy):
             self.backfill, done = tuple(found), True
         if not done and "matches no table" not in head:  # one has come back under its name since
             raise Failure("stop", f"a stop whose remedy cannot be carried out: {stop.kind}: {stop.message}")
+
+    def _set_column(self, column: str, policy: str | None) -> None:
+        """Give a column a policy of its own in the settings file; None: take it away."""
+        settings = yaml.safe_load(self.path.read_text())
+        columns = settings["source"].setdefault("columns", {})
+        if policy is None:
+            columns.pop(column, None)
+        else:
+            columns[column] = policy
+        self.path.write_text(yaml.safe_dump(settings))
 
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────
 

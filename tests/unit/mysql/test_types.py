@@ -364,8 +364,14 @@ def test_a_setting_for_one_column_comes_before_the_one_for_all(of: ServerColumn,
     for own in ("stop", "null", "text", "replace", ""):
         for policy in (Policy(columns={"shop.orders.c": own}), Policy("null", "replace", {"shop.orders.c": own})):
             if own not in known:
-                with pytest.raises(ConfigurationError, match=rf"shop\.orders\.c .*does not know '{own}'"):
+                with pytest.raises(ConfigurationError, match=rf"shop\.orders\.c .*does not know '{own}'") as refused:
                     table(column("id", TypeCode.LONG), of, policy=policy)
+                # What the error asks for ends it.
+                remedy = refused.value.remedy or ""
+                assert ("remove shop.orders.c from source.columns" in remedy) is (not known)
+                after = {"shop.orders.c": "stop"} if known else {}
+                assert ("{shop.orders.c: stop}" in remedy) is bool(known)
+                table(column("id", TypeCode.LONG), of, policy=Policy(policy.zero_dates, policy.bad_text, after))
                 continue
             where = table(column("id", TypeCode.LONG), of, policy=policy).codecs[1].where
             is_date = "null" in known

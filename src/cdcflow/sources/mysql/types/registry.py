@@ -143,7 +143,12 @@ def _where(family: Family, column: ServerColumn, name: str, policy: Policy) -> W
     if setting is None or own not in _SETTINGS[setting]:
         raise ConfigurationError(
             f"column {name} is a {where.type_text}, for which source.columns does not know {own!r}",
-            remedy="use stop, null or text for a date, datetime or timestamp, and stop or replace for text",
+            remedy=(
+                f"in cdcflow.yaml remove {name} from source.columns"
+                if setting is None
+                else f"in cdcflow.yaml set source.columns to {{{name}: stop}}, or use another one of"
+                f" {', '.join(_SETTINGS[setting])}"
+            ),
             runbook="settings",
         )
     return replace(where, **{setting: own})  # type: ignore[arg-type]  # tested just now
