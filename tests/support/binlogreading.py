@@ -41,12 +41,13 @@ class TestTables:
     shapes: dict[TableId, DescribedTable] = field(default_factory=dict)
     asked: list[TableId] = field(default_factory=list)
     told: list[TableId | None] = field(default_factory=list)
+    later: dict[TableId, int] = field(default_factory=dict)
 
     def named(self, table: TableId) -> TableId:
         return table
 
     def is_captured(self, table: TableId) -> bool:
-        return table.schema == self.captured and not table.name.startswith("_")
+        return table.schema == self.captured and not table.name.startswith("_") and table not in self.later
 
     def describe(self, found: TableMap) -> DescribedTable | None:
         self.asked.append(found.id)
@@ -71,6 +72,13 @@ class TestTables:
 
     def is_transactional(self, table: TableId) -> bool:
         return table.name not in self.myisam
+
+    @property
+    def next_begin(self) -> int | None:
+        return min(self.later.values(), default=None)
+
+    def begin(self, upto: int | None) -> None:
+        self.later = {} if upto is None else {t: place for t, place in self.later.items() if place > upto}
 
     def changed(self, table: TableId | None) -> None:
         self.told.append(table)

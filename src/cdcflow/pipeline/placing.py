@@ -7,7 +7,7 @@ from dataclasses import replace
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.pipeline import reread
 from cdcflow.pipeline.observing import OnEvent
-from cdcflow.ports import Log, Source
+from cdcflow.ports import Log, ShapeAsking, ShapeKeeping, Source
 
 
 def placed(
@@ -29,6 +29,8 @@ def placed(
     """
     before = log.checkpoint
     asked = {**before.source, **({"accept_history_loss": "yes"} if accept_history_loss else {})}
+    if isinstance(source, ShapeAsking) and isinstance(log, ShapeKeeping):
+        source.use_shapes(log.newest_shape)
     prepared = source.prepare(replace(before, source=asked), log_id, log.transactions_back)
     if before.position is None:
         # A log that begins may be there instead of one that was lost, whose slot still holds the server's log.

@@ -9,7 +9,7 @@ from cdcflow.ports.chunks import ChunkSource
 from cdcflow.ports.comparing import ChunkSums, Comparable, Comparison, DigestSource, NoText
 from cdcflow.ports.control import ControlRow, ControlTable
 from cdcflow.ports.findings import Dropped, Finding
-from cdcflow.ports.log import Log, Numbered
+from cdcflow.ports.log import Log, Numbered, ShapeKeeping
 from cdcflow.ports.reader import LogReader
 from cdcflow.ports.source import (
     Covering,
@@ -17,6 +17,7 @@ from cdcflow.ports.source import (
     Preview,
     Sample,
     Sampled,
+    ShapeAsking,
     Source,
     SourceStatus,
     TablePreview,
@@ -46,11 +47,13 @@ __all__ = [
     "Covering",
     "Sample",
     "Sampled",
+    "ShapeAsking",
     "Described",
     "ControlRow",
     "ControlTable",
     "Numbered",
     "Log",
+    "ShapeKeeping",
     "LogReader",
     "OpenTier",
     "Tier",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from cdcflow.model.change import HeldRun, Int64s, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Offset, Position
-from cdcflow.model.table import TableId
+from cdcflow.model.table import Table, TableId
 from cdcflow.ports.stream import Spool
 
 
@@ -89,4 +89,13 @@ class Log(Protocol):
     def close(self) -> None:
         """Drop what no cut covers, seal the rest so that a merge sees all of it, give up the lock. Also after an error;
         then nothing is sealed."""
+        ...
+
+
+@runtime_checkable
+class ShapeKeeping(Protocol):
+    """A log that knows how its rows of a table look, also of one that no longer exists."""
+
+    def newest_shape(self, table: TableId) -> Table | None:
+        """The shape of this table's latest rows; None: the log never had any."""
         ...

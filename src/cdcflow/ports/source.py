@@ -162,6 +162,16 @@ class Covering(Protocol):
         ...
 
 
+@runtime_checkable
+class ShapeAsking(Protocol):
+    """A source whose stream has changes of tables that no longer exist: the log remembers how they look."""
+
+    def use_shapes(self, shape_of: Callable[[TableId], Table | None]) -> None:
+        """Called before `prepare`. `shape_of`: the shape of a table's latest rows in the log (None: it has none); for
+        the stream's thread, which may be another one than the log's."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """A digest of some of a table's rows. Only two of the same `shape` (the columns and their types) compare."""

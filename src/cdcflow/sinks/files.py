@@ -342,6 +342,10 @@ class FileLog:
             extents, newest = self._extents(), self._segments.newest
             return retried(lambda: lookup.transactions_back(self._layout, extents, newest, is_enough), self.path)
 
+    def newest_shape(self, table: TableId) -> Table | None:
+        """The shape of this table's latest rows; None: there never were any."""
+        return self._history.newest(table)
+
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
         """Keys of this table's rows from offset `since` on that came with unchanged columns."""
         self._living()

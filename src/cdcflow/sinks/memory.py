@@ -122,6 +122,10 @@ class MemoryLog:
         ids = [e.headers.xid for e in self._all() if e.kind is Kind.SOURCE]
         return xids[np.isin(xids & _LOW, np.concatenate(ids) & _LOW)] if ids else xids[:0]
 
+    def newest_shape(self, table: TableId) -> Table | None:
+        self._living()
+        return next((t for e in reversed(self._all()) for t, _ in reversed(e.rows) if t.id == table), None)
+
     def transactions_back(self, is_enough: Callable[[Position], bool]) -> pa.Table:
         self._living()
         return gathered_back((headers_back([entry.headers]) for entry in reversed(self._all())), is_enough)

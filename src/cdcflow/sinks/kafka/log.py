@@ -318,6 +318,10 @@ class KafkaLog:
             yield topic_range, headers_back([p.record for p in found if isinstance(p.record, Transactions)])
             end = topic_range.topic_offset
 
+    def newest_shape(self, table: TableId) -> Table | None:
+        """The shape of this table's latest rows; None: there never were any."""
+        return self._history.newest(table)
+
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
         """Keys of this table's rows from offset `since` on that came with unchanged columns."""
         self._living()

@@ -134,7 +134,7 @@ class Selected(Generic[E]):
         self, if_none: str = "check the names in source.tables (case counts)", *, may_be_empty: bool = False
     ) -> None:
         """Raises ConfigurationError with every refusal and its remedy, or when nothing is selected at all: then with
-        `if_none`, unless it `may_be_empty` (a wildcard, whose tables are still to be made)."""
+        `if_none`, unless it `may_be_empty` (a wildcard, whose tables are still to be made; or tables that are gone)."""
         problems = [p for found in self.refused.values() for p in found]
         if problems:
             raise ConfigurationError(

@@ -18,7 +18,7 @@ rows anew and skips all the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -148,7 +148,8 @@ class BinlogDecoder:
         out: list[StreamEvent] = []
         before = self.progress.last
         for part in expanded(check_types(events, self._flavor), self._expanded_bytes_max):
-            out += self._part(part)
+            for piece in self._by_begin(part):
+                out += self._part(piece)
         # First, so that no position behind the statement can become durable without the order to read again.
         again: list[StreamEvent] = [*self._statements.filled(before)]
         again += [
@@ -156,6 +157,18 @@ class BinlogDecoder:
         ]
         self._incomplete = []
         return [*again, *out]
+
+    def _by_begin(self, events: Events) -> Iterator[Events]:
+        """These events, parted where the stream comes to tables that begin (always between transactions)."""
+        while len(events) and (due := self._statements.next_begin) is not None:
+            first = int(np.searchsorted(self.progress.base | events.reach, due, side="right"))
+            if first == len(events):
+                break
+            if first:
+                yield events.part(0, first)
+            self._statements.begin(due)
+            events = events.part(first, len(events))
+        yield events
 
     def _part(self, events: Events) -> list[StreamEvent]:
         if not len(events):
@@ -281,6 +294,9 @@ class BinlogDecoder:
 
     def _opened(self, events: Events) -> list[StreamEvent]:
         """A transaction whose first event is the first of these."""
+        if self._statements.next_begin is not None:
+            # It may be an XA transaction that is committed behind the place where its tables begin.
+            self._statements.begin(None)
         openers = openers_of(events, np.zeros(1, np.int64))
         delivered = bool(self._delivered(openers, self.progress.base | events.reach[:1])[0])
         again = BinlogPosition(self.progress.file, self.progress.pos, self._gtids.text())

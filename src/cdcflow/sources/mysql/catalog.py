@@ -29,12 +29,13 @@ from cdcflow.sources.engine.connections import Session
 from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals, not_there
 from cdcflow.sources.mysql.connection import Connection, Connector, one, query
 from cdcflow.sources.mysql.errors import DENIED, LOCKED, NOT_THERE, READ_ANEW, parts, versioned
+from cdcflow.sources.mysql.lives import Lives
 from cdcflow.sources.mysql.rights import select_missing, unseen
 from cdcflow.sources.mysql.sql import listed, literal, quoted
 from cdcflow.sources.mysql.table_names import TableNames
 from cdcflow.sources.mysql.tables import DescribedTable, TableMap, describe
 from cdcflow.sources.mysql.types.columns import ASKED, CatalogColumn, Policy, ServerColumn, TypeCode
-from cdcflow.sources.mysql.types.registry import server_column
+from cdcflow.sources.mysql.types.registry import extra_of, server_column
 
 T = TypeVar("T")
 
@@ -276,6 +277,7 @@ class Catalog:
         self._interned: dict[tuple[Table, tuple[ServerColumn, ...]], DescribedTable] = {}
         self._known: dict[TableId, CatalogTable] = {}
         self._listed: frozenset[TableId] = frozenset()
+        self._captured: frozenset[TableId] = frozenset()
 
     def ask(self, attempted: str, question: Callable[[Connection], T]) -> T:
         return self._session.ask(attempted, question)
@@ -302,6 +304,7 @@ class Catalog:
         self.names()
         named = {p.exact for p in self.wanted.selection.patterns if p.exact is not None and not p.excludes}
         captured = self._listed | frozenset(known)
+        self._captured |= captured
         found = self._look(f"reading the catalog of {self._connector.address}", captured | named, None, captured)
         self._known = {t.id: t for t in found.tables}
         self._listed = frozenset(self._known)
@@ -348,6 +351,7 @@ class Catalog:
                 if hidden := lacking & held.denied & captured:
                     # The catalog shows nobody a table without a right to it: it is there, and its changes go on.
                     raise self.ask(attempted, partial(select_missing, tables=hidden))
+                unknown = [text for text in unknown if not self._was_captured(text)]
                 if unknown:
                     raise ConfigurationError(
                         f"source.tables: there is no table {', '.join(unknown)} on the server",
@@ -360,6 +364,10 @@ class Catalog:
         raise SourceUnavailable(
             f"{attempted}: {changing} was altered or renamed at that moment, several times in a row"
         )
+
+    def _was_captured(self, text: str) -> bool:
+        """Whether this name in the settings is that of a table that was captured and is gone: it was no mistake."""
+        return any(p.text == text and p.exact in self._captured for p in self.wanted.selection.patterns)
 
     def if_none(self) -> str:
         """What to do where no table is selected."""
@@ -379,17 +387,23 @@ class Catalog:
     def described(self, table: CatalogTable) -> DescribedTable:
         return self._kept(describe(table.id, table.columns, table.key, Identity.KEY, self._policy))
 
-    def describe(self, told: TableMap) -> DescribedTable:
-        """The table that the log speaks of, as it was then (see the top of this module).
+    def describe(self, told: TableMap, logged: Table | None, *, is_gone: bool) -> DescribedTable | None:
+        """The table that the log speaks of, as it was then (see the top of this module). `logged`: the shape of its
+        latest rows in the change log. None: it `is_gone`, and had no key then: its end removes all of its rows.
 
         Raises:
             ConfigurationError: it had no key then, or a key that its columns in the log do not have.
         """
         now = self._known.get(told.id)
-        if now is None or not _names_all(now, told):
+        if not is_gone and (now is None or not _names_all(now, told)):
             now = next((t for t in self.selected().tables if t.id == told.id), now)
-        columns = _completed(told.columns, now)
-        return self._kept(describe(told.id, columns, self._key(told, now), Identity.KEY, self._policy))
+        key = self._key(told, now, logged)
+        if key is None and is_gone:
+            return None
+        if key is None:
+            raise _without_key(told.id)
+        columns = _completed(told.columns, now, logged)
+        return self._kept(describe(told.id, columns, key, Identity.KEY, self._policy))
 
     def forget(self) -> None:
         """Something changed in the catalog: look again before the next answer."""
@@ -400,18 +414,20 @@ class Catalog:
             self._collations = {n: i for n, i in query(connection, COLLATIONS[self._connector.flavor]) if i}
         return self._collations
 
-    def _key(self, told: TableMap, now: CatalogTable | None) -> tuple[str, ...]:
+    def _key(self, told: TableMap, now: CatalogTable | None, logged: Table | None) -> tuple[str, ...] | None:
+        """The key of a table when rows of it were written; None: it had none. Table maps name the primary key only.
+
+        Of keys that may have been it that of now comes first: a statement that changed it has the table read again.
+        """
         if told.key or not told.has_names:  # `shapes.describe` refuses columns without names
             return told.key_names
-        key = now.key if now is not None else ()
-        if {c.name for c in told.columns if not c.nullable} >= set(key) and (key or self.wanted.keyless):
-            return key
-        name = f"{quoted(told.id.schema)}.{quoted(told.id.name)}"
-        raise ConfigurationError(
-            f"table {told.id} has a change in the log from a time when it had no key, or another key",
-            remedy=f"run ALTER TABLE {name} ADD PRIMARY KEY (…), then {READ_ANEW}",
-            runbook="schema-not-followed",
-        )
+        if now is not None and not now.key and self.wanted.keyless:
+            return ()
+        filled = {c.name for c in told.columns if not c.nullable}
+        for known in (now, logged):
+            if known is not None and known.key and filled >= set(known.key):
+                return known.key
+        return () if self.wanted.keyless else None
 
     def _kept(self, described: DescribedTable) -> DescribedTable:
         # Two shapes can be equal and yet decode differently: a table's shape does not tell its character set.
@@ -464,17 +480,29 @@ def _torn(found: Selected) -> frozenset[TableId]:
     return frozenset(t.id for t in found.good if not set(t.key) <= {c.name for c in t.columns})
 
 
+def _without_key(table: TableId) -> ConfigurationError:
+    return ConfigurationError(
+        f"table {table} has a change in the log from a time when it had no key, or another key",
+        remedy=f"run ALTER TABLE {quoted(table.schema)}.{quoted(table.name)} ADD PRIMARY KEY (…), then {READ_ANEW}",
+        runbook="schema-not-followed",
+    )
+
+
 def _names_all(now: CatalogTable, told: TableMap) -> bool:
     return [c.name for c in now.columns] == [c.name for c in told.columns]
 
 
-def _completed(columns: Sequence[ServerColumn], now: CatalogTable | None) -> tuple[ServerColumn, ...]:
-    """The log's columns with what only the catalog tells of them, where it is the same column still."""
+def _completed(
+    columns: Sequence[ServerColumn], now: CatalogTable | None, logged: Table | None
+) -> tuple[ServerColumn, ...]:
+    """The log's columns with what only the catalog tells of them, where it is the same column still. The change log's
+    types tell it of a table that is gone."""
     extras = {c.name: c for c in (now.columns if now else ()) if c.extra}
+    types = {} if now or not logged else {c.name: c.type.source for c in logged.columns}
     return tuple(
         replace(c, extra=extras[c.name].extra)
         if c.name in extras and replace(extras[c.name], extra="", nullable=c.nullable) == c
-        else c
+        else replace(c, extra=extra_of(c, types.get(c.name, "")))
         for c in columns
     )
 
@@ -484,14 +512,25 @@ def _completed(columns: Sequence[ServerColumn], now: CatalogTable | None) -> tup
 
 class CapturedTables:
     """Implements `row_events.Tables`. Used by the stream's thread; `catalog` may be shared. `marks` is the table of
-    marks as the catalog names it."""
+    marks as the catalog names it. `lives`: the tables that are gone, and those that are captured later. `shape_of`: see
+    `ShapeAsking`."""
 
-    def __init__(self, catalog: Catalog, tables: Iterable[CatalogTable]) -> None:
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        tables: Iterable[CatalogTable],
+        lives: Lives | None = None,
+        shape_of: Callable[[TableId], Table | None] = lambda table: None,
+    ) -> None:
         self._catalog = catalog
         self._names = catalog.names()
         self.marks = catalog.wanted.marks
         self._entries = {t.id: t for t in tables}
-        self._by_key = {self._names.key(t): t for t in (self.marks, *self._entries)}
+        self._gone = frozenset() if lives is None else lives.gone
+        self._later = {} if lives is None else dict(lives.begins)
+        self._shape_of = shape_of
+        self._by_key = {self._names.key(t): t for t in (self.marks, *self._gone, *self._entries)}
         self._described: dict[TableId, DescribedTable] = {}
         self._seen: dict[TableId, DescribedTable] = {}
 
@@ -500,13 +539,15 @@ class CapturedTables:
         return self._by_key.get(key, key)
 
     def is_captured(self, table: TableId) -> bool:
-        return table in self._entries
+        return (table in self._entries or table in self._gone) and table not in self._later
 
     def describe(self, found: TableMap) -> DescribedTable | None:
         if not self.is_captured(found.id) or self._is_history(found):
             return None
-        made = self._catalog.describe(found)
-        self._described[found.id] = self._seen[found.id] = made
+        logged = self._shape_of(found.id)
+        made = self._catalog.describe(found, logged, is_gone=found.id in self._gone)
+        if made is not None:
+            self._described[found.id] = self._seen[found.id] = made
         return made
 
     def _is_history(self, found: TableMap) -> bool:
@@ -522,18 +563,28 @@ class CapturedTables:
         now = self._catalog.now(found.id)
         if now is not None and now.is_versioned:
             raise versioned(found.id)
-        return now is not None and found.key_names[-1] not in {c.name for c in now.columns}
+        known = now or self._shape_of(found.id)
+        return known is not None and found.key_names[-1] not in {c.name for c in known.columns}
 
     def described(self, table: TableId) -> DescribedTable | None:
-        if table not in self._entries:
+        if not self.is_captured(table):
             return None
         if table not in self._described:
-            self._described[table] = self._catalog.described(self._entries[table])
+            made = self._last_shape(table)
+            if made is None:
+                return None
+            self._described[table] = made
         return self._described[table]
+
+    def _last_shape(self, table: TableId) -> DescribedTable | None:
+        if table in self._entries:
+            return self._catalog.described(self._entries[table])
+        logged = self._shape_of(table)
+        return None if logged is None else DescribedTable(logged, (), ())
 
     def captured_in(self, schema: str | None) -> Sequence[TableId]:
         wanted = None if schema is None else self._names.text(schema)
-        return [table for table in self._entries if wanted in (None, self._names.text(table.schema))]
+        return [t for t in {**self._entries, **dict.fromkeys(self._gone)} if wanted in (None, self._names.text(t.schema))]
 
     def seen(self, table: TableId) -> DescribedTable | None:
         return self._seen.get(table)
@@ -550,10 +601,17 @@ class CapturedTables:
         entry = self._entries.get(table)
         return entry is None or entry.engine in ENGINES
 
+    @property
+    def next_begin(self) -> int | None:
+        return min(self._later.values(), default=None)
+
+    def begin(self, upto: int | None) -> None:
+        self._later = {} if upto is None else {t: place for t, place in self._later.items() if place > upto}
+
     def changed(self, table: TableId | None) -> None:
         if table is not None:
             self._seen.pop(table, None)
-        if table is None or table in self._entries:
+        if table is None or self.is_captured(table):
             self._catalog.forget()
 
 

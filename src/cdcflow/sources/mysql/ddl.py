@@ -49,6 +49,16 @@ class Statements:
         self._filled: dict[TableId, bool] = {}  # True: its rows are in another table now, with the same values
         self._copies: set[TableId] = set()  # shadow tables that can hold what the captured table holds, and no less
 
+    @property
+    def next_begin(self) -> int | None:
+        """As `Tables.next_begin`."""
+        return self._tables.next_begin
+
+    def begin(self, upto: int | None) -> None:
+        """Capture the tables that begin up to here: what their table ids mean is asked again."""
+        self._tables.begin(upto)
+        self._rows.forget_shapes(None)
+
     def take(self, statement: Statement, at: int, *, delivered: bool) -> list[Changes]:
         """The truncates that a statement at event number `at` means. `delivered`: it was taken before this
         restart, so only the shapes are forgotten.

@@ -92,6 +92,19 @@ class Preparing:
         before = MysqlGtids.parse(binlog_status.executed_before(self._connection, end))
         return Begun(BinlogPosition(end.file, end.pos, before.text()))
 
+    def visible_end(self) -> int | None:
+        """A place of the log, about its end now, up to which every later snapshot sees all transactions. None: some
+        are just being committed. Prepared XA transactions do not count: their rows come with XA COMMIT."""
+        if self._flavor == "mariadb":
+            with binlog_status.snapshot(self._connection):
+                return binlog_status.snapshot_end(self._connection).coordinate
+        end = binlog_status.end(self._connection, self._flavor)
+        if not self.has_gtids:
+            self._marking.beat(self._connection)
+        elif _owned(binlog_status.owned(self._connection)):
+            return None
+        return end.coordinate
+
     def _check_prepared(self) -> None:
         with contextlib.suppress(pymysql.Error):  # MySQL shows them only to whom it lets
             found = query(self._connection, "XA RECOVER")

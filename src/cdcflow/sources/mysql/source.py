@@ -2,12 +2,12 @@
 
 What the checkpoint keeps in `source`: `server` (MySQL's uuid, MariaDB's server_id) that the position's file and byte
 are of, `gtids` ("yes": the position knows every transaction by its GTID, so another server may go on), `slot` (the
-name of our marks), `tables` (those that the last run captured) and, while the position is one that another server
-gave, `foreign` (that position's text) and `compared_from` (the number of the first transaction of our log that
-was read from this server: `overlap`), and `policies` and `reread` (`engine.policies`). When the position is not ours
-any more, or log from there on is gone, it stops with `HistoryLost`. `accept_history_loss` = "yes" in `source` always
-makes a new position, behind whatever stopped the stream, and nothing else does; then `history` = "lost" comes back in
-it, so that the caller reads all tables anew.
+name of our marks), `tables` (those that the last run captured), `lives` (which of them are gone, which are new) and,
+while the position is one that another server gave, `foreign` (that position's text) and `compared_from` (the number of
+the first transaction of our log that was read from this server: `overlap`), and `policies` and `reread`
+(`engine.policies`). When the position is not ours any more, or log from there on is gone, it stops with `HistoryLost`.
+`accept_history_loss` = "yes" in `source` always makes a new position, behind whatever stopped the stream, and nothing
+else does; then `history` = "lost" comes back in it, so that the caller reads all tables anew.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,6 +54,7 @@ from cdcflow.sources.mysql.connection import Connection, Connector, Secret
 from cdcflow.sources.mysql.decoders import split
 from cdcflow.sources.mysql.dump import Dump, ServerIdConflicts
 from cdcflow.sources.mysql.fences import DeliveredGtids, NoStream
+from cdcflow.sources.mysql.lives import LIVES, Lives, begun, ended
 from cdcflow.sources.mysql.marks import Expectations, Marking, ReadOnlyMarks, WrittenMarks
 from cdcflow.sources.mysql.position import BinlogPosition
 from cdcflow.sources.mysql.preparing import WAIT_S, Before, Begun, Preparing
@@ -95,6 +96,8 @@ class MySQLSource:
         self._checkpoint: Checkpoint | None = None
         self._captured: tuple[CatalogTable, ...] = ()
         self._selected: Selected | None = None
+        self._lives = Lives()
+        self._shape_of: Callable[[TableId], Table | None] = lambda table: None
         self._left_out: tuple[TableId, ...] = ()
         self._delivered = DeliveredGtids()
         self._expectations = Expectations()
@@ -107,6 +110,9 @@ class MySQLSource:
         # at where both sets of transactions are at hand: in `prepare`.
         self._catalog.ask(f"identifying {self._connector.address}", lambda c: binlog_status.end(c, self._flavor))
         return SourceIdentity(self._flavor, "by transactions", "")
+
+    def use_shapes(self, shape_of: Callable[[TableId], Table | None]) -> None:
+        self._shape_of = shape_of
 
     def prepare(
         self, checkpoint: Checkpoint, log_id: str, transactions_back: TransactionsBack | None = None
@@ -123,7 +129,8 @@ class MySQLSource:
                 selected = self._select(checkpoint)
                 address = str(self._connector.address)
                 preparing = Preparing(connection, self._flavor, marking, address=address, wait_s=self._wait_s)
-                prepared = self._positioned(preparing, checkpoint, slot, selected, transactions_back)
+                prepared = self._positioned(preparing, checkpoint, slot, transactions_back)
+                self._lives = self._found_lives(connection, preparing, checkpoint, prepared, selected)
         finally:
             self._connector.discard(connection)
         self._delivered = DeliveredGtids()
@@ -137,7 +144,8 @@ class MySQLSource:
             )
         self._captured, self._selected = selected.good, selected
         kept = policies.noted(checkpoint.source, self._kept(selected))
-        self._checkpoint = replace(prepared, source={**rereading.without(prepared.source), **kept})
+        source = {**rereading.without(prepared.source), **kept, **_captured(selected, self._lives)}
+        self._checkpoint = replace(prepared, source=source)
         return self._checkpoint
 
     def tables(self) -> Sequence[Table]:
@@ -148,7 +156,7 @@ class MySQLSource:
         if taken is None and self._checkpoint is not None:
             everything, selected = selected, selected.only(t.id for t in self._captured)
             self._left_out = tuple(sorted(everything.refused.keys() - selected.refused.keys()))
-        selected.check(self._catalog.if_none())
+        selected.check(self._catalog.if_none(), may_be_empty=self._has_had_tables)
         return [self._catalog.described(t).table for t in selected.good]
 
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
@@ -163,7 +171,7 @@ class MySQLSource:
         if checkpoint.position is not None:
             _check_slot(before, slot_of(log_id))
             selected, left_out = selected.for_restart(known, self._catalog.wanted.selection)
-        selected.check()
+        selected.check(may_be_empty=self._still_selects(known))
         kept = self._kept(selected)
         why, other = policies.reread(before, kept), policies.otherwise(before, kept)
         found = self._catalog.ask("reading the statistics of tables", estimates.sizes)
@@ -200,7 +208,7 @@ class MySQLSource:
         position = BinlogPosition.parse(checkpoint.position)
         by_gtid = checkpoint.source.get("foreign") == checkpoint.position
         is_mysql = self._flavor == "mysql"
-        tables = CapturedTables(self._catalog, self._captured)
+        tables = CapturedTables(self._catalog, self._captured, self._lives, self._shape_of)
         decoder = BinlogDecoder(
             flavor=self._flavor,
             position=position,
@@ -343,21 +351,56 @@ class MySQLSource:
         selected = self._catalog.selected(known)
         if checkpoint.position is not None:
             selected, self._left_out = selected.for_restart(known, self._catalog.wanted.selection)
-        selected.check(self._catalog.if_none())
+        selected.check(self._catalog.if_none(), may_be_empty=self._still_selects(known))
         return selected
+
+    def _still_selects(self, known: Iterable[TableId]) -> bool:
+        """Some of these tables, which were captured, are meant by the settings."""
+        return any(self._catalog.wanted.selects(t) for t in known)
+
+    @property
+    def _has_had_tables(self) -> bool:
+        """There are no tables to capture only because those that there were are gone."""
+        return bool(self._captured or self._lives.gone)
+
+    def _found_lives(
+        self,
+        connection: Connection,
+        preparing: Preparing,
+        before: Checkpoint,
+        prepared: Checkpoint,
+        selected: Selected,
+    ) -> Lives:
+        """Which tables are gone, or new, for a stream that begins at `prepared`; the catalog was read before."""
+        if before.position is None or prepared.source.get("history") == "lost":
+            return Lives()
+        wanted, present = self._catalog.wanted, frozenset(t.id for t in selected.good)
+        captured = frozenset(t for t in _known(before) if wanted.selects(t)) - selected.refused.keys()
+        known = Lives.from_json(before.source[LIVES]) if LIVES in before.source else Lives()
+        begin = BinlogPosition.parse(prepared.position or "")
+        is_other = before.source.get("server") != prepared.source["server"] or "foreign" in prepared.source
+        place = None if is_other else begin.coordinate
+        ends = ended(
+            known,
+            captured,
+            present,
+            position=place,
+            end=binlog_status.end(connection, self._flavor).coordinate,
+            is_kept=wanted.selection.names,
+        )
+        is_new = bool(present - captured or known.passed(place) & present)
+        visible = preparing.visible_end() if is_new and place is not None and begin.xa is None else None
+        return Lives(ends, begun(known, captured, present, position=place, visible=visible))
 
     def _positioned(
         self,
         preparing: Preparing,
         checkpoint: Checkpoint,
         slot: str,
-        selected: Selected,
         transactions_back: TransactionsBack | None,
     ) -> Checkpoint:
         if checkpoint.position is None:
-            return _checkpoint_at(
-                checkpoint, preparing.first(), preparing, slot, selected, all_gtids=preparing.has_gtids
-            )
+            return _checkpoint_at(checkpoint, preparing.first(), preparing, slot, all_gtids=preparing.has_gtids)
         source = checkpoint.source
         _check_slot(source, slot)
         before = _before(checkpoint)
@@ -372,14 +415,10 @@ class MySQLSource:
                 raise
         if accepted:
             # Also where the old position is still there: what stopped the stream may be right behind it.
-            made = _checkpoint_at(
-                checkpoint, preparing.first(), preparing, slot, selected, all_gtids=preparing.has_gtids
-            )
+            made = _checkpoint_at(checkpoint, preparing.first(), preparing, slot, all_gtids=preparing.has_gtids)
             return replace(made, source={**made.source, "history": "lost"})
         goes_on = not begun.by_gtid
-        return _checkpoint_at(
-            checkpoint, begun, preparing, slot, selected, all_gtids=before.has_all_gtids, goes_on=goes_on
-        )
+        return _checkpoint_at(checkpoint, begun, preparing, slot, all_gtids=before.has_all_gtids, goes_on=goes_on)
 
 
 def _check_slot(source: Mapping[str, str], slot: str) -> None:
@@ -394,6 +433,13 @@ def _check_slot(source: Mapping[str, str], slot: str) -> None:
 def _known(checkpoint: Checkpoint) -> frozenset[TableId]:
     """The tables that were captured before."""
     return frozenset(TableId(*name) for name in json.loads(checkpoint.source.get("tables", "[]")))
+
+
+def _captured(selected: Selected, lives: Lives) -> dict[str, str]:
+    """What a checkpoint's `source` gets: the tables that the stream captures."""
+    tables = sorted({*(t.id for t in selected.good), *lives.gone})
+    listed = json.dumps([[t.schema, t.name] for t in tables], separators=(",", ":"))
+    return {"tables": listed, LIVES: lives.to_json()}
 
 
 def _before(checkpoint: Checkpoint) -> Before:
@@ -412,7 +458,6 @@ def _checkpoint_at(
     begun: Begun,
     preparing: Preparing,
     slot: str,
-    selected: Selected,
     *,
     all_gtids: bool,
     goes_on: bool = False,
@@ -423,7 +468,6 @@ def _checkpoint_at(
         "server": preparing.server,
         "gtids": "yes" if all_gtids else "no",
         "slot": slot,
-        "tables": json.dumps([[t.id.schema, t.id.name] for t in selected.good], separators=(",", ":")),
     }
     if not goes_on or "compared_from" not in kept:
         ours["compared_from"] = str(checkpoint.next_transaction)

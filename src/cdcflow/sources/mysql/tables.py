@@ -125,6 +125,15 @@ class Tables(Protocol):
         """Whether its engine takes changes back with ROLLBACK; True where it is not known."""
         ...
 
+    @property
+    def next_begin(self) -> int | None:
+        """The first of the coordinates from which on a table is captured that was not before; None: there is none."""
+        ...
+
+    def begin(self, upto: int | None) -> None:
+        """The stream has come to this coordinate, or (None) all tables are captured from here on."""
+        ...
+
     def changed(self, table: TableId | None) -> None:
         """Some statement may have changed this table's shape, or any (None), or made or dropped it."""
         ...

@@ -69,6 +69,12 @@ def server_column(column: CatalogColumn, collations: Mapping[str, int]) -> Serve
     return replace(found, collation=collation)
 
 
+def extra_of(column: ServerColumn, type_text: str) -> str:
+    """What only the catalog tells of a column whose type in the change log is this one, if it is stored like that."""
+    stored = special.STORED.get(type_text)
+    return type_text if stored == (column.type_code, column.metadata, column.collation) else ""
+
+
 def codec_of(column: ServerColumn, table: TableId, policy: Policy) -> Codec:
     """The codec of a column.
 

@@ -146,6 +146,10 @@ VECTORS = Family(
 _IMAGES = {"uuid": (16, uuid_text), "inet6": (16, inet6), "inet4": (4, inet4)}
 
 
+STORED = {name: (TypeCode.CHAR, width, BINARY_COLLATION) for name, (width, _) in _IMAGES.items()}
+"""What table maps show of the columns that only the catalog knows: type, metadata, collation."""
+
+
 def _mariadb_column(column: CatalogColumn) -> ServerColumn:
     width, _ = _IMAGES[column.type]
     return column.stored_as(TypeCode.CHAR, width, collation=BINARY_COLLATION, extra=column.type)

@@ -1,0 +1,103 @@
+"""When a captured table's life ends in the binary log, and when a new one's begins. Pure.
+
+The catalog shows what exists now, and the stream may be far behind it:
+
+    log      ──c──c──c──[DROP t]──c──[CREATE u]──c──[ADD KEY]──c──▶
+              ▲ position                                         ▲ the catalog was read here: t is gone, u has a key
+
+What is gone has changes to come, and its end. So a table that was captured before stays captured until the stream has
+passed the place where it was found missing (`ends`). Its shape is that of the log's rows and of the table maps.
+
+What is new is read by a backfill that begins later than now, so its changes up to here are in what is read. They are
+skipped (`begins`), and with them shapes and keys that the table no longer has. This holds only if every later snapshot
+sees all of them; where the source cannot tell, nothing is skipped.
+
+A table that is named without wildcards stays on the list after its end, for as long as it does not exist again: a name
+that was captured once is no mistake in the settings. So do the last tables of all.
+
+Places are coordinates of one server (`position.coordinate`). The checkpoint's `source` keeps them as `lives`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+
+from cdcflow.model.table import TableId
+
+LIVES = "lives"
+Places = Mapping[TableId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """Tables that are gone, with the place behind their end; and new ones, with that from which their changes count."""
+
+    ends: Places = field(default_factory=dict)
+    begins: Places = field(default_factory=dict)
+
+    @property
+    def gone(self) -> frozenset[TableId]:
+        return frozenset(self.ends)
+
+    def passed(self, position: int | None) -> frozenset[TableId]:
+        """The tables whose end the log has, at this position of it (None: it is another server's)."""
+        return frozenset(t for t, end in self.ends.items() if position is not None and position >= end)
+
+    def to_json(self) -> str:
+        return json.dumps({"ends": _listed(self.ends), "begins": _listed(self.begins)}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Lives:
+        value = json.loads(text)
+        return cls(_read(value["ends"]), _read(value["begins"]))
+
+
+def _listed(places: Places) -> list[list[object]]:
+    return [[table.schema, table.name, place] for table, place in sorted(places.items())]
+
+
+def _read(entries: list[list[object]]) -> Places:
+    return {TableId(str(schema), str(name)): int(str(place)) for schema, name, place in entries}
+
+
+def ended(
+    before: Lives,
+    captured: Collection[TableId],
+    present: Collection[TableId],
+    *,
+    position: int | None,
+    end: int,
+    is_kept: Callable[[TableId], bool],
+) -> Places:
+    """The captured tables that do not exist any more, each with the place behind its end.
+
+    `captured` are those of the earlier run, of which the settings still select these; `present` exist. `position` is
+    the log's (None: another server's). `end` is the end of the server's log, asked for after the catalog. `is_kept`:
+    stays on the list.
+    """
+    passed = before.passed(position)
+    known = {} if position is None else before.ends
+    gone = {t: known.get(t, end) for t in captured if t not in present}
+    left = {t: place for t, place in gone.items() if t not in passed or is_kept(t)}
+    return left if left or present else gone
+
+
+def begun(
+    before: Lives,
+    captured: Collection[TableId],
+    present: Collection[TableId],
+    *,
+    position: int | None,
+    visible: int | None,
+) -> Places:
+    """The new tables, each with the place from which on its changes count. `visible`: a place up to which every later
+    snapshot sees all transactions; None: unknown, and nothing new is skipped."""
+    if position is None:
+        return {}
+    places = {t: place for t, place in before.begins.items() if t in present and place > position}
+    if visible is not None:
+        over = before.passed(position)
+        places |= {t: visible for t in present if t not in captured or t in over}
+    return places

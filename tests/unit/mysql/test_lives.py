@@ -1,0 +1,109 @@
+"""Where in the log a table's life ends or begins, and what the stream makes of it."""
+
+from __future__ import annotations
+
+import pytest
+from binlogbytes import Log, simple
+from binlogreading import FLAVORS, T, U, decoded, ids_of, one, reader
+
+from cdcflow.model.table import TableId
+from cdcflow.sources.mysql.gtids import Flavor
+from cdcflow.sources.mysql.lives import Lives, begun, ended
+from cdcflow.sources.mysql.position import coordinate
+
+A, B, C = (TableId("shop", name) for name in "abc")
+
+
+def test_captured_table_that_is_gone_stays_until_its_end_is_in_the_log() -> None:
+    """M39: the first start finds it missing, later ones wait for the same place; then it is off the list."""
+    first = ended(Lives(), {A, B}, {B}, position=10, end=50, is_kept=lambda table: False)
+    assert first == {A: 50}
+    again = ended(Lives(first), {A, B}, {B}, position=49, end=80, is_kept=lambda table: False)
+    assert again == first
+    assert ended(Lives(first), {A, B}, {B}, position=50, end=90, is_kept=lambda table: False) == {}
+
+
+def test_table_with_a_name_of_its_own_in_the_settings_stays_on_the_list() -> None:
+    """It was captured, so its name is no mistake; and where all tables are gone, the capture waits for others."""
+    before = Lives({A: 50, C: 50})
+    assert ended(before, {A, B, C}, {B}, position=60, end=90, is_kept=lambda table: table == A) == {A: 50}
+    assert ended(before, {A, C}, set(), position=60, end=90, is_kept=lambda table: False) == {A: 50, C: 50}
+    assert ended(before, {A, B}, {A, B}, position=60, end=90, is_kept=lambda table: True) == {}
+
+
+def test_places_of_another_server_mean_nothing() -> None:
+    """After a switch of servers the ends are looked for again, and nothing is skipped."""
+    before = Lives({A: 50}, {B: 60})
+    assert ended(before, {A, B}, {B}, position=None, end=7, is_kept=lambda table: False) == {A: 7}
+    assert begun(before, {A, B}, {B, C}, position=None, visible=9) == {}
+
+
+def test_new_table_counts_from_the_place_that_every_snapshot_sees() -> None:
+    """Also where it bears the name of one whose end is past, and from the same place after a restart."""
+    assert begun(Lives(), {A}, {A, B}, position=10, visible=50) == {B: 50}
+    assert begun(Lives(begins={B: 50}), {A, B}, {A, B}, position=20, visible=90) == {B: 50}
+    assert begun(Lives(begins={B: 50}), {A, B}, {A, B}, position=50, visible=90) == {}
+    assert begun(Lives({C: 30}), {A, C}, {A, C}, position=40, visible=50) == {C: 50}
+    assert begun(Lives({C: 30}), {A, C}, {A, C}, position=20, visible=50) == {}
+    assert begun(Lives(), {A}, {A, B}, position=10, visible=None) == {}
+
+
+def test_lives_are_kept_in_the_checkpoint() -> None:
+    lives = Lives({A: 50}, {TableId('a"b', "ü"): 1 << 45})
+    assert Lives.from_json(lives.to_json()) == lives
+
+
+@pytest.mark.parametrize("flavor", FLAVORS)
+@pytest.mark.parametrize("pieces", [False, True])
+def test_changes_count_from_where_a_table_begins(flavor: Flavor, pieces: bool) -> None:
+    """What it was before is not even looked at: a table map without names would stop the capture."""
+    log = Log(flavor)
+    nameless = simple("t", full=False)
+    one(log, 1, table=nameless)
+    one(log, 2, table=U)
+    one(log, 3, table=nameless)
+    place = coordinate(*log.place)
+    one(log, 4)
+    log.rotate()
+    one(log, 5)
+    found = reader(log)
+    found.tables.later[T_ID] = place
+    data = log.dump()
+    found.feed(data, [7] * (len(data) // 7) if pieces else [])
+    assert ids_of(found) == [2, 4, 5]
+
+
+@pytest.mark.parametrize("flavor", FLAVORS)
+def test_table_that_begins_in_an_earlier_file_counts_from_the_next_event(flavor: Flavor) -> None:
+    log = Log(flavor)
+    one(log, 1)
+    place = coordinate(*log.place)
+    log.rotate()
+    one(log, 2)
+    found = reader(log)
+    found.tables.later[T_ID] = place
+    found.feed(log.dump())
+    assert ids_of(found) == [2]
+
+
+@pytest.mark.parametrize("flavor", FLAVORS)
+def test_xa_transaction_from_before_is_whole(flavor: Flavor) -> None:
+    """M45: it is committed behind the place, so no snapshot that was taken there has seen its rows."""
+    log = Log(flavor)
+    one(log, 1)
+    log.gtid()
+    log.query("XA START X'61',X'',1")
+    log.insert(T, (2, "a"))
+    log.query("XA END X'61',X'',1")
+    log.xa_prepare(b"a")
+    place = coordinate(*log.place)
+    log.standalone("XA COMMIT X'61',X'',1")
+    one(log, 3)
+    found = reader(log)
+    found.tables.later[T_ID] = place
+    found.feed(log.dump())
+    assert ids_of(found) == [2, 3]
+    assert ids_of(decoded(log)) == [1, 2, 3]
+
+
+T_ID = TableId("shop", "t")
