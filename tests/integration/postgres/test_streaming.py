@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -11,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import psycopg
 import pytest
 from capturing import SLOT, Capture, MakeCapture, Row
 from tests.servers.postgres import Database, PostgresServer
@@ -310,6 +312,84 @@ def test_settings_of_the_role_do_not_alter_values(database: Database, make_captu
     assert streamed["f"] == 0.1
     assert streamed["b"] == b"\x00A\xff"
     assert str(streamed["d"]) == "2020-02-01"
+
+
+LEFT_ALONE = (
+    *(
+        "allow_",
+        "backtrace_",
+        "createrole_",
+        "debug_",
+        "default_tablespace",
+        "default_table_access",
+        "dynamic_",
+        "ignore_",
+    ),
+    *(
+        "jit_",
+        "local_preload",
+        "log_",
+        "max_stack_depth",
+        "role",
+        "session_",
+        "temp_tablespaces",
+        "trace_",
+        "transaction_",
+    ),
+    *("wal_consistency", "wal_sender_timeout", "zero_damaged_pages"),
+)
+"""Beginnings of the names of settings that are not for use, that a role cannot have, or that end sessions by design."""
+CHOSEN = {
+    "DateStyle": "'German, DMY'",
+    "IntervalStyle": "'sql_standard'",
+    "TimeZone": "'America/New_York'",
+    "client_encoding": "'latin1'",
+    "lc_monetary": "'C.UTF-8'",
+    "restrict_nonsystem_relation_kind": "'view'",
+    "search_path": "'nowhere'",
+    "transaction_timeout": "'300ms'",
+    "xmloption": "'document'",
+}
+"""Values for settings whose least or other value is not the worst."""
+
+
+def test_no_setting_of_a_role_changes_what_is_captured(database: Database, make_capture: MakeCapture) -> None:
+    """P67: every setting that a role can have, from the server's own list, each with a value that it does not have."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, d date, i interval, f float8, b bytea, v text)")
+    before = make_capture(database)
+    before.prepare()
+    row = "date '2020-02-01', interval '1 mon -2 days 3 h', 0.1::float8 / 3, bytea '\\x0041ff', 'ü' || repeat('x', 300)"
+    database.execute(f"INSERT INTO t SELECT n, {row} FROM generate_series(1, 10) n")
+    expected = before.rows("public.t")
+    role = f"hostile_{database.name}"
+    database.execute(f"CREATE ROLE {role} LOGIN SUPERUSER")
+    asked = "SELECT name, setting, vartype, min_val, enumvals FROM pg_settings WHERE context IN ('user', 'superuser')"
+    taken = 0
+    for name, value, kind, least, choices in database.execute(asked):
+        other = CHOSEN.get(name) or _other(value, kind, least, choices)
+        if other is not None and (name in CHOSEN or not name.startswith(LEFT_ALONE)):
+            with contextlib.suppress(psycopg.Error):
+                database.execute(f"ALTER ROLE {role} SET {name} = {other}")
+                taken += 1
+    assert taken > 100
+    capture = make_capture(database, url=database.url_as(role))
+    capture.prepare()
+    assert capture.rows("public.t") == expected
+    database.execute(f"INSERT INTO t SELECT n, {row} FROM generate_series(11, 20) n")
+    assert [{**c, "_op": "r"} for c in capture.changes()] == before.rows("public.t")[10:]
+    database.execute(f"INSERT INTO t SELECT n, {row} FROM generate_series(21, 100000) n")
+    assert sum(e.run.rows for e in capture.events() if isinstance(e, Committed)) == 99980
+
+
+def _other(value: str, kind: str, least: str | None, choices: list[str] | None) -> str | None:
+    match kind:
+        case "bool":
+            return "off" if value == "on" else "on"
+        case "enum":
+            return next((f"'{c}'" for c in choices or () if c != value), None)
+        case "integer" | "real":
+            return f"'{least}'"
+    return None
 
 
 # ── large transactions ──────────────────────────────────────────────────────────────────────────────────────

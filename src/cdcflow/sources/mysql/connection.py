@@ -40,13 +40,23 @@ NAMES: Mapping[str, str] = {"mysql": "MySQL", "mariadb": "MariaDB"}
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 120.0
 
-# What our statements and the texts of values depend on. `sql_select_limit` would cut a chunk off without a word.
+# What our statements, their transactions and the texts of values depend on: everything that a session inherits from the
+# server's global settings, or gets from `init_connect`, and that would change what cdcflow reads or writes.
 SESSION_SETTINGS: Mapping[str, str] = {
+    # pymysql asks for it too, but believes the server's greeting, which does not report the global setting.
+    "autocommit": "1",
+    # CHAIN would begin another transaction behind each, on an old snapshot; RELEASE would end the session.
+    "completion_type": "'NO_CHAIN'",
     "time_zone": "'+00:00'",
     # Without ALLOW_INVALID_DATES MySQL compares no key with a date like 2024-02-31, which other sessions may store:
     # error 1525, or not found where it is one of several.
     "sql_mode": "'NO_BACKSLASH_ESCAPES,NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES'",
-    "sql_select_limit": "18446744073709551615",
+    "sql_select_limit": "18446744073709551615",  # less would cut a chunk off silently
+    "sql_auto_is_null": "0",
+    # Keys are sorted as a whole; none is longer.
+    "max_sort_length": "16384",
+    "sort_buffer_size": "4194304",
+    "big_tables": "0",
     "sql_big_selects": "1",
     "sql_safe_updates": "0",
     "lock_wait_timeout": "5",
@@ -57,9 +67,27 @@ SESSION_SETTINGS: Mapping[str, str] = {
     "group_concat_max_len": "1073741824",
 }
 OF_FLAVOR: Mapping[str, Mapping[str, str]] = {
-    "mysql": {"max_execution_time": "0", "information_schema_stats_expiry": "0"},
-    "mariadb": {"max_statement_time": "0", "idle_transaction_timeout": "0"},
+    "mysql": {
+        "max_execution_time": "0",
+        "information_schema_stats_expiry": "0",
+        "use_secondary_engine": "OFF",  # its copy of a table is not what a snapshot shows
+        "explicit_defaults_for_timestamp": "1",
+    },
+    "mariadb": {
+        "max_statement_time": "0",
+        "idle_transaction_timeout": "0",
+        "idle_readonly_transaction_timeout": "0",
+        "idle_write_transaction_timeout": "0",
+        "system_versioning_asof": "DEFAULT",
+        "old_mode": "''",
+        "tmp_disk_table_size": "18446744073709551615",
+    },
 }
+SINCE: Mapping[tuple[int, int, int], Mapping[str, str]] = {
+    # A generated primary key is a column like others in the binary log.
+    (8, 0, 30): {"show_gipk_in_create_table_and_information_schema": "1"},
+}
+"""Settings of MySQL that are new in a version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +169,8 @@ class Connector(connections.Connector[Connection]):
         try:
             self._check_server(connection)
             with mapping_errors(f"preparing a session at {self.address}"):
-                settings = {**SESSION_SETTINGS, **OF_FLAVOR[self.flavor]}
-                query(connection, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-                query(connection, "SET SESSION " + ", ".join(f"{k} = {v}" for k, v in settings.items()))
+                query(connection, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ WRITE")
+                query(connection, _set_session(session_settings(self.flavor, connection.get_server_info())))
                 self.account = self.account or account_of(connection)
         except BaseException:
             connection.close()
@@ -237,6 +264,19 @@ class Connector(connections.Connector[Connection]):
             )
 
 
+def session_settings(flavor: str, version: str) -> dict[str, str]:
+    """The settings of each session at a server of this version (its own text)."""
+    settings = {**SESSION_SETTINGS, **OF_FLAVOR[flavor]}
+    if flavor == "mysql":
+        for since, more in SINCE.items():
+            settings |= more if full_version_of(version) >= since else {}
+    return settings
+
+
+def _set_session(settings: Mapping[str, str]) -> str:
+    return "SET " + ", ".join(f"SESSION {name} = {value}" for name, value in settings.items())
+
+
 class _NeverInTheClear:
     """In the place of ways to log in that send the password as it is."""
 
@@ -248,6 +288,12 @@ def version_of(text: str) -> tuple[int, int]:
     """Major and minor version from a server's own text (older MariaDB puts 5.5.5- in front)."""
     found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def full_version_of(text: str) -> tuple[int, int, int]:
+    """Major, minor and patch version from a server's own text."""
+    found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)\.(\d+)", text)
+    return (int(found[1]), int(found[2]), int(found[3])) if found else (*version_of(text), 0)
 
 
 def _key(path: Path) -> bytes:

@@ -262,7 +262,9 @@ class RowEvents:
             if event[4] not in _V1:
                 begin += max(int.from_bytes(event[_EXTRA : _EXTRA + 2], "little"), 2)
             images, rows = bitmaps(event, begin, _images(event[4]))
-            out.tokens.extend((number, token) for token in tokens_of(found, event[rows:], images, self._marks.slot))
+            is_partial = event[4] == EventType.PARTIAL_UPDATE_ROWS
+            mine = tokens_of(found, event[rows:], images, self._marks.slot, is_partial=is_partial)
+            out.tokens.extend((number, token) for token in mine)
 
 
 def truncation(described: DescribedTable, at: int) -> Changes:
@@ -355,15 +357,17 @@ def check_columns(found: TableMap) -> None:
         )
 
 
-def tokens_of(found: TableMap, rows: bytes, images: list[bytes], slot: str) -> list[str]:
+def tokens_of(found: TableMap, rows: bytes, images: list[bytes], slot: str, *, is_partial: bool = False) -> list[str]:
     """The tokens that one row event gives to this slot. `images` are the column bitmaps of each row's images: one for
-    an insert, two for an update."""
+    an insert, two for an update. `is_partial`: the second one has a byte of options before it, of which no bits for
+    documents follow, because the table of marks has none."""
     out: list[str] = []
     at = 0
     while at < len(rows):
         row: dict[int, str] = {}
         before = at
-        for present in images:
+        for nth, present in enumerate(images):
+            at += is_partial and nth == 1
             try:
                 image, at = _image(found, rows, at, present)
             except IndexError:

@@ -145,15 +145,20 @@ class Connector(connections.Connector[Connection]):
             SourceUnavailable: no answer, no room, or the password is refused (it may just be rotated).
             ConfigurationError: the database or the role does not exist, or the server is too old.
         """
-        connection = self._connect(purpose, settings, {})
+        return self._without_limit(self._connect(purpose, settings, {}))
+
+    def replicate(self) -> Connection:
+        """A connection that speaks the replication protocol. Only simple statements work on it."""
+        return self._without_limit(self._connect("stream", {}, {"replication": "database"}))
+
+    def _without_limit(self, connection: Connection) -> Connection:
+        """The connection, whose transactions may take their time. Decoding a large one is a transaction, too.
+
+        Not with the first packet, as the other settings: servers before 17 do not know it, and would refuse."""
         if connection.info.server_version >= 170000:
             with mapping_errors(f"preparing a session at {self.address}"):
                 connection.execute("SET transaction_timeout = 0")
         return connection
-
-    def replicate(self) -> Connection:
-        """A connection that speaks the replication protocol. Only simple statements work on it."""
-        return self._connect("stream", {}, {"replication": "database"})
 
     def map_error(self, error: Exception, attempted: str) -> CdcflowError:
         assert isinstance(error, psycopg.Error)  # noqa: S101  `self.error`
