@@ -47,10 +47,15 @@ class TestTables:
         return table
 
     def is_captured(self, table: TableId) -> bool:
-        return table.schema == self.captured and not table.name.startswith("_") and table not in self.later
+        return table.schema == self.captured and not table.name.startswith("_")
+
+    def is_new(self, table: TableId) -> bool:
+        return table in self.later
 
     def describe(self, found: TableMap) -> DescribedTable | None:
         self.asked.append(found.id)
+        if self.is_new(found.id) and not found.has_names:
+            return None
         shape = describe(found.id, found.columns, found.key_names, Identity.KEY, Policy())
         self.shapes[found.id] = self.maps[found.id] = shape
         return shape

@@ -12,7 +12,7 @@ from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.sources.mysql import catalog
-from cdcflow.sources.mysql.connection import query
+from cdcflow.sources.mysql.connection import query, version_of
 
 pytestmark = pytest.mark.mysql
 
@@ -53,6 +53,25 @@ def test_shape_is_the_same_from_both(
     assert batches[0].table == shape
     assert read.shape == shape
     assert shape.key == ("id", "bu")
+
+
+def test_vector_is_the_same_list_from_both(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
+    """MariaDB logs a VECTOR as a VARBINARY; MySQL has a type for it."""
+    is_mariadb = mysql_database.server.flavor == "mariadb"
+    if is_mariadb and version_of(mysql_database.server.version) < (11, 7):
+        return  # it has no such type
+    made = "VEC_FromText" if is_mariadb else "STRING_TO_VECTOR"
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY, v vector(3), w vector(1000), b varbinary(12))")
+    capture.prepare()
+    many = str([0.5] * 1000)
+    mysql_database.execute(
+        f"INSERT INTO t VALUES (1, {made}('[1,2.5,-3]'), {made}('{many}'), 'b'), (2, NULL, NULL, NULL)"
+    )
+    expected = [(1, [1.0, 2.5, -3.0], [0.5] * 1000, b"b"), (2, None, None, None)]
+    for rows in (capture.changes("t"), capture.rows("t")):
+        assert [(r["id"], r["v"], r["w"], r["b"]) for r in rows] == expected
+    (read,) = capture.all_reads("t")
+    assert read.shape == capture.shape("t")
 
 
 def test_tables_whose_names_differ_in_case_are_two(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:

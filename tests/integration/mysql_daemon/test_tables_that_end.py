@@ -13,6 +13,7 @@ from mysqlbank import MySQLBank
 from tests.servers.mysql import MySQLDatabase
 
 from cdcflow import wiring
+from cdcflow.config import load
 from cdcflow.model.table import TableId
 from cdcflow.pipeline.attempt import Pace
 from cdcflow.ports import LogReader
@@ -203,4 +204,65 @@ def test_capture_whose_tables_are_all_gone_waits_for_others(
         mysql_database.execute(*create, "INSERT INTO t VALUES (2, 'new')", "INSERT INTO u VALUES (3, 'new')")
         bank.wait_until(lambda: len(folded(bank.reader).get(TableId(bank.schema, "u"), {})) == 1, "the new tables")
         bank.wait_until(upto(bank), "the new tables")
+    bank.assert_log_equals_source()
+
+
+def test_key_that_is_added_while_nobody_captures(mysql_database: MySQLDatabase, tmp_path: Path) -> None:
+    """As phpMyAdmin's dumps do: a table is made without a key, filled, and gets one. The rows between have none."""
+    bank = MySQLBank(mysql_database, tmp_path, create=False)
+    bank.configure(tables_without_key="whole")
+    bank.tables = ("old", "older", "new", "newer")
+    mysql_database.execute(
+        "CREATE TABLE old (id int, v varchar(9))",
+        "CREATE TABLE older (id int PRIMARY KEY, v varchar(9))",
+        *(f"INSERT INTO {t} VALUES (1, 'a'), (2, 'b')" for t in ("old", "older")),
+    )
+    with bank.capturing():
+        bank.wait_until(upto(bank), "the backfill")
+    mysql_database.execute(
+        "INSERT INTO old VALUES (3, 'c')",
+        "UPDATE old SET v = 'd' WHERE id = 1",
+        "ALTER TABLE old ADD PRIMARY KEY (id)",
+        "ALTER TABLE older DROP PRIMARY KEY, MODIFY id int NULL",
+        "INSERT INTO older VALUES (NULL, 'e'), (NULL, 'e')",
+        "DELETE FROM older WHERE id IS NULL",
+        "ALTER TABLE older ADD PRIMARY KEY (v)",
+        "CREATE TABLE new (id int, v varchar(9))",
+        "INSERT INTO new VALUES (1, 'x'), (2, 'y')",
+        "ALTER TABLE new ADD PRIMARY KEY (id)",
+        "CREATE TABLE newer (id int NOT NULL, v varchar(9))",
+        "INSERT INTO newer VALUES (1, 'x'), (1, 'y')",
+        "DELETE FROM newer WHERE v = 'x'",
+        "ALTER TABLE newer ADD PRIMARY KEY (id), MODIFY id int NOT NULL AUTO_INCREMENT",
+        *(f"UPDATE {t} SET v = concat(v, id) WHERE id = 1" for t in bank.tables),
+    )
+    for _ in range(2):
+        with bank.capturing():
+            bank.wait_until(upto(bank), "the keys")
+        bank.assert_log_equals_source()
+
+
+def test_new_table_that_the_settings_do_not_fit_is_left_out(mysql_database: MySQLDatabase, tmp_path: Path) -> None:
+    """N15: `bad_text: replace` would make different keys of text one; the other tables go on, and its remedy helps."""
+    bank = MySQLBank(mysql_database, tmp_path, create=False)
+    bank.configure(bad_text="replace")
+    bank.tables, words = ("t",), TableId(bank.schema, "words")
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(9))", "INSERT INTO t VALUES (1, 'a')")
+    with bank.capturing():
+        bank.wait_until(upto(bank), "the backfill")
+    mysql_database.execute(
+        "CREATE TABLE words (k varchar(9) PRIMARY KEY, v varchar(9))",
+        "INSERT INTO words VALUES ('a', 'b')",
+        "INSERT INTO t VALUES (2, 'b')",
+    )
+    with bank.capturing() as capture:
+        bank.wait_until(upto(bank), "the other table")
+        assert capture.status()["left_out"] == [str(words)]
+    bank.assert_log_equals_source()
+    [problem] = [f for f in wiring.doctor(load(bank.config_path)) if f.subject == str(words)]
+    assert f"{{{words}.k: stop}}" in str(problem.remedy)
+    bank.configure(bad_text="replace", columns={f"{words}.k": "stop"})
+    bank.tables = ("t", "words")
+    with bank.capturing():
+        bank.wait_until(lambda: len(folded(bank.reader).get(words, {})) == 1, "the table that was left out")
     bank.assert_log_equals_source()

@@ -10,7 +10,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
 from cdcflow.sources.mysql.types.columns import BINARY_COLLATION, CatalogColumn, Policy, ServerColumn, TypeCode
 from cdcflow.sources.mysql.types.numbers import bit_metadata, decimal_metadata
-from cdcflow.sources.mysql.types.registry import codec_of, server_column
+from cdcflow.sources.mysql.types.registry import codec_of, extra_of, server_column
 
 COLLATIONS = {"utf8mb4_bin": 46, "latin1_swedish_ci": 8}
 BYTES = {"collation": BINARY_COLLATION}
@@ -102,6 +102,28 @@ def test_column_of_the_catalog_is_the_one_of_a_table_map(
 ) -> None:
     """M34: otherwise a chunk's rows would have another shape than the stream's."""
     assert server_column(asked(full_type, **told), COLLATIONS) == ServerColumn("c", code, metadata, True, **rest)
+
+
+def test_vector_of_mariadb_is_bytes_to_its_table_maps() -> None:
+    """Else its backfill would give lists, and its stream bytes."""
+    column = asked("vector(3)", octets=12)
+    expected = ServerColumn("c", TypeCode.VARCHAR, 12, True, collation=BINARY_COLLATION, extra="vector")
+    assert server_column(column, COLLATIONS, is_mariadb=True) == expected
+
+
+def test_types_of_the_change_log_tell_what_a_column_was_that_is_gone() -> None:
+    """Only where it is stored like that: the column may have been altered since."""
+    uuid, bytes_of_16 = (
+        ServerColumn("c", TypeCode.CHAR, 16, True, collation=BINARY_COLLATION, extra=e) for e in ("uuid", "")
+    )
+    assert extra_of(bytes_of_16, "uuid") == uuid.extra
+    assert extra_of(ServerColumn("c", TypeCode.VARCHAR, 4000, True, collation=BINARY_COLLATION), "vector") == "vector"
+    others = [
+        ServerColumn("c", TypeCode.CHAR, 4, True, collation=BINARY_COLLATION),
+        ServerColumn("c", TypeCode.LONG, 0, True),
+    ]
+    assert [extra_of(c, "uuid") for c in others] == ["", ""]
+    assert extra_of(bytes_of_16, "binary(16)") == ""
 
 
 def test_column_that_takes_no_null_says_so() -> None:

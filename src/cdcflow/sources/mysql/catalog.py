@@ -171,7 +171,7 @@ def _loaded(
     """Columns and keys of these tables, sorted by name; and those that have a column of an unknown type."""
     if not found:
         return [], {}
-    where = _where(found)
+    where, is_mariadb = _where(found), "MariaDB" in connection.get_server_info()
     columns: dict[TableId, list[ServerColumn]] = {t: [] for t in found}
     problems: Problems = {}
     for schema, name, *row in query(connection, _COLUMNS.format(asked=ASKED, where=where)):
@@ -179,7 +179,8 @@ def _loaded(
         if table not in columns:
             continue
         try:
-            columns[table].append(server_column(CatalogColumn.of(tuple(row)), collations))
+            found_column = server_column(CatalogColumn.of(tuple(row)), collations, is_mariadb=is_mariadb)
+            columns[table].append(found_column)
         except ConfigurationError as error:
             problems[table] = ((f"{table}: {str(error).splitlines()[0]}", error.remedy or ""),)
     keys = _keys(connection, where, columns)
@@ -382,7 +383,18 @@ class Catalog:
     ) -> tuple[Selected, Sequence[str], Held]:
         collations = self._collated(connection)
         with _held(connection, doubted) as held:
-            return *select(connection, self.wanted, collations, only=only), held
+            found, unknown = select(connection, self.wanted, collations, only=only)
+            return self._with_settings(found), unknown, held
+
+    def _with_settings(self, found: Selected) -> Selected:
+        """With refusals of tables that the settings for values do not fit: one of them must not stop the others."""
+        refused = dict(found.refused)
+        for table in found.good:
+            try:
+                self.described(table)
+            except ConfigurationError as error:
+                refused[table.id] = ((str(error).splitlines()[0], error.remedy or ""),)
+        return replace(found, refused=refused)
 
     def described(self, table: CatalogTable) -> DescribedTable:
         return self._kept(describe(table.id, table.columns, table.key, Identity.KEY, self._policy))
@@ -512,9 +524,8 @@ def _completed(
 
 class CapturedTables:
     """Implements `row_events.Tables`. Used by the stream's thread; `catalog` may be shared. `marks` is the table of
-    marks as the catalog names it. `lives`: the tables that are gone, and those that are captured later. `shape_of`: see
+    marks as the catalog names it. `lives`: the tables that are gone, and those that are new. `shape_of`: see
     `ShapeAsking`."""
-
 
     def __init__(
         self,
@@ -539,10 +550,23 @@ class CapturedTables:
         return self._by_key.get(key, key)
 
     def is_captured(self, table: TableId) -> bool:
-        return (table in self._entries or table in self._gone) and table not in self._later
+        return table in self._entries or table in self._gone
+
+    def is_new(self, table: TableId) -> bool:
+        return table in self._later
 
     def describe(self, found: TableMap) -> DescribedTable | None:
-        if not self.is_captured(found.id) or self._is_history(found):
+        if not self.is_captured(found.id):
+            return None
+        try:
+            return self._as_then(found)
+        except ConfigurationError:
+            if not self.is_new(found.id):
+                raise
+            return None
+
+    def _as_then(self, found: TableMap) -> DescribedTable | None:
+        if self._is_history(found):
             return None
         logged = self._shape_of(found.id)
         made = self._catalog.describe(found, logged, is_gone=found.id in self._gone)

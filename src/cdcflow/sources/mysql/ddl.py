@@ -55,7 +55,7 @@ class Statements:
         return self._tables.next_begin
 
     def begin(self, upto: int | None) -> None:
-        """Capture the tables that begin up to here: what their table ids mean is asked again."""
+        """Tables stop being new up to here: what their table ids mean is asked again."""
         self._tables.begin(upto)
         self._rows.forget_shapes(None)
 
@@ -87,7 +87,7 @@ class Statements:
                 self._rows.forget_shapes(table)
             case Versioned(table, replaces):
                 # The rows behind it are the history's as well. What has been undone since is left out and read again.
-                if not delivered and self._tables.is_captured(table) and self._tables.is_versioned(table):
+                if not delivered and self._counts(table) and self._tables.is_versioned(table):
                     raise versioned(table)
                 if replaces:
                     return self._emptied((table,), at, delivered)
@@ -211,7 +211,7 @@ class Statements:
             )
 
     def _check_row_change(self, tables: tuple[TableId, ...], what: str) -> None:
-        captured = [t for t in tables if self._tables.is_captured(t)]
+        captured = [t for t in tables if self._counts(t)]
         if tables and not captured:
             return
         on = f"captured table {captured[0]}" if captured else "tables that cannot be told from its text"
@@ -221,6 +221,10 @@ class Statements:
             remedy=f"run SET GLOBAL binlog_format = ROW, end the sessions that use another format, then {READ_ANEW}",
             runbook="binlog-not-complete",
         )
+
+    def _counts(self, table: TableId) -> bool:
+        """Whether a change of it that the log does not tell would be missing."""
+        return self._tables.is_captured(table) and not self._tables.is_new(table)
 
     def _emptied(self, tables: tuple[TableId, ...], at: int, delivered: bool) -> list[Changes]:
         out: list[Changes] = []

@@ -29,7 +29,7 @@ from cdcflow.model.table import TableId, word
 from cdcflow.ports import Finding
 from cdcflow.sources.engine import findings as findings_of
 from cdcflow.sources.engine.findings import of_error, ok, problem, warning
-from cdcflow.sources.engine.selection import table_id
+from cdcflow.sources.engine.selection import advice, table_id
 from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected, table_names
 from cdcflow.sources.mysql.connection import NAMES, Connection, Connector, one, query, version_of
@@ -409,9 +409,7 @@ def _tables(connection: Connection, selected: Selected, if_none: str) -> Iterato
     if not selected.tables:
         yield problem("tables", "source.tables matches no table", if_none)
     for table in selected.tables:
-        problems = [
-            problem(str(table.id), text, f"run {remedy}") for text, remedy in selected.refused.get(table.id, ())
-        ]
+        problems = [problem(str(table.id), text, advice(remedy)) for text, remedy in selected.refused.get(table.id, ())]
         yield from problems or [_table(connection, table)]
 
 

@@ -8,9 +8,9 @@ The catalog shows what exists now, and the stream may be far behind it:
 What is gone has changes to come, and its end. So a table that was captured before stays captured until the stream has
 passed the place where it was found missing (`ends`). Its shape is that of the log's rows and of the table maps.
 
-What is new is read by a backfill that begins later than now, so its changes up to here are in what is read. They are
-skipped (`begins`), and with them shapes and keys that the table no longer has. This holds only if every later snapshot
-sees all of them; where the source cannot tell, nothing is skipped.
+What is new is read by a backfill that begins later than now, so its changes up to here are in what is read (`begins`).
+Those that cannot be captured, because the table had no key then or another type, are left out instead of stopping the
+capture. This holds only if every later snapshot sees all of them; where the source cannot tell, nothing is left out.
 
 A table that is named without wildcards stays on the list after its end, for as long as it does not exist again: a name
 that was captured once is no mistake in the settings. So do the last tables of all.
@@ -32,7 +32,7 @@ Places = Mapping[TableId, int]
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """Tables that are gone, with the place behind their end; and new ones, with that from which their changes count."""
+    """Tables that are gone, with the place behind their end; and new ones, with the one that their backfill sees."""
 
     ends: Places = field(default_factory=dict)
     begins: Places = field(default_factory=dict)
@@ -92,8 +92,8 @@ def begun(
     position: int | None,
     visible: int | None,
 ) -> Places:
-    """The new tables, each with the place from which on its changes count. `visible`: a place up to which every later
-    snapshot sees all transactions; None: unknown, and nothing new is skipped."""
+    """The new tables, each with the place from which on all of its changes count. `visible`: a place up to which every
+    later snapshot sees all transactions; None: unknown, and they all count."""
     if position is None:
         return {}
     places = {t: place for t, place in before.begins.items() if t in present and place > position}

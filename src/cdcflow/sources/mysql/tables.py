@@ -97,7 +97,7 @@ class Tables(Protocol):
         ...
 
     def describe(self, found: TableMap) -> DescribedTable | None:
-        """The shape of a captured table as a table map tells it; None: it is not captured after all. Asked again
+        """The shape of a captured table as a table map tells it; None: its rows are left out. Asked again
         whenever the map's bytes differ from the last ones, and after each `changed`."""
         ...
 
@@ -125,13 +125,18 @@ class Tables(Protocol):
         """Whether its engine takes changes back with ROLLBACK; True where it is not known."""
         ...
 
+    def is_new(self, table: TableId) -> bool:
+        """Whether a captured table is new, and the stream is still before the place that its backfill surely sees: what
+        cannot be read of its changes there is left out."""
+        ...
+
     @property
     def next_begin(self) -> int | None:
-        """The first of the coordinates from which on a table is captured that was not before; None: there is none."""
+        """The first of the coordinates at which a table stops being new; None: none is."""
         ...
 
     def begin(self, upto: int | None) -> None:
-        """The stream has come to this coordinate, or (None) all tables are captured from here on."""
+        """The stream has come to this coordinate, or (None) no table is new from here on."""
         ...
 
     def changed(self, table: TableId | None) -> None:

@@ -13,7 +13,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
 from cdcflow.sources.engine.policies import Kept
 from cdcflow.sources.mysql.types import json, labels, numbers, special, temporal, text
-from cdcflow.sources.mysql.types.columns import CatalogColumn, Policy, ServerColumn, not_captured
+from cdcflow.sources.mysql.types.columns import BINARY_COLLATION, CatalogColumn, Policy, ServerColumn, not_captured
 from cdcflow.sources.mysql.types.family import Codec, Family, Where, as_is
 
 FAMILIES: tuple[Family, ...] = (
@@ -51,7 +51,7 @@ def family_of(column: ServerColumn) -> Family | None:
     return _BY_EXTRA.get(column.extra) or _BY_CODE.get(column.type_code)
 
 
-def server_column(column: CatalogColumn, collations: Mapping[str, int]) -> ServerColumn:
+def server_column(column: CatalogColumn, collations: Mapping[str, int], *, is_mariadb: bool = False) -> ServerColumn:
     """The column as a table map has it. `collations` gives each collation's number.
 
     Raises:
@@ -60,7 +60,8 @@ def server_column(column: CatalogColumn, collations: Mapping[str, int]) -> Serve
     family = _BY_NAME.get(column.type)
     if family is None:
         raise not_captured(column, f"has the type {column.type}, which is not captured", "ALTER TABLE … MODIFY …")
-    found = family.from_catalog(column)
+    is_vector = is_mariadb and family is special.VECTORS
+    found = special.mariadb_vector(column) if is_vector else family.from_catalog(column)
     if column.collation is None:
         return found
     collation = collations.get(column.collation)
@@ -71,8 +72,9 @@ def server_column(column: CatalogColumn, collations: Mapping[str, int]) -> Serve
 
 def extra_of(column: ServerColumn, type_text: str) -> str:
     """What only the catalog tells of a column whose type in the change log is this one, if it is stored like that."""
-    stored = special.STORED.get(type_text)
-    return type_text if stored == (column.type_code, column.metadata, column.collation) else ""
+    code, width = special.STORED.get(type_text, (None, None))
+    fits = column.type_code == code and column.collation == BINARY_COLLATION and width in (None, column.metadata)
+    return type_text if fits else ""
 
 
 def codec_of(column: ServerColumn, table: TableId, policy: Policy) -> Codec:

@@ -1,7 +1,8 @@
 """Geometry, VECTOR, and MariaDB's UUID, INET4 and INET6.
 
 The binary log shows MariaDB's three as strings of bytes, and a SELECT as text; that a column is one of them only the
-catalog knows (`ServerColumn.extra`). Geometry and VECTOR are the same bytes on both paths.
+catalog knows (`ServerColumn.extra`). Geometry and VECTOR are the same bytes on both paths; MariaDB's VECTOR is a
+VARBINARY to the binary log, so that this too only the catalog knows.
 
 Compiled kernels: none.
 """
@@ -146,8 +147,16 @@ VECTORS = Family(
 _IMAGES = {"uuid": (16, uuid_text), "inet6": (16, inet6), "inet4": (4, inet4)}
 
 
-STORED = {name: (TypeCode.CHAR, width, BINARY_COLLATION) for name, (width, _) in _IMAGES.items()}
-"""What table maps show of the columns that only the catalog knows: type, metadata, collation."""
+STORED: dict[str, tuple[TypeCode, int | None]] = {
+    **{name: (TypeCode.CHAR, width) for name, (width, _) in _IMAGES.items()},
+    "vector": (TypeCode.VARCHAR, None),
+}
+"""What table maps show of the columns that only the catalog knows: bytes of this type and width (None: any)."""
+
+
+def mariadb_vector(column: CatalogColumn) -> ServerColumn:
+    """MariaDB's VECTOR as its table maps have it."""
+    return column.stored_as(TypeCode.VARCHAR, column.octets or 0, collation=BINARY_COLLATION, extra="vector")
 
 
 def _mariadb_column(column: CatalogColumn) -> ServerColumn:
