@@ -48,6 +48,13 @@ RELEASES = (
     Release("postgres", "17", "maven", f"{_ZONKY}:17.7.0"),
     Release("postgres", "18", "installed"),
     Release(
+        "mysql",
+        "8.0",
+        "nowhere",
+        "no suite of Debian, no wheel, no jar and no package of npm has it; name a server in CDCFLOW_MYSQLD. A newer "
+        "server that speaks as 8.0 did stands in for it (tests/servers/older.py)",
+    ),
+    Release(
         "mysql", "8.4", "nowhere", "no suite of Debian, no wheel and no jar has it; name a server in CDCFLOW_MYSQLD"
     ),
     Release("mysql", "9", "debian", "sid"),

@@ -294,3 +294,23 @@ def test_other_flavor_is_told() -> None:
     log = Log("mariadb")
     with pytest.raises(ConfigurationError, match=r"set source\.kind"):
         reader("mysql").feed(log.dump())
+
+
+class OlderLog(Log):
+    """A log as MySQL 8.0 writes it: fewer types of events."""
+
+    def format_body(self) -> bytes:
+        body = super().format_body()
+        return body[:2] + struct.pack("<50s", b"8.0.36-log") + body[52 : 57 + 41] + body[-1:]
+
+
+def test_log_of_mysql_8_0_is_read() -> None:
+    """Its format event lists the types up to 41, and says which server wrote it."""
+    log = OlderLog("mysql")
+    one(log, 1)
+    log.begin()
+    log.update(T, (1, "a"), (1, "b"))
+    log.commit()
+    log.rotate()
+    one(log, 2)
+    assert ids_of(decoded(log)) == [1, 1, 2]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pymysql
 
 from cdcflow.errors import ConfigurationError
-from cdcflow.sources.mysql.connection import Connection, at_once, one, query
+from cdcflow.sources.mysql.connection import Connection, at_once, one, query, version_of
 from cdcflow.sources.mysql.gtids import Flavor
 from cdcflow.sources.mysql.position import BinlogPosition, coordinate
 
@@ -28,13 +28,24 @@ class End:
         return coordinate(self.file, self.pos)
 
 
-def end(connection: Connection, flavor: Flavor) -> End:
-    """The end of the server's binary log now (M56).
+RENAMED = (8, 2)
+"""From this MySQL on the end of the log is asked for in other words; from 8.4 on the old ones are gone."""
+
+
+def end_statement(connection: Connection) -> str:
+    """The statement that tells the end of this server's binary log (M56)."""
+    text = connection.get_server_info()
+    is_renamed = "MariaDB" not in text and version_of(text) >= RENAMED
+    return "SHOW BINARY LOG STATUS" if is_renamed else "SHOW MASTER STATUS"
+
+
+def end(connection: Connection) -> End:
+    """The end of the server's binary log now.
 
     Raises:
         ConfigurationError: the server writes none.
     """
-    rows = query(connection, "SHOW BINARY LOG STATUS" if flavor == "mysql" else "SHOW MASTER STATUS")
+    rows = query(connection, end_statement(connection))
     if not rows:
         raise ConfigurationError(
             "the server writes no binary log, so there are no changes to read",
@@ -58,7 +69,7 @@ def bounded_snapshot(connection: Connection) -> Iterator[tuple[str, End, bool]]:
         "SELECT @@GLOBAL.gtid_executed",
         "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY",
         "SELECT @@GLOBAL.gtid_owned",
-        "SHOW BINARY LOG STATUS",
+        end_statement(connection),
     )
     try:
         file, pos, _, _, executed, *_ = after[0]

@@ -608,7 +608,9 @@ class CapturedTables:
 
     def captured_in(self, schema: str | None) -> Sequence[TableId]:
         wanted = None if schema is None else self._names.text(schema)
-        return [t for t in {**self._entries, **dict.fromkeys(self._gone)} if wanted in (None, self._names.text(t.schema))]
+        return [
+            t for t in {**self._entries, **dict.fromkeys(self._gone)} if wanted in (None, self._names.text(t.schema))
+        ]
 
     def seen(self, table: TableId) -> DescribedTable | None:
         return self._seen.get(table)

@@ -45,7 +45,7 @@ class MySQLComparison(ByChunks[Connection]):
 
     def _end(self, connection: Connection) -> binlog_status.End:
         if self._flavor == "mysql":
-            return binlog_status.end(connection, self._flavor)
+            return binlog_status.end(connection)
         # While a commit waits for a replica MariaDB does not tell the log's end, but where a snapshot is.
         with binlog_status.snapshot(connection):
             return binlog_status.snapshot_end(connection)

@@ -34,7 +34,7 @@ Secret = Callable[[], str | None]
 Connection: TypeAlias = pymysql.Connection
 Row = tuple[Any, ...]
 
-VERSION_MIN: Mapping[str, tuple[int, int]] = {"mysql": (8, 4), "mariadb": (10, 11)}
+VERSION_MIN: Mapping[str, tuple[int, int]] = {"mysql": (8, 0), "mariadb": (10, 11)}
 NAMES: Mapping[str, str] = {"mysql": "MySQL", "mariadb": "MariaDB"}
 
 CONNECT_TIMEOUT_S = 10
@@ -70,8 +70,6 @@ OF_FLAVOR: Mapping[str, Mapping[str, str]] = {
     "mysql": {
         "max_execution_time": "0",
         "information_schema_stats_expiry": "0",
-        "use_secondary_engine": "OFF",  # its copy of a table is not what a snapshot shows
-        "explicit_defaults_for_timestamp": "1",
     },
     "mariadb": {
         "max_statement_time": "0",
@@ -84,6 +82,7 @@ OF_FLAVOR: Mapping[str, Mapping[str, str]] = {
     },
 }
 SINCE: Mapping[tuple[int, int, int], Mapping[str, str]] = {
+    (8, 0, 13): {"use_secondary_engine": "OFF"},  # its copy of a table is not what a snapshot shows
     # A generated primary key is a column like others in the binary log.
     (8, 0, 30): {"show_gipk_in_create_table_and_information_schema": "1"},
 }

@@ -108,7 +108,7 @@ def shortcomings(connection: Connection, settings: MySQL) -> Iterator[Shortcomin
             f"is {found.get('binlog_row_metadata')}: the log does not name the columns of its rows",
             f"run {_persist(settings)} binlog_row_metadata = 'FULL'{_also(settings)}",
         )
-    if filters := binlog_status.end(connection, settings.kind).filters:
+    if filters := binlog_status.end(connection).filters:
         yield Shortcoming(
             "binary log",
             f"leaves databases out ({filters}): no reader gets their changes",
@@ -164,7 +164,7 @@ _FACTS = (
 def facts(connection: Connection, flavor: Flavor) -> dict[str, str]:
     """The server's version and settings, for whoever looks into a problem."""
     found = {name: str(value) for name, value in variables(connection, *ASKED, *_FACTS).items()}
-    end = binlog_status.end(connection, flavor)
+    end = binlog_status.end(connection)
     return {**found, "binlog_end": f"{end.file}:{end.pos}", "binlog_filters": end.filters}
 
 

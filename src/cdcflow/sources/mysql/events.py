@@ -1,6 +1,6 @@
 """Events of the binary log one by one: what each type is, which ones are known, and what is in them.
 
-The formats are those of MySQL 8.4 to 9.x (its `libs/mysql/binlog/event`) and of MariaDB 10.11 and later (its
+The formats are those of MySQL 8.0 to 9.x (its `libs/mysql/binlog/event`) and of MariaDB 10.11 and later (its
 documentation's "Replication Protocol"). Everything that arrives is on a list here, or is flagged by the server as one
 that readers may ignore, or stops the stream by name: an event that nobody looked at could hold rows.
 """
@@ -171,7 +171,7 @@ def format_of(event: bytes) -> Format:
     if version != 4 or header != HEADER or not fits:
         raise ConfigurationError(
             f"the binary log was written by server {server} in a format that cdcflow does not read",
-            remedy="use MySQL 8.4 or later, or MariaDB 10.11 or later",
+            remedy="use MySQL 8.0 or later, or MariaDB 10.11 or later",
             runbook="server-version",
         )
     algorithm = event[-1 - CHECKSUM]

@@ -216,13 +216,13 @@ class ReadOnlyMarks:
 
     def write(self, connection: Connection, token: Token) -> None:
         """Have the stream answer with this mark where the log ends now."""
-        self._expectations.expect(token, binlog_status.end(connection, self._flavor).coordinate)
+        self._expectations.expect(token, binlog_status.end(connection).coordinate)
 
     def beat(self, connection: Connection) -> None:
         """Have the stream say what time it is, once it has come to where the log ends now."""
         # In this order. A time asked for behind the end would be later than commits that lie between the two.
         ((commit_ts,),) = query(connection, _NOW)
-        self._expectations.expect_time(int(commit_ts), binlog_status.end(connection, self._flavor).coordinate)
+        self._expectations.expect_time(int(commit_ts), binlog_status.end(connection).coordinate)
 
     def ensure(self, connection: Connection) -> None:
         """Nothing is needed."""

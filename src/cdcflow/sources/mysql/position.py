@@ -76,7 +76,8 @@ def coordinate(file: str, pos: int) -> int:
     if found is None or (number := int(found[1])) >= 1 << 23 or pos >= 1 << _POSITION_BITS:
         raise ConfigurationError(
             f"the server's binary log {file} at byte {pos} has no number that cdcflow can parse",
-            remedy="start the binary log over (RESET BINARY LOGS AND GTIDS), then read all tables again",
+            remedy="start the binary log over (RESET BINARY LOGS AND GTIDS; before MySQL 8.2 RESET MASTER), then read "
+            "all tables again",
             runbook="binlog-unknown",
         )
     return number << _POSITION_BITS | pos

@@ -79,7 +79,7 @@ class Preparing:
             if gtids is None:
                 found, gtids = self._quiet_end()
             return Begun(BinlogPosition(found.file, found.pos, MariadbGtids.parse(gtids).text()))
-        end = binlog_status.end(self._connection, self._flavor)
+        end = binlog_status.end(self._connection)
         if not self.has_gtids:
             self._marking.beat(self._connection)
             return Begun(BinlogPosition(end.file, end.pos))
@@ -98,7 +98,7 @@ class Preparing:
         if self._flavor == "mariadb":
             with binlog_status.snapshot(self._connection):
                 return binlog_status.snapshot_end(self._connection).coordinate
-        end = binlog_status.end(self._connection, self._flavor)
+        end = binlog_status.end(self._connection)
         if not self.has_gtids:
             self._marking.beat(self._connection)
         elif _owned(binlog_status.owned(self._connection)):

@@ -50,7 +50,7 @@ class SnapshotTaker:
                 yield _snapshot((CoordinateVisibility(end.coordinate),), end, connection)
             else:
                 # Behind the log's end of now lies only what is logged, and seen, later than this snapshot.
-                end = binlog_status.end(connection, self._flavor)
+                end = binlog_status.end(connection)
                 yield _snapshot((lower, CoordinateVisibility(end.coordinate)), end, connection)
 
     @contextlib.contextmanager
@@ -113,7 +113,7 @@ class SnapshotTaker:
             ) from None
         try:
             query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
-            end = binlog_status.end(locker, self._flavor)
+            end = binlog_status.end(locker)
         finally:
             query(locker, "UNLOCK TABLES")
         try:
@@ -130,7 +130,7 @@ class SnapshotTaker:
         # Commits become visible in the order of the log (binlog_order_commits). So when a mark of ours is committed,
         # everything that was logged before it is visible.
         assert isinstance(self._marking, WrittenMarks)  # noqa: S101  `prepare` refuses the other without GTIDs
-        end = binlog_status.end(connection, self._flavor)
+        end = binlog_status.end(connection)
         self._marking.beat(connection)
         return CoordinateVisibility(end.coordinate)
 

@@ -108,7 +108,7 @@ class MySQLSource:
     def identity(self) -> SourceIdentity:
         # A replica that took over has another uuid and goes on with the same transactions. Whether it does is looked
         # at where both sets of transactions are at hand: in `prepare`.
-        self._catalog.ask(f"identifying {self._connector.address}", lambda c: binlog_status.end(c, self._flavor))
+        self._catalog.ask(f"identifying {self._connector.address}", binlog_status.end)
         return SourceIdentity(self._flavor, "by transactions", "")
 
     def use_shapes(self, shape_of: Callable[[TableId], Table | None]) -> None:
@@ -385,7 +385,7 @@ class MySQLSource:
             captured,
             present,
             position=place,
-            end=binlog_status.end(connection, self._flavor).coordinate,
+            end=binlog_status.end(connection).coordinate,
             is_kept=wanted.selection.names,
         )
         is_new = bool(present - captured or known.passed(place) & present)
