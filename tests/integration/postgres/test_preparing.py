@@ -730,3 +730,26 @@ def test_table_that_is_gone_for_a_moment_is_asked_for_again(items: Database, mak
     items.execute("DROP TABLE items")
     with pytest.raises(SourceUnavailable, match=r"public\.items no longer exists"):
         capture.plan("public.items")
+
+
+def test_tables_that_a_dot_joins_to_one_name_are_refused_and_a_captured_one_goes_on(
+    items: Database, make_capture: MakeCapture
+) -> None:
+    """S11: `"a.b".c` and `a."b.c"` were one table in log, topics and cuts, with the rows of both."""
+    items.execute('CREATE SCHEMA "a.b"')
+    items.execute('CREATE TABLE "a.b".c (id int PRIMARY KEY)')
+    items.execute("CREATE SCHEMA a")
+    before = make_capture(items, tables=["a*.*"]).prepare()
+    items.execute('CREATE TABLE a."b.c" (id int PRIMARY KEY)')
+    with pytest.raises(ConfigurationError, match="rename one of the two at the source"):
+        make_capture(items, tables=["a*.*"]).prepare()
+    again = make_capture(items, tables=["a*.*"])
+    again.prepare(before)
+    assert [str(t.id) for t in again.source.tables()] == ["a.b.c"]
+    assert [(t.schema, t.name) for t in again.source.left_out()] == [("a", "b.c")]
+    # The remedy.
+    items.execute('ALTER TABLE a."b.c" RENAME TO bc')
+    renamed = make_capture(items, tables=["a*.*"])
+    renamed.prepare(before)
+    assert sorted(str(t.id) for t in renamed.source.tables()) == ["a.b.c", "a.bc"]
+    assert not renamed.source.left_out()

@@ -58,3 +58,29 @@ def test_table_that_came_up_refused_does_not_stop_the_others() -> None:
         assert left_out == ()
         with pytest.raises(ConfigurationError, match="no key"):
             kept.check()
+
+
+DOTTED, TWIN = TableId("a.b", "c"), TableId("a", "b.c")
+
+
+def test_tables_of_one_joined_name_are_refused() -> None:
+    """S11: logs, topics, cuts and commands know both by the name a.b.c: their rows went into one table."""
+    selected = Selected((Entry(DOTTED), Entry(ORDERS), Entry(TWIN)), {}, ())
+    assert selected.refused.keys() == {DOTTED, TWIN}
+    assert [t.id for t in selected.good] == [ORDERS]
+    with pytest.raises(ConfigurationError, match=r'"a\.b"\."c" has the name a\.b\.c of another table, "a"\."b\.c"'):
+        selected.check()
+    assert not Selected((Entry(DOTTED), Entry(ORDERS)), {}, ()).refused
+
+
+def test_a_table_that_takes_a_captured_tables_joined_name_is_left_out_alone() -> None:
+    """It must not stop the one that was captured."""
+    selected = Selected((Entry(DOTTED), Entry(ORDERS), Entry(TWIN)), {}, ())
+    kept, left_out = selected.for_restart(frozenset({DOTTED, ORDERS}), Selection.parse(["*.*"]))
+    assert [t.id for t in kept.good] == [DOTTED, ORDERS]
+    assert not kept.refused
+    assert left_out == (TWIN,)
+    # Neither was captured before: neither is now, and the others go on.
+    kept, left_out = selected.for_restart(frozenset({ORDERS}), Selection.parse(["*.*"]))
+    assert [t.id for t in kept.good] == [ORDERS]
+    assert left_out == (TWIN, DOTTED)

@@ -97,12 +97,18 @@ E = TypeVar("E", bound=Entry)
 
 @dataclass(frozen=True)  # without slots: generic dataclasses that are frozen and have them cannot be made by an alias
 class Selected(Generic[E]):
-    """The tables that the settings mean, as they are now; `refused` are those that cannot be captured, and why.
-    `ignored` says of what a wildcard met besides why it is no table to capture."""
+    """The tables that the settings mean, as they are now; `refused` are those that cannot be captured, and why: those
+    of which the dialect says so, and those that have one name when schema and name are joined. `ignored` says of what
+    a wildcard met besides why it is no table to capture."""
 
     tables: tuple[E, ...]
     refused: Mapping[TableId, tuple[Refusal, ...]]
     ignored: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if twins := _of_one_name(t.id for t in self.tables):
+            both = {table: (*self.refused.get(table, ()), *found) for table, found in twins.items()}
+            object.__setattr__(self, "refused", {**self.refused, **both})
 
     @property
     def good(self) -> tuple[E, ...]:
@@ -110,12 +116,19 @@ class Selected(Generic[E]):
 
     def only(self, tables: Iterable[TableId]) -> Selected[E]:
         """The same without refused tables other than these; with all of them where nothing else would be left, for
-        they are why nothing can be captured."""
+        they are why nothing can be captured. One of these is not refused for a joined name that only another one has.
+        """
         wanted = frozenset(tables)
-        kept = {t: found for t, found in self.refused.items() if t in wanted}
-        if not self.good and not kept:
+        names = {str(t) for t in wanted}
+        rest = [t for t in self.tables if t.id in wanted or str(t.id) not in names]
+        twins, still = (_of_one_name(t.id for t in listed) for listed in (self.tables, rest))
+        gone = {t: frozenset(why) - frozenset(still.get(t, ())) for t, why in twins.items()}
+        refused = {t: tuple(one for one in why if one not in gone.get(t, ())) for t, why in self.refused.items()}
+        kept = {t: found for t, found in refused.items() if t in wanted and found}
+        good = [t for t in rest if not refused.get(t.id)]
+        if not good and not kept:
             return self
-        return Selected(tuple(t for t in self.tables if t.id not in self.refused or t.id in kept), kept, self.ignored)
+        return Selected(tuple(t for t in rest if not refused.get(t.id) or t.id in kept), kept, self.ignored)
 
     def without(self, tables: Collection[TableId]) -> Selected[E]:
         """The same without these."""
@@ -128,7 +141,11 @@ class Selected(Generic[E]):
         others at their next try; doctor and status show it. One that was captured, or is asked for by its name, does.
         """
         kept = self.only(t.id for t in self.tables if t.id in known or selection.names(t.id))
-        return kept, tuple(sorted(self.refused.keys() - kept.refused.keys()))
+        return kept, self.left_out_of(kept)
+
+    def left_out_of(self, kept: Selected[E]) -> tuple[TableId, ...]:
+        """The refused tables that a part of these does not have."""
+        return tuple(sorted(self.refused.keys() - kept.refused.keys() - {t.id for t in kept.tables}))
 
     def check(
         self, if_none: str = "check the names in source.tables (case counts)", *, may_be_empty: bool = False
@@ -150,6 +167,27 @@ class Selected(Generic[E]):
 def advice(remedy: str) -> str:
     """A refusal's remedy as a sentence; most are statements."""
     return f"run {remedy}" if remedy.split(" ", 1)[0].isupper() else remedy
+
+
+def _of_one_name(tables: Iterable[TableId]) -> dict[TableId, tuple[Refusal, ...]]:
+    """Why tables are refused whose schema and name are the same text once a dot joins them: `"a.b".c` and `a."b.c"`.
+    So the log's progress, topics, metrics, cuts and commands name a table."""
+    named: dict[str, set[TableId]] = {}
+    for table in tables:
+        named.setdefault(str(table), set()).add(table)
+    return {
+        table: ((f"{_quoted(table)} has the name {name} of another table, {_quoted(other)}", _RENAME),)
+        for name, both in named.items()
+        for table in both
+        for other in sorted(both - {table})[:1]
+    }
+
+
+_RENAME = "rename one of the two at the source, so that schema and name joined by a dot are different texts"
+
+
+def _quoted(table: TableId) -> str:
+    return f'"{table.schema}"."{table.name}"'
 
 
 def not_there(table: TableId) -> SourceUnavailable:

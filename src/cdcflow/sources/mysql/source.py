@@ -155,7 +155,7 @@ class MySQLSource:
         selected = taken or self._catalog.selected()
         if taken is None and self._checkpoint is not None:
             everything, selected = selected, selected.only(t.id for t in self._captured)
-            self._left_out = tuple(sorted(everything.refused.keys() - selected.refused.keys()))
+            self._left_out = everything.left_out_of(selected)
         selected.check(self._catalog.if_none(), may_be_empty=self._has_had_tables)
         return [self._catalog.described(t).table for t in selected.good]
 

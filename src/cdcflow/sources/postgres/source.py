@@ -213,7 +213,7 @@ class PostgresSource:
         if self._prepared is not None:
             everything, selected = selected, selected.only(self._prepared)
             waiting = self._waiting(selected, self._prepared)
-            refused = everything.refused.keys() - selected.refused.keys()
+            refused = everything.left_out_of(selected)
             selected, self._left_out = selected.without(waiting), tuple(sorted({*refused, *waiting}))
         selected.check(may_be_empty=self._selection.only_wildcards)
         return selected
