@@ -452,7 +452,7 @@ class Histories:
     listed: list[History] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.log.has_transactions = "history" in self.modes
+        self.log.has_transactions |= "history" in self.modes
         self.chance = random.Random(self.seeds[0])
         self.listed = [History(seed, self.modes) for seed in self.seeds]
         for history in self.listed:

@@ -101,6 +101,8 @@ def range_(
             typer.echo(_values(row))
     if rows.num_rows > limit and not json:
         typer.echo(f"there are more: raise --from, or --limit ({limit})")
+    if note := (rows.schema.metadata or {}).get(b"cdcflow.note"):
+        typer.echo(f"note: {note.decode()}", err=json)
 
 
 def diff(

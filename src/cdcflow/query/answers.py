@@ -13,12 +13,21 @@ from cdcflow.query.row import Change
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A moment of the source: everything up to `offset`. `position`, `commit_clock` (microseconds since 1970 UTC):
-    those of the log at the first cut from there on; None: not known."""
+    """A moment of the source: everything up to `offset`, which ends a transaction. `position`, `commit_clock`
+    (microseconds since 1970 UTC): those of the log at the first cut from there on; None: not known. `asked`: the offset
+    that was asked for, if it lies inside the next transaction."""
 
     offset: int
     position: str | None = None
     commit_clock: int | None = None
+    asked: int | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What an answer about this moment says of it."""
+        if self.asked is None:
+            return ()
+        return (f"offset {self.asked} is inside a transaction; this is as of offset {self.offset}, before it",)
 
 
 @dataclass(frozen=True, slots=True)

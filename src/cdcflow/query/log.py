@@ -41,6 +41,9 @@ from cdcflow.query.standing import KnownTables, Standing, expired
 ROWS_MAX = 500
 KEYS_MAX = 1000
 
+NOTE = b"cdcflow.note"
+"""Metadata of a table's schema: what is to be said of its moment."""
+
 AsOf = int | str | datetime | None
 """An offset, a cut ("cut:52"), a position of the source, or a commit time, without a zone UTC (see
 `cdcflow.changelog.moments`): everything that was committed up to then. None: now."""
@@ -103,7 +106,8 @@ class ChangeLog:
         return _moment(self.rows.reached())
 
     def moment(self, as_of: AsOf) -> Moment:
-        """
+        """A moment of the log. Where an offset lies inside a transaction it is the end of the one before.
+
         Raises:
             ConfigurationError: the log has no such moment, or cannot tell which it is.
             HistoryLost: it has expired.
@@ -123,7 +127,17 @@ class ChangeLog:
                 remedy=f"name offset {first} or a later moment",
                 runbook="log-expired",
             )
-        return _moment(newest) if offset == newest.next_offset - 1 else Moment(offset)
+        if offset == newest.next_offset - 1:
+            return _moment(newest)
+        whole = self._whole_to(offset)
+        return Moment(whole, asked=None if whole == offset else offset)
+
+    def _whole_to(self, offset: int) -> int:
+        """The end of the last transaction that ends at an offset or before it."""
+        header = next(iter(self.reader.read_transactions(offset, offset)), None) if offset else None
+        if header is None or not len(header) or header.column("last_offset")[0].as_py() == offset:
+            return offset
+        return int(header.column("first_offset")[0].as_py()) - 1
 
     def _offset_of(self, as_of: int | str | datetime) -> int:
         if isinstance(as_of, int):
@@ -228,7 +242,9 @@ class ChangeLog:
             ConfigurationError: the log has no such table, the table no key, a value is none of its column; or see
                 `moment`.
         """
-        moment = self.moment(as_of)
+        return self._get(table, key, self.moment(as_of))
+
+    def _get(self, table: str, key: Sequence[object], moment: Moment) -> Found:
         id_ = self.known.named(table)
         shapes, shape = self.known.shapes(id_, moment.offset)
         wanted = _key(id_, key)
@@ -271,7 +287,7 @@ class ChangeLog:
                 break
         more = len(changes) > limit
         kept = tuple(changes[:limit])
-        notes = () if first == 1 else (expired(first),)
+        notes = moment.notes if first == 1 else (*moment.notes, expired(first))
         return History(id_, wanted.texts, moment, kept, kept[-1].offset if more else first, more, notes)
 
     def watch(
@@ -327,7 +343,8 @@ class ChangeLog:
     # ── many rows ───────────────────────────────────────────────────────────────────────────────────────────
 
     def current(self, table: str, as_of: AsOf = None) -> pa.Table:
-        """A whole table as it was at a moment: its columns of then, and `_offset`, each row's last change.
+        """A whole table as it was at a moment: its columns of then, and `_offset`, each row's last change. A note about
+        the moment is in the schema's metadata, `cdcflow.note`.
 
         Raises:
             ConfigurationError, HistoryLost: see `moment`; or not all of its rows are in the log.
@@ -340,7 +357,10 @@ class ChangeLog:
                 f"reading {id_} of {self.name} at offset {moment.offset}: {'; '.join(standing.notes)}",
                 remedy="name a later moment, or none; `cdcflow status` shows how far its backfill is",
             )
-        return self.whole(id_, standing, moment)
+        found = self.whole(id_, standing, moment)
+        if not moment.notes:
+            return found
+        return found.replace_schema_metadata({**(found.schema.metadata or {}), NOTE: "; ".join(moment.notes)})
 
     def whole(self, table: TableId, standing: Standing, moment: Moment) -> pa.Table:
         progress = {"tables": {str(table): standing.entry}}
@@ -418,9 +438,10 @@ class ChangeLog:
             )
         keys = self._touched(id_, before.offset + 1, after.offset)
         found = []
-        notes: dict[str, None] = {}
+        notes: dict[str, None] = dict.fromkeys((*before.notes, *after.notes))
         for texts in keys[:limit]:
-            then, now = (self.get(table, *texts, as_of=m.offset) for m in (before, after))
+            self.rows.refresh()  # what may be read is counted for each row
+            then, now = (self._get(table, texts, m) for m in (before, after))
             notes |= dict.fromkeys((*then.notes, *now.notes))
             if then.values != now.values:
                 what = "added" if then.values is None else "removed" if now.values is None else "changed"
@@ -503,11 +524,12 @@ def _found(table: TableId, key: Key, moment: Moment, row: Row, standing: Standin
         state = "there"
     else:
         state = "emptied" if row.last.op == TRUNCATE else "deleted"
-    return Found(table, key.texts, moment, state, row.values, row.last, row.unknown, standing.notes)
+    notes = (*moment.notes, *standing.notes)
+    return Found(table, key.texts, moment, state, row.values, row.last, row.unknown, notes)
 
 
 def _first_key(shape: Table) -> Table:
     return Table(shape.id, shape.incarnation, shape.columns, shape.key[:1], shape.identity)
 
 
-__all__ = ["AsOf", "ChangeLog", "CurrentRows", "header_of"]
+__all__ = ["NOTE", "AsOf", "ChangeLog", "CurrentRows", "header_of"]

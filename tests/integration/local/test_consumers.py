@@ -255,7 +255,9 @@ def test_changes_of_tables_whose_shapes_change_come_in_the_logs_order(number: in
     """Renamed and retyped columns, keys that go, tables made again: a batch has one shape, and nothing is missing."""
     seed = SEEDS[number]
     print(f"CDCFLOW_CONSUMER_SEED={seed}")
-    made = Histories(range(seed, seed + 12), HandLog(tmp_path / "log"), modes=("history", "current"))
+    made = Histories(
+        range(seed, seed + 12), HandLog(tmp_path / "log", has_transactions=True), modes=("history", "current")
+    )
     chance, seen, bound = random.Random(seed), [], 1
     with cdcflow.open(made.log.root).consumer("c", start="now", state=tmp_path / "kept"):
         pass

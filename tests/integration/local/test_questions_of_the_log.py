@@ -38,7 +38,7 @@ ROUNDS = 4
 def test_row_at_any_offset_is_what_the_fold_has(indexed: str, tmp_path: Path) -> None:
     """Whatever is indexed: partial rows, key changes, truncates, backfills begun anew, tables made again, columns that
     come and go; and compacted segments."""
-    made = Histories(range(SEED, SEED + HISTORIES), HandLog(tmp_path / "log"))
+    made = Histories(range(SEED, SEED + HISTORIES), HandLog(tmp_path / "log", has_transactions=True))
     layout = Layout(made.log.root)
     asked = ChangeLog(FolderReader(made.log.root), layout, LocalCurrent)
     chance = random.Random(SEED)
@@ -55,7 +55,7 @@ def test_row_at_any_offset_is_what_the_fold_has(indexed: str, tmp_path: Path) ->
 
 def test_whole_table_at_any_offset_is_what_the_fold_has(tmp_path: Path) -> None:
     """At the ends of segments and within them, tables without a key among them."""
-    made = Histories(range(SEED, SEED + HISTORIES), HandLog(tmp_path / "log"))
+    made = Histories(range(SEED, SEED + HISTORIES), HandLog(tmp_path / "log", has_transactions=True))
     asked = ChangeLog(FolderReader(made.log.root), Layout(made.log.root), LocalCurrent)
     chance, compared = random.Random(SEED), 0
     for _ in range(ROUNDS):
@@ -69,6 +69,7 @@ def test_whole_table_at_any_offset_is_what_the_fold_has(tmp_path: Path) -> None:
 
 
 def _check_whole(history: History, asked: ChangeLog, offset: int, told: str) -> bool:
+    offset = asked.moment(offset).offset  # where that is inside a transaction, the end of the one before
     name = str(history.id)
     asked.now()
     standing = asked.known.standing(history.id, offset)
@@ -93,6 +94,7 @@ def _check_whole(history: History, asked: ChangeLog, offset: int, told: str) -> 
 
 
 def _check(history: History, asked: ChangeLog, offset: int, told: str) -> None:
+    offset = asked.moment(offset).offset
     name = str(history.id)
     written = [w for w in history.merged.log if w[1].offset <= offset]
     if not written or not written[-1][0].key:
@@ -144,7 +146,7 @@ def _key(shape: Table, values: Mapping[str, Any]) -> tuple[str, ...]:
 
 def test_moment_before_a_backfill_had_read_all_does_not_say_that_a_row_was_not_there(tmp_path: Path) -> None:
     """The segment's end knows that the backfill is done. Within it, only behind the last row that was read."""
-    log = HandLog(tmp_path / "log")
+    log = HandLog(tmp_path / "log", has_transactions=True)
     orders = make_table("orders", id="int64")
     log.state(orders)
     log.segment([*((orders, "r", {"id": n}) for n in (1, 2, 3)), (orders, "c", {"id": 4})])
@@ -163,7 +165,7 @@ def test_moment_before_a_backfill_had_read_all_does_not_say_that_a_row_was_not_t
 @pytest.mark.parametrize("indexed", [False, True])
 def test_shape_that_goes_and_comes_back_in_a_segment_is_the_one_of_its_moment(indexed: bool, tmp_path: Path) -> None:
     """Both shapes' files reach over the other one's rows."""
-    log = HandLog(tmp_path / "log")
+    log = HandLog(tmp_path / "log", has_transactions=True)
     wide, narrow = make_table("orders", id="int64", v="string"), make_table("orders", id="int64")
     log.state(wide)
     log.segment([(wide, "c", {"id": 1, "v": "a"}), (narrow, "c", {"id": 2}), (wide, "u", {"id": 1, "v": "b"})])

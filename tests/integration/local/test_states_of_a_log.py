@@ -50,7 +50,7 @@ def counted(rows: Any) -> Counter[str]:
 
 def test_log_that_expires_behind_states_answers_as_one_that_does_not(tmp_path: Path) -> None:
     """Whole tables and single rows, at offsets from the state on, over several expiries."""
-    made = Histories(range(SEED, SEED + HISTORIES), HandLog(tmp_path / "log"))
+    made = Histories(range(SEED, SEED + HISTORIES), HandLog(tmp_path / "log", has_transactions=True))
     layout = Layout(made.log.root)
     chance, compared, kept = random.Random(SEED), 0, 0
     for number in range(ROUNDS):
@@ -121,7 +121,7 @@ def _compare(name: str, offset: int, written: Any, expired: ChangeLog, other: Ch
 
 def test_state_is_in_the_logs_own_types_and_says_when_each_row_was_last_changed(tmp_path: Path) -> None:
     """An offset, a transaction and a time for each row, as the change itself had them."""
-    made = Histories(range(SEED, SEED + 5), HandLog(tmp_path / "log"))
+    made = Histories(range(SEED, SEED + 5), HandLog(tmp_path / "log", has_transactions=True))
     made.write_round()
     layout, asked = Layout(made.log.root), opened(made.log.root)
     end = layout.segment_offsets()[0][1]
@@ -139,7 +139,7 @@ def test_state_is_in_the_logs_own_types_and_says_when_each_row_was_last_changed(
 
 @pytest.mark.parametrize("name", ["state.json", "parquet"])
 def test_damaged_state_is_found(tmp_path: Path, name: str) -> None:
-    log = HandLog(tmp_path / "log")
+    log = HandLog(tmp_path / "log", has_transactions=True)
     orders = make_table("orders", id="int64", v="string")
     log.state(orders)
     log.segment([(orders, "c", {"id": n, "v": "a"}) for n in range(3)])

@@ -1,0 +1,92 @@
+"""No answer of the log has a part of a transaction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from handlog import HandLog
+from mergehistories import make_table
+from typer.testing import CliRunner
+
+import cdcflow
+from cdcflow.changelog.folder import FolderReader
+from cdcflow.cli.app import app
+from cdcflow.query.log import NOTE
+from cdcflow.service.explorer import Explorer
+
+ACCOUNTS = make_table("accounts", id="int64", euros="int32")
+NAME = "public.accounts"
+INSIDE, WHOLE, NEXT = 3, 2, 4
+NOTES = (f"offset {INSIDE} is inside a transaction; this is as of offset {WHOLE}, before it",)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Two accounts, then a transfer between them at the offsets 3 and 4, then one more at 5 and 6."""
+    hand = HandLog(tmp_path / "log", has_transactions=True)
+    hand.state(ACCOUNTS)
+    hand.segment([(ACCOUNTS, "c", {"id": 1, "euros": 10}), (ACCOUNTS, "c", {"id": 2, "euros": 10})])
+    for number, euros in ((3, 5), (4, 0)):
+        moved = [
+            (ACCOUNTS, "u", {"id": 1, "euros": euros, "_txn": number}),
+            (ACCOUNTS, "u", {"id": 2, "euros": 20 - euros, "_txn": number}),
+        ]
+        hand.segment(moved)
+    return hand.root
+
+
+def test_an_offset_inside_a_transaction_is_the_one_before_it(log: Path) -> None:
+    """Money left one account, and had not come to the other."""
+    asked = cdcflow.open(log)
+    moment = asked.moment(INSIDE)
+    assert (moment.offset, moment.asked, moment.notes) == (WHOLE, INSIDE, NOTES)
+    assert [asked.moment(offset).offset for offset in range(7)] == [0, 1, 2, 2, 4, 4, 6]
+    found = asked.get(NAME, 1, as_of=INSIDE)
+    assert (found.values or {})["euros"] == 10
+    assert found.notes == NOTES
+    assert asked.get(NAME, 1, as_of=NEXT).notes == ()
+    history = asked.history(NAME, 1, as_of=str(INSIDE))
+    assert [c.offset for c in history.changes] == [1]
+    assert history.notes == NOTES
+
+
+def test_whole_tables_and_ranges_have_whole_transactions(log: Path) -> None:
+    """The sum of all accounts is the same at each offset at which both are there."""
+    asked = cdcflow.open(log)
+    for offset in range(2, 7):
+        for rows in (asked.current(NAME, offset), asked.range(NAME, 1, 2, offset)):
+            assert sum(rows["euros"].to_pylist()) == 20, offset
+            note = (rows.schema.metadata or {}).get(NOTE)
+            assert (note is not None) == (offset in (3, 5)), offset
+
+
+@pytest.mark.parametrize(("first", "last", "seen"), [(3, 4, {1, 2}), (3, 5, {1, 2}), (2, 3, set()), (4, 5, set())])
+def test_a_comparison_is_of_whole_transactions(log: Path, first: int, last: int, seen: set[int]) -> None:
+    """From within a transaction to its end only half of it would differ."""
+    found = cdcflow.open(log).diff(NAME, first, last)
+    assert {int(one.key[0]) for one in found.found} == seen
+    assert any("inside a transaction" in note for note in found.notes)
+
+
+def test_commands_and_http_say_so(log: Path) -> None:
+    """Whoever asks is told which moment he sees."""
+    for words in (["get", NAME, "1", "--as-of"], ["history", NAME, "1", "--as-of"], ["diff", NAME]):
+        said = CliRunner().invoke(app, [*words, str(INSIDE), "--log", str(log)])
+        assert said.exit_code == 0, said.output
+        assert f"note: {NOTES[0]}" in said.output
+    ranged = ["range", NAME, "--from", "1", "--to", "2", "--as-of", str(INSIDE), "--log", str(log)]
+    assert f"note: {NOTES[0]}" in CliRunner().invoke(app, ranged).output
+    json = CliRunner().invoke(app, [*ranged, "--json"])
+    assert f"note: {NOTES[0]}" in json.stderr
+    assert "note" not in json.stdout
+
+
+def test_the_http_door_says_so(log: Path) -> None:
+    """The page and programs ask there."""
+    explorer = Explorer(lambda: FolderReader(log), asked=lambda: cdcflow.open(log))
+    row = explorer.row(NAME, ["1"], str(INSIDE))
+    assert (row["offset"], row["values"]["euros"], tuple(row["notes"])) == (WHOLE, "10", NOTES)
+    assert tuple(explorer.row_history(NAME, ["1"], str(INSIDE))["notes"]) == NOTES
+    differences = explorer.differences(NAME, str(INSIDE), str(NEXT))
+    assert (differences["first"], tuple(differences["notes"])) == (WHOLE, NOTES)
