@@ -24,11 +24,12 @@ import pyarrow.parquet as pq
 from cdcflow import __version__
 from cdcflow.changelog.parquet import repeating
 from cdcflow.local import vectors
-from cdcflow.local.deltalog import Action, Conflict, DeltaLog, File, LogBegun, local_path, sync_folder, unread
+from cdcflow.local.deltalog import Action, Conflict, DeltaLog, File, LogBegun, local_path, unread
 from cdcflow.local.replacing import Touched
 from cdcflow.local.scan import Ends, Numbers, Rows, named
 from cdcflow.local.tables import TYPES, FileTable, type_of
 from cdcflow.merge.format import Format
+from cdcflow.warehouse.durable import sync_folder
 from cdcflow.warehouse.formats import delta
 from cdcflow.warehouse.formats.delta import (
     COLUMN_ID,
@@ -117,8 +118,11 @@ class DeltaTable(FileTable[File]):
     def commit_of(self, version: int) -> str:
         return self._log.commit_id_of(version)
 
-    def drop_torn(self) -> None:
-        self._log.drop_torn()
+    def drop_torn(self, published: int | None = None) -> None:
+        self._log.drop_torn(published)
+
+    def sync(self, published: int | None) -> None:
+        """Each commit was durable before the next thing was done."""
 
     @property
     def features(self) -> frozenset[str]:

@@ -20,13 +20,15 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import structlog
 from deltalake import DeltaTable as ForeignTable
 
 from cdcflow.errors import HistoryLost
+from cdcflow.warehouse.durable import make_folder, sync_file, sync_folder
 from cdcflow.warehouse.formats.delta import MAPPING, checkpoint_every
-from cdcflow.warehouse.formats.delta_commits import actions_of, identity, lines_of, newest_torn, set_aside
+from cdcflow.warehouse.formats.delta_commits import actions_of, identity, lines_of, set_aside, torn_since
 from cdcflow.warehouse.port import HandOver
 
 FEATURES = frozenset({"deletionVectors", "columnMapping", "invariants", "appendOnly", "timestampNtz", "typeWidening"})
@@ -168,11 +170,11 @@ class DeltaLog:
         found = self._read(version)
         return "" if found is None else found[1]
 
-    def drop_torn(self) -> None:
-        """Set the newest commit aside if a power cut left its file torn. For a merge, which has the lease."""
-        if (version := newest_torn(self._place)) is not None:
-            set_aside(self._place, version)
-            sync_folder(self._place)
+    def drop_torn(self, published: int | None = None) -> None:
+        """Set commits aside that a power cut left torn (see `torn_since`). For a merge, which has the lease."""
+        if torn := torn_since(self._place, published):
+            set_aside(self._place, torn)
+            self._forget()
 
     def _read(self, version: int) -> tuple[list[Action], str] | None:
         """A version's actions and the identity of its commit."""
@@ -220,7 +222,7 @@ class DeltaLog:
         """
         version = self.version + 1
         text = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
-        self._place.mkdir(parents=True, exist_ok=True)
+        make_folder(self._place)
         made = self._place / f".{uuid4()}.tmp"
         try:
             with made.open("w") as file:
@@ -243,6 +245,9 @@ class DeltaLog:
         try:
             table = ForeignTable(self._folder)
             table.create_checkpoint()
+            # Before what it stands for goes.
+            sync_file(self._checkpoint_at(self.version))
+            sync_folder(self._place)
             table.cleanup_metadata()
         except Exception as error:  # noqa: BLE001  whatever it is: the versions themselves are there
             _log.info("no checkpoint of a Delta table", table=self._folder.name, error=type(error).__name__)
@@ -250,18 +255,22 @@ class DeltaLog:
     def _at(self, version: int) -> Path:
         return self._place / f"{version:020d}.json"
 
+    def _checkpoint_at(self, version: int) -> Path:
+        return self._place / f"{version:020d}.checkpoint.parquet"
+
     def _begin(self, until: int | None) -> None:
         names = os.listdir(self._place)
         last = sys.maxsize if until is None else until
         checkpoints = [n for name in names if (found := _CHECKPOINT.fullmatch(name)) and (n := int(found[1])) <= last]
         versions = [n for name in names if (found := _VERSION.fullmatch(name)) and (n := int(found[1])) <= last]
-        begin = max(checkpoints, default=-1)
+        # One that is torn is missing, too.
+        begin = next((n for n in sorted(checkpoints, reverse=True) if _is_readable(self._checkpoint_at(n))), -1)
         newer = sorted(v for v in versions if v > begin and (until is None or v <= until))
         if newer != list(range(begin + 1, begin + 1 + len(newer))):
             raise LogBegun("its log begins with a checkpoint that only Spark reads")
         if begin < 0:
             return
-        self._checkpoint = self._place / f"{begin:020d}.checkpoint.parquet"
+        self._checkpoint = self._checkpoint_at(begin)
         if _standing(self._checkpoint, "sidecar"):
             raise HandOver("its log has a checkpoint that only Spark reads")
         self.version = begin
@@ -332,6 +341,14 @@ def _vector(of: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return found if found and found.get("storageType") else None
 
 
+def _is_readable(checkpoint: Path) -> bool:
+    try:
+        pq.read_schema(checkpoint)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
 def _standing(checkpoint: Path, kind: str) -> list[dict[str, Any]]:
     """The actions of one kind in a checkpoint."""
     if kind not in pq.read_schema(checkpoint).names:
@@ -351,15 +368,6 @@ def local_path(folder: Path, file: File) -> Path:
     if parts.scheme or parts.path.startswith("/"):
         raise HandOver("it has files outside of its folder")
     return folder / unquote(parts.path)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
-    opened = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
 
 
 def unread(protocol: Action, metadata: Action) -> str | None:

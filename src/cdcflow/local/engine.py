@@ -29,6 +29,7 @@ from cdcflow.warehouse.cut import (
     already_published,
     newest_of_each,
 )
+from cdcflow.warehouse.durable import sync_folder
 from cdcflow.warehouse.formats import rules_of
 from cdcflow.warehouse.lease import folder_lease, upkeep_folder_lease
 from cdcflow.warehouse.paths import CUTS
@@ -79,7 +80,7 @@ class LocalEngine:
         return present(layout, files, room)
 
     def cuts(self) -> LocalCuts:
-        return LocalCuts(self._tables)
+        return LocalCuts(self._tables, self._warehouse)
 
     def table(self, path: Sequence[str]) -> FileTable[Any]:
         return self._tables.table(path)
@@ -151,8 +152,9 @@ _COLUMNS = pa.schema(
 class LocalCuts:
     """Implements `cdcflow.warehouse.port.Cuts`: the same table that Spark's has."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, warehouse: Path) -> None:
         self._tables = tables
+        self._warehouse = warehouse
         self._table = tables.table((CUTS,))
         self._version: int | None = None
 
@@ -231,6 +233,8 @@ class LocalCuts:
                     raise already_published(cut) from error
                 raise
             self._version = _version(self._table.snapshot())
+            # SQLite's journal is gone then, too: one that came back would take the commit back.
+            sync_folder(self._warehouse)
 
     def _publish(self, cut: Cut, there: Snapshot | None) -> None:
         said = {"log": cut.log_id, "cut": cut.cut}

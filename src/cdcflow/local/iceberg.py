@@ -29,6 +29,7 @@ from pyiceberg.exceptions import (
     TableAlreadyExistsError,
 )
 from pyiceberg.expressions import AlwaysTrue
+from pyiceberg.io import PY_IO_IMPL
 from pyiceberg.io.pyarrow import (
     ArrowScan,
     _dataframe_to_data_files,
@@ -58,11 +59,13 @@ from cdcflow.local import positions
 from cdcflow.local.positions import Replaced
 from cdcflow.local.replacing import Touched
 from cdcflow.local.scan import Ends, Numbers, Rows
+from cdcflow.local.synced import SyncedIO
 from cdcflow.local.tables import FileTable
 from cdcflow.merge.format import Format
 from cdcflow.merge.target import FormatColumn
 from cdcflow.warehouse.formats import iceberg
 from cdcflow.warehouse.formats.iceberg import CATALOG, ROW_GROUPS, RULES, TRANSACTIONS, KeptSnapshot
+from cdcflow.warehouse.formats.iceberg_catalog import step_back
 from cdcflow.warehouse.live import VersionGone
 from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import COMMITTED, HandOver, Kept, Snapshot
@@ -77,7 +80,8 @@ _DELETES = "it has deletes that only Spark reads"
 def catalog(warehouse: Path) -> SqlCatalog:
     """The warehouse's catalog, which is made if it is not there."""
     uri = f"sqlite:///{quote(str(warehouse.resolve() / CATALOG))}?timeout={BUSY_S}"
-    return SqlCatalog(iceberg.catalog_name(Warehouse(warehouse)), uri=uri, warehouse=str(warehouse.resolve()))
+    settings = {"uri": uri, "warehouse": str(warehouse.resolve()), PY_IO_IMPL: f"{SyncedIO.__module__}.SyncedIO"}
+    return SqlCatalog(iceberg.catalog_name(Warehouse(warehouse)), **settings)
 
 
 class _Change(Transaction):
@@ -135,7 +139,8 @@ class IcebergTable(FileTable[FileScanTask]):
         self._identifier = iceberg.identifier(path)
         super().__init__(".".join(self._identifier), bytes_max)
         self._catalog = catalog
-        self._location = warehouse.resolve().joinpath(*path)
+        self._warehouse = warehouse.resolve()
+        self._location = self._warehouse.joinpath(*path)
         self._pinned = pinned
         self._loaded: Table | None = None
         self._deletes = positions.Deletes()
@@ -182,8 +187,12 @@ class IcebergTable(FileTable[FileScanTask]):
         found = next((s for s in self._table.snapshots() if _version(s) == version), None)
         return "" if found is None else str(found.snapshot_id)
 
-    def drop_torn(self) -> None:
-        """The catalog is a database of its own, which takes a commit whole or not at all."""
+    def sync(self, published: int | None) -> None:
+        """Its files are durable before the catalog knows of them (`synced`)."""
+
+    def drop_torn(self, published: int | None = None) -> None:
+        """Where the catalog names metadata that never reached the disk, what it named before counts."""
+        step_back(self._warehouse / CATALOG, iceberg.catalog_name(Warehouse(self._warehouse)), self._identifier)
 
     def newest_commit(self) -> Mapping[str, Any] | None:
         newest = self._table.current_snapshot()

@@ -163,8 +163,12 @@ class FileTable(ABC, Generic[_File]):
         """See `CurrentTable.commit_of`."""
 
     @abstractmethod
-    def drop_torn(self) -> None:
+    def drop_torn(self, published: int | None = None) -> None:
         """See `CurrentTable.drop_torn`."""
+
+    @abstractmethod
+    def sync(self, published: int | None) -> None:
+        """See `CurrentTable.sync`."""
 
     @abstractmethod
     def edits_since(self, version: int) -> list[str]:

@@ -166,6 +166,7 @@ class CutsTable:
             raise
         if self._table.newest_commit() != said:
             raise already_published(cut)
+        self._table.sync(None if there is None else there.version)
         self._version = _version(self._table.snapshot())
 
 

@@ -110,8 +110,12 @@ class StatementTable(ABC):
         """See `cdcflow.warehouse.port.CurrentTable.commit_of`."""
 
     @abstractmethod
-    def drop_torn(self) -> None:
+    def drop_torn(self, published: int | None = None) -> None:
         """See `cdcflow.warehouse.port.CurrentTable.drop_torn`."""
+
+    @abstractmethod
+    def sync(self, published: int | None) -> None:
+        """See `cdcflow.warehouse.port.CurrentTable.sync`."""
 
     @abstractmethod
     def edits_since(self, version: int) -> list[str]:

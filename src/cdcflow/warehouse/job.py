@@ -279,7 +279,8 @@ class Run:
 
     def _merged_into(self, there: CurrentTable, table: TableId, engine: Engine) -> TableReport | None:
         began = time.monotonic()
-        there.drop_torn()
+        shown = None if self._published is None else self._published.tables.get(str(table))
+        there.drop_torn(-1 if shown is None else shown.version)
         before = there.snapshot()
         self._positions.see(table, before, there)
         if before is None and self._positions.is_removed(table):
@@ -404,7 +405,7 @@ class Run:
         return there.commit_of(shown.version) == shown.commit
 
     def pin(self, cut: Cut) -> None:
-        """Have the formats keep what the cut shows; what an older one shows already is kept."""
+        """Have the formats keep what the cut shows, durably; what an older one shows already is kept."""
         before = self._published.tables if self._published is not None else {}
         engine = self._engines.first
         for name, table in cut.tables.items():
@@ -412,7 +413,9 @@ class Run:
             if known is not None and _version(known) == _version(table):
                 continue
             try:
-                self._asked(table_at(table.path), functools.partial(_pin, version=table.version, cut=cut.cut))
+                shown = None if known is None or known.id != table.id else known.version
+                pin = functools.partial(_pin, version=table.version, cut=cut.cut, shown=shown)
+                self._asked(table_at(table.path), pin)
             except Exception as error:
                 if not engine.is_conflict(error):
                     raise
@@ -518,5 +521,6 @@ def _is_known_better(shown: CutTable, new: CutTable) -> bool:
     return (shown.complete, shown.generation) != (new.complete, new.generation)
 
 
-def _pin(there: CurrentTable, version: int, cut: int) -> None:
+def _pin(there: CurrentTable, version: int, cut: int, shown: int | None) -> None:
     there.pin(version, cut)
+    there.sync(shown)

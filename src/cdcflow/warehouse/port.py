@@ -156,9 +156,17 @@ class CurrentTable(Protocol):
     def commit_of(self, version: int) -> str:
         """What `Snapshot.commit` is of a version; "": that is not known, or no longer."""
 
-    def drop_torn(self) -> None:
-        """Set the newest commit aside if a power cut left it torn: it counts as one that never came. Only for a process
-        that has the warehouse's lease. `snapshot` comes after it."""
+    def drop_torn(self, published: int | None = None) -> None:
+        """Set the latest commits aside that a power cut left torn: they count as ones that never came. `published`: the
+        version that was published (None: not known), up to which everything was synced. Only for a process that has
+        the warehouse's lease; `snapshot` comes after it.
+
+        Raises:
+            HistoryLost: that cannot be done; the message says what can.
+        """
+
+    def sync(self, published: int | None) -> None:
+        """Make durable what came after a version (None: everything), in a folder of this machine."""
 
     def edits_since(self, version: int) -> list[str]:
         """What someone else did to the rows after `version`: `operation@version`, newest first."""

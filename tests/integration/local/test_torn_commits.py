@@ -25,8 +25,8 @@ def format_name() -> str:
     return "delta"
 
 
-def rows(warehouse: Path, name: str = "public.orders") -> dict[int, int]:
-    found = local.read_cut(warehouse)[name]
+def rows(warehouse: Path, name: str = "public.orders", cut: int | None = None) -> dict[int, int]:
+    found = local.read_cut(warehouse, cut)[name]
     return dict(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True))
 
 
@@ -95,3 +95,17 @@ def test_lines_are_those_of_json_whatever_their_texts_hold(tmp_path: Path) -> No
     action = {"commitInfo": {"operation": "WRITE\u2028\x85"}}
     (place / f"{0:020d}.json").write_text(json.dumps(action, ensure_ascii=False) + "\n")
     assert DeltaLog(tmp_path).actions(0) == [action]
+
+
+@pytest.mark.parametrize("left", [b"", b'{"format-version": 2, "table-u'])
+def test_torn_metadata_of_an_iceberg_table_never_came(hand_log: HandLog, warehouse: Path, left: bytes) -> None:
+    """SQLite was durable, and the file that it names was not: nothing could read table or cuts."""
+    hand_log.state(ORDERS)
+    for n in range(2):
+        hand_log.segment([(ORDERS, "c", {"id": n, "v": n})])
+        local.merge(hand_log.root, warehouse, table_format="iceberg")
+    for folder in (warehouse / "public" / "orders", warehouse / "_cdcflow_cuts"):
+        sorted((folder / "metadata").glob("*.metadata.json"))[-1].write_bytes(left)
+    local.merge(hand_log.root, warehouse)
+    assert rows(warehouse) == {0: 0, 1: 1}
+    assert rows(warehouse, cut=1) == {0: 0}

@@ -34,6 +34,7 @@ from cdcflow.spark.java_errors import first_line
 from cdcflow.spark.metastore import Entry
 from cdcflow.spark.sql import StatementTable
 from cdcflow.spark.verbatim import as_written, in_setting
+from cdcflow.warehouse.durable import sync_table
 from cdcflow.warehouse.formats.delta import (
     HARMLESS,
     MAPPING,
@@ -48,7 +49,7 @@ from cdcflow.warehouse.formats.delta import (
     said,
     vector_path,
 )
-from cdcflow.warehouse.formats.delta_commits import identity, lines_of, newest_torn, set_aside
+from cdcflow.warehouse.formats.delta_commits import identity, lines_of, set_aside, torn_since
 from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import ROW_GROUP_BYTES, Compacted, HandOver, Kept, Snapshot
 
@@ -236,12 +237,18 @@ class DeltaTable(StatementTable):
         lines = self._lines(version)
         return identity(lines) if lines else ""
 
-    def drop_torn(self) -> None:
+    def drop_torn(self, published: int | None = None) -> None:
         """In a folder: a store takes an object whole or not at all."""
-        if self._folder is None or (version := newest_torn(self._folder / "_delta_log")) is None:
+        if self._folder is None or not (torn := torn_since(self._folder / "_delta_log", published)):
             return
-        set_aside(self._folder / "_delta_log", version)
+        set_aside(self._folder / "_delta_log", torn)
         self._parts.logs.invalidateCache(self._parts.active(self._spark), self._parts.paths(self._path))
+
+    def sync(self, published: int | None) -> None:
+        if self._folder is None:
+            return
+        commit = self._folder / "_delta_log" / f"{-1 if published is None else published:020d}.json"
+        sync_table(self._folder, commit.stat().st_mtime if commit.exists() else 0.0)
 
     def edits_since(self, version: int) -> list[str]:
         rows = self._spark.sql(f"DESCRIBE HISTORY {self.sql}").where(f"version > {version}").collect()

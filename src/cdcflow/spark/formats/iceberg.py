@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
 
 import structlog
 
@@ -21,10 +22,13 @@ from cdcflow.spark.formats import iceberg_branch
 from cdcflow.spark.formats.iceberg_branch import BranchMoved, branched
 from cdcflow.spark.formats.iceberg_jvm import IcebergJvm, iceberg_jvm
 from cdcflow.spark.formats.marked import NewerRows, Views
+from cdcflow.spark.java_errors import first_line
 from cdcflow.spark.sql import StatementTable
 from cdcflow.spark.verbatim import as_written
+from cdcflow.warehouse.durable import sync_table, torn
 from cdcflow.warehouse.formats import iceberg
 from cdcflow.warehouse.formats.iceberg import CATALOG, RULES, TRANSACTIONS, KeptSnapshot
+from cdcflow.warehouse.formats.iceberg_catalog import step_back
 from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import COMMITTED, Compacted, Kept, Snapshot
 
@@ -40,6 +44,8 @@ _CONFLICT = re.compile(
     r"org\.apache\.iceberg\.exceptions\.(CommitFailed|CommitStateUnknown|Validation|AlreadyExists)"
     r"|TABLE_OR_VIEW_ALREADY_EXISTS|database is locked|SQLITE_BUSY"
 )
+_UNREADABLE = re.compile(r"EOFException|FileNotFound|NotFoundException|RuntimeIOException|[Aa]vro")
+"""What Java says of a file that is missing or ends early."""
 _BUSY_MS = 60_000
 _NEVER = object()
 
@@ -85,8 +91,10 @@ class IcebergFormat:
         place = Warehouse.of(warehouse)
         catalog = iceberg.catalog_name(place)
         _configure(spark, catalog, place, own=own)
-        folder = place.folder.resolve().joinpath(*path) if place.catalog is None else None
-        return IcebergTable(spark, (catalog, *iceberg.identifier(path)), place.at(path), folder)
+        folder = known = None
+        if place.catalog is None:
+            folder, known = (place.folder.resolve().joinpath(*parts) for parts in (path, (CATALOG,)))
+        return IcebergTable(spark, (catalog, *iceberg.identifier(path)), place.at(path), folder, known)
 
     def is_conflict(self, error: BaseException) -> bool:
         return isinstance(error, (_Moved, BranchMoved)) or _CONFLICT.search(str(error)) is not None
@@ -117,10 +125,19 @@ def _configure(spark: SparkSession, catalog: str, warehouse: Warehouse, *, own: 
 class IcebergTable(StatementTable):
     """A table of the warehouse's catalog."""
 
-    def __init__(self, spark: SparkSession, name: tuple[str, str, str], location: str, folder: Path | None) -> None:
-        """`folder`: where it is, if that is a folder which somebody may have moved away behind the catalog's back."""
+    def __init__(
+        self,
+        spark: SparkSession,
+        name: tuple[str, str, str],
+        location: str,
+        folder: Path | None,
+        catalog_file: Path | None = None,
+    ) -> None:
+        """`folder`: where it is, if that is a folder which somebody may have moved away behind the catalog's back.
+        `catalog_file`: the database of a catalog in a folder."""
         super().__init__(spark, RULES, ".".join(map(name_sql, name)), location)
         self._folder = folder
+        self._catalog_file = catalog_file
         self._looked_at: int | object | None = _NEVER
         self._name = name
 
@@ -244,8 +261,24 @@ class IcebergTable(StatementTable):
         found = self._snapshot(version) if version else None
         return "" if found is None else str(int(found.snapshotId()))
 
-    def drop_torn(self) -> None:
-        """A catalog takes a commit whole or not at all."""
+    def drop_torn(self, published: int | None = None) -> None:
+        """A catalog takes a commit whole or not at all. In a folder a power cut may leave files short that a commit
+        names, and that were not synced yet."""
+        if self._catalog_file is not None:
+            step_back(self._catalog_file, self._name[0], self._name[1:])
+        table = None if self._folder is None else self._table()
+        if table is None or (snapshot := _first_torn(table, published)) is None:
+            return
+        if snapshot.parentId() is None:
+            raise torn(self.sql, int(snapshot.sequenceNumber()))
+        _log.warning("a torn commit is set aside, its range is merged again", table=self.sql)
+        table.manageSnapshots().rollbackTo(snapshot.parentId()).commit()
+
+    def sync(self, published: int | None) -> None:
+        if self._folder is None:
+            return
+        found = None if not published else self._snapshot(published)
+        sync_table(self._folder, 0.0 if found is None else int(found.timestampMillis()) / 1000)
 
     def edits_since(self, version: int) -> list[str]:
         table = self._table()
@@ -451,6 +484,36 @@ def _told(parts: IcebergJvm, table: Any, id_: str) -> Snapshot:
         is_empty=newest is None or newest.summary().get("total-data-files") == "0",
         commit="" if newest is None else str(int(newest.snapshotId())),
     )
+
+
+def _first_torn(table: Any, published: int | None) -> Any:
+    """Of the snapshots after a version (None: of the latest one alone) the oldest that names a file which is missing,
+    or ends early; None: there is none."""
+    found = None
+    for snapshot in _ancestors(table, table.currentSnapshot()):
+        if published is not None and int(snapshot.sequenceNumber()) <= published:
+            break
+        if not _is_whole(table.io(), snapshot):
+            found = snapshot
+        if published is None:
+            break
+    return found
+
+
+def _is_whole(io: Any, snapshot: Any) -> bool:
+    try:
+        files = [*snapshot.addedDataFiles(io), *snapshot.addedDeleteFiles(io)]
+        return all(_has_bytes(str(f.location()), int(f.fileSizeInBytes())) for f in files)
+    except Exception as error:
+        if _UNREADABLE.search(str(error)) is None:
+            raise
+        _log.info("manifests of a snapshot cannot be read", reason=first_line(error))
+        return False
+
+
+def _has_bytes(location: str, size: int) -> bool:
+    path = Path(unquote(urlsplit(location).path) if location.startswith("file:") else location)
+    return path.exists() and path.stat().st_size == size
 
 
 def _kept(snapshot: Any) -> KeptSnapshot:

@@ -14,13 +14,21 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Sequence
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 from uuid import uuid4
 
 import structlog
 
+from cdcflow.warehouse import durable
+from cdcflow.warehouse.formats.delta import vector_path
+
+_VECTOR_FRAME = 8
+"""Bytes around a deletion vector in its file: its size before it, its checksum after it."""
+_COMPUTED = re.compile(r"\.?(\d{20})\.(?:json\.crc|crc|crc\.crc)")
 _COMMIT = re.compile(r"(\d{20})\.json")
 
 _log = structlog.get_logger()
@@ -45,28 +53,106 @@ def identity(lines: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
-def newest_torn(log: Path) -> int | None:
-    """The version of a table's newest commit if its file is torn; None otherwise. `log`: the folder `_delta_log`."""
+def torn_since(log: Path, published: int | None) -> list[int]:
+    """Versions of a table that a power cut left torn, the latest first: nothing whole comes after them.
+
+    `log`: the folder `_delta_log`. Of versions after `published` (None: of the latest one) the files count, too: what
+    was published was synced before. A commit whose files are missing or end early is torn, and so is each later one.
+    """
     try:
-        versions = [int(found[1]) for name in os.listdir(log) if (found := _COMMIT.fullmatch(name))]
-        version = max(versions, default=-1)
-        return None if version < 0 or actions_of(_file(log, version).read_bytes()) is not None else version
+        versions = sorted(int(found[1]) for name in os.listdir(log) if (found := _COMMIT.fullmatch(name)))
     except FileNotFoundError:
-        return None
+        return []
+    later = versions[-1:] if published is None else [v for v in versions if v > published] or versions[-1:]
+    _drop_torn_sums(log, later)
+    commits = {v: actions_of(_file(log, v).read_bytes()) for v in later}
+    gone = {_path(a["remove"]) for actions in commits.values() for a in actions or () if "remove" in a}
+    for version, actions in commits.items():
+        # Of one that is not the latest the reader says so: see `built_on_torn`.
+        if actions is None:
+            return [version] if version == versions[-1] else []
+        added = [action["add"] for action in actions if "add" in action]
+        if not all(_is_whole(log.parent, add) for add in added if _path(add) not in gone):
+            return [v for v in reversed(later) if v >= version]
+    return []
 
 
-def set_aside(log: Path, version: int) -> None:
-    """Give a torn commit's file a name that no reader looks at, and remove what was computed from it. Only for a merge,
-    which has the warehouse's lease."""
-    file = _file(log, version)
-    _log.warning("a torn commit is set aside, its range is merged again", table=log.parent.name, version=version)
-    for computed in (f".{file.name}.crc", f"{version:020d}.crc", f".{version:020d}.crc.crc"):
-        (log / computed).unlink(missing_ok=True)
-    file.rename(log / f".torn-{uuid4()}-{version:020d}")
+def _path(action: Mapping[str, Any]) -> tuple[str, str]:
+    vector = action.get("deletionVector") or {}
+    return action["path"], f"{vector.get('pathOrInlineDv')}@{vector.get('offset')}"
+
+
+def _is_whole(folder: Path, add: Mapping[str, Any]) -> bool:
+    """Whether a file and its deletion vector are as long as the commit says. Files elsewhere are a clone's."""
+    parts, vector = urlsplit(add["path"]), add.get("deletionVector") or {}
+    if parts.scheme or parts.path.startswith("/"):
+        return True
+    path = folder / unquote(parts.path)
+    if _size(path) != add["size"] or not _check_sum(path):
+        return False
+    if vector.get("storageType") != "u":
+        return True
+    end = int(vector.get("offset") or 0) + int(vector["sizeInBytes"]) + _VECTOR_FRAME
+    return _size(folder / vector_path(vector["pathOrInlineDv"])) >= end
+
+
+def _drop_torn_sums(log: Path, versions: Sequence[int]) -> None:
+    """Remove what was computed from commits and is torn, or of other bytes: readers compute it again, or do without."""
+    latest = versions[-1] if versions else -1
+    for name in os.listdir(log):
+        # Of a commit that never came: the next one of its number would not be what they say.
+        if (found := _COMPUTED.fullmatch(name)) is not None and int(found[1]) > latest:
+            (log / name).unlink()
+    for version in versions:
+        state = log / f"{version:020d}.crc"
+        if not _check_sum(_file(log, version)):
+            _beside(_file(log, version)).unlink()
+        if state.exists() and (not _check_sum(state) or actions_of(state.read_bytes()) is None):
+            state.unlink()
+            _beside(state).unlink(missing_ok=True)
+
+
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.crc")
+
+
+def _check_sum(path: Path) -> bool:
+    """Whether a file is what the checksums are of that Hadoop keeps alongside. Torn ones go: they say nothing."""
+    beside = _beside(path)
+    if not beside.exists() or not path.exists():
+        return True
+    content, kept = path.read_bytes(), beside.read_bytes()
+    each = int.from_bytes(kept[4:8], "big")
+    if kept[:4] == b"crc\0" and each > 0 and len(kept) == 8 + 4 * -(-len(content) // each):
+        sums = b"".join(zlib.crc32(content[at : at + each]).to_bytes(4, "big") for at in range(0, len(content), each))
+        if sums == kept[8:]:
+            return True
+        if any(kept[8:]):
+            return False
+    beside.unlink()
+    return True
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else -1
+
+
+def set_aside(log: Path, versions: Sequence[int]) -> None:
+    """Give torn commits' files, the latest first, names that no reader looks at, and remove what was computed from
+    them. Only for a merge, which has the warehouse's lease."""
+    for version in versions:
+        file = _file(log, version)
+        _log.warning("a torn commit is set aside, its range is merged again", table=log.parent.name, version=version)
+        computed = (f"{version:020d}.crc", f"{version:020d}.checkpoint.parquet")
+        for name in (*computed, *(f".{name}.crc" for name in (file.name, *computed))):
+            (log / name).unlink(missing_ok=True)
+        file.rename(log / f".torn-{uuid4()}-{version:020d}")
+    if versions:
+        durable.sync_folder(log)
 
 
 def _file(log: Path, version: int) -> Path:
     return log / f"{version:020d}.json"
 
 
-__all__ = ["actions_of", "identity", "lines_of", "newest_torn", "set_aside"]
+__all__ = ["actions_of", "identity", "lines_of", "set_aside", "torn_since"]

@@ -1,0 +1,81 @@
+"""The catalog of a warehouse in a folder, where a power cut left a table's metadata torn.
+
+    iceberg_tables    metadata_location ──▶ 00042-….metadata.json     0 bytes, or not there
+                      previous_…        ──▶ 00041-….metadata.json     what counts then
+
+SQLite's own file is durable with each commit; a metadata file that it names may not have been. What was published had
+been synced, so such a commit was not published: it counts as one that never came.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import structlog
+
+BUSY_S = 60
+_NUMBER = re.compile(r"(\d+)-[^/]*\.metadata\.json")
+_WHERE = "WHERE catalog_name = ? AND table_namespace = ? AND table_name = ?"
+
+_log = structlog.get_logger()
+
+
+def step_back(catalog: Path, name: str, table: tuple[str, str]) -> None:
+    """Have the catalog, whose own name is `name`, point to the latest whole metadata of a table. Only for a merge,
+    which has the warehouse's lease."""
+    if not catalog.exists():
+        return
+    key = (name, *table)
+    with closing(sqlite3.connect(catalog, timeout=BUSY_S)) as opened, opened:
+        try:
+            found = opened.execute(
+                f"SELECT metadata_location, previous_metadata_location FROM iceberg_tables {_WHERE}",  # noqa: S608  ours
+                key,
+            ).fetchone()
+        except sqlite3.OperationalError:  # a catalog in which nothing was ever made
+            return
+        if found is None or found[0] is None or is_whole(found[0]):
+            return
+        before = _before(found[0], found[1])
+        if before is None:
+            return  # nothing counts: its reader says so
+        _log.warning("a torn commit is set aside, its range is merged again", table=".".join(table))
+        opened.execute(
+            f"UPDATE iceberg_tables SET metadata_location = ?, previous_metadata_location = NULL {_WHERE}",  # noqa: S608
+            (before, *key),
+        )
+
+
+def is_whole(location: str) -> bool:
+    """Whether a table's metadata file is there and has all of its JSON."""
+    try:
+        return isinstance(json.loads(_path(location).read_bytes()), dict)
+    except (FileNotFoundError, ValueError):
+        return False
+
+
+def _before(torn: str, previous: str | None) -> str | None:
+    """The location of the metadata before a torn one; None: there is none."""
+    if previous is not None and is_whole(previous):
+        return previous
+    place, prefix = _path(torn).parent, torn.rpartition("/")[0]
+    numbered = {name: int(found[1]) for name in _names(place) if (found := _NUMBER.fullmatch(name))}
+    last = numbered.get(_path(torn).name, max(numbered.values(), default=0) + 1)
+    older = sorted((number, name) for name, number in numbered.items() if number < last)
+    return next((f"{prefix}/{name}" for _, name in reversed(older) if is_whole(f"{prefix}/{name}")), None)
+
+
+def _names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+
+
+def _path(location: str) -> Path:
+    return Path(unquote(urlsplit(location).path) if location.startswith("file:") else location)
+
+
+__all__ = ["is_whole", "step_back"]

@@ -1,0 +1,81 @@
+"""What Spark publishes in a folder outlives a power cut; what it had not published is merged again."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handlog import HandLog
+from powercuts import PowerCuts
+
+from cdcflow.errors import HistoryLost
+from cdcflow.model.table import Table
+from cdcflow.spark import job, read_cut
+from cdcflow.warehouse.formats import FORMATS
+
+pytestmark = pytest.mark.spark
+NAME = "public.orders"
+
+
+def rows(spark: Any, warehouse: Path, cut: int | None = None) -> dict[int, int]:
+    return {row.id: row.v for row in read_cut(spark, warehouse, cut)[NAME].collect()}
+
+
+def restarted(spark: Any) -> None:
+    """A machine that starts has nothing in memory."""
+    spark._jvm.org.apache.spark.sql.delta.DeltaLog.clearCache()
+    spark.catalog.clearCache()
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_cut_that_spark_published_is_durable(
+    spark: Any, make_table: Callable[..., Table], hand_log: HandLog, warehouse: Path, format_name: str
+) -> None:
+    """Spark syncs nothing; the disk loses all that was not synced, directly after each merge."""
+    warehouse.mkdir()
+    orders = make_table("orders", id="int64", v="int32")
+    hand_log.state(orders)
+    steps = [[("c", n, 0) for n in range(4)], [("u", 1, 1), ("d", 2, 0), ("c", 9, 9)]]
+    for number, step in enumerate(steps):
+        hand_log.segment([(orders, op, {"id": n, "v": v}) for op, n, v in step])
+        disk = PowerCuts(warehouse, every=10_000)
+        with disk.watching():
+            assert job.merge(spark, hand_log.root, warehouse, table_format=format_name).published
+        disk.moments[-1].put_into(warehouse)
+        restarted(spark)
+        assert rows(spark, warehouse) == ({0: 0, 1: 0, 2: 0, 3: 0}, {0: 0, 1: 1, 3: 0, 9: 9})[number]
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_spark_goes_on_from_what_a_power_cut_left(
+    spark: Any, make_table: Callable[..., Table], hand_log: HandLog, warehouse: Path, format_name: str
+) -> None:
+    """A commit was there, and files that it names were not: nothing is lost without a word. Where the table cannot be
+    merged again it is left out, and the remedy is followed."""
+    warehouse.mkdir()
+    orders = make_table("orders", id="int64", v="int32")
+    hand_log.state(orders)
+    hand_log.segment([(orders, "c", {"id": n, "v": 0}) for n in range(4)])
+    job.merge(spark, hand_log.root, warehouse, table_format=format_name)
+    hand_log.segment([(orders, "u", {"id": 1, "v": 1}), (orders, "d", {"id": 2}), (orders, "c", {"id": 9, "v": 9})])
+    disk = PowerCuts(warehouse)
+    with disk.watching():
+        job.merge(spark, hand_log.root, warehouse)
+    seed = random.SystemRandom().randrange(10**6)
+    chance = random.Random(seed)
+    for number in (0, *chance.sample(range(len(disk.moments)), 3)):
+        disk.moments[number].put_into(warehouse, chance)
+        restarted(spark)
+        told = f"seed {seed}, moment {number}"
+        why = ""
+        try:
+            report = job.merge(spark, hand_log.root, warehouse)
+            why = "".join(t.left_out or "" for t in report.tables)
+        except HistoryLost as error:
+            why = str(error)
+        assert not why or "move the table's folder away" in why, told
+        if not why:
+            assert rows(spark, warehouse) == {0: 0, 1: 1, 3: 0, 9: 9}, told

@@ -1,0 +1,140 @@
+"""A disk under a folder that loses what was not synced when the power goes.
+
+It sees each fsync of this process, and nothing of what others sync (a JVM, SQLite): a file that is durable for another
+reason than ours is one that it may lose. SQLite keeps its files by a protocol of its own: they are what they are.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest.mock import patch
+
+SQLITE = "_cdcflow_catalog.db"
+Names = dict[str, int]
+"""A folder's names, each with the number of its file or folder."""
+
+
+@dataclass
+class Disk:
+    """What is in a folder at one moment."""
+
+    root: int
+    folders: dict[int, Names] = field(default_factory=dict)
+    files: dict[int, bytes] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, top: Path) -> Disk:
+        found = cls(top.stat().st_ino)
+        for place, _, _ in os.walk(top):
+            found.folders[os.stat(place).st_ino] = names_of(Path(place))
+            for name in os.listdir(place):
+                path = Path(place, name)
+                if path.is_file():
+                    found.files[path.stat().st_ino] = path.read_bytes()
+        return found
+
+    def copy(self) -> Disk:
+        return Disk(self.root, dict(self.folders), dict(self.files))
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What is durable, and what is there."""
+
+    durable: Disk
+    there: Disk
+
+    def left(self, chance: random.Random | None) -> Disk:
+        """What a power cut leaves. Without `chance` only what was synced; else some of the rest, some of it in part."""
+        found = self.durable.copy()
+        for folder, names in self.there.folders.items():
+            known = self.durable.folders.get(folder, {})
+            changed = {n for n in {*names, *known} if names.get(n) != known.get(n)}
+            kept = dict(known)
+            for name in changed:
+                if name.startswith(SQLITE) or (chance is not None and chance.random() < 0.5):
+                    kept.pop(name, None)
+                    if name in names:
+                        kept[name] = names[name]
+            found.folders[folder] = kept
+            for name, number in names.items():
+                content = self.there.files.get(number, b"")
+                if name.startswith(SQLITE):
+                    found.files[number] = content
+                elif content != self.durable.files.get(number) and chance is not None:
+                    end = chance.choice((0, len(content) // 2, len(content)))
+                    found.files[number] = content[:end]
+        return found
+
+    def put_into(self, top: Path, chance: random.Random | None = None) -> None:
+        """Make a folder what a power cut left. SQLite's file stays the same file, which a JVM may have open."""
+        for path in list(top.iterdir()):
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif not path.name.startswith(SQLITE):
+                path.unlink()
+        left = self.left(chance)
+        _put(left, left.root, top)
+
+
+def _put(disk: Disk, number: int, into: Path) -> None:
+    for name, child in disk.folders.get(number, {}).items():
+        if child in disk.folders:
+            (into / name).mkdir()
+            _put(disk, child, into / name)
+        else:
+            with (into / name).open("r+b" if (into / name).exists() else "wb") as file:
+                file.write(disk.files.get(child, b""))
+                file.truncate()
+
+
+def names_of(folder: Path) -> Names:
+    return {name: os.stat(folder / name).st_ino for name in os.listdir(folder)}
+
+
+class PowerCuts:
+    """Watches a folder, all of which is durable at first. `moments`: one after each so manyth fsync, and the last."""
+
+    def __init__(self, top: Path, every: int = 1) -> None:
+        self._top = top
+        self._every = every
+        self._durable = Disk.of(top)
+        self._count = 0
+        self.moments: list[Moment] = []
+
+    def _synced(self, fd: int) -> None:
+        path, found = Path(os.readlink(f"/proc/self/fd/{fd}")), os.fstat(fd)
+        if self._top != path and self._top not in path.parents:
+            return
+        if stat.S_ISDIR(found.st_mode):
+            self._durable.folders[found.st_ino] = names_of(path)
+        else:
+            self._durable.files[found.st_ino] = path.read_bytes()
+        self._count += 1
+        if self._count % self._every == 0:
+            self.look()
+
+    def look(self) -> None:
+        self.moments.append(Moment(self._durable.copy(), Disk.of(self._top)))
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        real = os.fsync
+
+        def fsync(fd: int) -> None:
+            real(fd)
+            self._synced(fd)
+
+        with patch("os.fsync", fsync):
+            yield
+        self.look()
+
+
+__all__ = ["Moment", "PowerCuts"]
