@@ -12,7 +12,8 @@ file; all transactions; the checkpoint of the last. The hash chain: the new mani
 one it replaces, and `stands_for` is the hash of the newest, which is what the next segment's `previous` says. So no
 other manifest changes, and the chain proves as much as before: what was sealed is what was there at compaction, and
 from then on the manifest's own hashes guard it. The cuts at which the replaced ones ended are kept as `seams`, because
-a merge may have stopped at any of them.
+a merge may have stopped at any of them. So is what each of their checkpoints said of tables' backfills: a question is
+about any offset, and the last checkpoint tells only of the last backfill.
 
 Why the manifest is last. A reader takes the widest segment that has a manifest (`layout.uncovered`). The new segment's
 files come first, then its manifest: in a directory by renaming the whole, in a bucket by a conditional write. Before
@@ -38,7 +39,7 @@ import pyarrow.parquet as pq
 
 from cdcflow.changelog.parquet import OpenTarget, Parquet
 from cdcflow.changelog.rows import Shape
-from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile, manifest_hash
+from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile, facts_of, manifest_hash
 from cdcflow.changelog.tally import Tally
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.table import table_from_json
@@ -113,6 +114,7 @@ def compact(manifests: Sequence[Manifest], locate: Locate, open_target: OpenTarg
         xid_max=max((s.xid_max for s in old if s.xid_max is not None), default=None),
         stands_for=newest.stands_for or manifest_hash(text),
         seams=tuple(_seams(old)),
+        backfills=tuple(reversed(list(_backfills(old)))),
     )
 
 
@@ -121,6 +123,21 @@ def _seams(old: Sequence[Segment]) -> Iterator[tuple[int, int]]:
         yield from segment.seams
         if segment is not old[-1]:
             yield segment.last_cut, segment.last_offset
+
+
+def _backfills(old: Sequence[Segment]) -> Iterator[tuple[int, dict[str, dict[str, object] | None]]]:
+    """What was known of tables' backfills at ends inside, where the next end knows otherwise; the last one first."""
+    after = facts_of(old[-1].checkpoint)
+    for segment in reversed(old):
+        ends = [offset for offset, _ in segment.backfills]
+        if segment is not old[-1]:
+            ends.append(segment.last_offset)
+        for end in reversed(ends):
+            now = segment.facts_at(end)
+            differ = [name for name in {*now, *after} if now.get(name) != after.get(name)]
+            if differ:
+                yield end, {n: dict(now[n]) if n in now else None for n in sorted(differ)}
+            after = now
 
 
 def _transactions(old: Sequence[Segment], locate: Locate, open_target: OpenTarget) -> SegmentFile:

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from bisect import bisect_left
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,9 +22,15 @@ import pyarrow as pa
 from cdcflow.changelog.framing import other_version
 from cdcflow.model.position import Checkpoint
 
-SEGMENT_VERSION = 4
-OLDER_VERSIONS = (2, 3)
+SEGMENT_VERSION = 5
+WITHOUT_BACKFILLS = 4
+"""The version of a segment without `backfills`, which is written for it: an older cdcflow reads that."""
+OLDER_VERSIONS = (2, 3, WITHOUT_BACKFILLS)
 """Read as well. 2 has neither `key_runs` nor `stands_for` and `seams`; 3 is a compacted segment without `key_runs`."""
+
+Facts = Mapping[str, Mapping[str, object]]
+"""What is known of tables' backfills, by name."""
+_FACTS = ("state", "generation", "since", "whole_since", "gap")
 
 TRANSACTIONS_SCHEMA = pa.schema(
     [
@@ -86,9 +94,10 @@ class Segment:
     newest of all since the log began (ids go round, so of two the newer is the one that is less than 2^31 ahead);
     None where there was none. By them an id is looked for without reading every segment.
 
-    Only of a segment that `compaction` made of several do the last two say anything. `stands_for` is the hash of the
+    Only of a segment that `compaction` made of several do the last three say anything. `stands_for` is the hash of the
     newest manifest it took the place of: what the next segment's `previous` says. `seams` are the cuts at which the
-    others ended, each with its last offset: a merge may stand at any of them.
+    others ended, each with its last offset: a merge may stand at any of them. `backfills` has, by such an offset, what
+    their checkpoints said of tables' backfills, as far as the next one inside said otherwise (None: nothing).
     """
 
     log_id: str
@@ -109,6 +118,7 @@ class Segment:
     version: int = SEGMENT_VERSION
     stands_for: str = ""
     seams: tuple[tuple[int, int], ...] = ()
+    backfills: tuple[tuple[int, dict[str, dict[str, object] | None]], ...] = ()
 
     @property
     def transactions_file(self) -> SegmentFile:
@@ -124,6 +134,25 @@ class Segment:
         """The last offset of a cut that a segment has ended at, this one or one that it took the place of."""
         return dict((*self.seams, (self.last_cut, self.last_offset))).get(cut)
 
+    def ends_around(self, offset: int) -> tuple[int, int]:
+        """The ends of segments around an offset of this one, of those that it was made of: the last one before it, and
+        the first one that is not."""
+        ends = [self.first_offset - 1, *(end for _, end in self.seams), self.last_offset]
+        at = bisect_left(ends, offset, 1, len(ends) - 1)
+        return ends[at - 1], ends[at]
+
+    def facts_at(self, end: int) -> Facts:
+        """What the checkpoint at an end of `ends_around` said of tables' backfills."""
+        found = dict(facts_of(self.checkpoint))
+        for offset, before in reversed(self.backfills):
+            if offset < end:
+                break
+            for name, entry in before.items():
+                found.pop(name, None)
+                if entry is not None:
+                    found[name] = entry
+        return found
+
     def is_continued_by(self, previous: str, text: bytes) -> bool:
         """Whether the next segment's `previous` means this segment, whose segment.json is `text`."""
         return previous in (self.stands_for, manifest_hash(text)) and previous != ""
@@ -138,7 +167,11 @@ class Segment:
         return Checkpoint.from_json(json.dumps(self.checkpoint))
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1)
+        value = asdict(self)
+        if not self.backfills:
+            del value["backfills"]
+            value["version"] = WITHOUT_BACKFILLS
+        return json.dumps(value, indent=1)
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str = "segment.json") -> Segment:
@@ -149,7 +182,22 @@ class Segment:
             raise other_version(name, f"version {value['version']}", value["version"], SEGMENT_VERSION)
         files = tuple(map(SegmentFile.of, value["files"]))
         seams = tuple((int(cut), int(offset)) for cut, offset in value.get("seams", ()))
-        return cls(**{**value, "files": files, "seams": seams, "version": SEGMENT_VERSION})
+        backfills = tuple((int(offset), before) for offset, before in value.get("backfills", ()))
+        more = {"files": files, "seams": seams, "backfills": backfills, "version": SEGMENT_VERSION}
+        return cls(**{**value, **more})
+
+
+def facts_of(checkpoint: Mapping[str, object]) -> Facts:
+    """What the JSON of a checkpoint says of tables' backfills, without how far each is."""
+    progress = checkpoint.get("progress")
+    tables = progress.get("tables") if isinstance(progress, Mapping) else None
+    if not isinstance(tables, Mapping):
+        return {}
+    return {
+        str(name): {field: entry[field] for field in _FACTS if field in entry}
+        for name, entry in tables.items()
+        if isinstance(entry, Mapping)
+    }
 
 
 def newest_xid(known: int | None, ids: npt.NDArray[np.uint32]) -> int:

@@ -231,9 +231,9 @@ class KeyRows:
                 return next(shape for last, shape in found if last == newest)
         return None
 
-    def last_read(self, table: TableId, bounds: Bounds | None) -> int:
-        """The offset of the last row that a backfill read of a table in a segment (None: in what is not sealed); 0:
-        there is none."""
+    def last_read(self, table: TableId, bounds: Bounds | None, first: int, last: int) -> int:
+        """The offset of the last row that a backfill read of a table in a segment (None: in what is not sealed) between
+        two offsets (inclusive); 0: there is none."""
         if bounds is None:
             self._read_tail(int(self.newest.next_offset) - 1)
             parts = [rows.select([OFFSET, OP]) for shape, rows in self._tail if shape.id == table]
@@ -241,7 +241,15 @@ class KeyRows:
             segment = self.manifest(bounds)
             paths = [self.layout.file(segment, f) for f, _ in self._files(bounds, table) if (f.ops or {}).get(READ)]
             parts = [pq.read_table(path, columns=[OFFSET, OP]) for path in paths]
-        read = [rows.filter(pc.equal(rows.column(OP), READ)) for rows in parts]
+        read = [
+            rows.filter(
+                pc.and_(
+                    pc.equal(rows.column(OP), READ),
+                    pc.and_(pc.greater_equal(rows.column(OFFSET), first), pc.less_equal(rows.column(OFFSET), last)),
+                )
+            )
+            for rows in parts
+        ]
         return max((_last(rows) for rows in read if rows.num_rows), default=0)
 
     def manifest(self, bounds: Bounds) -> Segment:

@@ -119,20 +119,29 @@ class KnownTables:
         newest, segments = self._rows.newest, self._rows.segments
         at = self._rows.segment_of(offset)
         bounds = segments[at] if at < len(segments) else None
-        end = newest.next_offset - 1 if bounds is None else bounds[1]
-        after = _entry(
-            newest if bounds is None or offset == newest.next_offset - 1 else self._checkpoint(bounds), table
-        )
-        before: Mapping[str, Any] = {}
-        if at:
-            before = _entry(self._checkpoint(segments[at - 1]), table)
-        elif (kept := self.state(table, offset)) is not None:
-            before = kept.tables[str(table)].backfill
+        end = int(newest.next_offset) - 1
+        begin, after, before = self._known_before(table, offset, at)
+        if bounds is not None and offset < end:
+            # Of one that is compacted the part in which the offset lies is what was a segment.
+            segment = self._rows.manifest(bounds)
+            inside, end = segment.ends_around(offset)
+            after = segment.facts_at(end).get(str(table), {})
+            if inside >= bounds[0]:
+                begin, before = inside, segment.facts_at(inside).get(str(table), {})
         known, was = Backfill.of(after), Backfill.of(before)
         if offset >= end or known.floor == was.floor:
             return after
         is_there = known.floor is not None and known.floor <= offset
-        return after if is_there and self._rows.last_read(table, bounds) <= offset else before
+        return after if is_there and self._rows.last_read(table, bounds, begin + 1, end) <= offset else before
+
+    def _known_before(self, table: TableId, offset: int, at: int) -> tuple[int, Mapping[str, Any], Mapping[str, Any]]:
+        """The end of the segment before the one of this number, what is known of a table now, and what was known at
+        that end."""
+        now, segments = _entry(self._rows.newest, table), self._rows.segments
+        if at:
+            return segments[at - 1][1], now, _entry(self._checkpoint(segments[at - 1]), table)
+        kept = self.state(table, offset)
+        return self.first_offset - 1, now, {} if kept is None else kept.tables[str(table)].backfill
 
     def _checkpoint(self, bounds: tuple[int, int]) -> Checkpoint:
         return self._rows.manifest(bounds).last_checkpoint()

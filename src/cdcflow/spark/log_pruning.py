@@ -152,7 +152,7 @@ def _is_alike(value: object, bound: object) -> bool:
 
 def _slim(file: InputFile) -> InputFile:
     """The same without what no task needs of its segment: a checkpoint may be large."""
-    segment = replace(file.segment, checkpoint={}, files=(), seams=())
+    segment = replace(file.segment, checkpoint={}, files=(), seams=(), backfills=())
     return replace(file, segment=segment, file=replace(file.file, table=None, key_runs=None))
 
 

@@ -34,7 +34,7 @@ def test_versions_are_those_of_the_format_s_page() -> None:
     """Another number is another format, and then an upgrade has to say so."""
     assert (framing.FORMAT_VERSION, layout.LOG_VERSION) == (3, 2)
     assert framing.OLDER_VERSIONS == (2,)
-    assert (segment.SEGMENT_VERSION, segment.OLDER_VERSIONS) == (4, (2, 3))
+    assert (segment.SEGMENT_VERSION, segment.OLDER_VERSIONS) == (5, (2, 3, 4))
     assert (schema_history.HISTORY_VERSION, position.CHECKPOINT_VERSION) == (1, 1)
 
 

@@ -274,9 +274,32 @@ def test_a_reader_that_does_not_know_of_runs_refuses_them_by_the_version(tmp_pat
     value = json.loads(put(layout, SEGMENT))
     assert value["version"] not in (2, 3), "what cdcflow read before there were runs"
     value["files"][1]["something"] = value["something"] = "unknown"
-    put(layout, SEGMENT, json.dumps({**value, "version": 5}))
-    with pytest.raises(ConfigurationError, match=r"a newer cdcflow wrote it \(version 5, this one reads 4\)"):
+    put(layout, SEGMENT, json.dumps({**value, "version": 6}))
+    with pytest.raises(ConfigurationError, match=r"a newer cdcflow wrote it \(version 6, this one reads 5\)"):
         layout.manifest(1, 9)
+
+
+def test_what_was_known_of_backfills_inside_a_compacted_segment_is_kept(tmp_path: Path) -> None:
+    """A segment without it is one of version 4, which an older cdcflow reads."""
+    before: dict[str, object] = {"state": "done", "generation": 1, "since": 1}
+    last = {"state": "done", "generation": 2, "since": 5, "size": 7}
+    checkpoint: dict[str, object] = {"progress": {"tables": {"a.b": last}}}
+    plain = replace(SEGMENT, first_offset=1, last_offset=9, checkpoint=checkpoint, seams=((1, 3), (2, 6)))
+    assert json.loads(plain.to_json())["version"] == 4
+    made = replace(plain, backfills=((3, {"a.b": None}), (6, {"a.b": before})))
+    assert json.loads(made.to_json())["version"] == 5
+    read = Segment.from_json(made.to_json())
+    assert read == made
+    assert [read.ends_around(offset) for offset in (1, 3, 4, 6, 7, 9)] == [
+        (0, 3),
+        (0, 3),
+        (3, 6),
+        (3, 6),
+        (6, 9),
+        (6, 9),
+    ]
+    known = {"state": "done", "generation": 2, "since": 5}
+    assert [read.facts_at(end) for end in (9, 6, 3)] == [{"a.b": known}, {"a.b": before}, {}]
 
 
 @pytest.mark.parametrize(
