@@ -220,6 +220,24 @@ def test_keys_that_a_statement_changes_during_a_backfill_do_not_stay(database: D
     assert ledger.differing() == {}
 
 
+def test_the_only_table_may_come_and_go(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that begins before the migrations waits for tables, and goes on when the last one is dropped."""
+    monkeypatch.setattr(wiring.capturing, "Pace", partial(Pace, tables_look_s=0.5))
+    ledger = Ledger(database, tmp_path, ("made",))
+    seen: list[str] = []
+    empty = "no table to capture yet"
+    with ledger.capturing(on_event=lambda event, _fields: seen.append(event)):
+        ledger.wait_until(lambda: empty in seen, "the start")
+        database.execute("CREATE TABLE made (id int PRIMARY KEY); INSERT INTO made VALUES (1)")
+        ledger.wait_until(lambda: "table done" in seen, "the table to be read")
+        database.execute("INSERT INTO made VALUES (2)")
+        fence = ledger.fence()
+        ledger.wait_until(lambda: ledger.has_reached(fence), "the log to pass the fence")
+        assert ledger.differing() == {}
+        database.execute("DROP TABLE made")
+        ledger.wait_until(lambda: seen.count(empty) == 2, "the table to be gone")
+
+
 def wait_for(ledger: Ledger, mine: Callable[[str], bool], changed: set[str]) -> None:
     """Until what was changed is read again, and the log has what was written until now."""
 

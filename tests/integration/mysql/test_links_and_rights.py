@@ -253,6 +253,27 @@ def test_table_that_is_hidden_for_want_of_a_right_is_told_with_the_grant(
     make_capture(mysql_database, url=url, tables=tables, fence="read-only").prepare()
 
 
+def test_a_schema_without_tables_is_captured_by_who_may_read_it(
+    mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture
+) -> None:
+    """A deployment starts the daemon before the migrations run. Later all tables may be dropped again."""
+    capture = make_capture(mysql_database)
+    before = capture.prepare()
+    assert capture.source.tables() == []
+    assert [f.level for f in capture.source.doctor() if "matches no table" in f.text] == ["warning"]
+    mysql_database.execute("CREATE TABLE items (id int PRIMARY KEY)")
+    capture.close()
+    again = make_capture(mysql_database)
+    after = again.prepare(before)
+    mysql_database.execute("INSERT INTO items VALUES (1)")
+    assert [row["id"] for row in again.changes()] == [1]
+    mysql_database.execute("DROP TABLE items")
+    again.close()
+    empty = make_capture(mysql_database)
+    empty.prepare(after)
+    assert empty.source.tables() == []
+
+
 def test_table_that_is_not_there_offers_no_grant(mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
     """Whoever may read the whole schema would look for a right that nobody lacks."""
     with pytest.raises(ConfigurationError) as refused:

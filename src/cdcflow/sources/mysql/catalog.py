@@ -30,7 +30,7 @@ from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals, 
 from cdcflow.sources.mysql.connection import Connection, Connector, one, query
 from cdcflow.sources.mysql.errors import DENIED, LOCKED, NOT_THERE, READ_ANEW, parts, versioned
 from cdcflow.sources.mysql.lives import Lives
-from cdcflow.sources.mysql.rights import select_missing, unseen
+from cdcflow.sources.mysql.rights import reads_all_of, select_missing, unseen
 from cdcflow.sources.mysql.sql import listed, literal, quoted
 from cdcflow.sources.mysql.table_names import TableNames
 from cdcflow.sources.mysql.tables import DescribedTable, TableMap, describe
@@ -369,6 +369,20 @@ class Catalog:
     def _was_captured(self, text: str) -> bool:
         """Whether this name in the settings is that of a table that was captured and is gone: it was no mistake."""
         return any(p.text == text and p.exact in self._captured for p in self.wanted.selection.patterns)
+
+    def check(self, selected: Selected, *, had_some: bool) -> None:
+        """Raises ConfigurationError with every refusal, or where no table is selected and one may be missed.
+        `had_some`: those that there were are gone."""
+        empty = not selected.tables and (had_some or self.is_empty())
+        selected.check(self.if_none(), may_be_empty=empty)
+
+    def is_empty(self) -> bool:
+        """Whether wildcards show no table because there is none yet: all of the schemas that they name may be read."""
+        selection = self.wanted.selection
+        schemas = {p.in_schema for p in selection.patterns if not p.excludes}
+        if not selection.only_wildcards or None in schemas:
+            return False
+        return self.ask("looking for tables", lambda c: all(reads_all_of(c, s) for s in schemas if s is not None))
 
     def if_none(self) -> str:
         """What to do where no table is selected."""

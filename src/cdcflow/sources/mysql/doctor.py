@@ -267,7 +267,7 @@ def findings(connector: Connector, settings: MySQL, catalog: Catalog) -> list[Fi
             selected = catalog.selected()
         except CdcflowError as error:
             return [*found, of_error("source.tables", error)]
-        found += _looked("source.tables", _tables(connection, selected, catalog.if_none()))
+        found += _looked("source.tables", _tables(connection, selected, catalog))
         found += _looked("foreign keys", _cascades(connection, settings, selected))
     finally:
         connector.discard(connection)
@@ -403,11 +403,13 @@ def _marks(connection: Connection, settings: MySQL) -> Iterator[Finding]:
         yield ok("source.marks_table", f"{settings.marks_table} can be written")
 
 
-def _tables(connection: Connection, selected: Selected, if_none: str) -> Iterator[Finding]:
+def _tables(connection: Connection, selected: Selected, catalog: Catalog) -> Iterator[Finding]:
     for text in selected.ignored:
         yield warning("tables", f"not captured: {text}")
-    if not selected.tables:
-        yield problem("tables", "source.tables matches no table", if_none)
+    if not selected.tables and catalog.is_empty():
+        yield warning("tables", "source.tables matches no table; tables are captured when they are made")
+    elif not selected.tables:
+        yield problem("tables", "source.tables matches no table", catalog.if_none())
     for table in selected.tables:
         problems = [problem(str(table.id), text, advice(remedy)) for text, remedy in selected.refused.get(table.id, ())]
         yield from problems or [_table(connection, table)]

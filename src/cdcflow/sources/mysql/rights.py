@@ -14,9 +14,11 @@ import pymysql
 from cdcflow.errors import RightMissing
 from cdcflow.model.table import TableId
 from cdcflow.sources.engine.selection import Pattern
-from cdcflow.sources.mysql.connection import Connection, account_of
-from cdcflow.sources.mysql.errors import DENIED, parts
+from cdcflow.sources.mysql.connection import Connection, account_of, query
+from cdcflow.sources.mysql.errors import DENIED, NO_SUCH_TABLE, parts
 from cdcflow.sources.mysql.sql import quoted
+
+_NO_TABLE = "cdcflow asks whether it may read here"
 
 
 @contextlib.contextmanager
@@ -32,6 +34,18 @@ def reading(connection: Connection, table: TableId) -> Iterator[None]:
         if parts(error)[0] not in DENIED or not connection.open:
             raise
         raise select_missing(connection, (table,)) from None
+
+
+def reads_all_of(connection: Connection, schema: str) -> bool:
+    """Whether the schema is there and every table of it may be read, so that one which does not show is not there. The
+    server says that a table is missing only to who may read it."""
+    try:
+        query(connection, f"SELECT 1 FROM {quoted(schema)}.{quoted(_NO_TABLE)} LIMIT 0")  # noqa: S608  quoted
+    except pymysql.Error as error:
+        if not connection.open:
+            raise
+        return parts(error)[0] == NO_SUCH_TABLE
+    return True
 
 
 def unseen(account: str, patterns: Iterable[Pattern]) -> str:

@@ -156,7 +156,7 @@ class MySQLSource:
         if taken is None and self._checkpoint is not None:
             everything, selected = selected, selected.only(t.id for t in self._captured)
             self._left_out = everything.left_out_of(selected)
-        selected.check(self._catalog.if_none(), may_be_empty=self._has_had_tables)
+        self._catalog.check(selected, had_some=self._has_had_tables)
         return [self._catalog.described(t).table for t in selected.good]
 
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
@@ -171,7 +171,7 @@ class MySQLSource:
         if checkpoint.position is not None:
             _check_slot(before, slot_of(log_id))
             selected, left_out = selected.for_restart(known, self._catalog.wanted.selection)
-        selected.check(may_be_empty=self._still_selects(known))
+        self._catalog.check(selected, had_some=self._still_selects(known))
         kept = self._kept(selected)
         why, other = policies.reread(before, kept), policies.otherwise(before, kept)
         found = self._catalog.ask("reading the statistics of tables", estimates.sizes)
@@ -351,7 +351,7 @@ class MySQLSource:
         selected = self._catalog.selected(known)
         if checkpoint.position is not None:
             selected, self._left_out = selected.for_restart(known, self._catalog.wanted.selection)
-        selected.check(self._catalog.if_none(), may_be_empty=self._still_selects(known))
+        self._catalog.check(selected, had_some=self._still_selects(known))
         return selected
 
     def _still_selects(self, known: Iterable[TableId]) -> bool:
