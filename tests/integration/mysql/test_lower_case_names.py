@@ -45,5 +45,6 @@ def test_statements_name_tables_in_any_case(flavor: Flavor) -> None:
     assert found == (["dropped", "emptied", "renamed", "ärger"], {"filled", "itself"})
     assert "case does not count" in told["lower_case_table_names"]
     assert "shop.secret" not in told
-    assert {a: (b, c) for a, b, c in zip(every, lower, map(lowered, every), strict=True) if b != c} == {}
+    # MySQL leaves letters alone that came to Unicode late.
+    assert {a: (b, c) for a, b, c in zip(every, lower, map(lowered, every), strict=True) if b not in (a, c)} == {}
     assert sys.maxunicode > 0xFFFF

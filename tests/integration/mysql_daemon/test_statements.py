@@ -6,8 +6,10 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import pymysql
 import pytest
 from mysqlbank import MySQLBank
+from pymysql.constants import COMMAND
 from tests.servers.mysql import Flavor, MySQLDatabase
 
 from cdcflow.errors import ConfigurationError
@@ -106,6 +108,41 @@ def test_values_that_the_log_does_not_tell_are_read(small: MySQLBank) -> None:
             *(f"UPDATE {t} SET w = 7 WHERE id = 1" for t in kinds),
         )
     assert set(seen) == {*kinds, "beside"} - {"wider"}
+
+
+def test_every_clause_of_an_alter_counts(small: MySQLBank, flavor: Flavor) -> None:
+    """P18: beside a rename to itself in each form, in a comment that the server executes, with a tool's copy that takes
+    the name; and none of an ALTER that failed."""
+    kinds = ("plain", "sign", "letters", "comment", "tool", "failed", "other", "téxt")
+    small.tables = (*kinds[:-2], "téxt")
+    small.database.execute(
+        *(f"CREATE TABLE {t} (id int PRIMARY KEY, v varchar(20) CHARACTER SET latin1)" for t in kinds),
+        *(f"INSERT INTO {t} VALUES (1, 'ä'), (2, 'ä')" for t in kinds),
+    )
+    with following(small) as seen:
+        small.database.execute(
+            "ALTER TABLE plain RENAME TO plain, ADD COLUMN d int DEFAULT 7",
+            "ALTER TABLE sign ADD COLUMN d int NOT NULL, RENAME = `sign`",
+            "ALTER TABLE letters RENAME letters, CONVERT TO CHARACTER SET utf8mb4",
+            f"ALTER TABLE comment /*!50001 RENAME AS {small.schema}.comment, */ ADD COLUMN d int DEFAULT 7",
+            "CREATE TABLE _tool_gho LIKE tool",
+            "INSERT INTO _tool_gho SELECT * FROM tool",
+            "RENAME TABLE tool TO _tool_del",
+            "ALTER TABLE _tool_gho ADD COLUMN d int DEFAULT 7, RENAME tool",
+            "ALTER TABLE other ADD COLUMN d int DEFAULT 7, RENAME elsewhere",
+        )
+        with contextlib.closing(small.database.connect()) as connection, connection.cursor() as cursor:
+            if flavor == "mariadb":
+                cursor.execute("SET binlog_alter_two_phase = ON")
+            with pytest.raises(pymysql.err.IntegrityError):
+                cursor.execute("ALTER TABLE failed ADD UNIQUE KEY (v), RENAME TO gone, ALGORITHM = COPY")
+            cursor.execute("SET character_set_client = latin1")
+            connection._execute_command(
+                COMMAND.COM_QUERY, "ALTER TABLE téxt ADD COLUMN d int DEFAULT 7".encode("latin1")
+            )
+            connection._read_query_result()
+        small.database.execute(*(f"UPDATE {t} SET v = 'ö' WHERE id = 1" for t in small.tables))
+    assert set(seen) == {"plain", "sign", "letters", "comment", "tool", "téxt"}
 
 
 def test_tables_that_swap_their_names_go_on(small: MySQLBank) -> None:

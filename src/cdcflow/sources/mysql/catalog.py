@@ -560,6 +560,8 @@ class CapturedTables:
         self._seen: dict[TableId, DescribedTable] = {}
 
     def named(self, table: TableId) -> TableId:
+        if table in self._entries:
+            return table
         key = self._names.key(table)
         return self._by_key.get(key, key)
 

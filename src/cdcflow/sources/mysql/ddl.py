@@ -281,6 +281,9 @@ class Statements:
                 out += self._replaced(new, at, delivered)
             if old not in now and not _is_left_over(became[old], old):
                 out += self._emptied((old,), at, delivered)
+                if not old.name.isascii() and self._tables.now(old) is not None:
+                    # MariaDB 11.8.6 leaves the old table there, with its rows, after an ALTER that copies and renames.
+                    self._fill(old, delivered)
         for table in dict.fromkeys(t for pair in pairs for t in pair):
             self._copies.discard(table)
             self._rows.forget_shapes(table)
