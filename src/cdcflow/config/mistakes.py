@@ -71,6 +71,9 @@ def _nearest(setting: SettingPath, source: type[Settings]) -> str:
     *parents, wrong = setting
     model = _model_at(tuple(parents), source)
     names = [] if model is None else list(model.model_fields)
+    kinds = [kind for kind, settings in _KINDS.items() if parents == ["source"] and wrong in settings.model_fields]
+    if kinds:
+        return f"; known here: {', '.join(names)}. It is a setting of source.kind {' and '.join(kinds)} only"
     close = difflib.get_close_matches(str(wrong), names, n=1, cutoff=0.5)
     if close:
         return f"; did you mean {dotted((*parents, close[0]))}?"

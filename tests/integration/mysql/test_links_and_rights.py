@@ -10,11 +10,13 @@ import pytest
 from capturing import rows_of
 from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
+from tests.servers.postgres import Database
 
 from cdcflow.config import MySQL
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 from cdcflow.model.change import Run
 from cdcflow.sources.mysql.connection import Connector, query
+from cdcflow.sources.postgres.connection import Connector as PostgresConnector
 
 pytestmark = pytest.mark.mysql
 
@@ -308,3 +310,17 @@ def test_session_is_the_same_whatever_the_server_says(own_mysql: MySQLServer) ->
     assert [row["c"] for row in rows] == ["a", "b", "c", "d", ""]
     assert rows[0]["at"].isoformat() == "2024-01-01T00:00:00+00:00"
     capture.close()
+
+
+def test_server_of_another_kind_is_named(
+    mysql_server: MySQLServer, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The port of the wrong server: one hung for a minute, again and again, the other gave a letter for a reason."""
+    monkeypatch.setattr("cdcflow.sources.mysql.connection.HANDSHAKE_TIMEOUT_S", 1.0)
+    url = f"mysql://root@127.0.0.1:{database.server.port}/"
+    with pytest.raises(ConfigurationError, match=r"a PostgreSQL server answers there(.|\n)*source.kind: postgres"):
+        connector(mysql_server, url=url).connect("test")
+    for mode in ("prefer", "disable"):
+        url = f"postgresql://root@127.0.0.1:{mysql_server.port}/shop?sslmode={mode}"
+        with pytest.raises(ConfigurationError, match=r"no PostgreSQL server(.|\n)*source.kind: mysql or mariadb"):
+            PostgresConnector(url, lambda: None).connect("test")

@@ -93,8 +93,7 @@ def test_purged_log_is_a_loss_with_the_gap_named(own_mysql: MySQLServer, make_ca
     database, capture = begun(own_mysql, make_capture)
     capture.close()
     file = own_mysql.binlog()[0]
-    own_mysql.execute("FLUSH BINARY LOGS")
-    database.execute("INSERT INTO t VALUES (2, 2)")
+    database.execute("INSERT INTO t VALUES (2, 2)", "FLUSH BINARY LOGS")
     purge(own_mysql, file)
     again = make_capture(database)
     with pytest.raises(HistoryLost, match=rf"{file}(.|\n)*accept-history-loss"):
@@ -105,6 +104,24 @@ def test_purged_log_is_a_loss_with_the_gap_named(own_mysql: MySQLServer, make_ca
     assert "accept_history_loss" not in made.source
     database.execute("INSERT INTO t VALUES (3, 3)")
     assert [row["id"] for row in again.changes()] == [3]
+
+
+def test_purged_file_with_nothing_that_the_log_lacks_is_no_loss(
+    own_mysql: MySQLServer, make_capture: MakeMySQLCapture
+) -> None:
+    """M14: an idle server rotates and purges; the next transaction follows the one that the change log ends with."""
+    database, capture = begun(own_mysql, make_capture)
+    capture.close()
+    file = own_mysql.binlog()[0]
+    database.execute("FLUSH BINARY LOGS", "INSERT INTO t VALUES (2, 2)")
+    purge(own_mysql, file)
+    for number in (3, 4):
+        again = make_capture(database)
+        again.prepare(capture.checkpoint)
+        database.execute(f"INSERT INTO t VALUES ({number}, {number})")
+        assert [row["id"] for row in seen(again)] == ([2, 3] if number == 3 else [4])
+        again.close()
+        capture.checkpoint = again.checkpoint
 
 
 def test_log_that_was_begun_anew_is_a_loss(
@@ -328,7 +345,7 @@ def test_lost_binary_log_is_seen_by_doctor_and_status_and_the_remedy_mends_it(
     assert said("status", 0)["problems"] == []
     if loss == "purged":
         file = own_mysql.binlog()[0]
-        database.execute("FLUSH BINARY LOGS", "INSERT INTO t VALUES (2, 2)")
+        database.execute("INSERT INTO t VALUES (2, 2)", "FLUSH BINARY LOGS")
         purge(own_mysql, file)
     else:
         database.execute("RESET BINARY LOGS AND GTIDS" if flavor == "mysql" else "RESET MASTER")

@@ -58,6 +58,11 @@ def test_whole_file_is_read_with_units_and_relative_paths(tmp_path: Path) -> Non
     ("wrong", "right", "expected"),
     [
         ("tabels:", "tables:", "cdcflow.yaml:5:3: unknown setting source.tabels; did you mean source.tables?"),
+        (
+            "tables_without_key: whole\n  tables:",
+            "tables:",
+            "It is a setting of source.kind mysql and mariadb only",
+        ),
         ("mrge:", "merge:", "cdcflow.yaml:10:1: unknown setting mrge; did you mean merge?"),
         ("chunk_time: 100", "chunk_time_target_ms: 100", "6:14: unknown setting source.backfill.chunk_time; did you"),
         ("chunk_time_target_ms: fast", "chunk_time_target_ms: 100", "source.backfill.chunk_time_target_ms must be"),

@@ -39,6 +39,8 @@ NAMES: Mapping[str, str] = {"mysql": "MySQL", "mariadb": "MariaDB"}
 
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 120.0
+HANDSHAKE_TIMEOUT_S = 20.0
+"""A PostgreSQL server says nothing before its client does."""
 
 # What our statements, their transactions and the texts of values depend on: everything that a session inherits from the
 # server's global settings, or gets from `init_connect`, and that would change what cdcflow reads or writes.
@@ -210,13 +212,21 @@ class Connector(connections.Connector[Connection]):
                 autocommit=True,
                 local_infile=False,
                 connect_timeout=CONNECT_TIMEOUT_S,
-                read_timeout=read_timeout_s,
+                read_timeout=min(read_timeout_s, HANDSHAKE_TIMEOUT_S),
                 write_timeout=60,
                 program_name=f"cdcflow {purpose}",
                 **self._security(),
             )
         except (pymysql.Error, ValueError, RuntimeError) as error:
+            if is_postgres(self.address):
+                raise ConfigurationError(
+                    f"connecting to {self.address}: a PostgreSQL server answers there",
+                    remedy="correct host and port in source.url; for PostgreSQL set source.kind: postgres, and write "
+                    "source.url as postgresql://user@host:5432/database",
+                    runbook="settings",
+                ) from None
             raise refused(error, self.address.user, str(self.address), has_password=password is not None) from None
+        connection._read_timeout = read_timeout_s
         _keep_alive(connection)
         return connection
 
@@ -274,6 +284,20 @@ def session_settings(flavor: str, version: str) -> dict[str, str]:
 
 def _set_session(settings: Mapping[str, str]) -> str:
     return "SET " + ", ".join(f"SESSION {name} = {value}" for name, value in settings.items())
+
+
+def is_postgres(address: Address) -> bool:
+    """Whether a PostgreSQL server answers there: it says one letter to a request for encryption."""
+    if address.socket is not None:
+        return False
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection((address.host, address.port), CONNECT_TIMEOUT_S) as link,
+    ):
+        link.settimeout(2)
+        link.sendall(struct.pack("!II", 8, 80877103))
+        return link.recv(16) in (b"S", b"N")
+    return False
 
 
 class _NeverInTheClear:

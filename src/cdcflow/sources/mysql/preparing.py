@@ -23,7 +23,7 @@ from cdcflow.sources.mysql.connection import Connection, one, query
 from cdcflow.sources.mysql.errors import history_lost
 from cdcflow.sources.mysql.gtids import Flavor, MariadbGtids, MysqlGtids
 from cdcflow.sources.mysql.marks import Marking
-from cdcflow.sources.mysql.position import BinlogPosition
+from cdcflow.sources.mysql.position import FIRST_EVENT, BinlogPosition
 
 WAIT_S = 60.0
 _NAP_S = 0.05
@@ -145,7 +145,7 @@ class Preparing:
         if not executed.covers(ours):
             self._refuse_lacking(ours, before)
             self._until("what the change log has becomes visible", lambda: self._executed().covers(ours))
-        if is_same:
+        if is_same and not (before.has_all_gtids and self._is_purged(before.position.start)):
             self._check_files(before.position.start)
             self._check_next(before.position.start)
             return Begun(before.position)
@@ -155,6 +155,8 @@ class Preparing:
             )
         purged = MysqlGtids.parse(str(one(self._connection, "SELECT @@GLOBAL.gtid_purged")[0]))
         if not MysqlGtids.parse(before.position.start.gtids).covers(purged):
+            if is_same:
+                self._check_files(before.position.start)
             raise history_lost(
                 f"the server at {self._address} has purged binary log that cdcflow still needs: it purged "
                 f"{purged.text()[:300]}, and the change log has {ours.text()[:300]}",
@@ -202,7 +204,8 @@ class Preparing:
             for domain, (server, number) in ours.domains().items()
             if known.get((domain, server), -1) < number
         ]
-        if not lacking and before.server == self.server and not before.by_gtid:
+        is_ours = before.server == self.server and not before.by_gtid
+        if not lacking and is_ours and not self._lost_nothing_of_mariadb(position.start):
             self._check_files(position.start)
             if there is not None:
                 raise self._begun_anew(position)
@@ -257,6 +260,19 @@ class Preparing:
         with binlog_status.snapshot(self._connection):
             seen = binlog_status.snapshot_end(self._connection)
         return MariadbGtids.parse(binlog_status.gtids_at(self._connection, seen.file, seen.pos) or "")
+
+    def _is_purged(self, position: BinlogPosition) -> bool:
+        """The file of this position is gone. What was in it is no loss where the change log has all of it."""
+        return position.file not in dict(binlog_status.files(self._connection))
+
+    def _lost_nothing_of_mariadb(self, position: BinlogPosition) -> bool:
+        """The file of this position was purged, and the change log has every transaction before the oldest file."""
+        files = binlog_status.files(self._connection)
+        if not files or position.file in dict(files):
+            return False
+        before = binlog_status.gtids_at(self._connection, files[0][0], FIRST_EVENT)
+        ours = MariadbGtids.parse(position.gtids)
+        return before is not None and bool(ours.domains()) and ours.covers(MariadbGtids.parse(before))
 
     def _check_files(self, position: BinlogPosition) -> None:
         """The log from this position on is still there, and as long as we know it to be."""

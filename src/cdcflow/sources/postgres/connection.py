@@ -11,6 +11,7 @@ never becomes part of the address, an error or a log line.
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -223,11 +224,22 @@ def _startup_options(settings: Mapping[str, str], given: str) -> str:
 # through to SourceUnavailable, with its own words.
 _NO_SUCH = (("database", "does not exist"), ("role", "does not exist"))
 _TLS = ("SSL", "certificate", "TLS")
+_FOREIGN = re.compile(
+    r"received invalid response to SSL negotiation: [^E]|expected authentication request from server, but received [^E]"
+)
+"""An E would be a PostgreSQL server's error."""
 
 
 def _refused(error: psycopg.Error, address: Address, *, has_password: bool) -> CdcflowError:
     text = " ".join(str(error).split())
     attempted = f"connecting to {address}"
+    if _FOREIGN.search(text):
+        return ConfigurationError(
+            f"{attempted}: what answers there is no PostgreSQL server (MySQL and MariaDB answer like this)",
+            remedy="correct host and port in source.url; for MySQL or MariaDB set source.kind: mysql or mariadb, and "
+            "write source.url as mysql://user@host:3306/",
+            runbook="settings",
+        )
     if ("password authentication failed" in text or "no password supplied" in text) and not has_password:
         user = address.options.get("user", "the user")
         found = (
