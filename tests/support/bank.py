@@ -179,9 +179,9 @@ class Branch(ABC):
         if failed:
             raise failed[0]
 
-    def capture_to_its_end(self) -> None:
+    def capture_to_its_end(self, **kwargs: Any) -> None:
         """A capture that is expected to stop by itself, in this thread; told to stop when it does not."""
-        capture = wiring.capture(load(self.config_path))
+        capture = wiring.capture(load(self.config_path), **kwargs)
         patience = threading.Timer(WAIT_S, capture.stop)
         patience.start()
         try:

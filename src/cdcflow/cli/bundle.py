@@ -95,7 +95,7 @@ def parts(settings: Config, events: Path | None) -> Iterator[Part]:
     yield Part("versions.json", "cdcflow, Python, system, packages, disk.", lambda: _versions(settings))
     yield Part("settings.json", "The settings; secrets are references or left out.", lambda: redacted(settings))
     yield Part("status.json", "`cdcflow status --json`, without keys.", lambda: _status(settings))
-    yield Part("doctor.json", "`cdcflow doctor --json`.", lambda: [asdict(f) for f in wiring.doctor(settings)])
+    yield Part("doctor.json", "`cdcflow doctor --json`.", lambda: [f.to_json() for f in wiring.doctor(settings)])
     yield Part("server.json", "The server's version and settings that matter here.", lambda: _server(settings))
     yield Part("tables.json", "Each table's shapes: columns, types, key.", lambda: _shapes(settings))
     yield Part("log.json", "The log's parts: offsets, cuts, sizes; no rows.", lambda: _log(settings))

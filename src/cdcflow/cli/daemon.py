@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -118,9 +117,9 @@ def never_reached(
 _CHECKS = {"publish": "check that they run and that publish.kafka.brokers names them"}
 
 
-def problems(config: Config) -> list[dict[str, str | None]]:
+def problems(config: Config) -> list[dict[str, object]]:
     """What keeps the log from going on where it ends: its slot, publication or binary log is gone."""
-    return [asdict(finding) for finding in wiring.continues(config) if finding.level == "error"]
+    return [finding.to_json() for finding in wiring.continues(config) if finding.level == "error"]
 
 
 class Problems:

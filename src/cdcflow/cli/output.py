@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
@@ -12,6 +13,9 @@ import typer
 if TYPE_CHECKING:  # rich takes a tenth of a second to import, and a daemon prints no table
     from rich.console import Console
     from rich.table import Table
+
+_CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Control characters but for tab and newline, and those that turn the direction of what follows."""
 
 PIPE_WIDTH = 200
 """Where no terminal says how wide it is: wide enough that no line of a table is folded."""
@@ -35,6 +39,11 @@ def _console(file: TextIO) -> Console:
     return Console(file=file, highlight=False, markup=False, emoji=False, soft_wrap=not is_terminal, width=width)
 
 
+def plain(text: str) -> str:
+    """Text from elsewhere, as a server's messages or a table's name, without what a terminal would act on."""
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
 def print_json(value: object) -> None:
     """One JSON document in one line on stdout."""
     typer.echo(json.dumps(value, default=str, ensure_ascii=False))
@@ -48,7 +57,7 @@ def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[obj
     for number, name in enumerate(columns):
         made.add_column(name, justify="right" if number >= len(columns) - numbers else "left", overflow="fold")
     for row in rows:
-        made.add_row(*("" if cell is None else str(cell) for cell in row))
+        made.add_row(*("" if cell is None else plain(str(cell)) for cell in row))
     return made
 
 

@@ -35,6 +35,16 @@ class SourceIdentity:
     database: str
     timeline: str = ""
 
+    def is_source_of(self, known: SourceIdentity, *, renamed: bool = False, replaced: bool = False) -> bool:
+        """Whether a log of `known` may be continued from this source; timelines are not compared.
+
+        `renamed`: the same server's database may have another name. `replaced`: another server may have a database of
+        the same name.
+        """
+        same_server, same_name = self.system_id == known.system_id, self.database == known.database
+        may_differ = (same_server and renamed) or (same_name and replaced)
+        return self.kind == known.kind and ((same_server and same_name) or may_differ)
+
     def to_json(self) -> dict[str, str]:
         return {
             "kind": self.kind,

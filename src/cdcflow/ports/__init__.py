@@ -8,7 +8,7 @@ implements is imported from here; the modules inside each have one of the partie
 from cdcflow.ports.chunks import ChunkSource
 from cdcflow.ports.comparing import ChunkSums, Comparable, Comparison, DigestSource, NoText
 from cdcflow.ports.control import ControlRow, ControlTable
-from cdcflow.ports.findings import Dropped, Finding
+from cdcflow.ports.findings import Dropped, Finding, Remedy
 from cdcflow.ports.log import Log, Numbered, ShapeKeeping
 from cdcflow.ports.reader import LogReader
 from cdcflow.ports.source import (
@@ -29,6 +29,7 @@ from cdcflow.ports.tier import OpenTier, Tier
 __all__ = [
     "Finding",
     "Dropped",
+    "Remedy",
     "StreamEvent",
     "Spool",
     "OpenSpool",

@@ -150,11 +150,15 @@ class FileLog:
         *,
         layer: FileLayer = OS_LAYER,
         accept_timeline: bool = False,
+        accept_renamed: bool = False,
+        accept_replaced: bool = False,
         uploads: Uploading | None = None,
     ) -> FileLog:
         """Open the log at `path` for writing; make it when there is none, recover it when it was not closed.
 
         `accept_timeline`: an operator says that the source's new timeline continues the old one without loss.
+        `accept_renamed`: the source checks whether a database of another name is the log's. `accept_replaced`: another
+        server may have the log's database, because an operator accepts that its history is lost.
         `uploads` takes what is sealed to the layout's store.
 
         Raises:
@@ -170,7 +174,14 @@ class FileLog:
         lease = Lease(layout)
         try:
             with storing(f"opening the log {path}"):
-                file = create(Layout(path), identity, layer, accept_timeline=accept_timeline)
+                file = create(
+                    Layout(path),
+                    identity,
+                    layer,
+                    accept_timeline=accept_timeline,
+                    accept_renamed=accept_renamed,
+                    accept_replaced=accept_replaced,
+                )
                 opened = recover(layout, file, lease, layer)
             return cls(layout, opened, lease, layer, seal_settings or Seal(), uploads)
         except BaseException:

@@ -68,7 +68,15 @@ class Opened:
     recovered: Recovered
 
 
-def create(layout: Layout, identity: SourceIdentity, layer: FileLayer, *, accept_timeline: bool) -> LogFile:
+def create(
+    layout: Layout,
+    identity: SourceIdentity,
+    layer: FileLayer,
+    *,
+    accept_timeline: bool,
+    accept_renamed: bool = False,
+    accept_replaced: bool = False,
+) -> LogFile:
     """The log's `log.json`; the log is made when there is none. The directory itself is there, and locked.
 
     Raises:
@@ -81,7 +89,10 @@ def create(layout: Layout, identity: SourceIdentity, layer: FileLayer, *, accept
     with syncing(layout.root):
         layer.fsync_dir(layout.root)
     if layout.log_json.exists():
-        return _checked(layout, identity, layer, accept_timeline=accept_timeline)
+        file = layout.log_file()
+        if not identity.is_source_of(file.source, renamed=accept_renamed, replaced=accept_replaced):
+            raise _of_another_source(layout, file, identity)
+        return _checked(layout, file, identity, layer, accept_timeline=accept_timeline)
     if layout.segment_offsets() or layout.journal_offsets():
         raise InvariantViolated(
             f"opening the log {layout.root}: it has data but no log.json",
@@ -93,22 +104,34 @@ def create(layout: Layout, identity: SourceIdentity, layer: FileLayer, *, accept
     return file
 
 
-def _checked(layout: Layout, identity: SourceIdentity, layer: FileLayer, *, accept_timeline: bool) -> LogFile:
-    file = layout.log_file()
-    if replace(file.source, timeline="") != replace(identity, timeline=""):
-        raise ConfigurationError(
-            f"opening the log {layout.root}: it belongs to {_named(file.source)}, and the source is {_named(identity)}",
-            remedy="name another directory for this source's log, or the source that this log belongs to",
-            runbook="other-log",
+def _of_another_source(layout: Layout, file: LogFile, identity: SourceIdentity) -> ConfigurationError:
+    remedy = "name another directory for this source's log, or the source that this log belongs to"
+    if identity.is_source_of(file.source, replaced=True):
+        remedy += (
+            "; if the server was upgraded, or restored from a dump, and this is the same database, run "
+            "`cdcflow run --accept-history-loss`, which reads all tables again"
         )
-    if file.source.timeline != identity.timeline:
-        if not accept_timeline:
-            raise HistoryLost(
-                f"opening the log {layout.root}: the source was on timeline {file.source.timeline} and is now on "
-                f"{identity.timeline}, as after a restore or a promotion: it may lack changes that the log has",
-                remedy="run `cdcflow run --accept-history-loss`, which reads all tables again",
-                runbook="restored-source",
-            )
+    return ConfigurationError(
+        f"opening the log {layout.root}: it belongs to {_named(file.source)}, and the source is {_named(identity)}",
+        remedy=remedy,
+        runbook="other-log",
+    )
+
+
+def _checked(
+    layout: Layout, file: LogFile, identity: SourceIdentity, layer: FileLayer, *, accept_timeline: bool
+) -> LogFile:
+    # A database keeps the name that it had when the log began: whether it was renamed is checked at the server.
+    identity = replace(identity, database=file.source.database)
+    is_same_server = file.source.system_id == identity.system_id
+    if is_same_server and file.source.timeline != identity.timeline and not accept_timeline:
+        raise HistoryLost(
+            f"opening the log {layout.root}: the source was on timeline {file.source.timeline} and is now on "
+            f"{identity.timeline}, as after a restore or a promotion: it may lack changes that the log has",
+            remedy="run `cdcflow run --accept-history-loss`, which reads all tables again",
+            runbook="restored-source",
+        )
+    if file.source != identity:
         file = replace(file, source=identity)
         write_file(layer, layout.log_json, file.to_json().encode())
     return file

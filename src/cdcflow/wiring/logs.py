@@ -50,10 +50,17 @@ def open_log(
     # A slot that failovers carry over comes to a new timeline with them. Whether it did, and whether the old timeline
     # was left behind our position, is looked at where the server can be asked: in the source's `prepare`.
     accept_timeline = accept_history_loss or (isinstance(config.source, Postgres) and config.source.failover)
+    accept_renamed = isinstance(config.source, Postgres)  # so is whether a database of another name is the log's
     match config.log:
         case FileLog() as log:
             return files.FileLog.open(
-                log_layout(log), identity, log.seal, accept_timeline=accept_timeline, uploads=_uploads(log)
+                log_layout(log),
+                identity,
+                log.seal,
+                accept_timeline=accept_timeline,
+                accept_renamed=accept_renamed,
+                accept_replaced=accept_history_loss,
+                uploads=_uploads(log),
             )
         case KafkaLog():
             # Here, so that who writes files need not load the client library.
@@ -64,6 +71,8 @@ def open_log(
                 topics(config.log.kafka),
                 identity,
                 accept_timeline=accept_timeline,
+                accept_renamed=accept_renamed,
+                accept_replaced=accept_history_loss,
                 accept_loss=accept_history_loss if accept_rows_lost is None else accept_rows_lost,
                 reopened=reopened,
                 scratch=scratch,

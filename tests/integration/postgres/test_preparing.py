@@ -282,7 +282,6 @@ def test_stored_position_ahead_of_the_slot_is_fine(items: Database, make_capture
     ("changed", "kind", "said"),
     [
         ({"system_id": "1"}, ConfigurationError, "belongs to database"),
-        ({"database": "elsewhere"}, ConfigurationError, "belongs to database"),
         ({"timeline": "7"}, HistoryLost, "restored or promoted"),
         ({"slot": "another"}, ConfigurationError, "began with source.slot = another"),
         ({"publication": "another"}, ConfigurationError, "began with source.publication = another"),
@@ -299,6 +298,16 @@ def test_log_of_another_server_is_refused(
     before = make_capture(items).prepare()
     with pytest.raises(kind, match=said):
         make_capture(items).prepare(replace(before, source={**before.source, **changed}))
+
+
+def test_log_of_another_database_is_refused_unless_its_slot_is_here(items: Database, make_capture: MakeCapture) -> None:
+    """O04: which database a log is of, its slot tells: a database may get another name."""
+    before = make_capture(items).prepare()
+    of_another_name = replace(before, source={**before.source, "database": "elsewhere"})
+    assert make_capture(items).prepare(of_another_name) == before
+    items.execute(f"SELECT pg_drop_replication_slot('{SLOT}')")
+    with pytest.raises(ConfigurationError, match="belongs to database elsewhere"):
+        make_capture(items).prepare(of_another_name)
 
 
 def test_server_restored_to_an_older_state_is_found_out(items: Database, make_capture: MakeCapture) -> None:

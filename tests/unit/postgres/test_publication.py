@@ -69,7 +69,7 @@ class Server:
             return None
         if "pg_publication_rel" in sql:
             assert parameters == (70,)
-            return iter(self.entries)
+            return iter((*entry, False) if len(entry) == 7 else entry for entry in self.entries)
         if "pg_locks" in sql:
             return iter([row for row in self.locks if row[0] in parameters[0]])
         if "pg_publication_namespace" in sql:
@@ -81,7 +81,8 @@ class Server:
         if "pg_stat_activity" in sql or "pg_prepared_xacts" in sql:
             return SimpleNamespace(fetchone=lambda: None)
         assert "pg_publication p WHERE" in sql
-        return SimpleNamespace(fetchone=lambda: self.row)
+        row = self.row
+        return SimpleNamespace(fetchone=lambda: (*row, False) if row is not None and len(row) == 9 else row)
 
 
 def listed(*tables: CatalogTable, filters: bool = False, columns: bool = False) -> list[tuple[Any, ...]]:
@@ -285,6 +286,46 @@ def test_tables_that_are_locked_are_told_with_who_holds_them() -> None:
     }
     assert publication.locked(Server(row=None, locks=locks), "p", [ORDERS]).keys() == {ORDERS.id}  # type: ignore[arg-type]
     assert publication.locked(Server(schemas=[("shop", 9, 90, WRITTEN)], locks=locks), "p", [ORDERS]) == {}  # type: ignore[arg-type]
+
+
+ALL_BUT_SOME = (70, WRITTEN, True, True, True, True, True, True, "s", True)
+
+
+def excepting(*tables: CatalogTable) -> Server:
+    """PostgreSQL 19: FOR ALL TABLES EXCEPT (…), ALL SEQUENCES."""
+    entries = [(*entry, True) for entry in listed(*tables)]
+    covered = [(t.rel.id.schema, t.rel.id.name) for t in (ORDERS, ITEMS) if t not in tables]
+    return Server(version=190000, row=ALL_BUT_SOME, entries=entries, covered=covered)
+
+
+def test_an_excepted_table_is_no_entry_of_the_publication() -> None:
+    """The catalog keeps both in one place: taken for published, its changes would be waited for in vain."""
+    server = excepting(ITEMS)
+    have = read(server, "p")  # type: ignore[arg-type]
+    assert have is not None
+    assert (dict(have.entries), have.excepted) == ({}, {ITEMS.rel.oid: ITEMS.rel.id})
+    assert ensured(server, ORDERS).excepted == {ITEMS.rel.oid: ITEMS.rel.id}
+    with pytest.raises(ConfigurationError, match="all tables except") as refused:
+        ensured(server, ORDERS, ITEMS)
+    assert 'run ALTER PUBLICATION "p" SET ALL TABLES, ALL SEQUENCES' in str(refused.value)
+    with pytest.raises(ConfigurationError) as refused:
+        ensured(excepting(ORDERS, ITEMS), ORDERS)
+    assert 'SET ALL TABLES EXCEPT (TABLE "shop"."it""ems"), ALL SEQUENCES' in str(refused.value)
+
+
+def test_a_table_that_was_excepted_since_is_a_loss() -> None:
+    """Its changes from then on are in no stream, though the publication's own row stays as it was written."""
+    whole, less = read(excepting(), "p"), read(excepting(ITEMS), "p")  # type: ignore[arg-type]
+    assert whole is not None
+    assert less is not None
+    state = whole.fingerprint([ORDERS, ITEMS])
+    check_unbroken(whole, "p", state, lambda kind, oid: True)
+    with pytest.raises(HistoryLost, match=r"table shop.it\"ems was excepted from publication p"):
+        check_unbroken(less, "p", state, lambda kind, oid: True)
+    check_unbroken(less, "p", less.fingerprint([ORDERS]), lambda kind, oid: True)
+    older = read(Server(row=ALL_BUT_SOME), "p")  # type: ignore[arg-type]
+    assert older is not None
+    assert "all" not in older.fingerprint([ORDERS]), "a server without the list has a fingerprint as before"
 
 
 def test_who_may_not_change_it_is_told_the_statement() -> None:

@@ -191,7 +191,7 @@ def test_newcomers_are_told_by_their_numbers() -> None:
 # ── the questions to the server ─────────────────────────────────────────────────────────────────────────────
 
 
-ROW = (70, 500, False, True, True, True, True, True, "s")
+ROW = (70, 500, False, True, True, True, True, True, "s", False)
 
 
 class Server:
@@ -204,7 +204,10 @@ class Server:
         self.refuses: Callable[[], psycopg.Error] | None = None
         self._answers: dict[str, Any] = {
             "pg_publication p": [row] if row else [],
-            "pg_publication_rel": [(101, 500, 1, "shop", "a", False, False), (104, 501, 4, "far", "d", False, True)],
+            "pg_publication_rel": [
+                (101, 500, 1, "shop", "a", False, False, False),
+                (104, 501, 4, "far", "d", False, True, False),
+            ],
             "pg_publication_namespace": [("far", 9, 90, 501)],
             "pg_depend": [(4, 540)],
             "pg_locks": [],
@@ -355,7 +358,7 @@ def test_what_else_the_server_refuses_is_told_as_what_it_is() -> None:
 
 def test_a_publication_of_ours_keeps_what_it_has_to_and_loses_the_rest_in_one_statement_each() -> None:
     """Each ALTER writes the entries anew only of what it names."""
-    rel = [(100 + n, 500, n, "shop", name, False, False) for n, name in ((1, "a"), (8, "x"), (9, "y"))]
+    rel = [(100 + n, 500, n, "shop", name, False, False, False) for n, name in ((1, "a"), (8, "x"), (9, "y"))]
     server = Server(pg_publication_rel=rel, pg_publication_namespace=[])
     given: Any = server
     ensure(given, "p", [A, B, C], ours=True)

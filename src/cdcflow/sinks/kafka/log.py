@@ -141,6 +141,8 @@ class KafkaLog:
         identity: SourceIdentity,
         *,
         accept_timeline: bool = False,
+        accept_renamed: bool = False,
+        accept_replaced: bool = False,
         accept_loss: bool = False,
         reopened: bool = False,
         scratch: Path | None = None,
@@ -151,7 +153,9 @@ class KafkaLog:
     ) -> KafkaLog:
         """Open the log for writing, made when there is none; a writer that still has it is refused from here on.
 
-        `accept_timeline`: the source's new timeline continues the old one. `accept_loss`: an operator accepts that
+        `accept_timeline`: the source's new timeline continues the old one. `accept_renamed`: the source checks whether
+        a database of another name is the log's. `accept_replaced`: another server may have the log's database, because
+        an operator accepts that its history is lost. `accept_loss`: an operator accepts that
         rows of the log are gone. `reopened`: this process had it open before (see `loss.check`). `scratch`: a folder
         for large transactions while they arrive (None: a temporary one). `folder`: this machine's own, where it notes
         the log's id; `history`: where the log is sealed to, which may have what the brokers no longer have. `copy_of`:
@@ -169,6 +173,8 @@ class KafkaLog:
         _check_topics(topics, topics.make(), attempted)
         sender = Sender(topics)
         found = read_state(topics)
+        if found.identity is not None:
+            _check_source(found.identity, identity, attempted, renamed=accept_renamed, replaced=accept_replaced)
         owned = _owned(found, identity, attempted, copy_of, accept_timeline=accept_timeline)
         owned = replace(owned, epoch=max(owned.epoch, after_epoch or owned.epoch))
         loss.check(topics, found, attempted, folder, history, accepted=accept_loss, reopened=reopened)
@@ -524,6 +530,25 @@ def _check_topics(topics: Topics, admin: Admin, attempted: str) -> None:
         )
 
 
+def _check_source(
+    known: SourceIdentity, identity: SourceIdentity, attempted: str, *, renamed: bool, replaced: bool
+) -> None:
+    if identity.is_source_of(known, renamed=renamed, replaced=replaced):
+        return
+    remedy = "set log.kafka.topic to another topic, or source.url to the source of this log"
+    if identity.is_source_of(known, replaced=True):
+        remedy += (
+            "; if the server was upgraded, or restored from a dump, and this is the same database, run "
+            "`cdcflow run --accept-history-loss`, which reads all tables again"
+        )
+    raise ConfigurationError(
+        f"{attempted}: it belongs to {known.kind} system {known.system_id}, database {known.database}, and the "
+        f"source is {identity.kind} system {identity.system_id}, database {identity.database}",
+        remedy=remedy,
+        runbook="other-log",
+    )
+
+
 def _owned(
     state: State, identity: SourceIdentity, attempted: str, copy_of: str | None, *, accept_timeline: bool
 ) -> State:
@@ -531,14 +556,9 @@ def _owned(
     if state.identity is None:
         return replace(state, log_id=copy_of or str(uuid.uuid4()), identity=identity)
     known = state.identity
-    if replace(known, timeline="") != replace(identity, timeline=""):
-        raise ConfigurationError(
-            f"{attempted}: it belongs to {known.kind} system {known.system_id}, database {known.database}, and the "
-            f"source is {identity.kind} system {identity.system_id}, database {identity.database}",
-            remedy="set log.kafka.topic to another topic, or source.url to the source of this log",
-            runbook="other-log",
-        )
-    if known.timeline != identity.timeline and not accept_timeline:
+    # A database keeps the name that it had when the log began: whether it was renamed is checked at the server.
+    identity = replace(identity, database=known.database)
+    if known.system_id == identity.system_id and known.timeline != identity.timeline and not accept_timeline:
         raise HistoryLost(
             f"{attempted}: the source was on timeline {known.timeline} and is now on {identity.timeline}, as "
             f"after a restore or a promotion: it may lack changes that the log has",

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from cdcflow.errors import CdcflowError
-from cdcflow.ports import Finding
+from cdcflow.ports import Finding, Remedy
 
 
 def ok(subject: str, text: str) -> Finding:
     return Finding("ok", subject, text)
 
 
-def warning(subject: str, text: str, remedy: str | None = None) -> Finding:
-    return Finding("warning", subject, text, remedy)
+def warning(subject: str, text: str, remedy: str | Remedy | None = None) -> Finding:
+    return _with(Finding("warning", subject, text), remedy)
 
 
-def problem(subject: str, text: str, remedy: str | None = None) -> Finding:
-    return Finding("error", subject, text, remedy)
+def problem(subject: str, text: str, remedy: str | Remedy | None = None) -> Finding:
+    return _with(Finding("error", subject, text), remedy)
+
+
+def _with(found: Finding, remedy: str | Remedy | None) -> Finding:
+    if isinstance(remedy, Remedy):
+        return replace(found, remedy=remedy.text, sql=remedy.sql, then=remedy.then)
+    return replace(found, remedy=remedy)
+
+
+def run(*sql: str, then: str = "", note: str = "") -> Remedy:
+    """A remedy that is SQL. `then`: what else is to be done before it counts; `note`: for the reader."""
+    text = "run " + "; ".join(sql) + (f", and {then}" if then else "") + (f" ({note})" if note else "")
+    return Remedy(text, sql, then)
 
 
 def of_error(subject: str, found: CdcflowError) -> Finding:

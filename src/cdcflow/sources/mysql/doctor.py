@@ -37,6 +37,7 @@ from cdcflow.sources.mysql.decoders import COMPILED, Compiled
 from cdcflow.sources.mysql.errors import NO_SUCH_TABLE, map_error
 from cdcflow.sources.mysql.gtids import Flavor
 from cdcflow.sources.mysql.marks import WrittenMarks
+from cdcflow.sources.mysql.retention import is_rds, retention
 from cdcflow.sources.mysql.sql import quoted
 
 # ── the server ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -242,8 +243,6 @@ def _definition(connection: Connection, table: TableId) -> str:
 
 # ── cdcflow doctor ─────────────────────────────────────────────────────────────────────────────────────────────
 
-KEPT_SECONDS_MIN = 86_400
-
 _PRIVILEGES = {
     "mysql": {"REPLICATION SLAVE": "REPLICATION SLAVE", "REPLICATION CLIENT": "REPLICATION CLIENT"},
     "mariadb": {"REPLICATION SLAVE": "REPLICATION SLAVE", "BINLOG MONITOR": "BINLOG MONITOR"},
@@ -309,12 +308,20 @@ def _link(connection: Connection, connector: Connector, settings: MySQL) -> Iter
         yield ok("connection", f"{where}, {'on this machine' if connector.address.is_local else 'with TLS'}")
 
 
+_IN_GROUP = (
+    "set it in the instance's DB parameter group (Aurora: in the DB cluster parameter group), and reboot where the "
+    "parameter is static; the binary log itself needs automated backups (Aurora: binlog_format = ROW)"
+)
+"""On Amazon RDS and Aurora, where SET GLOBAL is refused."""
+
+
 def _server(connection: Connection, settings: MySQL) -> Iterator[Finding]:
-    found = variables(connection, *ASKED)
-    yield ok("server", f"{NAMES[settings.kind]} {found.get('version')}")
+    found = variables(connection, *ASKED, "basedir")
+    on_rds = is_rds(connection, found)
+    yield ok("server", f"{NAMES[settings.kind]} {found.get('version')}{', Amazon RDS or Aurora' if on_rds else ''}")
     wrong = {s.subject: s for s in shortcomings(connection, settings)}
     for shortcoming in wrong.values():
-        yield problem(shortcoming.subject, shortcoming.text, shortcoming.remedy)
+        yield problem(shortcoming.subject, shortcoming.text, _IN_GROUP if on_rds else shortcoming.remedy)
     without_gtids = found.get("gtid_mode", "ON") != "ON"
     for name in ("log_bin", "binlog_format", "binlog_row_metadata", *(() if without_gtids else ("gtid_mode",))):
         if name in found and name not in wrong:
@@ -333,7 +340,7 @@ def _server(connection: Connection, settings: MySQL) -> Iterator[Finding]:
             "run SET PERSIST gtid_mode = OFF_PERMISSIVE, then ON_PERMISSIVE, then ON",
         )
     yield from _names(connection)
-    yield from _retention(found)
+    yield from retention(connection, found)
 
 
 def _names(connection: Connection) -> Iterator[Finding]:
@@ -346,21 +353,6 @@ def _names(connection: Connection) -> Iterator[Finding]:
                 "lower_case_table_names",
                 "is 2: case does not count in names of tables; source.tables needs them as SHOW TABLES has them",
             )
-
-
-def _retention(found: dict[str, object]) -> Iterator[Finding]:
-    seconds = float(str(found.get("binlog_expire_logs_seconds") or 0))
-    seconds = seconds or 86_400 * float(str(found.get("expire_logs_days") or 0))
-    if not seconds:
-        yield ok("binary log", "is kept until somebody purges it")
-    elif seconds < KEPT_SECONDS_MIN:
-        yield warning(
-            "binary log",
-            f"is kept for {int(seconds)} s: if cdcflow is stopped for longer, it has to read all tables again",
-            f"run SET GLOBAL binlog_expire_logs_seconds = {7 * KEPT_SECONDS_MIN} (and in the server's configuration)",
-        )
-    else:
-        yield ok("binary log", f"is kept for {seconds / 86_400:.0f} days: cdcflow may be stopped for that long")
 
 
 def _privileges(connection: Connection, settings: MySQL) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ from psycopg import conninfo, pq
 
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, RightMissing, SourceUnavailable
 from cdcflow.sources.engine import connections
+from cdcflow.sources.postgres.poolers import pooler_of
 from cdcflow.sources.postgres.sqlstates import is_tried_again
 
 Secret = Callable[[], str | None]
@@ -230,6 +231,16 @@ _FOREIGN = re.compile(
 """An E would be a PostgreSQL server's error."""
 
 
+def behind_pooler(address: Address, why: str) -> ConfigurationError:
+    """The error for an address at which a connection pooler answers, which keeps sessions or replication to itself."""
+    name, direct = pooler_of(address.host, address.options.get("port", "5432"))
+    return ConfigurationError(
+        f"connecting to {address}: {name} is between cdcflow and the server: {why}",
+        remedy=direct,
+        runbook="pooler",
+    )
+
+
 def _refused(error: psycopg.Error, address: Address, *, has_password: bool) -> CdcflowError:
     text = " ".join(str(error).split())
     attempted = f"connecting to {address}"
@@ -269,16 +280,26 @@ def _refused(error: psycopg.Error, address: Address, *, has_password: bool) -> C
             remedy="add lines for this user, database and host (for replication connections too), then reload",
             runbook="login-refused",
         )
+    if "unsupported startup parameter" in text or "bouncer config error" in text:
+        return behind_pooler(address, text.rpartition("FATAL: ")[2].strip())
     if "must be superuser or replication role" in text or "permission denied to start WAL sender" in text:
         user = address.options.get("user", "the user")
         return RightMissing(
-            f"{attempted}: {user} may not replicate", remedy=f"run ALTER ROLE {quoted(user)} REPLICATION"
+            f"{attempted}: {user} may not replicate",
+            remedy=f"run ALTER ROLE {quoted(user)} REPLICATION (Amazon RDS and Aurora: GRANT rds_replication TO "
+            f"{quoted(user)})",
         )
     if "permission denied for database" in text:
         user, database = address.options.get("user", "the user"), address.options["dbname"]
         return RightMissing(
             f"{attempted}: {user} may not connect to database {database}",
             remedy=f"run GRANT CONNECT ON DATABASE {quoted(database)} TO {quoted(user)}",
+        )
+    if "max_wal_senders" in text and "(currently 0)" in text:
+        return ConfigurationError(
+            f"{attempted}: the server allows no WAL sender (max_wal_senders = 0)",
+            remedy="set max_wal_senders = 10 and wal_level = logical, and restart the server",
+            runbook="server-settings",
         )
     if "standby connections" in text or "max_wal_senders" in text:
         return SourceUnavailable(

@@ -10,14 +10,16 @@ import psycopg
 
 from cdcflow.config import Postgres
 from cdcflow.errors import CdcflowError
-from cdcflow.ports import Finding
+from cdcflow.ports import Finding, Remedy
 from cdcflow.sources.engine import findings as findings_of
-from cdcflow.sources.engine.findings import of_error, ok, problem, warning
+from cdcflow.sources.engine.findings import of_error, ok, problem, run, warning
 from cdcflow.sources.engine.selection import Selection, advice
 from cdcflow.sources.postgres import publication, slot
 from cdcflow.sources.postgres.catalog import CatalogTable, Selected, select
 from cdcflow.sources.postgres.connection import Connection, Connector, map_error, quoted
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled
+from cdcflow.sources.postgres.identity import decodes, identify
+from cdcflow.sources.postgres.platforms import Platform, platform_of
 from cdcflow.sources.postgres.types import Policy
 
 # The first minor of each major in which rows of a running transaction are not lost when its table is added to a
@@ -29,7 +31,7 @@ SELECT current_setting('wal_level'), pg_catalog.pg_is_in_recovery(), current_set
        (SELECT count(*) FROM pg_catalog.pg_replication_slots)::int, current_setting('max_wal_senders')::int,
        (SELECT count(*) FROM pg_catalog.pg_stat_replication)::int, current_setting('max_slot_wal_keep_size'),
        current_setting('idle_replication_slot_timeout', true), current_setting('wal_sender_timeout'),
-       current_setting('server_version')
+       current_setting('server_version'), current_setting('effective_wal_level', true)
 """
 
 _OLDEST = """
@@ -40,6 +42,8 @@ OLD_TRANSACTION_S = 60
 
 _ROLE = """
 SELECT rolname, rolreplication, rolsuper, rolbypassrls,
+       coalesce((SELECT pg_catalog.pg_has_role(g.oid, 'MEMBER') FROM pg_catalog.pg_roles g
+                 WHERE g.rolname = %s), false),
        pg_catalog.has_database_privilege(current_database(), 'CREATE'), current_database()
 FROM pg_catalog.pg_roles WHERE rolname = current_user
 """
@@ -61,8 +65,13 @@ class _Role:
     replicates: bool
     is_superuser: bool
     bypasses_rls: bool
+    is_granted: bool  # the role by which a service lets its users replicate
     creates_in_database: bool
     database: str
+
+    @property
+    def may_replicate(self) -> bool:
+        return self.replicates or self.is_superuser or self.is_granted
 
 
 def findings(connector: Connector, settings: Postgres, selection: Selection) -> list[Finding]:
@@ -73,11 +82,12 @@ def findings(connector: Connector, settings: Postgres, selection: Selection) -> 
     except CdcflowError as error:
         return [of_error("connection", error)]
     try:
-        role = _Role(*_row(connection, _ROLE))
+        platform = platform_of(connection)
+        role = _Role(*_row(connection, _ROLE, (platform.grant,)))
         found.append(decoders())
         found += _link(connection, connector)
-        found += _server(connection, settings)
-        found += _role(role)
+        found += _server(connection, settings, platform)
+        found += _role(role, platform)
         found += _replication(connector, role)
         try:
             selected = select(connection, selection, Policy.of(settings))
@@ -119,8 +129,8 @@ def decoders(compiled: Compiled | None = COMPILED) -> Finding:
     return findings_of.decoders(are_compiled=compiled is not None, times="about six")
 
 
-def _row(connection: Connection, query: str) -> tuple[Any, ...]:
-    row = connection.execute(query.encode()).fetchone()
+def _row(connection: Connection, query: str, parameters: Sequence[object] = ()) -> tuple[Any, ...]:
+    row = connection.execute(query.encode(), parameters or None).fetchone()
     assert row is not None  # noqa: S101  one row by construction
     return row
 
@@ -144,8 +154,10 @@ def _link(connection: Connection, connector: Connector) -> Iterator[Finding]:
         yield ok("connection", f"{connector.address}, with TLS")
 
 
-def _server(connection: Connection, settings: Postgres) -> Iterator[Finding]:
-    level, is_standby, slots_max, slots, senders_max, senders, keep, idle, timeout, version = _row(connection, _SERVER)
+def _server(connection: Connection, settings: Postgres, platform: Platform) -> Iterator[Finding]:
+    level, is_standby, slots_max, slots, senders_max, senders, keep, idle, timeout, version, effective = _row(
+        connection, _SERVER
+    )
     major, minor = divmod(connection.info.server_version, 10000)
     if minor < PATCHED.get(major, 0):
         yield warning(
@@ -154,31 +166,27 @@ def _server(connection: Connection, settings: Postgres) -> Iterator[Finding]:
             f"upgrade to {major}.{PATCHED[major]} or later",
         )
     else:
-        yield ok("server", f"PostgreSQL {version}")
+        yield ok("server", f"PostgreSQL {version}{f', {platform.name}' if platform.is_managed else ''}")
     if is_standby:
         yield problem(
             "server",
             "this is a standby; a backfill writes marks, which only a primary accepts",
             "set source.url to the primary",
         )
-    if level != "logical":
-        yield problem(
-            "wal_level",
-            f"is {level}; changes cannot be decoded",
-            "run ALTER SYSTEM SET wal_level = logical, and restart the server",
-        )
-    else:
+    if not decodes(level, effective):
+        yield problem("wal_level", f"is {level}; changes cannot be decoded", platform.logical_remedy())
+    elif level == "logical":
         yield ok("wal_level", "is logical")
+    else:
+        yield ok("wal_level", f"is {level}, and becomes logical with the first slot (effective_wal_level: {effective})")
     for name, used, limit, besides in (
         ("max_replication_slots", slots, slots_max, "but a large backlog is read faster with one more"),
         ("max_wal_senders", senders, senders_max, ""),
     ):
         if used >= limit:
-            ours = ", ".join(filter(None, ("not needed if one of them is cdcflow's", besides)))
+            ours = ", ".join(filter(None, ("no more is needed if one of them is cdcflow's", besides)))
             yield warning(
-                name,
-                f"all {limit} are in use",
-                f"run ALTER SYSTEM SET {name} = {limit + 5}, and restart ({ours})",
+                name, f"all {limit} are in use ({ours})", platform.setting_remedy(name, str(limit + 5), restart=True)
             )
         else:
             yield ok(name, f"{used} of {limit} in use")
@@ -186,7 +194,7 @@ def _server(connection: Connection, settings: Postgres) -> Iterator[Finding]:
         yield warning(
             "max_slot_wal_keep_size",
             "is unlimited: while cdcflow is stopped, the server keeps log for it until its disk is full",
-            "run ALTER SYSTEM SET max_slot_wal_keep_size = '50GB' (whatever the disk can spare), and reload",
+            platform.setting_remedy("max_slot_wal_keep_size", "50GB", note="whatever the disk can spare"),
         )
     else:
         yield ok(
@@ -197,38 +205,39 @@ def _server(connection: Connection, settings: Postgres) -> Iterator[Finding]:
         yield warning(
             "idle_replication_slot_timeout",
             f"is {idle}: if cdcflow is stopped for longer, the slot is lost",
-            "run ALTER SYSTEM SET idle_replication_slot_timeout = 0, and reload",
+            platform.setting_remedy("idle_replication_slot_timeout", "0"),
         )
     if timeout == "0":
         yield warning(
             "wal_sender_timeout",
             "is 0: after a crash of cdcflow's machine the server would keep the slot active forever",
-            "run ALTER SYSTEM SET wal_sender_timeout = '60s', and reload",
+            platform.setting_remedy("wal_sender_timeout", "60s"),
         )
     if settings.failover and major < 17:
         yield problem("failover", f"needs PostgreSQL 17 or newer; this is {version}", "set source.failover: false")
 
 
-def _role(role: _Role) -> Iterator[Finding]:
-    name = quoted(role.name)
+def _role(role: _Role, platform: Platform) -> Iterator[Finding]:
     if role.is_superuser:
         yield warning(
             "role",
             f"{role.name} is a superuser, which is far more than a capture needs",
             "make a role for it: CREATE ROLE cdc LOGIN REPLICATION; GRANT SELECT on the tables (see docs/postgres.md)",
         )
-    elif not role.replicates:
-        yield problem("role", f"{role.name} may not replicate", f"run ALTER ROLE {name} REPLICATION")
-    else:
+    elif not role.may_replicate:
+        yield problem("role", f"{role.name} may not replicate", platform.replication_remedy(role.name))
+    elif role.replicates:
         yield ok("role", f"{role.name} may replicate")
+    else:
+        yield ok("role", f"{role.name} may replicate, as a member of {platform.grant}")
 
 
 def _replication(connector: Connector, role: _Role) -> Iterator[Finding]:
     """That the server lets a replication connection in: pg_hba.conf may have a line for databases only."""
-    if not (role.replicates or role.is_superuser):
+    if not role.may_replicate:
         return
     try:
-        connector.discard(connector.replicate())
+        identify(connector)
     except CdcflowError as error:
         yield of_error("replication connection", error)
     else:
@@ -248,7 +257,7 @@ def _tables(connection: Connection, selected: Selected, role: _Role) -> Iterator
     rights = {row[0]: row[1:] for row in connection.execute(_RIGHTS, ([rel.oid for rel in rels],))}
     for table in selected.tables:
         problems = [
-            problem(str(table.rel.id), text, advice(remedy)) for text, remedy in selected.refused.get(table.rel.id, ())
+            problem(str(table.rel.id), text, _advice(remedy)) for text, remedy in selected.refused.get(table.rel.id, ())
         ]
         problems += _rights(table, rights, role)
         yield from problems or [ok(str(table.rel.id), _about(table))]
@@ -291,6 +300,13 @@ def _old_transaction(connection: Connection) -> Iterator[Finding]:
         )
 
 
+def _advice(remedy: str) -> str | Remedy:
+    """A refusal's remedy, as SQL where it is one whole statement."""
+    text = advice(remedy)
+    is_statement = text != remedy and not any(part in remedy for part in ("…", "; ", ", or "))
+    return run(remedy) if is_statement else text
+
+
 def _rights(table: CatalogTable, rights: Mapping[int, tuple[Any, ...]], role: _Role) -> list[Finding]:
     found = []
     name = quoted(role.name)
@@ -303,17 +319,18 @@ def _rights(table: CatalogTable, rights: Mapping[int, tuple[Any, ...]], role: _R
                 problem(
                     str(rel.id),
                     "the role has no USAGE on its schema",
-                    f"run GRANT USAGE ON SCHEMA {quoted(schema)} TO {name}",
+                    run(f"GRANT USAGE ON SCHEMA {quoted(schema)} TO {name}"),
                 )
             )
         if not selects:
-            found.append(problem(str(rel.id), "the role may not read it", f"run GRANT SELECT ON {rel.sql} TO {name}"))
+            grant = run(f"GRANT SELECT ON {rel.sql} TO {name}")
+            found.append(problem(str(rel.id), "the role may not read it", grant))
         if is_filtered and not (role.bypasses_rls or role.is_superuser):
             found.append(
                 problem(
                     str(rel.id),
                     "row-level security would hide rows from the backfill",
-                    f"run ALTER ROLE {name} BYPASSRLS",
+                    run(f"ALTER ROLE {name} BYPASSRLS"),
                 )
             )
     return found
@@ -357,7 +374,7 @@ def _publication(connection: Connection, settings: Postgres, selected: Selected,
             yield problem(
                 f"publication {name}",
                 "does not publish everything that a full copy needs",
-                f"run ALTER PUBLICATION {quoted(found.name)} SET ({wrong})",
+                run(f"ALTER PUBLICATION {quoted(found.name)} SET ({wrong})"),
             )
         missing = [t for t in selected.good if t.rel.id not in published]
         if missing and not found.broad and not role.is_superuser:
@@ -378,7 +395,9 @@ def _publication(connection: Connection, settings: Postgres, selected: Selected,
         yield problem(
             "publication",
             f"{role.name} may not create one in database {role.database}",
-            f"run {grant}; or {by_owner}" if owns else f"{by_owner}; or make {role.name} their owner and run {grant}",
+            Remedy(f"run {grant}; or {by_owner}", (grant,))
+            if owns
+            else Remedy(f"{by_owner}; or make {role.name} their owner and run {grant}", (statement,)),
         )
     else:
         yield from _unless_owned(connection, selected.good, "publication", advice)
@@ -389,7 +408,12 @@ def _unless_owned(
 ) -> Iterator[Finding]:
     owners = _other_owners(connection, tables)
     if owners:
-        yield problem(subject, f"only owners may publish a table: {', '.join(owners)}", f"run as an owner: {advice}")
+        statement = advice.partition("; and set ")[0]
+        yield problem(
+            subject,
+            f"only owners may publish a table: {', '.join(owners)}",
+            Remedy(f"run as an owner: {advice}", (statement,)),
+        )
     else:
         yield ok(subject, "can be made")
 

@@ -9,9 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import psycopg
+
 from cdcflow.errors import ConfigurationError, SourceUnavailable
-from cdcflow.sources.postgres.connection import Connection, Connector, history_lost, mapping_errors
+from cdcflow.sources.postgres import slot
+from cdcflow.sources.postgres.connection import (
+    Connection,
+    Connector,
+    behind_pooler,
+    history_lost,
+    literal,
+    mapping_errors,
+)
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.sources.postgres.platforms import platform_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +40,32 @@ def identify(connector: Connector) -> IdentifiedSystem:
     connection = connector.replicate()
     try:
         with mapping_errors(f"identifying {connector.address}"):
-            row = connection.execute("IDENTIFY_SYSTEM").fetchone()
+            try:
+                row = connection.execute("IDENTIFY_SYSTEM").fetchone()
+            except psycopg.errors.SyntaxError:
+                # Supavisor drops the parameter `replication` silently, and gives an ordinary session.
+                raise behind_pooler(connector.address, "it does not speak the replication protocol") from None
             assert row is not None  # noqa: S101  the command's only row
             return IdentifiedSystem(row[0], int(row[1]), lsn_of(row[2]), row[3])
     finally:
         connector.discard(connection)
 
 
+def decodes(level: str, effective: str | None) -> bool:
+    """Whether a server with this `wal_level` decodes changes, or will from the first slot on.
+
+    `effective` is its `effective_wal_level`, None before PostgreSQL 19: from there on a server of level `replica` goes
+    to `logical` when the first logical slot is made, without a restart, and stays there while there is one.
+    """
+    return level == "logical" or (level == "replica" and effective is not None)
+
+
 def check_server(connection: Connection) -> None:
     """That a capture can run at this server at all. Raises ConfigurationError when it cannot."""
-    row = connection.execute("SELECT current_setting('wal_level'), pg_catalog.pg_is_in_recovery()").fetchone()
+    row = connection.execute(
+        "SELECT current_setting('wal_level'), pg_catalog.pg_is_in_recovery(),"
+        " current_setting('effective_wal_level', true)"
+    ).fetchone()
     assert row is not None  # noqa: S101  one row by construction
     if row[1]:
         raise ConfigurationError(
@@ -46,32 +73,85 @@ def check_server(connection: Connection) -> None:
             remedy="point source.url at the primary",
             runbook="read-only-source",
         )
-    if row[0] != "logical":
+    if not decodes(row[0], row[2]):
         raise ConfigurationError(
             f"the server has wal_level = {row[0]}, which leaves out what a stream of changes needs",
-            remedy="run ALTER SYSTEM SET wal_level = logical, and restart the server",
+            remedy=platform_of(connection).logical_remedy().text,
             runbook="server-settings",
         )
 
 
-def check_database(connector: Connector, before: Mapping[str, str], system: IdentifiedSystem) -> None:
-    """That this is the database that the log belongs to. `before`: the checkpoint's `source`."""
-    if (before.get("system_id"), before.get("database")) != (system.system_id, system.database):
-        raise ConfigurationError(
-            f"this log belongs to database {before.get('database')} of server {before.get('system_id')}, but "
-            f"{connector.address} is database {system.database} of server {system.system_id}",
-            remedy="set source.url back, or set another log.path for this source",
-            runbook="other-log",
-        )
+_SET_BACK = "set source.url back, or set another log.path for this source"
+_READ_AGAIN = "run `cdcflow run --accept-history-loss`, which reads all tables again"
 
 
-def check_history(connector: Connector, before: Mapping[str, str], system: IdentifiedSystem, position: int) -> None:
+def check_database(connection: Connection, before: Mapping[str, str], system: IdentifiedSystem) -> None:
+    """That this is the database that the log belongs to, whatever it is called now: the one that the log's slot is in.
+    `before`: the checkpoint's `source`."""
+    if before.get("system_id") == system.system_id:
+        where = _slot_is_in(connection, before)
+        if where is not None and where != system.database:
+            raise _slot_elsewhere(before, system, where)
+        if where is not None or before.get("database") == system.database:
+            return
+    is_same_name = before.get("database") == system.database
+    is_same_server = before.get("system_id") == system.system_id
+    remedy = _SET_BACK
+    if is_same_name:
+        remedy += f"; if the server was upgraded, or restored from a dump, and this is the same database, {_READ_AGAIN}"
+    elif is_same_server:
+        remedy += f"; if {system.database} has taken the place of {before.get('database')}, {_READ_AGAIN}"
+    raise ConfigurationError(
+        f"this log belongs to database {before.get('database')} of server {before.get('system_id')}, but "
+        f"source.url is database {system.database} of server {system.system_id}",
+        remedy=remedy,
+        runbook="other-log",
+    )
+
+
+def is_replaced(connection: Connection, before: Mapping[str, str], system: IdentifiedSystem) -> bool:
+    """Where an operator accepts that history is lost: whether another database has taken the place of the log's. It is
+    on another server and has the same name, or is on the same server.
+
+    Raises:
+        ConfigurationError: it is neither; or the log's slot is still in another database, and would be left behind.
+    """
+    if before.get("system_id") != system.system_id:
+        if before.get("database") != system.database:
+            check_database(connection, before, system)
+        return True
+    where = _slot_is_in(connection, before)
+    if where is not None and where != system.database:
+        raise _slot_elsewhere(before, system, where)
+    return where is None and before.get("database") != system.database
+
+
+def _slot_is_in(connection: Connection, before: Mapping[str, str]) -> str | None:
+    """The database that the log's slot is in, None: there is no such slot for changes of one database."""
+    found = slot.read(connection, before["slot"]) if "slot" in before else None
+    return None if found is None else found.database
+
+
+def _slot_elsewhere(before: Mapping[str, str], system: IdentifiedSystem, where: str) -> ConfigurationError:
+    name = before["slot"]
+    return ConfigurationError(
+        f"this log belongs to the database that its slot {name} is in, which is called {where} now; source.url is "
+        f"database {system.database}, another one",
+        remedy=f"set source.url to database {where}; or, if {system.database} has taken its place, connect to {where} "
+        f"and run SELECT pg_drop_replication_slot({literal(name)}); then {_READ_AGAIN}",
+        runbook="other-log",
+    )
+
+
+def check_history(
+    connector: Connector, connection: Connection, before: Mapping[str, str], system: IdentifiedSystem, position: int
+) -> None:
     """That this is the log's database, and that its history has everything up to `position`.
 
     Raises:
         HistoryLost, ConfigurationError: it is not, or it has not.
     """
-    check_database(connector, before, system)
+    check_database(connection, before, system)
     if str(system.timeline) != before.get("timeline"):
         switch = _switched(connector, system.timeline, int(before.get("timeline") or 0))
         if switch is None or switch < position:

@@ -49,6 +49,8 @@ def state_of_selected(state: str, selected: Selected) -> str:
     for kind in ("tables", "members"):
         if kind in value:
             value[kind] = {name: entry for name, entry in value[kind].items() if entry[0] in wanted}
+    if "all" in value:
+        value["all"] = [oid for oid in value["all"] if oid in wanted]
     if "schemas" in value:
         schemas = {t.rel.id.schema for t in selected.tables}
         value["schemas"] = {name: entry for name, entry in value["schemas"].items() if name in schemas}

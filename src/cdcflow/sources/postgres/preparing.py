@@ -60,14 +60,19 @@ class Preparing:
     creation_wait_s: float
     older_wait_s: float
 
-    def prepare(self, transactions_back: TransactionsBack | None, *, loss_accepted: bool) -> Prepared:
-        """The checkpoint to start from. With `loss_accepted` always one at a new position.
+    def prepare(
+        self, transactions_back: TransactionsBack | None, *, loss_accepted: bool, replaced: bool = False
+    ) -> Prepared:
+        """The checkpoint to start from. With `loss_accepted` always one at a new position; `replaced`: in another
+        database, which has taken the place of the log's.
 
         Raises:
             HistoryLost, ConfigurationError: see `cdcflow.ports.Source.prepare`.
         """
         if self.before.position is None:
             return Prepared(self._first_time())
+        if replaced:
+            return Prepared(self._anew())
         try:
             prepared = self._again(lsn_of(self.before.position), transactions_back)
         except HistoryLost:

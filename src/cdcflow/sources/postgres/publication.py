@@ -30,7 +30,7 @@ from cdcflow.sources.postgres.connection import Connection, history_lost, map_er
 
 _PUBLICATION = """
 SELECT oid::bigint, xmin::text::bigint, puballtables, pubinsert, pubupdate, pubdelete, pubtruncate, pubviaroot,
-       coalesce(to_jsonb(p) ->> 'pubgencols', 's')
+       coalesce(to_jsonb(p) ->> 'pubgencols', 's'), coalesce((to_jsonb(p) ->> 'puballsequences')::bool, false)
 FROM pg_catalog.pg_publication p WHERE pubname = %s
 """
 
@@ -42,7 +42,8 @@ WHERE s.pnpubid = %s
 
 _ENTRIES = """
 SELECT r.oid::bigint, r.xmin::text::bigint, r.prrelid::bigint, n.nspname, c.relname,
-       to_jsonb(r) ->> 'prqual' IS NOT NULL, to_jsonb(r) ->> 'prattrs' IS NOT NULL
+       to_jsonb(r) ->> 'prqual' IS NOT NULL, to_jsonb(r) ->> 'prattrs' IS NOT NULL,
+       coalesce((to_jsonb(r) ->> 'prexcept')::bool, false)
 FROM pg_catalog.pg_publication_rel r
 JOIN pg_catalog.pg_class c ON c.oid = r.prrelid
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -100,7 +101,8 @@ class Publication:
 
     `written` is the transaction that wrote its row. `schemas`: those that it has as a whole, each with its oid, and
     number and transaction of its entry. `members`: the tables in them by oid, each with the transaction that put it
-    there.
+    there. `excepted`: the tables that it leaves out by name (PostgreSQL 19, FOR ALL TABLES EXCEPT), by oid; None: this
+    server has no such list. `all_sequences`: it has those, too, which cdcflow does not capture.
     """
 
     name: str
@@ -111,6 +113,8 @@ class Publication:
     entries: Mapping[int, Entry]
     schemas: Mapping[str, tuple[int, int, int]]
     members: Mapping[int, int] = field(default_factory=dict)
+    excepted: Mapping[int, TableId] | None = None
+    all_sequences: bool = False
 
     @property
     def broad(self) -> bool:
@@ -134,6 +138,8 @@ class Publication:
         state = {"publication": self.number, "written": self.written, "tables": entries, "schemas": schemas}
         if members:
             state["members"] = members
+        if self.all_tables and self.excepted is not None:
+            state["all"] = sorted(t.rel.oid for t in tables if t.rel.oid not in self.excepted)
         return json.dumps(state, separators=(",", ":"))
 
 
@@ -142,7 +148,7 @@ def read(connection: Connection, name: str) -> Publication | None:
     row = connection.execute(_PUBLICATION, (name,)).fetchone()
     if row is None:
         return None
-    oid, written, all_tables, inserts, updates, deletes, truncates, via_root, generated = row
+    oid, written, all_tables, inserts, updates, deletes, truncates, via_root, generated, all_sequences = row
     wrong = []
     if not (inserts and updates and deletes and truncates):
         wrong.append("publish = 'insert, update, delete, truncate'")
@@ -150,16 +156,32 @@ def read(connection: Connection, name: str) -> Publication | None:
         wrong.append("publish_via_partition_root = true")
     if version >= 180000 and generated != "s":
         wrong.append("publish_generated_columns = stored")
-    entries = {}
-    for number, wrote, table_oid, schema, table, has_filter, has_columns in connection.execute(_ENTRIES, (oid,)):
-        entries[table_oid] = Entry(number, wrote, table_oid, TableId(schema, table), has_filter or has_columns)
+    entries, excepted = {}, {}
+    for number, wrote, table_oid, schema, table, has_filter, has_columns, is_excepted in connection.execute(
+        _ENTRIES, (oid,)
+    ):
+        if is_excepted:
+            excepted[table_oid] = TableId(schema, table)
+        else:
+            entries[table_oid] = Entry(number, wrote, table_oid, TableId(schema, table), has_filter or has_columns)
     schemas = {}
     if version >= 150000:
         schemas = {row[0]: (row[1], row[2], row[3]) for row in connection.execute(_SCHEMAS, (oid,))}
     members: dict[int, int] = {}
     if schemas and not all_tables:
         members = dict(connection.execute(_MEMBERS, ([entry[0] for entry in schemas.values()],)).fetchall())
-    return Publication(name, oid, written, all_tables, tuple(wrong), entries, schemas, members)
+    return Publication(
+        name,
+        oid,
+        written,
+        all_tables,
+        tuple(wrong),
+        entries,
+        schemas,
+        members,
+        excepted if version >= 190000 else None,
+        all_sequences,
+    )
 
 
 def check_unbroken(found: Publication | None, name: str, before: str, exists: Exists) -> None:
@@ -193,6 +215,13 @@ def check_unbroken(found: Publication | None, name: str, before: str, exists: Ex
             f"but changes that it left out meanwhile are not in the stream",
             runbook="publication-changed",
         )
+    for table_oid in then.get("all", ()):
+        if table_oid in (found.excepted or {}):
+            raise history_lost(
+                f"table {(found.excepted or {})[table_oid]} was excepted from publication {name} (ALTER PUBLICATION … "
+                "SET ALL TABLES EXCEPT); its changes since then are not in the stream",
+                runbook="publication-changed",
+            )
     schemas = {entry[0]: list(entry) for entry in found.schemas.values()}  # by oid: one may have a new name
     for schema, entry in then.get("schemas", {}).items():
         if schemas.get(entry[0]) == entry or not exists("pg_namespace", entry[0]):
@@ -397,6 +426,12 @@ def _mend(connection: Connection, found: Publication, *, ours: bool) -> None:
 def _check_covered(connection: Connection, found: Publication, tables: Sequence[CatalogTable]) -> None:
     covers = _covers(connection, found)
     missing = [t.rel.sql for t in tables if not covers(t.rel.oid, t.rel.id)]
+    if missing and found.all_tables and found.excepted:
+        raise ConfigurationError(
+            f"publication {found.name} is for all tables except {', '.join(missing)}, which are to be captured",
+            remedy=f"run {_all_tables_but_for_others(found, tables)}",
+            runbook="publication-unusable",
+        )
     if missing:
         raise ConfigurationError(
             f"publication {found.name} is for all tables of some schemas and does not have {', '.join(missing)}",
@@ -412,6 +447,15 @@ def _covers(connection: Connection, found: Publication) -> Callable[[int, TableI
         return lambda oid, table: (table.schema, table.name) in names
     # Not by the server's view: it waits for each table that somebody has locked.
     return lambda oid, table: found.all_tables or oid in found.entries or table.schema in found.schemas
+
+
+def _all_tables_but_for_others(found: Publication, tables: Sequence[CatalogTable]) -> str:
+    """The statement that takes these tables out of the publication's list of excepted ones."""
+    captured = {t.rel.oid for t in tables}
+    others = [quoted(t.schema, t.name) for oid, t in (found.excepted or {}).items() if oid not in captured]
+    left_out = f" EXCEPT (TABLE {', TABLE '.join(others)})" if others else ""
+    sequences = ", ALL SEQUENCES" if found.all_sequences else ""
+    return f"ALTER PUBLICATION {quoted(found.name)} SET ALL TABLES{left_out}{sequences}"
 
 
 def _listed(tables: Sequence[CatalogTable]) -> str:

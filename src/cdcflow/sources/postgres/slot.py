@@ -16,6 +16,7 @@ from cdcflow.errors import ConfigurationError, RightMissing, SourceUnavailable
 from cdcflow.ports import Dropped, Finding
 from cdcflow.sources.postgres.connection import Connection, Connector, history_lost, literal, map_error, mapping_errors
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
+from cdcflow.sources.postgres.platforms import platform_of
 from cdcflow.sources.postgres.publication import blocker
 
 PLUGIN = "pgoutput"
@@ -152,7 +153,7 @@ def create(connector: Connector, name: str, *, failover: bool, timeout_s: float)
     except psycopg.errors.InsufficientPrivilege:
         raise ConfigurationError(
             f"the user of source.url may not make slot {name}",
-            remedy=f'run ALTER ROLE "{connection.info.user}" REPLICATION',
+            remedy=platform_of(connection).replication_remedy(connection.info.user).text,
             runbook="right-missing",
         ) from None
     except psycopg.errors.ConfigurationLimitExceeded:
@@ -164,7 +165,7 @@ def create(connector: Connector, name: str, *, failover: bool, timeout_s: float)
     except psycopg.errors.ObjectNotInPrerequisiteState as error:
         raise ConfigurationError(
             f"creating slot {name}: {error.diag.message_primary}",
-            remedy="run ALTER SYSTEM SET wal_level = logical, and restart the server",
+            remedy=platform_of(connection).logical_remedy().text,
             runbook="server-settings",
         ) from None
     except psycopg.Error as error:

@@ -45,7 +45,7 @@ from cdcflow.sources.postgres.catch_up import Windows
 from cdcflow.sources.postgres.chunks import CHUNK_BYTES_MAX, PostgresChunks, mark_prefix
 from cdcflow.sources.postgres.comparing import PostgresComparison
 from cdcflow.sources.postgres.connection import Connection, Connector, Secret, mapping_errors
-from cdcflow.sources.postgres.identity import check_database, check_server, identify
+from cdcflow.sources.postgres.identity import check_database, check_server, identify, is_replaced
 from cdcflow.sources.postgres.known_tables import names_by_oid, state_of_selected
 from cdcflow.sources.postgres.lsn import lsn_of
 from cdcflow.sources.postgres.naming import Names, made_name
@@ -115,14 +115,16 @@ class PostgresSource:
             with mapping_errors(f"preparing {self._connector.address}"):
                 check_server(connection)
                 selected = select(connection, self._selection, self._policy)
+                replaced = accepted and checkpoint.position is not None
+                replaced = replaced and is_replaced(connection, checkpoint.source, system)
+                by_oid = {} if replaced else names_by_oid(checkpoint.source)  # oids of another database mean nothing
                 if checkpoint.position is not None:
-                    known = frozenset(names_by_oid(checkpoint.source).values())
+                    known = frozenset(by_oid.values())
                     selected, self._left_out = selected.for_restart(known, self._selection)
                 selected.check(may_be_empty=self._selection.only_wildcards)
                 names = Names.of(self._settings, log_id)
                 # A new table that somebody has locked is taken up later: all others would wait with it.
-                captured = names_by_oid(checkpoint.source)
-                new = [t for t in selected.good if t.rel.oid not in captured]
+                new = [t for t in selected.good if t.rel.oid not in by_oid]
                 locked = publication.locked(connection, names.publication, new)
                 selected, self._left_out = selected.without(locked), (*self._left_out, *sorted(locked))
                 done = Preparing(
@@ -135,7 +137,7 @@ class PostgresSource:
                     failover=self._settings.failover,
                     creation_wait_s=self._creation_wait_s,
                     older_wait_s=self._older_wait_s,
-                ).prepare(transactions_back, loss_accepted=accepted)
+                ).prepare(transactions_back, loss_accepted=accepted, replaced=replaced)
         finally:
             self._connector.discard(connection)
         self._joining, prepared = done.joining, done.checkpoint
@@ -143,7 +145,7 @@ class PostgresSource:
         self._prepared = frozenset(t.rel.id for t in selected.tables)
         self._table_names.capture(selected)
         # A table that an earlier run captured and this one does not may still have changes on their way.
-        self._catalog.captured = names_by_oid(checkpoint.source) | {t.rel.oid: t.rel.id for t in selected.tables}
+        self._catalog.captured = by_oid | {t.rel.oid: t.rel.id for t in selected.tables}
         # Whoever prepares asks for the tables next: what was just read of a thousand of them is not read again.
         self._described = self._catalog.tables(selected)
         kept = policies.noted(checkpoint.source, {d.table: d.kept for d in self._described})
@@ -186,11 +188,11 @@ class PostgresSource:
 
     def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
         names, before = Names.of(self._settings, log_id), checkpoint.source
-        if before:
-            check_database(self._connector, before, identify(self._connector))
         connection = self._connector.connect("drop")
         try:
             with mapping_errors(f"dropping what cdcflow made in {self._connector.address}"):
+                if before:
+                    check_database(connection, before, identify(self._connector))
                 # The slot first: it is what costs the server something.
                 return [
                     slot.remove(
@@ -245,7 +247,7 @@ class PostgresSource:
         selected = self._catalog.selected()
         if checkpoint.position is not None:
             check_names(before, Names.of(self._settings, log_id))
-            check_database(self._connector, before, system)
+            self._catalog.ask("looking for the log's slot", lambda c: check_database(c, before, system))
             selected, left_out = selected.for_restart(frozenset(names_by_oid(before).values()), self._selection)
         selected.check(may_be_empty=self._selection.only_wildcards)
         described = self._catalog.tables(selected)

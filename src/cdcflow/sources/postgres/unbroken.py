@@ -38,7 +38,7 @@ def check_unbroken(
     before = checkpoint.source
     position = lsn_of(checkpoint.position or "0/0")
     check_names(before, names)
-    check_history(connector, before, system, position)
+    check_history(connector, connection, before, system, position)
     found = publication.read(connection, names.publication)
     check_publication(connection, found, names.publication, known)
     if ours is None:

@@ -1,0 +1,27 @@
+"""Connection poolers in front of a server: what one is called, and which address is the server's own. Pure.
+
+A pooler shares sessions among clients, and does not pass the replication protocol on. Only its refusals tell that there
+is one, and the host's name which one. The Auth Proxy of Cloud SQL and AlloyDB is none: it passes on bytes.
+"""
+
+from __future__ import annotations
+
+_SUPABASE = (
+    "set source.url to the direct connection (host db.<project>.supabase.co, port 5432), not to the pooler's address"
+)
+_KNOWN = (
+    ("-pooler.", "", "Neon's pooler (PgBouncer)", "set source.url to the direct host name: the same without -pooler"),
+    ("", ".pooler.supabase.com", "Supabase's pooler (Supavisor)", _SUPABASE),
+    (".proxy-", ".rds.amazonaws.com", "Amazon RDS Proxy", "set source.url to the endpoint of the instance or cluster"),
+)
+"""What the host's name has in it, and how it ends; the pooler's name, and how one gets past it."""
+
+
+def pooler_of(host: str, port: str) -> tuple[str, str]:
+    """What the pooler at this address is called, and what to set instead."""
+    for part, end, name, direct in _KNOWN:
+        if part in host and host.endswith(end):
+            return name, direct
+    if host.endswith(".postgres.database.azure.com") and port == "6432":
+        return "Azure's PgBouncer", "set source.url to port 5432 of the same host"
+    return "a connection pooler (PgBouncer or the like)", "set source.url to the address of the server itself"

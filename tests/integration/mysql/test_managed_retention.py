@@ -1,0 +1,48 @@
+"""How long Amazon RDS and Aurora keep the binary log, emulated by the table that only they have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from mysqlcapturing import MakeMySQLCapture
+from tests.servers.mysql import MySQLDatabase
+
+from cdcflow.ports import Finding
+
+pytestmark = pytest.mark.mysql
+
+
+@pytest.fixture
+def configured(mysql_database: MySQLDatabase) -> Iterator[MySQLDatabase]:
+    """A server with RDS's table of settings."""
+    mysql_database.execute(
+        "CREATE TABLE mysql.rds_configuration (name varchar(100), value varchar(100), description varchar(300))",
+        "CREATE TABLE t (id int PRIMARY KEY)",
+    )
+    yield mysql_database
+    mysql_database.execute("DROP TABLE mysql.rds_configuration")
+
+
+def found(database: MySQLDatabase, make_capture: MakeMySQLCapture) -> Finding:
+    findings: list[Finding] = list(make_capture(database).source.doctor())
+    return next(f for f in findings if f.subject == "binary log")
+
+
+def test_retention_is_what_the_service_was_told(configured: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
+    """There `binlog_expire_logs_seconds` decides nothing: "kept for 30 days" was true of no file."""
+    assert "purges the binary log as soon as" in found(configured, make_capture).text
+    configured.execute("INSERT INTO mysql.rds_configuration VALUES ('binlog retention hours', NULL, '')")
+    missing = found(configured, make_capture)
+    assert missing.level == "warning"
+    assert missing.sql == ("CALL mysql.rds_set_configuration('binlog retention hours', 168)",)
+    configured.execute("UPDATE mysql.rds_configuration SET value = '5'")
+    assert found(configured, make_capture).level == "warning"
+    configured.execute("UPDATE mysql.rds_configuration SET value = '168'")
+    assert (found(configured, make_capture).level, "168 hours" in found(configured, make_capture).text) == ("ok", True)
+
+
+def test_other_servers_have_their_own_setting(mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
+    """What is recognised by its table must not be seen where there is none."""
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    assert "RDS" not in found(mysql_database, make_capture).text
