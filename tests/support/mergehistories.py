@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from cdcflow.merge.fold import Change, Row, fold
+from cdcflow.merge.fold import Change, Row, exact, fold
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 
@@ -145,9 +145,13 @@ class World:
 
 
 def differences(expected: State, actual: State) -> list[str]:
-    """What differs, one line a key."""
+    """What differs, one line per key: -0.0 is not 0.0."""
     keys = sorted(expected.keys() | actual.keys(), key=repr)
-    return [f"{k}: fold {expected.get(k)} merge {actual.get(k)}" for k in keys if expected.get(k) != actual.get(k)]
+    return [
+        f"{k}: fold {expected.get(k)} merge {actual.get(k)}"
+        for k in keys
+        if exact(expected.get(k)) != exact(actual.get(k))
+    ]
 
 
 def make_world(seed: int, histories: int) -> World:

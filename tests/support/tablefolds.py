@@ -70,6 +70,10 @@ def table_names(shape: Table) -> dict[str, str]:
     return {c.name: f"{c.name}__2" if c.number > VERSION else c.name for c in shape.columns}
 
 
+Left = dict[tuple[object, ...], list[str]]
+"""By key the values of columns that the source has dropped, as text and in any order; NULLs aside."""
+
+
 class Folded:
     """The fold of one table's changes. Columns are called by their numbers, as text."""
 
@@ -121,6 +125,15 @@ class Folded:
             missing = frozenset(in_source[n] for n in told if n in in_source) | (told - row.keys())
             found[key] = values, missing, max(offset, row["_offset"]), count + 1
         return found
+
+    def left(self, shape: Table) -> Left:
+        """What the rows have in columns that the source has dropped, by key: under which name is the table's matter."""
+        numbers = {str(c.number) for c in shape.columns}
+        return {k: _any_order(v for n, v in r.values.items() if n not in numbers) for k, r in self.rows.items()}
+
+    def left_in(self, shape: Table, rows: Iterable[Mapping[str, Any]]) -> Left:
+        """The same in rows of the table."""
+        return {tuple(row[c] for c in shape.key_columns): _left_of(shape, row) for row in rows}
 
     def reshape(self, shape: Table) -> None:
         """Rows of a table that was dropped are gone; a new column gives its default to those that are there. One that
@@ -327,6 +340,25 @@ class Versioned(Folded):
             found[at] = ends, missing, row["_offset"], 1 + (found[at][3] if at in found else 0)
         return found
 
+    def left(self, shape: Table) -> Left:
+        numbers = {str(c.number) for c in shape.columns}
+        found: Left = {}
+        for key, version in [*self.found.ended, *self.found.open.items()]:
+            if (key, version.start.offset) not in self.incarnations:
+                end = version.end
+                later = {n for n, offset in self.given.items() if end is not None and end.offset < offset}
+                values = [v for n, v in version.values.items() if n not in numbers and n not in later]
+                found[(*key, version.start.offset)] = _any_order(values)
+        return found
+
+    def left_in(self, shape: Table, rows: Iterable[Mapping[str, Any]]) -> Left:
+        listed = {(tuple(row[c] for c in shape.key_columns), row["_valid_from"]): row for row in rows}
+        return {
+            (*key, start): _left_of(shape, row)
+            for (key, start), row in listed.items()
+            if (key, start) not in self.incarnations
+        }
+
     def _given_too_late(self, shape: Table, row: Mapping[str, Any]) -> frozenset[str]:
         """The columns that came after a version of which a backfill said later when it had ended, at the latest. A
         merge before that took it for open and gave it their defaults (docs/tables.md)."""
@@ -341,7 +373,13 @@ def _in_utc(time: datetime | None) -> datetime | None:
     return None if time is None else time.astimezone(UTC)
 
 
+def _left_of(shape: Table, row: Mapping[str, Any]) -> list[str]:
+    there = {*table_names(shape).values()}
+    return _any_order(v for n, v in row.items() if n not in there and not n.startswith("_"))
+
+
 def _any_order(values: Iterable[object]) -> list[str]:
+    values = [v for v in values if v is not None]
     return sorted(str(float(v)) if isinstance(v, int | float | Decimal) else str(v) for v in values)
 
 

@@ -74,7 +74,7 @@ class Field:
             case "flag":
                 return bool(number % 2)
             case "ratio":
-                return number / 2
+                return {1: -0.0}.get(number, number / 2)
             case "day":
                 return date(2024, 1, 1) + timedelta(days=number)
             case _:
@@ -544,10 +544,15 @@ def _difference(
         return f"left out: {report and report.left_out}"
     if report.edits:
         return f"what nobody did was seen: {report.edits}"
-    shape = merged.folded.shape
-    differ = differences(merged.expected(), merged.folded.actual(shape, rows(shape)))
+    shape, there = merged.folded.shape, list(rows(merged.folded.shape))
+    differ = differences(merged.expected(), merged.folded.actual(shape, there))
     if differ:
         return "\n  ".join([f"{len(differ)} keys differ", *differ[:5]])
+    if shape.key and merged.mode != "append":
+        wanted, found = merged.folded.left(shape), merged.folded.left_in(shape, there)
+        if wanted != found:
+            said = [f"{k}: fold {wanted.get(k)} merge {found.get(k)}" for k in wanted if wanted[k] != found.get(k)]
+            return "\n  ".join([f"{len(said)} keys differ in dropped columns", *said[:5]])
     if report.complete != merged.is_whole(history.entry):
         return f"it is {'' if report.complete else 'not '}complete"
     if report.complete and merged.mode != "append":

@@ -24,6 +24,7 @@ class DuckSession:
     once. `close` it."""
 
     sorts_each_window = True
+    takes_by_offset = True
 
     def __init__(self) -> None:
         self._db = connect()

@@ -37,6 +37,11 @@ class Change:
     read: bool = False
 
     @property
+    def columns(self) -> frozenset[str]:
+        """Of a change that is no delete: the columns that the source has then."""
+        return self.unchanged | self.values.keys()
+
+    @property
     def is_found(self) -> bool:
         """Somebody looked, and found the row so, or (a repair) not there. When that came about nobody knows."""
         return self.op == "r" or (self.op == "d" and self.read)
@@ -262,7 +267,7 @@ def go_on(
             row, stood = found.rows.get(key), found.open.get(key)
             if last.is_found and follows.change(key, last):
                 found.hidden.add(key)
-            elif last.op == "r" and row is not None and stood is not None and _alike(row, stood):
+            elif last.op == "r" and row is not None and stood is not None and _alike(row, stood, last.columns):
                 found.open[key] = replace(stood, offset=last.offset)
             else:
                 # Whatever became of a row that was made: what stood before was gone.
@@ -273,9 +278,10 @@ def go_on(
                 found.hidden.discard(key)
                 if row is not None:
                     unsure = {c for c, segment in found.read[key].items() if follows.sent(key, last, segment, c)}
-                    values = {c: v for c, v in row.values.items() if c not in unsure}
-                    start = End(last.offset, last.op != "r")
-                    found.open[key] = Version(values, row.missing | unsure, start, None, last.offset)
+                    # Of a column that the source has dropped a new version has nothing.
+                    values = {c: v for c, v in row.values.items() if c in last.columns and c not in unsure}
+                    missing = (row.missing | unsure) & last.columns
+                    found.open[key] = Version(values, missing, End(last.offset, last.op != "r"), None, last.offset)
 
 
 def _is_across(gap: tuple[int, int], before: int, after: int) -> bool:
@@ -293,12 +299,23 @@ def _note_read(columns: dict[str, int], change: Change) -> None:
         columns |= dict.fromkeys(change.values, change.segment) if change.op == "r" else {}
 
 
-def _alike(row: Row, version: Version) -> bool:
-    """A row that misses a column is like no other: nobody knows what stood there. One that a shape does not have is
-    NULL in it."""
-    columns = row.values.keys() | version.values.keys()
-    same = all(row.values.get(c) == version.values.get(c) for c in columns)
-    return same and not (row.missing or version.missing)
+def _alike(row: Row, version: Version, columns: frozenset[str]) -> bool:
+    """Whether they are the same in the columns that the source has. A row that misses one of them is like no other: its
+    value there is unknown. One that a shape does not have is NULL in it."""
+    same = all(exact(row.values.get(c)) == exact(version.values.get(c)) for c in columns)
+    return same and not (row.missing | version.missing) & columns
+
+
+def exact(value: object) -> object:
+    """A value that equals another one only where it is the same: 0.0 is not -0.0, and a NaN is a NaN."""
+    match value:
+        case float():
+            return repr(value)
+        case Mapping():
+            return {name: exact(part) for name, part in value.items()}
+        case list() | tuple():
+            return [exact(part) for part in value]
+    return value
 
 
 class Follows:

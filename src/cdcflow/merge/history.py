@@ -28,13 +28,13 @@ columns `c<i>` those of `ends.columns` follow.
 # ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from cdcflow.merge.ends import Names
 from cdcflow.merge.moves import emptied_or
 from cdcflow.merge.reduce import Family, Layout
-from cdcflow.merge.types import name_sql, text_sql
+from cdcflow.merge.types import name_sql, same_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET
 
 _FOLLOWED = "o", "n", "p", "t", "op"
@@ -154,7 +154,7 @@ def _settled(layout: Layout, found: Sequence[Family], range_: Range, events: str
     later = f"OVER ({by_offset} ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)"
     partial = [(j, family) for j, family in enumerate(found) if not family.always]
     sent = {i for _, family in partial for i in family.columns}
-    given = ["o", "op", "n", "f", "p", "t", "x", *(["g"] if range_.has_reads else [])]
+    given = ["o", "op", "v", "n", "f", "p", "t", "x", *(["g"] if range_.has_reads else [])]
     given += [f"c{i}" for i in range(len(layout.target.columns)) if i not in sent]
     seen = ["*", f"lead(n) OVER ({by_offset}) AS nn"]
     if range_.alone:
@@ -190,7 +190,7 @@ def _settled(layout: Layout, found: Sequence[Family], range_: Range, events: str
     is_hidden = "op IN ('r', 'x') AND coalesce(ng = g, false)" if range_.has_reads else "false"
     return (
         f"SELECT CASE WHEN {ended} THEN tr ELSE o END AS o, CASE WHEN {ended} THEN 't' ELSE op END AS op,"
-        f" n, f, p, t, x, op NOT IN ('d', 'x') AND NOT ({ended}) AS e, tr, tn, {is_hidden} AS h,"
+        f" v, n, f, p, t, x, op NOT IN ('d', 'x') AND NOT ({ended}) AS e, tr, tn, {is_hidden} AS h,"
         f" {missing} AS miss, {', '.join([*values, *more])}"
         f" FROM (SELECT *, {behind}, {of_it} FROM (SELECT {', '.join(seen)} FROM ({events})))"
         f" WHERE {'true' if range_.alone else 'nn IS NULL OR nn <> n'}"
@@ -206,7 +206,7 @@ def _values(layout: Layout, found: Sequence[Family], range_: Range) -> tuple[lis
             values |= {i: f"c{i}" for i in family.columns}
             continue
         sent = f"coalesce(z{j}.o >= coalesce(b, 0), false)"
-        unknown = "false"
+        unknown, is_dropped = "false", _in_one_of(family.late)
         if family.masked:
             unknown = f"(NOT {sent} AND coalesce(u{j} >= coalesce(b, 0), false))"
             if family.early:
@@ -217,11 +217,14 @@ def _values(layout: Layout, found: Sequence[Family], range_: Range) -> tuple[lis
             if family.lacking:
                 read += f" AND z{j}.v NOT IN ({', '.join(map(str, sorted(family.lacking)))})"
             unknown = f"({unknown} OR coalesce({sent} AND {read} AND z{j}.g = k{j}, false))"
+        if family.late:
+            unknown = f"({unknown} AND NOT {is_dropped})"
         listed = ", ".join(map(str, family.columns))
         absent.append(f"CASE WHEN {unknown} THEN array({listed}) ELSE array() END")
         for i in family.columns:
             held = f"WHEN {sent} THEN z{j}.c{i} ELSE {layout.default_sql(i)}"
-            values[i] = f"CASE WHEN {unknown} THEN CAST(NULL AS {layout.target.columns[i].type}) {held} END"
+            nothing = f"{unknown} OR {is_dropped}"
+            values[i] = f"CASE WHEN {nothing} THEN CAST(NULL AS {layout.target.columns[i].type}) {held} END"
     missing = "CAST(NULL AS array<int>)"
     if absent:
         all_ = f"concat({', '.join(absent)})"
@@ -239,12 +242,18 @@ def _bounds(layout: Layout, range_: Range, settled: str) -> str:
     later = f"OVER ({by_offset} ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)"
     hiding = f"SELECT *, first(CASE WHEN h THEN o END, true) {later} AS nh FROM ({settled})"
     before = ["o", "e", "tr", "miss", *(f"c{i}" for i in layout.others)]
+    late = {i: shapes for i in layout.others if (shapes := layout.lacking(i) - layout.early(i))}
     stood = f"lag(struct({', '.join(before)})) OVER ({by_offset}) AS s"
     if range_.gap is not None:
         stood += f", max(o) OVER (PARTITION BY {key}, tr) AS lt"
     known = f"SELECT *, max(o) OVER (PARTITION BY {key}) AS lo, {stood} FROM ({hiding}) WHERE NOT h"
-    same = " AND ".join(["s.e", "coalesce(s.tr > o, true)", "s.miss IS NULL", "miss IS NULL"])
-    alike = " AND ".join([same, *(f"s.c{i} <=> c{i}" for i in layout.others)])
+    # What a read does not bring, because the source has dropped it, makes no other row of it.
+    missed = f"{_without(late, 's.miss')} AND miss IS NULL"
+    same = " AND ".join(["s.e", "coalesce(s.tr > o, true)", missed])
+    types = [column.type for column in layout.target.columns]
+    values = [same_sql(f"s.c{i}", f"c{i}", types[i]) for i in layout.others]
+    values = [f"({_in_one_of(late[i])} OR {a})" if i in late else a for i, a in zip(layout.others, values, strict=True)]
+    alike = " AND ".join([same, *values])
     return f"SELECT *, s.o AS po FROM ({known}) WHERE NOT (op = 'r' AND s IS NOT NULL AND {alike})"
 
 
@@ -290,6 +299,19 @@ def _rows(layout: Layout, range_: Range, bounds: str) -> str:
     if range_.moments is not None:
         joined += f" LEFT JOIN (SELECT o AS o2, p AS p2, t AS t2 FROM {range_.moments}) q ON (bt OR bs) AND q.o2 = eo"
     return f"SELECT {', '.join(columns)} FROM {joined} WHERE e AND (op <> 'b' OR eo IS NOT NULL OR lo > r.o)"
+
+
+def _in_one_of(shapes: Collection[int]) -> str:
+    """Whether the event is in one of these shapes."""
+    return f"v IN ({', '.join(map(str, sorted(shapes)))})" if shapes else "false"
+
+
+def _without(late: Mapping[int, Collection[int]], missing: str) -> str:
+    """Whether nothing is missed but what the event's shape has no more. `late`: by column the shapes without it."""
+    if not late:
+        return f"{missing} IS NULL"
+    gone = ", ".join(f"CASE WHEN {_in_one_of(shapes)} THEN array({i}) ELSE array() END" for i, shapes in late.items())
+    return f"coalesce(size(array_except({missing}, concat({gone}))), 0) <= 0"
 
 
 def _across(before: str, last: str, gap: int, until: int) -> str:

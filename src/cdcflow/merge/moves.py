@@ -34,10 +34,19 @@ def moves(layout: Layout, changes: str) -> str:
     return f"SELECT o, m, {before} FROM {changes} WHERE op = 'c' AND {moved} AND m IS NOT NULL"
 
 
-def lives(layout: Layout, columns: Collection[int], changes: str, moved: str, truncates: Sequence[int] = ()) -> str:
+def lives(
+    layout: Layout,
+    columns: Collection[int],
+    changes: str,
+    moved: str,
+    truncates: Sequence[int] = (),
+    *,
+    by_offset: bool = False,
+) -> str:
     """Per life of a moved key: the key `c<i>`, the offset `life` where it began (NULL: before the range), and per
     column `h<i>` (sent during this life), `x<i>` (its newest value) and `d<i>` (updated while there was no such
-    column). `truncates`: offsets of those in the range, ascending, whose rows the view does not have."""
+    column). `truncates`: offsets of those in the range, ascending, whose rows the view does not have. `by_offset`: as
+    of `reduce.reduction`."""
     key = [f"c{i}" for i in layout.key]
     same = " AND ".join(f"c.c{i} <=> m.b{i}" for i in layout.key)
     began = _began("CURRENT ROW", key, truncates)
@@ -48,10 +57,16 @@ def lives(layout: Layout, columns: Collection[int], changes: str, moved: str, tr
         without, older = update_in_sql(layout.lacking(i)), update_in_sql(layout.early(i))
         sent = f"NOT ({without}) AND NOT coalesce(array_contains(m, {i}), false)"
         parts.append(f"coalesce(bool_or({sent}), false) AS h{i}")
-        parts.append(f"max_by(c{i}, o) FILTER (WHERE {sent}) AS x{i}")
+        newest = f"max(o) FILTER (WHERE {sent}) AS o{i}"
+        parts.append(newest if by_offset else f"max_by(c{i}, o) FILTER (WHERE {sent}) AS x{i}")
         parts.append(f"bool_or({older}) AS d{i}")
     grouped = ", ".join([*key, "life"])
-    return f"SELECT {grouped}, {', '.join(parts)} FROM ({started}) WHERE op <> 'd' GROUP BY {grouped}"
+    found = f"SELECT {grouped}, {', '.join(parts)} FROM ({started}) WHERE op <> 'd' GROUP BY {grouped}"
+    if not by_offset:
+        return found
+    values = ", ".join(f"x{i}.c{i} AS x{i}" for i in columns)
+    joins = " ".join(f"LEFT JOIN {changes} x{i} ON x{i}.o = g.o{i} AND x{i}.op <> 'd'" for i in columns)
+    return f"SELECT g.*, {values} FROM ({found}) g {joins}"
 
 
 def ended(layout: Layout, changes: str, moved: str, truncates: Sequence[int] = ()) -> str:

@@ -60,6 +60,11 @@ class Family:
     def always(self) -> bool:
         return not self.lacking and not self.masked
 
+    @property
+    def late(self) -> frozenset[int]:
+        """The shapes whose source has dropped them."""
+        return self.lacking - self.early
+
     def unchanged_sql(self) -> str:
         """Whether the change left this family, a masked one, unchanged."""
         return f"coalesce(array_contains(m, {self.columns[0]}), false)"
@@ -157,7 +162,7 @@ def read_schema(shape: Table, *, moved: bool) -> str:
 def projection(layout: Layout, number: int, *, moved: bool) -> list[str]:
     """Select expressions that bring rows of shape `number` into the view of changes.
 
-    A column that the shape does not have holds its default.
+    A column that the shape does not have yet holds its default, one that it has no more NULL.
     """
     shape = layout.numbered[number]
     found = {c.number: c for c in shape.columns}
@@ -175,7 +180,9 @@ def projection(layout: Layout, number: int, *, moved: bool) -> list[str]:
     for i, column in enumerate(layout.target.columns):
         own = found.get(column.number)
         if own is None:
-            parts.append(f"{layout.default_sql(i)} AS c{i}")
+            # A default was given to rows that were there; one that was inserted after the column was dropped has none.
+            is_early = column.number == OURS or number in layout.early(i)
+            parts.append(f"{layout.default_sql(i) if is_early else f'CAST(NULL AS {column.type})'} AS c{i}")
         else:
             parts.append(f"CAST({stored(own.type.arrow).sql(name_sql(own.name))} AS {column.type}) AS c{i}")
     if moved:
@@ -203,19 +210,24 @@ def update_in_sql(shapes: Collection[int]) -> str:
     return f"op = 'u' AND v IN ({', '.join(map(str, sorted(shapes)))})" if shapes else "false"
 
 
-def reduction(layout: Layout, found: Sequence[Family], changes: str, *, emptied: bool, sweep_before: int) -> str:
+def reduction(
+    layout: Layout,
+    found: Sequence[Family],
+    changes: str,
+    *,
+    emptied: bool,
+    sweep_before: int,
+    by_offset: bool = False,
+) -> str:
     """One row a key from the view `changes`.
 
     `emptied`: what the table held before the range is gone (truncate, new incarnation), so every result is whole.
     A result older than offset `sweep_before` is gone too; where rows stay that are no more, it is one of them.
+    `by_offset`: the aggregates give offsets only, and the values at these are joined (see
+    `cdcflow.warehouse.port.SqlSession.takes_by_offset`).
     """
-    key = [f"c{i}" for i in layout.key]
-    inner = [*key, "max(o) AS o", "max_by(op, o) AS op"]
     exact = {i for i in layout.key if has_two_zeros(layout.target.columns[i].type)}
-    inner += [f"max_by(c{i}, o) AS k{i}" for i in sorted(exact)]
     partial = not all(f.always for f in found)
-    if partial:
-        inner.append("max(CASE WHEN op IN ('c', 'r', 'd') THEN o END) AS b")
     outer = [
         *(f"k{i} AS c{i}" if i in exact else f"c{i}" for i in layout.key),
         "o",
@@ -225,29 +237,24 @@ def reduction(layout: Layout, found: Sequence[Family], changes: str, *, emptied:
     outer.append(f"{whole} AS whole")
     sent, miss = [], []
     for j, family in enumerate(found):
-        columns = ", ".join(f"c{i}" for i in family.columns)
         names = ", ".join(text_sql(layout.target.columns[i].name) for i in family.columns)
         if family.always:
-            inner.append(f"max_by(struct({columns}), o) AS s{j}")
             outer.append(f"true AS f{j}")
             ends = {layout.ended: f"(s{j}.c{layout.ended} OR o < {sweep_before})"}
             outer += [f"{ends.get(i, f's{j}.c{i}')} AS c{i}" for i in family.columns]
             sent.append(f"array({names})")
             continue
-        inner.append(f"max(o) FILTER (WHERE {family.sent_sql()}) AS o{j}")
-        inner.append(f"max_by(struct({columns}), o) FILTER (WHERE {family.sent_sql()}) AS s{j}")
         is_sent = f"coalesce(o{j} >= coalesce(b, 0), false)"
         outer.append(f"{is_sent} AS f{j}")
         is_missing = "false"
         if family.masked:
-            inner.append(f"max(o) FILTER (WHERE op <> 'd' AND {family.unchanged_sql()}) AS u{j}")
             is_missing = f"(NOT {is_sent} AND coalesce(u{j} >= coalesce(b, 0), false))"
             if family.early:
-                inner.append(f"max(o) FILTER (WHERE {family.older_sql()}) AS l{j}")
                 is_missing = f"({is_missing} AND NOT coalesce(l{j} >= coalesce(b, 0) AND l{j} < u{j}, false))"
             miss.append(f"CASE WHEN {is_missing} THEN array({names}) ELSE array() END")
+        older = f" AND l{j} >= coalesce(b, 0)" if family.late and family.early else ""
         for i in family.columns:
-            absent = f"WHEN NOT {is_missing} THEN {layout.default_sql(i)}"
+            absent = f"WHEN NOT {is_missing}{older} THEN {layout.default_sql(i)}"
             outer.append(f"CASE WHEN {is_sent} THEN s{j}.c{i} {absent} END AS c{i}")
         sent.append(f"CASE WHEN {is_sent} THEN array({names}) ELSE array() END")
     outer.append(f"{'concat(' + ', '.join(sent) + ')' if partial else 'CAST(NULL AS array<string>)'} AS sent")
@@ -255,7 +262,54 @@ def reduction(layout: Layout, found: Sequence[Family], changes: str, *, emptied:
         outer.append(f"CASE WHEN size(concat({', '.join(miss)})) > 0 THEN concat({', '.join(miss)}) END AS miss")
     else:
         outer.append("CAST(NULL AS array<string>) AS miss")
-    return f"SELECT {', '.join(outer)} FROM (SELECT {', '.join(inner)} FROM {changes} GROUP BY {', '.join(key)})"
+    newest = (_joined if by_offset else _aggregated)(layout, found, changes, sorted(exact))
+    return f"SELECT {', '.join(outer)} FROM ({newest})"
+
+
+def _aggregated(layout: Layout, found: Sequence[Family], changes: str, exact: Sequence[int]) -> str:
+    """Per key the offsets that count, and as `s<j>` the values that family j has at the newest that sent it."""
+    values = ["max_by(op, o) AS op", *(f"max_by(c{i}, o) AS k{i}" for i in exact)]
+    for j, family in enumerate(found):
+        only = "" if family.always else f" FILTER (WHERE {family.sent_sql()})"
+        values.append(f"max_by({_packed(family)}, o){only} AS s{j}")
+    return _grouped(layout, found, changes, values)
+
+
+def _joined(layout: Layout, found: Sequence[Family], changes: str, exact: Sequence[int]) -> str:
+    """The same, with every value as the change has it, whatever an aggregate function would make of it."""
+    key = [f"c{i}" for i in layout.key]
+    same = "".join(f" AND x.{c} = g.{c}" for c in key)
+    newest = ["op", *(f"c{i} AS k{i}" for i in exact)]
+    newest += [f"{_packed(family)} AS s{j}" for j, family in enumerate(found) if family.always]
+    taken = ["g.*", *(f"x.{part.split(' AS ')[-1]}" for part in newest)]
+    joins = f"JOIN (SELECT o, {', '.join([*key, *newest])} FROM {changes}) x ON x.o = g.o{same}"
+    for j, family in enumerate(found):
+        if not family.always:
+            of_it = f"(SELECT o, {', '.join(key)}, {_packed(family)} AS s{j} FROM {changes})"
+            taken.append(f"x{j}.s{j}")
+            joins += f" LEFT JOIN {of_it} x{j} ON x{j}.o = g.o{j}{same.replace(' x.', f' x{j}.')}"
+    return f"SELECT {', '.join(taken)} FROM ({_grouped(layout, found, changes, [])}) g {joins}"
+
+
+def _grouped(layout: Layout, found: Sequence[Family], changes: str, values: Sequence[str]) -> str:
+    """Per key: `o`, the newest offset; `b`, that of the newest barrier; of each family that not every change sends, as
+    `o<j>`, `u<j>` and `l<j>` those of the newest change that sent it, left it unchanged, was too early for it."""
+    key = [f"c{i}" for i in layout.key]
+    parts = [*key, "max(o) AS o"]
+    if not all(f.always for f in found):
+        parts.append("max(CASE WHEN op IN ('c', 'r', 'd') THEN o END) AS b")
+    for j, family in enumerate(found):
+        if not family.always:
+            parts.append(f"max(o) FILTER (WHERE {family.sent_sql()}) AS o{j}")
+        if family.masked:
+            parts.append(f"max(o) FILTER (WHERE op <> 'd' AND {family.unchanged_sql()}) AS u{j}")
+        if family.early and (family.masked or family.late):
+            parts.append(f"max(o) FILTER (WHERE {family.older_sql()}) AS l{j}")
+    return f"SELECT {', '.join([*parts, *values])} FROM {changes} GROUP BY {', '.join(key)}"
+
+
+def _packed(family: Family) -> str:
+    return f"struct({', '.join(f'c{i}' for i in family.columns)})"
 
 
 def counting(layout: Layout, changes: str) -> str:

@@ -134,7 +134,8 @@ class Folding:
     `empty`: the table has no rows. `emptied`: nothing of what it has lives on. `once`: no two changes are of one key,
     and each brings a whole row. Rows older than `sweep_before` that the range does not touch go. `ends`: least and
     greatest value of the first key column in each file of the range, as manifests have them. `count`: as many changes
-    are in it at most. `ending`: of tables in which rows that are no more stay. `first`: its first offset.
+    are in it at most. `ending`: of tables in which rows that are no more stay. `first`: its first offset. `by_offset`:
+    as of `reduce.reduction`.
     """
 
     layout: Layout
@@ -148,6 +149,7 @@ class Folding:
     count: int = 0
     ending: Ending = Ending()
     first: int = 0
+    by_offset: bool = False
 
     @property
     def adds_only(self) -> bool:
@@ -219,7 +221,10 @@ class Folding:
     def reduced(self, kinds: Sequence[Family]) -> str:
         """The query of the changes, one row a key (see `merge.reduce`), in parentheses."""
         sweep = self.sweep_before if self.layout.ended is None else self.ending.before
-        return f"({reduce.reduction(self.layout, kinds, self.changes, emptied=self.emptied, sweep_before=sweep)})"
+        sql = reduce.reduction(
+            self.layout, kinds, self.changes, emptied=self.emptied, sweep_before=sweep, by_offset=self.by_offset
+        )
+        return f"({sql})"
 
 
 def create(

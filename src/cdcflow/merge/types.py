@@ -124,6 +124,15 @@ def has_two_zeros(table_type: str) -> bool:
     return "float" in table_type or "double" in table_type
 
 
+def same_sql(one: str, other: str, table_type: str) -> str:
+    """Whether two values of a type are the same one, or both NULL, as SQL. 0.0 and -0.0 are equal and two values; a NaN
+    is the same as any other, whatever its bits."""
+    same = f"{one} <=> {other}"
+    if not has_two_zeros(table_type):
+        return same
+    return f"{same} AND CAST({one} AS string) <=> CAST({other} AS string)"
+
+
 _INTEGERS = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 
 

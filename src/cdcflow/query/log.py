@@ -27,6 +27,7 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import LogRows
 from cdcflow.changelog.states import State
 from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.merge.fold import exact
 from cdcflow.model.change import TRUNCATE
 from cdcflow.model.position import Checkpoint, Offset, Position
 from cdcflow.model.table import OFFSET, OP, Table, TableId
@@ -443,7 +444,7 @@ class ChangeLog:
             self.rows.refresh()  # what may be read is counted for each row
             then, now = (self._get(table, texts, m) for m in (before, after))
             notes |= dict.fromkeys((*then.notes, *now.notes))
-            if then.values != now.values:
+            if exact(then.values) != exact(now.values):
                 what = "added" if then.values is None else "removed" if now.values is None else "changed"
                 found.append(Difference(what, texts, then.values, now.values))
         return Differences(id_, before, after, tuple(found), len(keys), len(keys) > limit, tuple(notes))

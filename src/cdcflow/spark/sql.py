@@ -31,6 +31,7 @@ class SparkSql:
     """Implements `cdcflow.warehouse.port.SqlSession`."""
 
     sorts_each_window = False
+    takes_by_offset = False
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark

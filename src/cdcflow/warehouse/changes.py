@@ -116,7 +116,9 @@ def ending_view(
         if not truncated and all(f.ops and "d" not in f.ops for f in files):
             yield View(views.view("living", ending.living(layout, found.name)), found.masks)
         else:
-            name = views.view("marked", ending.marked(layout, found.name))
+            # It sorts all changes by key, and by offset it is read more than once.
+            make = views.keep if session.takes_by_offset else views.view
+            name = make("marked", ending.marked(layout, found.name))
             yield View(name, found.masks | {mask for mask in ending.masks(layout) if mask})
     finally:
         session.drop(views.names)
@@ -191,7 +193,8 @@ def _completed(
     columns = sorted(frozenset[int]().union(*masks))
     moved = views.keep("moves", moves.moves(layout, changes))
     ended = views.view("ended", moves.ended(layout, changes, moved, truncates))
-    lives = views.view("lives", moves.lives(layout, columns, changes, moved, truncates))
+    by_offset = session.takes_by_offset
+    lives = views.view("lives", moves.lives(layout, columns, changes, moved, truncates, by_offset=by_offset))
     known = views.keep("known", moves.first_round(layout, columns, ended, lives, table))
     # No LIMIT: Spark would look for it in one partition after the other.
     while session.rows(f"SELECT 1 FROM {known} HAVING count(parent) > 0"):  # noqa: S608  a name of ours

@@ -61,6 +61,7 @@ def _current(
             ends=tuple((f.file.key_min, f.file.key_max) for f in living),
             count=sum(f.file.rows for f in living),
             first=offsets_of(living)[0],
+            by_offset=session.takes_by_offset,
         )
 
 
@@ -93,6 +94,7 @@ def _soft_delete(
             count=sum(f.file.rows for f in living),
             first=offsets_of(living)[0],
             ending=Ending(range_.sweep, min(truncates, default=0)),
+            by_offset=session.takes_by_offset,
         )
 
 

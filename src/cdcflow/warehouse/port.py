@@ -106,6 +106,10 @@ class SqlSession(Protocol):
     sorts_each_window: bool
     """Windows of the same order that follow one another sort anew, each."""
 
+    takes_by_offset: bool
+    """An aggregate function may return another value than it was given (DuckDB's `arg_max` over a struct returns -0.0
+    as 0.0, and each NaN as the same one), so the values of a change are looked up by its offset."""
+
     def read(
         self, what: str, files: Sequence[InputFile], shape: Table, where: str, columns: Sequence[str], *, moved: bool
     ) -> str:
