@@ -59,7 +59,7 @@ class Month:
                 "seal": {"age_max": "1s"},
                 "objects": json.loads(store.objects("ops").model_dump_json()),
             },
-            "merge": {"engine": "local", "format": "delta", "warehouse": "lake"},
+            "merge": {"format": "delta", "warehouse": "lake"},
             "service": {
                 "listen": self.listen,
                 "tokens": [{"name": "ops", "role": "operate", "token": "${env:OPS_TOKEN}"}],

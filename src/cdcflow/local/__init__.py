@@ -261,7 +261,9 @@ def _folder(warehouse: Path | str) -> Path:
     return root
 
 
-NEEDS_SPARK = (
-    "set merge.engine to auto and run `pip install 'cdcflow[spark]'`: Spark then merges this table, and the local "
-    "engine the others"
-)
+def needs_spark(remedy: str) -> str:
+    """What lets Spark merge a table that the local engine declines. `remedy`: what is missing for Spark."""
+    return f"{remedy}: Spark then merges this table, and the local engine the others"
+
+
+NEEDS_SPARK = needs_spark("set merge.engine to auto and run `pip install 'cdcflow[spark]'`")

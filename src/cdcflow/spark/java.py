@@ -10,6 +10,7 @@ Every other line passes at once.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import shutil
@@ -20,10 +21,8 @@ from typing import IO
 
 from cdcflow.errors import ConfigurationError
 
-INSTALL_JAVA = (
-    "install Java 17 or newer (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME;"
-    " small merges need no Java: pip install 'cdcflow[local]' and merge.engine local"
-)
+INSTALL_JAVA_ONLY = "install Java 17 or newer (Debian: apt install openjdk-17-jre-headless) or set JAVA_HOME"
+INSTALL_JAVA = f"{INSTALL_JAVA_ONLY}; small merges need no Java: pip install 'cdcflow[local]' and merge.engine local"
 _KNOWN = re.compile(
     rb"""^(
       WARNING:\ Using\ incubator\ modules:
@@ -101,9 +100,26 @@ def quiet_start(settings: Mapping[str, str]) -> Iterator[None]:
         raise
 
 
+def missing_for_spark() -> str | None:
+    """What has to be installed before Spark can start here, as a remedy; None: nothing. Neither is started for it."""
+    try:
+        has_spark = importlib.util.find_spec("pyspark") is not None
+    except ImportError:
+        has_spark = False
+    if not has_spark:
+        return f"run `pip install 'cdcflow[spark]'`, and {INSTALL_JAVA_ONLY}"
+    # Under spark-submit Java runs already.
+    is_there = "PYSPARK_GATEWAY_PORT" in os.environ or shutil.which(_java()) is not None
+    return None if is_there else INSTALL_JAVA_ONLY
+
+
+def _java() -> str:
+    return os.path.join(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else "java"
+
+
 def no_java(attempted: str) -> ConfigurationError:
     """Java could not be started; what it says itself is on stderr already."""
-    program = os.path.join(os.environ["JAVA_HOME"], "bin", "java") if os.environ.get("JAVA_HOME") else "java"
+    program = _java()
     if shutil.which(program) is None:
         return ConfigurationError(
             f"{attempted}: there is no Java here ({program} is not found)",
@@ -130,4 +146,4 @@ def _pumped() -> tuple[StartLines, int]:
     return lines, write_end
 
 
-__all__ = ["StartLines", "is_known", "no_java", "quiet_start"]
+__all__ = ["StartLines", "is_known", "missing_for_spark", "no_java", "quiet_start"]

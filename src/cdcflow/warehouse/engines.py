@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
+from cdcflow.errors import ConfigurationError
 from cdcflow.merge.refusals import CannotFollow
 from cdcflow.model.table import TableId
 from cdcflow.warehouse.port import Engine
@@ -23,6 +24,7 @@ class Engines:
         self._begin = other
         self._remedy = remedy
         self._begun: Engine | None = None
+        self._failed: ConfigurationError | None = None
         self._lock = threading.Lock()
 
     @property
@@ -34,12 +36,24 @@ class Engines:
         """The engine that takes a table which the first one declines.
 
         Raises:
-            CannotFollow: there is none.
+            CannotFollow: there is none, or it cannot be started here. It is not tried twice.
+            SourceUnavailable: what it needs cannot be fetched just now.
         """
-        if self._begin is None:
-            raise CannotFollow(f"merging into {table}: {reason}", remedy=self._remedy)
         with self._lock:
             if self._begun is None:
-                self._begun = self._begin()
+                self._begun = self._started(table, reason)
             _log.info("table handed over", table=str(table), to=self._begun.name, reason=reason)
             return self._begun
+
+    def _started(self, table: TableId, reason: str) -> Engine:
+        if self._begin is not None and self._failed is None:
+            try:
+                return self._begin()
+            except ConfigurationError as error:
+                self._failed = error
+        if self._failed is None:
+            raise CannotFollow(f"merging into {table}: {reason}", remedy=self._remedy)
+        raise CannotFollow(
+            f"merging into {table}: {reason}, and the engine that would take it cannot start: {self._failed}",
+            runbook=self._failed.runbook,
+        ) from self._failed

@@ -87,6 +87,7 @@ def _copies(
 ) -> Callable[[Against], Copy]:
     """What makes the copies, by the engine that merges: the local one, Spark, or both."""
     from cdcflow import local
+    from cdcflow.spark.java import missing_for_spark
 
     place, rules = warehouse(config), policies(config)
 
@@ -104,12 +105,13 @@ def _copies(
     is_folder = place.is_local and config.merge.catalog is None
     if config.merge.engine == "spark" or not is_folder:
         return by_spark
-    engine = local.local_engine(place.folder, chosen, bounded=config.merge.engine == "auto")
+    alone = config.merge.engine == "local" or missing_for_spark() is not None
+    engine = local.local_engine(place.folder, chosen, bounded=not alone)
     stack.callback(engine.close)
 
     def by_local(kind: Against) -> Copy:
         copy = local.copy_of(layout, place, engine, of_log=kind == "log", policies=rules)
-        return copy if config.merge.engine == "local" else EitherCopy(copy, lambda: by_spark(kind))
+        return copy if alone else EitherCopy(copy, lambda: by_spark(kind))
 
     return by_local
 

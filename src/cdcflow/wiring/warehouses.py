@@ -32,6 +32,7 @@ def engines(config: Config, spark: Any = None) -> Engines:
     # Here, so that who captures need not load what merges.
     from cdcflow import local
     from cdcflow.spark.engine import SparkEngine
+    from cdcflow.spark.java import missing_for_spark
     from cdcflow.spark.session import session_for
     from cdcflow.warehouse.engines import Engines
     from cdcflow.warehouse.formats import format_for
@@ -46,6 +47,8 @@ def engines(config: Config, spark: Any = None) -> Engines:
         return Engines(local.local_engine(place.folder, chosen), remedy=local.NEEDS_SPARK)
     is_folder = place.is_local and settings.catalog is None
     if settings.engine == "auto" and is_folder and local.is_installed(chosen):
+        if spark is None and (missing := missing_for_spark()) is not None:
+            return Engines(local.local_engine(place.folder, chosen), remedy=local.needs_spark(missing))
         return Engines(local.local_engine(place.folder, chosen, bounded=True), begin)
     return Engines(begin())
 

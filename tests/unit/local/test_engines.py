@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from mergehistories import make_table
 
 from cdcflow import local, wiring
 from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
 from cdcflow.local.engine import LocalEngine
+from cdcflow.merge.refusals import CannotFollow
 from cdcflow.model.table import TableId
+from cdcflow.spark import java
 from cdcflow.spark.engine import SparkEngine
+from cdcflow.warehouse.engines import Engines
 
 SETTINGS = """
 source: {{kind: postgres, url: postgresql://nobody@127.0.0.1/shop}}
 log: {log}
 merge: {merge}
 """
+
+LARGE: Any = SimpleNamespace(shape=make_table("orders"), file=SimpleNamespace(rows=local.CHANGES_MAX + 1))
+"""A file of a log, as far as an engine looks at it before it reads it."""
 
 
 def engines(folder: Path, merge: str, log: str = "{path: ./log}") -> Any:
@@ -39,6 +47,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     # The package has a function of that name, too.
     monkeypatch.setattr(importlib.import_module("cdcflow.spark.session"), "session_for", session_for)
+    monkeypatch.setattr(java, "missing_for_spark", lambda: None)
     return found
 
 
@@ -51,6 +60,36 @@ def test_auto_has_the_local_engine_do_what_is_small(tmp_path: Path, started: lis
     assert isinstance(chosen.other(TableId("public", "orders"), "it is large"), SparkEngine)
     assert isinstance(chosen.other(TableId("public", "items"), "it is large"), SparkEngine)
     assert len(started) == 1
+
+
+@pytest.mark.parametrize("merge", ["{}", "{format: iceberg}"])
+def test_auto_is_local_without_a_bound_where_spark_cannot_be_started(
+    tmp_path: Path, started: list[Any], monkeypatch: pytest.MonkeyPatch, merge: str
+) -> None:
+    """One large table ended the merge of all of them."""
+    monkeypatch.setattr(java, "missing_for_spark", lambda: "install it")
+    chosen = engines(tmp_path, merge)
+    assert isinstance(chosen.first, LocalEngine)
+    assert chosen.first.declines(None, [LARGE]) is None
+    with pytest.raises(CannotFollow, match="a struct\n  install it: Spark then merges this table"):
+        chosen.other(TableId("public", "orders"), "a struct")
+    assert not started
+
+
+def test_an_engine_that_cannot_start_leaves_out_the_tables_that_need_it(tmp_path: Path) -> None:
+    """It is tried once: a start that fails takes seconds."""
+    tried: list[int] = []
+
+    def begin() -> Any:
+        tried.append(1)
+        raise ConfigurationError("no Java", remedy="install Java", runbook="package-missing")
+
+    chosen = Engines(local.local_engine(tmp_path, "delta"), begin)
+    for name in ("orders", "items"):
+        with pytest.raises(CannotFollow, match=f"(?s){name}: it is large, .* no Java\n  install Java") as found:
+            chosen.other(TableId("public", name), "it is large")
+        assert found.value.runbook == "package-missing"
+    assert len(tried) == 1
 
 
 @pytest.mark.parametrize("merge", ["{engine: spark}", "{engine: spark, format: iceberg}"])
