@@ -63,7 +63,9 @@ def connect(threads: int = 1) -> duckdb.DuckDBPyConnection:
         "autoload_known_extensions": False,
     }
     made = duckdb.connect(config=settings)
-    made.execute("SET enable_progress_bar = false").fetchall()
+    # Where it is off, as in a notebook without ipywidgets, setting it is refused.
+    if made.execute("SELECT current_setting('enable_progress_bar')").fetchall() != [(False,)]:
+        made.execute("SET enable_progress_bar = false").fetchall()
     for macro in MACROS:
         made.execute(macro).fetchall()
     return made
