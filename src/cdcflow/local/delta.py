@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from cdcflow import __version__
 from cdcflow.changelog.parquet import repeating
+from cdcflow.errors import HistoryLost
 from cdcflow.local import vectors
 from cdcflow.local.deltalog import Action, Conflict, DeltaLog, File, LogBegun, local_path, unread
 from cdcflow.local.replacing import Touched
@@ -233,7 +234,7 @@ class DeltaTable(FileTable[File]):
         try:
             if then.update(oldest) != oldest:
                 return None
-        except (FileNotFoundError, LogBegun):
+        except (FileNotFoundError, LogBegun, HistoryLost):
             return None
         files = list(then.files())
         for version in range(oldest + 1, self._log.version + 1):

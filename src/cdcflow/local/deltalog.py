@@ -29,6 +29,7 @@ from cdcflow.errors import HistoryLost
 from cdcflow.warehouse.durable import make_folder, sync_file, sync_folder
 from cdcflow.warehouse.formats.delta import MAPPING, checkpoint_every
 from cdcflow.warehouse.formats.delta_commits import actions_of, identity, lines_of, set_aside, torn_since
+from cdcflow.warehouse.paths import CUTS
 from cdcflow.warehouse.port import HandOver
 
 FEATURES = frozenset({"deletionVectors", "columnMapping", "invariants", "appendOnly", "timestampNtz", "typeWidening"})
@@ -39,7 +40,11 @@ PROTOCOLS = ((3, 7), (1, 2), (1, 7), (2, 5), (2, 7))
 writer's 7 has its features by name, below it may have a change feed, constraints and generated columns."""
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
+_ANY_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.")
+"""Of any kind: what is older than one of them is removed in time."""
 _VERSION = re.compile(r"(\d{20})\.json")
+
+_MERGE = "`cdcflow merge`"
 
 _log = structlog.get_logger()
 
@@ -144,6 +149,7 @@ class DeltaLog:
 
         Raises:
             HandOver: the log begins with what is not read here.
+            HistoryLost: a version's file is missing, or torn, and later ones were committed after it.
         """
         if not self._place.exists():  # nor is it there when somebody moved its folder away
             self._forget()
@@ -266,8 +272,11 @@ class DeltaLog:
         # One that is torn is missing, too.
         begin = next((n for n in sorted(checkpoints, reverse=True) if _is_readable(self._checkpoint_at(n))), -1)
         newer = sorted(v for v in versions if v > begin and (until is None or v <= until))
-        if newer != list(range(begin + 1, begin + 1 + len(newer))):
-            raise LogBegun("its log begins with a checkpoint that only Spark reads")
+        missing = next((n for n, v in enumerate(newer, begin + 1) if n != v), None)
+        if missing is not None:
+            if any(int(found[1]) >= missing for name in names if (found := _ANY_CHECKPOINT.match(name))):
+                raise LogBegun("its log begins with a checkpoint that only Spark reads")
+            raise _has_gap(self._folder, missing)
         if begin < 0:
             return
         self._checkpoint = self._checkpoint_at(begin)
@@ -294,6 +303,21 @@ class DeltaLog:
             self.transactions[action["txn"]["appId"]] = action["txn"]["version"]
         self.protocol = action.get("protocol", self.protocol)
         self.metadata = action.get("metaData", self.metadata)
+
+
+def _has_gap(folder: Path, version: int) -> HistoryLost:
+    table = "/".join(folder.parts[-2:])
+    again = f"move the table's folder away, run `cdcflow backfill` for the table, then {_MERGE}"
+    if folder.name == CUTS:
+        again = (
+            f"move {folder} away and run {_MERGE}, which begins a new table of cuts (older cuts cannot be read then)"
+        )
+    return HistoryLost(
+        f"the commit of version {version} of table {table} is missing (_delta_log/{version:020d}.json), and there are"
+        " later versions: its rows are not known",
+        remedy=f"put that file back from a copy; or {again}",
+        runbook="table-torn",
+    )
 
 
 def _built_on_torn(table: str, version: int) -> HistoryLost:

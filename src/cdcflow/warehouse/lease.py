@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import fcntl
+import json
+import os
+import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO
 
 from cdcflow.errors import SinkUnavailable
 from cdcflow.warehouse.paths import LEASE, UPKEEP_LEASE
@@ -45,7 +50,7 @@ def upkeep_folder_lease(warehouse: Path) -> Iterator[None]:
 def _lock(warehouse: Path, name: str, attempted: str, found: str, wait_s: float = 0.0) -> Iterator[None]:
     warehouse.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + wait_s
-    with (warehouse / name).open("a") as file:
+    with (warehouse / name).open("a+") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -53,12 +58,32 @@ def _lock(warehouse: Path, name: str, attempted: str, found: str, wait_s: float 
             except BlockingIOError:
                 if time.monotonic() >= until:
                     raise SinkUnavailable(
-                        f"{attempted} {warehouse}: {found} there",
+                        f"{attempted} {warehouse}: {found} there{_holder(file)}",
                         remedy="try again when it is done",
                         runbook="busy",
                     ) from None
                 time.sleep(_LOOK_S)
+        _sign(file)
         yield
+
+
+def _sign(file: IO[str]) -> None:
+    """Write into a lock's file which process has it: for messages only, the lock itself is what counts."""
+    what = {"pid": os.getpid(), "host": socket.gethostname(), "since": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
+    with suppress(OSError):  # a full disk
+        file.truncate(0)
+        file.write(json.dumps(what))
+        file.flush()
+
+
+def _holder(file: IO[str]) -> str:
+    """Which process has a lock, as a part of a sentence; "": unknown."""
+    try:
+        file.seek(0)
+        what = json.loads(file.read())
+        return f" (process {what['pid']:d} on {what['host']}, since {what['since']})"
+    except (OSError, ValueError, KeyError, TypeError):  # an older cdcflow's lock has no text
+        return ""
 
 
 __all__ = ["folder_lease", "upkeep_folder_lease"]

@@ -12,6 +12,7 @@ from mergehistories import make_table
 from tornwarehouse import TORN, delta_logs, tear_newest
 
 from cdcflow import local
+from cdcflow.errors import HistoryLost
 from cdcflow.local.deltalog import DeltaLog
 from cdcflow.warehouse.reports import MergeReport
 
@@ -109,3 +110,47 @@ def test_torn_metadata_of_an_iceberg_table_never_came(hand_log: HandLog, warehou
     local.merge(hand_log.root, warehouse)
     assert rows(warehouse) == {0: 0, 1: 1}
     assert rows(warehouse, cut=1) == {0: 0}
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_commit_that_is_missing_is_named_and_its_remedy_works(
+    merge: Merge, hand_log: HandLog, warehouse: Path, version: int
+) -> None:
+    """It was called a checkpoint that only Spark reads, and Spark failed at it."""
+    hand_log.state(ORDERS)
+    hand_log.state(ITEMS)
+    for n in range(3):
+        hand_log.segment([(table, "c", {"id": n, "v": n}) for table in (ORDERS, ITEMS)])
+        merge(hand_log.root, warehouse)
+    (log,) = delta_logs(warehouse, "table")
+    (log / f"{version:020d}.json").unlink()
+    hand_log.segment([(table, "c", {"id": 3, "v": 3}) for table in (ORDERS, ITEMS)])
+    left_out = {report.name: report.left_out for report in merge(hand_log.root, warehouse).tables}
+    assert left_out["public.items"] is None
+    assert f"version {version} of table public/orders is missing" in str(left_out["public.orders"])
+    assert rows(warehouse, "public.items") == {0: 0, 1: 1, 2: 2, 3: 3}
+    (warehouse / "public" / "orders").rename(warehouse / "away")
+    hand_log.state(ORDERS, generation=2, since=hand_log.next_offset)
+    hand_log.segment([(ORDERS, "r", {"id": n, "v": n}) for n in range(4)])
+    merge(hand_log.root, warehouse)
+    assert rows(warehouse) == {0: 0, 1: 1, 2: 2, 3: 3}
+
+
+def test_a_table_of_cuts_that_lacks_a_commit_says_so_and_its_remedy_works(
+    merge: Merge, hand_log: HandLog, warehouse: Path
+) -> None:
+    """No table is read again for it: where each is, it says itself."""
+    hand_log.state(ORDERS)
+    for n in range(3):
+        hand_log.segment([(ORDERS, "c", {"id": n, "v": n})])
+        merge(hand_log.root, warehouse)
+    (log,) = delta_logs(warehouse, "cuts")
+    (log / f"{1:020d}.json").unlink()
+    with pytest.raises(
+        HistoryLost, match=r"(?s)version 1 of .*move .*_cdcflow_cuts away and run `cdcflow merge`"
+    ) as found:
+        merge(hand_log.root, warehouse)
+    assert "backfill" not in str(found.value)
+    log.parent.rename(warehouse / "away")
+    assert merge(hand_log.root, warehouse).published
+    assert rows(warehouse) == {0: 0, 1: 1, 2: 2}
