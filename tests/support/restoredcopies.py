@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,9 +29,9 @@ Transaction = tuple[str, ...]
 
 
 def drawn_job(dice: random.Random, unlike: str, first: int, transactions: int) -> list[Transaction]:
-    """Transactions over a captured table `t` (id, v) and another one, `beside`. `unlike` is SQL for a text of 36
-    letters that is another one each time. Run twice on the same rows it writes the same bytes in the same order, and
-    other values."""
+    """Transactions over a captured table `t` (id, v) and another one, `u`. `unlike` is SQL for a text of 36 letters
+    that is another one each time. Run twice on the same rows it writes the same bytes in the same order, and other
+    values; with the tables' names exchanged (`exchanged`) nearly so."""
     ids = iter(range(first, first + 10_000))
 
     def row(table: str) -> str:
@@ -47,11 +48,20 @@ def drawn_job(dice: random.Random, unlike: str, first: int, transactions: int) -
             case 6:
                 return (f"UPDATE t SET id = id + 100000 WHERE id < 100000 AND id % 7 = {dice.randint(0, 6)}", row("t"))
             case 7:
-                return (row("t"), "SAVEPOINT s", row("t"), "ROLLBACK TO SAVEPOINT s", row("beside"))
+                return (row("t"), "SAVEPOINT s", row("t"), "ROLLBACK TO SAVEPOINT s", row("u"))
             case _:
-                return (row("beside"),)
+                return (row("u"),)
 
     return [one() for _ in range(transactions)]
+
+
+def exchanged(job: list[Transaction]) -> list[Transaction]:
+    """The same transactions on the other table: what the original did to one, the copy does to the other."""
+    other = {"t": "u", "u": "t"}
+    return [
+        tuple(re.sub(r"(INTO|UPDATE|FROM) ([tu])\b", lambda m: f"{m[1]} {other[m[2]]}", s) for s in transaction)
+        for transaction in job
+    ]
 
 
 def folded(rows: dict[int, str], changes: Iterable[Row]) -> dict[int, str]:
@@ -65,4 +75,4 @@ def folded(rows: dict[int, str], changes: Iterable[Row]) -> dict[int, str]:
     return rows
 
 
-__all__ = ["Transaction", "copied", "drawn_job", "folded", "put_back"]
+__all__ = ["Transaction", "copied", "drawn_job", "exchanged", "folded", "put_back"]

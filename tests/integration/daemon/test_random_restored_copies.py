@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from capturing import LOG_ID, Capture, rows_of
-from restoredcopies import Transaction, copied, drawn_job, folded, put_back
+from restoredcopies import Transaction, copied, drawn_job, exchanged, folded, put_back
 from tests.servers.postgres import Database, PostgresServer
 
 from cdcflow.errors import HistoryLost
@@ -52,7 +52,9 @@ class Log:
         return dict(self.database.execute("SELECT id, v::text FROM t"))
 
     def begin(self) -> None:
-        self.database.execute("CREATE TABLE t (id int PRIMARY KEY, v uuid); CREATE TABLE beside (id int, v uuid)")
+        self.database.execute(
+            "CREATE TABLE t (id int PRIMARY KEY, v uuid); CREATE TABLE u (id int PRIMARY KEY, v uuid)"
+        )
         capture = self.capture()
         self.before = capture.prepare()
         capture.close()
@@ -104,6 +106,17 @@ def logs(own_postgres: PostgresServer, request: pytest.FixtureRequest) -> Iterat
         log.close()
 
 
+def copys_job(dice: random.Random, job: list[Transaction]) -> list[Transaction]:
+    """The original's, mostly; or the same on the other table; or another one."""
+    match dice.randint(0, 9):
+        case 0 | 1 | 2:
+            return exchanged(job)
+        case 3:
+            return drawn_job(dice, UNLIKE, 60_000, dice.randint(0, 3))
+        case _:
+            return job
+
+
 @pytest.mark.spread(1)
 @pytest.mark.parametrize("logs", range(34), indirect=True, ids=str)
 def test_restored_copy_with_a_similar_job_is_never_captured_on_silently(
@@ -127,7 +140,7 @@ def test_restored_copy_with_a_similar_job_is_never_captured_on_silently(
     put_back(kept, own_postgres.data)
     own_postgres.start()
     for log, job in zip(logs, jobs, strict=True):
-        log.run(job if log.dice.random() < 0.8 else drawn_job(log.dice, UNLIKE, 60_000, log.dice.randint(0, 3)))
+        log.run(copys_job(log.dice, job))
     # So that nothing but the content tells: the copy's log goes on past every position of ours.
     own_postgres.execute(
         "SELECT pg_logical_emit_message(false, 'test', repeat('x', 1 << 20)) FROM generate_series(1, 4)"
