@@ -7,6 +7,7 @@ from typing import Any
 
 import pymysql
 import pytest
+from capturing import LOG_ID
 from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
 
@@ -72,6 +73,24 @@ def test_vector_is_the_same_list_from_both(mysql_database: MySQLDatabase, captur
         assert [(r["id"], r["v"], r["w"], r["b"]) for r in rows] == expected
     (read,) = capture.all_reads("t")
     assert read.shape == capture.shape("t")
+
+
+def test_named_table_that_is_gone_does_not_stop_what_is_asked_of_the_others(
+    mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture
+) -> None:
+    """M39: its name is in the settings, and was captured: no start, plan or comparison fails for it."""
+    name = mysql_database.name
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
+    before = make_capture(mysql_database, tables=[f"{name}.t", f"{name}.u"]).prepare()
+    mysql_database.execute("DROP TABLE t")
+    again = make_capture(mysql_database, tables=[f"{name}.t", f"{name}.u"])
+    assert [t.id.name for t in again.source.comparison(before).tables()] == ["u"]
+    assert [t.id.name for t in again.source.preview(before, LOG_ID).tables] == ["u"]
+    assert again.prepare(before).source["tables"] == f'[["{name}","t"],["{name}","u"]]'
+    assert [t.id.name for t in again.source.tables()] == ["u"]
+    new = make_capture(mysql_database, tables=[f"{name}.t", f"{name}.u"])
+    with pytest.raises(ConfigurationError, match=rf"there is no table {name}\.t on the server"):
+        new.prepare()
 
 
 def test_tables_whose_names_differ_in_case_are_two(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:

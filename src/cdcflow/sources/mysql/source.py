@@ -263,7 +263,7 @@ class MySQLSource:
         )
 
     def comparison(self, checkpoint: Checkpoint) -> Comparison:
-        selected = self._catalog.selected()
+        selected = self._catalog.selected(_known(checkpoint))
         self._checkpoint = checkpoint
         self._has_gtids = self._catalog.ask(
             f"asking {self._connector.address} for its GTIDs", lambda c: binlog_status.has_gtids(c, self._flavor)
