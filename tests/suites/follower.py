@@ -39,6 +39,8 @@ class Follower(Run):
         self.mode = mode
         self.dice = dice
         self.compared = 0
+        self.unmergeable: set[str] = set()
+        """Tables whose shapes only a new table can hold: the merge stops at them with a remedy."""
 
     def start(self) -> None:
         self._start()
@@ -124,7 +126,7 @@ class Follower(Run):
             try:
                 shape, rows = oracle.current(found[table], state)
             except oracle.Unmergeable as error:
-                self.outcome.stops.append(f"merge: {table}: {error}")
+                self.unmergeable.add(f"{table}: {error}")
                 continue
             if not self._is_equal(table, columns, shape, rows, strict=strict):
                 older.append(table)

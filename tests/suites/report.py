@@ -39,6 +39,8 @@ class Report:
             print(f"     stop: {stop[:400]}", flush=True)
         self.counts["stops"] += len(follower.outcome.stops)
         self.counts["tables compared"] += follower.compared
+        self.counts["tables for a new folder"] += len(follower.unmergeable)
+        follower.unmergeable.clear()
         follower.outcome.stops.clear()
         follower.compared = 0
 
