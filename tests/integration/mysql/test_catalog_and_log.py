@@ -12,6 +12,8 @@ from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
 
 from cdcflow.errors import ConfigurationError
+from cdcflow.model.table import TableId
+from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.mysql import catalog
 from cdcflow.sources.mysql.connection import query, version_of
 
@@ -291,3 +293,37 @@ def test_table_made_anew_while_the_catalog_is_read_is_no_table_without_a_key(
     assert table.key == ("id",)
     assert capture.plan("t").shape == table
     beside.close()
+
+
+CHANGES = {
+    "dropped": ["DROP TABLE t"],
+    "created again": ["DROP TABLE t", "CREATE TABLE t (other int PRIMARY KEY)"],
+}
+
+
+@pytest.mark.parametrize("keyless", [False, True])
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("before", ["COLUMNS", "STATISTICS"])
+def test_table_that_changes_while_the_catalog_is_read(
+    mysql_database: MySQLDatabase, monkeypatch: pytest.MonkeyPatch, before: str, change: str, keyless: bool
+) -> None:
+    """A table without columns, or with another table's key, was captured; its end stopped the capture of all."""
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE u (id int PRIMARY KEY)")
+    statements = list(CHANGES[change])
+
+    def query_after_a_change(connection: Any, sql: str) -> Any:
+        if f"information_schema.{before}" in sql and statements:
+            mysql_database.execute(*statements)
+            statements.clear()
+        return query(connection, sql)
+
+    monkeypatch.setattr(catalog, "query", query_after_a_change)
+    selection = Selection.parse([f"{mysql_database.name}.*"])
+    wanted = catalog.Wanted(selection, TableId("cdcflow", "marks"), keyless)
+    with mysql_database.session() as connection:
+        collations: dict[str, int] = dict(query(connection, catalog.COLLATIONS[mysql_database.server.flavor]))
+        selected, _ = catalog.select(connection, wanted, collations)
+    assert not statements
+    shapes = {t.id.name: ([c.name for c in t.columns], t.key) for t in selected.tables}
+    assert shapes.pop("u") == (["id"], ("id",))
+    assert shapes == ({} if change == "dropped" else {"t": (["other"], ("other",))})

@@ -168,7 +168,26 @@ Problems = dict[TableId, tuple[Refusal, ...]]
 def _loaded(
     connection: Connection, found: Mapping[TableId, tuple[str, bool, int]], collations: Mapping[str, int]
 ) -> tuple[list[CatalogTable], Problems]:
-    """Columns and keys of these tables, sorted by name; and those that have a column of an unknown type."""
+    """Columns and keys of these tables, sorted by name; and those that have a column of an unknown type.
+
+    No snapshot holds over the statements that read them, so a table may be dropped, or created again, between two of
+    them. One that has no key, or does not fit together, is read once more; one that still does not fit is missing.
+    """
+    tables, problems = _read(connection, found, collations)
+    unsure = [t.id for t in tables if not (t.key and _fits_together(t)) and t.id not in problems]
+    again, more = _read(connection, {table: found[table] for table in unsure}, collations)
+    whole = [t for t in tables if t.id not in unsure] + [t for t in again if _fits_together(t) or t.id in more]
+    return sorted(whole, key=lambda t: t.id), {**problems, **more}
+
+
+def _fits_together(table: CatalogTable) -> bool:
+    """Every table has a column, and a key is made of the table's own."""
+    return bool(table.columns) and {c.name for c in table.columns} >= set(table.key)
+
+
+def _read(
+    connection: Connection, found: Mapping[TableId, tuple[str, bool, int]], collations: Mapping[str, int]
+) -> tuple[list[CatalogTable], Problems]:
     if not found:
         return [], {}
     where, is_mariadb = _where(found), "MariaDB" in connection.get_server_info()
