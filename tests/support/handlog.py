@@ -18,7 +18,7 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.moments import clock_of
 from cdcflow.changelog.schema_history import SchemaHistory
 from cdcflow.changelog.sealing import file_name
-from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, SegmentFile, manifest_hash
+from cdcflow.changelog.segment import TRANSACTIONS_SCHEMA, Segment, SegmentFile, manifest_hash
 from cdcflow.merge.fold import Change
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId, table_from_json
 
@@ -144,6 +144,18 @@ class HandLog:
 
     def changes(self, table: TableId, up_to: int | None = None) -> list[Change]:
         return [c for t, c in self.written if t.id == table and (up_to is None or c.offset <= up_to)]
+
+
+def chain(layout: Layout) -> None:
+    """Have each manifest of a log by hand name the one before it, as sealing does."""
+    before: tuple[Segment, bytes] | None = None
+    for bounds in layout.segment_offsets():
+        segment, text = layout.manifest(*bounds)
+        if before is not None:
+            segment = replace(segment, previous=before[0].stands_for or manifest_hash(before[1]))
+            text = segment.to_json().encode()
+            (layout.segment(*bounds) / "segment.json").write_bytes(text)
+        before = segment, text
 
 
 def position_of(transaction: int) -> str:
