@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from cdcflow.changelog import upto
 from cdcflow.changelog.layout import Layout
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import CdcflowError, ConfigurationError
 from cdcflow.local.engine import LocalEngine
 from cdcflow.local.live import LocalReader
 from cdcflow.merge.policy import DEFAULTS
@@ -44,7 +44,21 @@ class LocalCurrent:
         front = [] if base is None else [(base[0], upto.BASE_VERSION, base[1])]
         with tempfile.TemporaryDirectory(prefix="cdcflow-current-") as room:
             ended = upto.ending(layout, kept, rows, begins, checkpoint, Path(room) / "log", front, floor)
-            return _rows(ended, table, Path(room) / "tables")
+            try:
+                return _rows(ended, table, Path(room) / "tables")
+            except CdcflowError as error:
+                raise _about(error, room, log.name) from error
+
+
+def _about(error: CdcflowError, room: str, name: str) -> CdcflowError:
+    """The same error, of the log that was asked, and not of the folder in which its past was made."""
+    text = str(error) if error.remedy is None else str(error).removesuffix(f"\n  {error.remedy}")
+    remedy = None if error.remedy is None else _renamed(error.remedy, room, name)
+    return type(error)(_renamed(text, room, name), remedy=remedy, runbook=error.runbook)
+
+
+def _renamed(text: str, room: str, name: str) -> str:
+    return text.replace(f"{room}/log", name).replace(f"{room}/tables", f"the tables of {name}")
 
 
 def _rows(layout: Layout, table: TableId, room: Path) -> pa.Table:

@@ -19,6 +19,7 @@ from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.merge.standing import ACTIVE
 from cdcflow.merge.standing import Backfill as Standing
 from cdcflow.model.change import READ
+from cdcflow.model.suggestions import meant
 from cdcflow.model.table import TableId, word
 from cdcflow.query.consuming import CURRENT, Consumer, MadeRows, NotWhole, States
 from cdcflow.query.cursors import Backfill, Cursor, Definition, Part, State
@@ -193,7 +194,7 @@ class Consumers:
                 raise ConfigurationError(
                     f"making consumer {definition.name}: the log {self._log.name} has no table {name}; it has:"
                     f" {', '.join(sorted(names)) or 'none yet'}",
-                    remedy="name it as schema.table",
+                    remedy=f"{meant(name, names)}name it as schema.table",
                     runbook="table-not-found",
                 )
         return [known[name] for name in definition.tables if name in known]

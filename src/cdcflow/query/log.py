@@ -364,6 +364,9 @@ class ChangeLog:
         return found.replace_schema_metadata({**(found.schema.metadata or {}), NOTE: "; ".join(moment.notes)})
 
     def whole(self, table: TableId, standing: Standing, moment: Moment) -> pa.Table:
+        if self.known.shape(table, moment.offset) is None:  # it had no row yet
+            _, shape = self.known.shapes(table, moment.offset)
+            return pa.schema([*shape.row_schema, pa.field(OFFSET, pa.int64())]).empty_table()
         progress = {"tables": {str(table): standing.entry}}
         clock = 0 if moment.commit_clock is None else moment.commit_clock
         position = None if moment.position is None else Position(moment.position)

@@ -19,6 +19,7 @@ from cdcflow.changelog.states import State
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge.standing import ACTIVE, Backfill
 from cdcflow.model.position import Checkpoint
+from cdcflow.model.suggestions import meant
 from cdcflow.model.table import Table, TableId
 from cdcflow.query.keyrows import KeyRows
 
@@ -56,7 +57,7 @@ class KnownTables:
         if name not in known:
             raise ConfigurationError(
                 f"the log {self._name} has no table {name}; it has: {', '.join(sorted(known)) or 'none yet'}",
-                remedy="name it as schema.table",
+                remedy=f"{meant(name, known)}name it as schema.table",
                 runbook="table-not-found",
             )
         return known[name]

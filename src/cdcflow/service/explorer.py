@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from cdcflow.errors import ConfigurationError, HistoryLost, SinkUnavailable
 from cdcflow.model.keytexts import are_equal, scalar_of
+from cdcflow.model.suggestions import meant
 from cdcflow.model.table import BEFORE, COMMIT_TS, LOG_COLUMNS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
 from cdcflow.ports import LogReader
 from cdcflow.query.log import ChangeLog, header_of
@@ -258,7 +259,7 @@ def table_named(log: LogReader, name: str) -> TableId:
     if name not in known:
         raise ConfigurationError(
             f"the log has no table {name}; it has: {', '.join(sorted(known)) or 'none yet'}",
-            remedy="name it as schema.table",
+            remedy=f"{meant(name, known)}name it as schema.table",
         )
     return known[name]
 

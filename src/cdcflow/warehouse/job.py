@@ -39,6 +39,7 @@ from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.target import Target
 from cdcflow.model.position import Checkpoint
+from cdcflow.model.suggestions import meant
 from cdcflow.model.table import TableId
 from cdcflow.warehouse import views
 from cdcflow.warehouse.cut import Cut, CutTable
@@ -239,7 +240,7 @@ class Run:
         if unknown:
             raise ConfigurationError(
                 f"merging {self._log.layout.name}: it has no rows of table {', '.join(unknown)}",
-                remedy=f"name one of: {', '.join(sorted(known))}",
+                remedy=f"{meant(unknown[0], known)}name one of: {', '.join(sorted(known))}",
                 runbook="table-not-found",
             )
         chosen = [known[n] for n in sorted(known) if wanted is None or n in wanted]

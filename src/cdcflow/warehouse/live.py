@@ -37,6 +37,7 @@ from cdcflow.merge.reduce import Layout as ReduceLayout
 from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.standing import IN_DOUBT
 from cdcflow.merge.target import Target
+from cdcflow.model.suggestions import meant
 from cdcflow.model.table import Table, TableId
 from cdcflow.warehouse import histories
 from cdcflow.warehouse.cut import REPLACED, Cut, CutTable, is_replaced, own_part
@@ -293,7 +294,7 @@ class _View(Generic[Rows]):
             raise ConfigurationError(
                 f"reading {self._place}: neither its newest cut nor {self._log.layout.name} has a table"
                 f" {', '.join(unknown)}",
-                remedy=f"name one of: {', '.join(sorted(known))}",
+                remedy=f"{meant(unknown[0], known)}name one of: {', '.join(sorted(known))}",
                 runbook="table-not-found",
             )
 

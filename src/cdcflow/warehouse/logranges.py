@@ -32,6 +32,7 @@ from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.merge.types import stored, widens
 from cdcflow.model.change import TRUNCATE
 from cdcflow.model.position import Checkpoint
+from cdcflow.model.suggestions import meant
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Identity, Table, TableId, table_from_json
 from cdcflow.warehouse.segments import InputFile, Range, sealed, shapes_of
 
@@ -127,7 +128,7 @@ def table_named(layout: Layout, name: str) -> TableId:
     if name not in found:
         raise ConfigurationError(
             f"reading {layout.name}: its sealed part has no row of a table {name or '(none was named)'}",
-            remedy=f"name one of: {', '.join(sorted(found)) or '(it has no rows yet)'}",
+            remedy=f"{meant(name, found)}name one of: {', '.join(sorted(found)) or '(it has no rows yet)'}",
             runbook="table-not-found",
         )
     return found[name]

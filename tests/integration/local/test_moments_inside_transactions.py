@@ -12,6 +12,8 @@ from typer.testing import CliRunner
 import cdcflow
 from cdcflow.changelog.folder import FolderReader
 from cdcflow.cli.app import app
+from cdcflow.errors import ConfigurationError, HistoryLost
+from cdcflow.local.current import _about
 from cdcflow.query.log import NOTE
 from cdcflow.service.explorer import Explorer
 
@@ -90,3 +92,31 @@ def test_the_http_door_says_so(log: Path) -> None:
     assert tuple(explorer.row_history(NAME, ["1"], str(INSIDE))["notes"]) == NOTES
     differences = explorer.differences(NAME, str(INSIDE), str(NEXT))
     assert (differences["first"], tuple(differences["notes"])) == (WHOLE, NOTES)
+
+
+def test_a_table_that_had_no_row_yet_is_empty_and_not_unknown(tmp_path: Path) -> None:
+    """A truncate is the first that the log has of it: `diff` named its temporary folder, in which no such table was."""
+    log, others = HandLog(tmp_path / "log", has_transactions=True), make_table("others", id="int64")
+    log.state(others)
+    log.state(ACCOUNTS)
+    log.segment([(others, "c", {"id": 1})])
+    log.segment([(ACCOUNTS, "t", {}), (ACCOUNTS, "c", {"id": 1, "euros": 1})])
+    asked = cdcflow.open(log.root)
+    assert (asked.current(NAME, 1).num_rows, asked.current(NAME, 1).column_names) == (0, ["id", "euros", "_offset"])
+    for first in (0, 1):
+        assert [(one.change, one.key) for one in asked.diff(NAME, first, 3).found] == [("added", ("1",))]
+
+
+def test_an_error_about_a_logs_past_names_the_log_that_was_asked() -> None:
+    """The past of a log is made in a temporary folder, which is nobody's log."""
+    error = HistoryLost("reading /past/room/log at 7: gone", remedy="look at /past/room/log", runbook="log-expired")
+    told = _about(error, "/past/room", "/data/shop")
+    assert str(told) == "reading /data/shop at 7: gone\n  look at /data/shop"
+    assert (type(told), told.remedy, told.runbook) == (HistoryLost, "look at /data/shop", "log-expired")
+
+
+def test_a_table_of_a_name_that_is_nearly_right_is_named(log: Path) -> None:
+    """A letter wrong, or the schema left out."""
+    for name in ("public.account", "accounts", "Public.Accounts"):
+        with pytest.raises(ConfigurationError, match=r"did you mean public\.accounts\? "):
+            cdcflow.open(log).get(name, 1)
