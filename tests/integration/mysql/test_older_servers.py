@@ -11,7 +11,9 @@ from tests.servers.older import OlderMySQL
 
 from cdcflow.errors import ConfigurationError
 
-pytestmark = [pytest.mark.mysql, pytest.mark.parametrize("flavor", ["mysql"], indirect=True)]
+pytestmark = pytest.mark.mysql
+
+of_mysql = pytest.mark.parametrize("flavor", ["mysql"], indirect=True)
 
 AS_INSTALLED = {"gtid_mode": "", "enforce_gtid_consistency": "", "binlog_row_metadata": ""}
 """What 8.0 has when nobody sets anything: no GTIDs, and no names of columns in the log."""
@@ -23,6 +25,7 @@ def older(request: pytest.FixtureRequest, mysql_server: MySQLServer) -> Iterator
         yield made
 
 
+@of_mysql
 def test_older_server_is_captured(mysql_server: MySQLServer, older: OlderMySQL, make_capture: MakeMySQLCapture) -> None:
     """M56: rows, changes and a restart, with marks and without, with nothing that it does not know."""
     database = mysql_server.create_database("older")
@@ -57,6 +60,7 @@ def test_defaults_are_named_with_what_changes_them(make_capture: MakeMySQLCaptur
         assert [row["id"] for row in capture.changes("t")] == [1]
 
 
+@of_mysql
 def test_server_before_it_is_refused(mysql_server: MySQLServer, make_capture: MakeMySQLCapture) -> None:
     """Its log names no columns, whatever is set."""
     with OlderMySQL(mysql_server.port, "5.7.44") as older:
