@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,10 +12,13 @@ import structlog
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.local.engine import LocalEngine
+from cdcflow.local.failures import of_local
 from cdcflow.warehouse.cut import REPLACED, Cut, is_replaced, version_gone
+from cdcflow.warehouse.failures import FileUnreadable, read_tables
 from cdcflow.warehouse.formats import format_for
 from cdcflow.warehouse.live import VersionGone
 from cdcflow.warehouse.moments import AsOf, find
+from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import HandOver
 
 _log = structlog.get_logger()
@@ -45,11 +49,13 @@ def read_cut(
         for name, why in sorted(found.left_out.items()):
             if tables is None or name in tables:
                 _log.warning("table left out of the cut", table=name, cut=found.cut, reason=why)
-        return {
-            name: _rows(engine, warehouse, found, name)
+        wanted = [
+            name
             for name, table in sorted(found.tables.items())
             if (table.complete or incomplete) and (tables is None or name in tables)
-        }
+        ]
+        rows = partial(_rows, engine, warehouse, found)
+        return read_tables(found, wanted, rows, engine.name, Warehouse(warehouse), of_local)
 
 
 def _rows(engine: LocalEngine, warehouse: Path, cut: Cut, name: str) -> pa.Table:
@@ -65,7 +71,12 @@ def _rows(engine: LocalEngine, warehouse: Path, cut: Cut, name: str) -> pa.Table
             then = there.as_of(table.version)
             if is_replaced(cut, name, commit, {} if then is None else then.transactions):
                 raise version_gone(warehouse, cut, name, REPLACED)
-            return there.rows()
+            try:
+                return there.rows()
+            except FileNotFoundError:
+                if table.version == newest.version:
+                    raise FileUnreadable("") from None  # nobody removes files of the newest version in good order
+                raise
         except (VersionGone, FileNotFoundError) as error:
             raise version_gone(warehouse, cut, name, "that version, or files of it, were removed") from error
         except HandOver as reason:

@@ -31,6 +31,7 @@ from cdcflow.local.scan import Ends, Numbers, Rows, named
 from cdcflow.local.tables import TYPES, FileTable, type_of
 from cdcflow.merge.format import Format
 from cdcflow.warehouse.durable import sync_folder
+from cdcflow.warehouse.failures import reading
 from cdcflow.warehouse.formats import delta
 from cdcflow.warehouse.formats.delta import (
     COLUMN_ID,
@@ -342,12 +343,15 @@ class DeltaTable(FileTable[File]):
         return Touched(file.size, self._count(file), int(file.vector["cardinality"]))
 
     def _opened(self, file: File) -> Rows:
-        fields = self._fields
+        fields, path = self._fields, local_path(self._folder, file)
+        with reading(path):
+            opened = pq.ParquetFile(path)
         return Rows(
-            pq.ParquetFile(local_path(self._folder, file)),
+            opened,
             _schema(fields, _logical),
             _schema(fields, _physical),
             partial(vectors.deleted, self._folder, file.vector),
+            path,
         )
 
     def _read(self, file: File, columns: Sequence[str]) -> pa.Table:

@@ -27,6 +27,7 @@ from deltalake import DeltaTable as ForeignTable
 
 from cdcflow.errors import HistoryLost
 from cdcflow.warehouse.durable import make_folder, sync_file, sync_folder
+from cdcflow.warehouse.failures import reading
 from cdcflow.warehouse.formats.delta import MAPPING, checkpoint_every
 from cdcflow.warehouse.formats.delta_commits import actions_of, identity, lines_of, set_aside, torn_since
 from cdcflow.warehouse.paths import CUTS
@@ -375,9 +376,10 @@ def _is_readable(checkpoint: Path) -> bool:
 
 def _standing(checkpoint: Path, kind: str) -> list[dict[str, Any]]:
     """The actions of one kind in a checkpoint."""
-    if kind not in pq.read_schema(checkpoint).names:
-        return []
-    found = pq.read_table(checkpoint, columns=[kind], partitioning=None).column(0).combine_chunks()
+    with reading(checkpoint):
+        if kind not in pq.read_schema(checkpoint).names:
+            return []
+        found = pq.read_table(checkpoint, columns=[kind], partitioning=None).column(0).combine_chunks()
     listed: list[dict[str, Any]] = found.filter(found.is_valid()).to_pylist(maps_as_pydicts="strict")
     return listed
 

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError
+from cdcflow.local.failures import of_local
 from cdcflow.local.tables import FileTable, Tables
 from cdcflow.merge.format import Format
 from cdcflow.merge.modes import CURRENT, ModeRules
@@ -33,7 +34,7 @@ from cdcflow.warehouse.durable import sync_folder
 from cdcflow.warehouse.formats import rules_of
 from cdcflow.warehouse.lease import folder_lease, upkeep_folder_lease
 from cdcflow.warehouse.paths import CUTS
-from cdcflow.warehouse.port import HandOver, Kept, Shown, Snapshot
+from cdcflow.warehouse.port import Failure, HandOver, Kept, Shown, Snapshot
 from cdcflow.warehouse.segments import InputFile, present
 
 KEPT = 10
@@ -99,6 +100,9 @@ class LocalEngine:
 
     def is_conflict(self, error: BaseException) -> bool:
         return self._tables.is_conflict(error)
+
+    def failure(self, error: Exception) -> Failure | None:
+        return of_local(error)
 
 
 def _strange(shape: Table, mode: ModeRules) -> str | None:

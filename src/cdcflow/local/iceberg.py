@@ -63,6 +63,7 @@ from cdcflow.local.synced import SyncedIO
 from cdcflow.local.tables import FileTable
 from cdcflow.merge.format import Format
 from cdcflow.merge.target import FormatColumn
+from cdcflow.warehouse.failures import FileUnreadable, reading
 from cdcflow.warehouse.formats import iceberg
 from cdcflow.warehouse.formats.iceberg import CATALOG, ROW_GROUPS, RULES, TRANSACTIONS, KeptSnapshot
 from cdcflow.warehouse.formats.iceberg_catalog import step_back
@@ -71,6 +72,7 @@ from cdcflow.warehouse.paths import Warehouse
 from cdcflow.warehouse.port import COMMITTED, HandOver, Kept, Snapshot
 
 BUSY_S = 60
+_LOCKED = "database is locked"
 _BOUNDED = (IntegerType, LongType, DateType, TimestampType, TimestamptzType, StringType)
 """Key types whose order in manifests is that of SQL."""
 
@@ -82,6 +84,21 @@ def catalog(warehouse: Path) -> SqlCatalog:
     uri = f"sqlite:///{quote(str(warehouse.resolve() / CATALOG))}?timeout={BUSY_S}"
     settings = {"uri": uri, "warehouse": str(warehouse.resolve()), PY_IO_IMPL: f"{SyncedIO.__module__}.SyncedIO"}
     return SqlCatalog(iceberg.catalog_name(Warehouse(warehouse)), **settings)
+
+
+@contextlib.contextmanager
+def asking(warehouse: Path) -> Iterator[None]:
+    """Around a question to the catalog: an error then names its file.
+
+    Raises:
+        FileUnreadable: it is damaged.
+    """
+    try:
+        yield
+    except SQLAlchemyError as error:
+        if _LOCKED in str(error):
+            raise
+        raise FileUnreadable(warehouse.resolve() / CATALOG) from error
 
 
 class _Change(Transaction):
@@ -109,13 +126,14 @@ class IcebergTables:
 
     @cached_property
     def _catalog(self) -> SqlCatalog:
-        return catalog(self._warehouse)
+        with asking(self._warehouse):
+            return catalog(self._warehouse)
 
     def table(self, path: Sequence[str]) -> IcebergTable:
         return IcebergTable(self._catalog, self._warehouse, path, self._bytes_max, self._pinned)
 
     def is_conflict(self, error: BaseException) -> bool:
-        return isinstance(error, CommitFailedException | TableAlreadyExistsError) or "database is locked" in str(error)
+        return isinstance(error, CommitFailedException | TableAlreadyExistsError) or _LOCKED in str(error)
 
     def close(self) -> None:
         if "_catalog" in self.__dict__:
@@ -165,7 +183,8 @@ class IcebergTable(FileTable[FileScanTask]):
         if not self._location.exists():  # nor is it there when somebody moved its folder away
             return None
         try:
-            return self._catalog.load_table(self._identifier)
+            with asking(self._warehouse), reading(self._location / "metadata", NoSuchTableError, SQLAlchemyError):
+                return self._catalog.load_table(self._identifier)
         except NoSuchTableError:
             return None
 
@@ -213,11 +232,7 @@ class IcebergTable(FileTable[FileScanTask]):
 
     def rows(self) -> pa.Table:
         """Also of a table that PyIceberg cannot write."""
-        names = self.schema.names
-        try:
-            tasks = list(self._table.scan().plan_files())
-        except ValueError as error:
-            raise HandOver(_DELETES) from error
+        names, tasks = self.schema.names, self._planned()
         marked = [task for task in tasks if task.delete_files]
         parts = [self._scanned([task for task in tasks if not task.delete_files], names)]
         return pa.concat_tables([*parts, *(self._read(task, names) for task in marked)])
@@ -368,10 +383,28 @@ class IcebergTable(FileTable[FileScanTask]):
 
     def _files(self) -> Sequence[FileScanTask]:
         self._check_ours()
+        return self._planned()
+
+    def _planned(self) -> list[FileScanTask]:
         try:
             return list(self._table.scan().plan_files())
-        except ValueError as error:
-            raise HandOver(_DELETES) from error
+        except Exception as error:
+            self._check_manifests()
+            if isinstance(error, ValueError):
+                raise HandOver(_DELETES) from error
+            raise
+
+    def _check_manifests(self) -> None:
+        """
+        Raises:
+            FileUnreadable: one of the files that tell which files the table has.
+        """
+        newest, io = self._table.current_snapshot(), self._table.io
+        with reading("" if newest is None else newest.manifest_list):
+            manifests = [] if newest is None else newest.manifests(io)
+        for manifest in manifests:
+            with reading(manifest.manifest_path):
+                manifest.fetch_manifest_entry(io, discard_deleted=False)
 
     def _size(self, file: FileScanTask) -> int:
         return int(file.file.file_size_in_bytes)
@@ -393,7 +426,8 @@ class IcebergTable(FileTable[FileScanTask]):
         """These columns of all rows of some files, as PyIceberg reads them."""
         schema = self._table.schema().select(*columns)
         scan = ArrowScan(self._table.metadata, self._table.io, schema, AlwaysTrue())
-        return scan.to_table(files).cast(_arrow(schema))
+        with reading(files[0].file.file_path if len(files) == 1 else self._location / "data"):
+            return scan.to_table(files).cast(_arrow(schema))
 
     def _ends(self, files: Sequence[FileScanTask], column: str) -> Sequence[Ends | None]:
         field = self._table.schema().find_field(column)
@@ -404,7 +438,8 @@ class IcebergTable(FileTable[FileScanTask]):
     def _opened(self, file: FileScanTask) -> Rows:
         if file.file.file_format != FileFormat.PARQUET:
             raise HandOver("it has files of another format than Parquet")
-        opened = pq.ParquetFile(self._table.io.new_input(file.file.file_path).open())
+        with reading(file.file.file_path):
+            opened = pq.ParquetFile(self._table.io.new_input(file.file.file_path).open())
         names = {(f.metadata or {}).get(b"PARQUET:field_id"): f.name for f in opened.schema_arrow}
         if None in names:
             raise HandOver("it has files without column ids")
@@ -412,7 +447,8 @@ class IcebergTable(FileTable[FileScanTask]):
         ids = [str(field.field_id).encode() for field in self._table.schema().fields]
         # No file has a column of that name.
         held = pa.schema([f.with_name(names.get(id_, f"\0{id_!r}")) for f, id_ in zip(schema, ids, strict=True)])
-        return Rows(opened, schema, held, partial(self._deletes.of, self._table, file))
+        deleted = partial(self._deletes.of, self._table, file)
+        return Rows(opened, schema, held, deleted, file.file.file_path)
 
     def _replace(
         self,

@@ -13,13 +13,14 @@ import pyarrow as pa
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.local.engine import LocalCuts, LocalEngine
+from cdcflow.local.failures import of_local
 from cdcflow.local.session import DuckSession
 from cdcflow.local.tables import FileTable, type_of
 from cdcflow.merge.format import Format
 from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.target import Target
 from cdcflow.warehouse.live import VersionGone
-from cdcflow.warehouse.port import Snapshot
+from cdcflow.warehouse.port import Failure, Snapshot
 from cdcflow.warehouse.segments import InputFile
 
 
@@ -27,6 +28,7 @@ class LocalReader:
     """Implements `cdcflow.warehouse.live.Reader`. `without_rows`: what tables look like is asked, and no row of theirs
     is read."""
 
+    name = "local"
     remedy = "only Spark reads this table: use cdcflow.spark.read_live"
     shows_doubled = False
 
@@ -49,6 +51,9 @@ class LocalReader:
 
     def is_gone(self, error: BaseException) -> bool:
         return isinstance(error, FileNotFoundError)
+
+    def failure(self, error: Exception) -> Failure | None:
+        return of_local(error)
 
 
 class LocalPastTable:

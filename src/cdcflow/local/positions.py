@@ -33,6 +33,7 @@ from pyiceberg.table.update.snapshot import _OverwriteFiles
 from pyiceberg.typedef import EMPTY_DICT, Record
 
 from cdcflow.local.scan import NONE, Numbers
+from cdcflow.warehouse.failures import reading
 
 _PATH, _NUMBER = "file_path", "pos"
 _NUMBER_FIELD_ID = 2147483545
@@ -69,7 +70,7 @@ class Deletes:
 
 def _numbers(table: Table, delete: DataFile) -> pa.ChunkedArray:
     """All rows of a delete file, which are of one data file."""
-    with table.io.new_input(delete.file_path).open() as opened:
+    with reading(delete.file_path), table.io.new_input(delete.file_path).open() as opened:
         return pq.ParquetFile(opened).read([_NUMBER]).column(0)
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from cdcflow.model.table import MISSING
+from cdcflow.warehouse.failures import reading
 
 Numbers = NDArray[np.int64]
 """Numbers of rows in a file, ascending, each once."""
@@ -49,12 +51,19 @@ class Rows:
     """A Parquet file of a table, open. Use it in a `with`.
 
     `schema`: the table's columns. `held`: the same columns as files name them, those inside of columns too; of one
-    that this file lacks each row has NULL. `deleted` reads the numbers of its rows that are.
+    that this file lacks each row has NULL. `deleted` reads the numbers of its rows that are. `place`: what errors call
+    the file.
     """
 
     def __init__(
-        self, file: pq.ParquetFile, schema: pa.Schema, held: pa.Schema, deleted: Callable[[], Numbers]
+        self,
+        file: pq.ParquetFile,
+        schema: pa.Schema,
+        held: pa.Schema,
+        deleted: Callable[[], Numbers],
+        place: Path | str = "",
     ) -> None:
+        self._place = place
         self._file = file
         self._schema = schema
         self._leaves = _leaves(self._file.schema_arrow)
@@ -137,7 +146,8 @@ class Rows:
     def _read(self, groups: Sequence[Group], columns: Sequence[str]) -> pa.Table:
         """Those of the columns that may have a value in the file, as it holds them."""
         own = [self._names[c] for c in columns if self._has(c)]
-        return self._file.read_row_groups([g.number for g in groups], columns=own)
+        with reading(self._place):
+            return self._file.read_row_groups([g.number for g in groups], columns=own)
 
     def _has(self, column: str) -> bool:
         """Whether the file may have a value there. It tells an empty list, or a row of nothing but NULL, like NULL; of

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from cdcflow.local.dialect import connect, duckdb_sql
 from cdcflow.merge.types import name_sql
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Table
+from cdcflow.warehouse.failures import reading
 from cdcflow.warehouse.segments import InputFile
 
 TAKEN_BYTES_MAX = 1 << 30
@@ -51,7 +52,7 @@ class DuckSession:
         return self.take(what, found, f"SELECT {', '.join(columns)} FROM {{}} WHERE {where}")  # noqa: S608  see merge
 
     def transactions(self, files: Sequence[InputFile], columns: Sequence[str]) -> str:
-        found = pa.concat_tables([pq.ParquetFile(file.path).read() for file in files])
+        found = pa.concat_tables([_whole(file.path) for file in files])
         return self.take("transactions", found, f"SELECT {', '.join(columns)} FROM {{}}")  # noqa: S608  see merge
 
     def take(self, what: str, rows: pa.Table, query: str = "SELECT * FROM {}") -> str:
@@ -125,9 +126,15 @@ class DuckSession:
         return f"cdcflow_{what}_{next(self._numbers)}"
 
 
+def _whole(path: str) -> pa.Table:
+    with reading(path):
+        return pq.ParquetFile(path).read()
+
+
 def _read(path: str, names: Sequence[str]) -> pa.Table:
-    found = pq.ParquetFile(path).read()
-    columns = [found.column(name) for name in names]
+    with reading(path):
+        found = pq.ParquetFile(path).read()
+        columns = [found.column(name) for name in names]
     return pa.Table.from_arrays([c.cast(read_type(c.type)) for c in columns], names=list(names))
 
 

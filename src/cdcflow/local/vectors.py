@@ -23,6 +23,7 @@ import numpy as np
 from pyroaring import BitMap64
 
 from cdcflow.local.scan import NONE, Numbers
+from cdcflow.warehouse.failures import reading
 from cdcflow.warehouse.formats.delta import from_z85, to_z85, vector_path
 from cdcflow.warehouse.port import HandOver
 
@@ -42,7 +43,7 @@ def deleted(folder: Path, vector: Mapping[str, Any] | None) -> Numbers:
     if kind == "i":
         return _unpacked(from_z85(stored)[: vector["sizeInBytes"]])
     path = folder / vector_path(stored) if kind == "u" else Path(unquote(urlsplit(stored).path))
-    with path.open("rb") as file:
+    with reading(path), path.open("rb") as file:
         file.seek(vector["offset"] or 0)
         (size,) = struct.unpack(">I", file.read(4))
         content = file.read(size)

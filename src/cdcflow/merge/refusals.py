@@ -43,6 +43,14 @@ def in_the_way(shape: Table, column: TargetColumn) -> CannotFollow:
     )
 
 
+def kept_name(table: TableId, column: str, kept_by: str) -> CannotFollow:
+    """`kept_by`: what has that name for itself."""
+    return CannotFollow(
+        f"table {table} cannot be merged: its column {column} has a name that {kept_by} keeps for itself",
+        remedy=f"rename the column at the source, then run `cdcflow backfill {word(table)}` and `cdcflow merge`",
+    )
+
+
 def gone(table: TableId, column: TargetColumn) -> CannotFollow:
     return CannotFollow(
         f"table {table} cannot be merged further: somebody removed column {column.name} from the current-state table",

@@ -12,6 +12,7 @@ import structlog
 from cdcflow.merge.statement import create_table
 from cdcflow.merge.types import text_sql
 from cdcflow.spark.connect import refuse_connect
+from cdcflow.spark.failures import of_spark
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.sql import StatementTable
 from cdcflow.spark.stores import reach
@@ -27,6 +28,7 @@ from cdcflow.warehouse.cut import (
     newest_of_each,
     version_gone,
 )
+from cdcflow.warehouse.failures import read_tables
 from cdcflow.warehouse.formats import format_for, rules_of
 from cdcflow.warehouse.moments import AsOf, find
 from cdcflow.warehouse.paths import CUTS, Warehouse
@@ -238,6 +240,7 @@ def read_cut(
     Raises:
         ConfigurationError: no such cut was published.
         HistoryLost: what a table was at that cut is gone (VACUUM, or another table is in its place).
+        TableFailed: no table can be read. One that cannot is left out otherwise, with a warning that says why.
     """
     root = reached(spark, warehouse)
     found = published_cut(spark, root, cut, as_of=as_of)
@@ -245,11 +248,17 @@ def read_cut(
     for name, why in sorted(found.left_out.items()):
         if tables is None or name in tables:
             _log.warning("table left out of the cut", table=name, cut=found.cut, reason=why)
-    return {
-        name: _pinned(format_.table(spark, root, found.tables[name].path.split("/")), root, found, name)
+    wanted = [
+        name
         for name, table in sorted(found.tables.items())
         if (table.complete or incomplete) and (tables is None or name in tables)
-    }
+    ]
+
+    def pinned(name: str) -> DataFrame:
+        there = format_.table(spark, root, found.tables[name].path.split("/"))
+        return _pinned(there, root, found, name)
+
+    return read_tables(found, wanted, pinned, "spark", root, of_spark)
 
 
 def reached(spark: SparkSession, warehouse: Warehouse | Path | str) -> Warehouse:

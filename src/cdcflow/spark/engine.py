@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +13,10 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge.format import Format
 from cdcflow.merge.modes import CURRENT, ModeRules
+from cdcflow.merge.refusals import kept_name
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.cuts import CutsTable
+from cdcflow.spark.failures import of_spark
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.masters import runs_here
 from cdcflow.spark.metastore import check_metastore
@@ -22,13 +25,24 @@ from cdcflow.spark.sql import StatementTable
 from cdcflow.spark.stores import check_commits, lease, reach, read_object, write_object
 from cdcflow.warehouse import texts
 from cdcflow.warehouse.formats import rules_of
+from cdcflow.warehouse.formats.delta import ROW_INDEX
+from cdcflow.warehouse.formats.iceberg import CATALOG
 from cdcflow.warehouse.lease import folder_lease, upkeep_folder_lease
 from cdcflow.warehouse.paths import Warehouse
-from cdcflow.warehouse.port import Snapshot
+from cdcflow.warehouse.port import Failure, Snapshot
 from cdcflow.warehouse.segments import InputFile, in_place, present, visible
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+KEPT_NAMES: Mapping[str, frozenset[str]] = {
+    "delta": frozenset({"_metadata", ROW_INDEX}),
+    "iceberg": frozenset(
+        ("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number")
+    ),
+}
+"""Names by which Spark asks a table of the format where a row lies: a column of such a name it cannot read beside."""
 
 
 class SparkEngine:
@@ -85,6 +99,14 @@ class SparkEngine:
         return table
 
     def declines(self, before: Snapshot | None, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
+        """
+        Raises:
+            CannotFollow: a column has a name that Spark keeps for itself in tables of this format.
+        """
+        kept = KEPT_NAMES[self.rules.name]
+        for column in files[-1].shape.columns if files else ():
+            if column.name.lower() in kept:
+                raise kept_name(files[-1].shape.id, column.name, self.rules.name)
         return None
 
     def read_text(self, path: Sequence[str]) -> str | None:
@@ -100,6 +122,12 @@ class SparkEngine:
 
     def is_conflict(self, error: BaseException) -> bool:
         return self._format.is_conflict(error)
+
+    def failure(self, error: Exception) -> Failure | None:
+        found = of_spark(error)
+        if found is None or found.place or "SQLite" not in found.what:
+            return found
+        return replace(found, place=self._warehouse.at((CATALOG,)))  # the catalog of a warehouse in a folder
 
 
 def located(spark: SparkSession, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:

@@ -22,6 +22,7 @@ from cdcflow.ports import Tier
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.cuts import CutsTable, reached
 from cdcflow.spark.engine import located
+from cdcflow.spark.failures import of_spark
 from cdcflow.spark.formats import table_format
 from cdcflow.spark.masters import runs_here
 from cdcflow.spark.sql import SparkSql, StatementTable, named
@@ -30,7 +31,7 @@ from cdcflow.warehouse import live
 from cdcflow.warehouse.formats import format_for, rules_of
 from cdcflow.warehouse.live import Live, VersionGone
 from cdcflow.warehouse.paths import Warehouse
-from cdcflow.warehouse.port import Snapshot
+from cdcflow.warehouse.port import Failure, Snapshot
 from cdcflow.warehouse.segments import InputFile, copied, visible
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def read_live(
 class SparkReader:
     """Implements `cdcflow.warehouse.live.Reader`, in the caller's own session."""
 
+    name = "spark"
     remedy = "read it as of a cut, with read_cut"
     shows_doubled = False
 
@@ -97,6 +99,9 @@ class SparkReader:
 
     def is_gone(self, error: BaseException) -> bool:
         return any(word in str(error) for word in ("PATH_NOT_FOUND", "FILE_NOT_EXIST", "FileNotFoundException"))
+
+    def failure(self, error: Exception) -> Failure | None:
+        return of_spark(error)
 
 
 class SparkPastTable:

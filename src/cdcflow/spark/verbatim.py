@@ -15,7 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from cdcflow.merge.types import text_sql
+from cdcflow.errors import ConfigurationError
+from cdcflow.merge.types import name_sql, text_sql
+from cdcflow.warehouse.formats.delta import ROW_INDEX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -71,9 +73,25 @@ def held_literal(schema: str, first: str) -> tuple[str, str | None]:
 
 def read_parquet(spark: SparkSession, schema: str, paths: Sequence[str], first: str) -> DataFrame:
     """Parquet files of a log, by a schema whose names mean themselves. `first` as of `held_literal`."""
-    literal, asked = held_literal(schema, first)
+    literal, asked = held_literal(_without_row_index(spark, schema), first)
     rows = spark.read.schema(literal).parquet(*map(literal_path, paths))
     return rows if asked is None else rows.where(asked)
+
+
+def _without_row_index(spark: SparkSession, schema: str) -> str:
+    """A column of that name Spark would fill with the rows' numbers in their file, whatever the file has. It looks for
+    the name as it is, and finds columns in a file whatever their case is."""
+    mine = f"{name_sql(ROW_INDEX)} "
+    if mine not in schema:
+        return schema
+    if str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true":
+        raise ConfigurationError(
+            f"reading a log by Spark: the session tells names apart by their case, and a column is called {ROW_INDEX},"
+            " which Spark keeps for itself",
+            remedy="set spark.sql.caseSensitive to false in this session",
+            runbook="merge-session",
+        )
+    return schema.replace(mine, mine.upper())
 
 
 def literal_path(path: str) -> str:

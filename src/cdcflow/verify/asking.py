@@ -21,7 +21,7 @@ from cdcflow.warehouse import live
 from cdcflow.warehouse.cut import Cut
 from cdcflow.warehouse.live import Live, NewestCut, PastTable, Reader
 from cdcflow.warehouse.paths import Warehouse
-from cdcflow.warehouse.port import Snapshot, SqlSession
+from cdcflow.warehouse.port import Failure, Snapshot, SqlSession
 from cdcflow.warehouse.segments import InputFile
 
 Answer = TypeVar("Answer")
@@ -93,6 +93,7 @@ class _AskingReader(Generic[Answer]):
         self._reader = reader
         self._ask = ask
         self._of_log = of_log
+        self.name = reader.name
         self.remedy = reader.remedy
         self.shows_doubled = True
         self.rules: Format = reader.rules
@@ -111,6 +112,9 @@ class _AskingReader(Generic[Answer]):
 
     def is_gone(self, error: BaseException) -> bool:
         return self._reader.is_gone(error)
+
+    def failure(self, error: Exception) -> Failure | None:
+        return None if isinstance(error, NotComparable) else self._reader.failure(error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ import structlog
 
 from cdcflow.changelog import notes
 from cdcflow.changelog.layout import Layout as LogLayout
-from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated, SinkUnavailable
+from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SinkUnavailable
 from cdcflow.merge import statement
 from cdcflow.merge.modes import ModeRules, decided
 from cdcflow.merge.policy import DEFAULTS, Policies
@@ -40,10 +40,11 @@ from cdcflow.merge.refusals import CannotFollow
 from cdcflow.merge.target import Target
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.suggestions import meant
-from cdcflow.model.table import TableId
+from cdcflow.model.table import TableId, word
 from cdcflow.warehouse import views
 from cdcflow.warehouse.cut import Cut, CutTable
 from cdcflow.warehouse.engines import Engines
+from cdcflow.warehouse.failures import contradicted, is_of_one_table, of_all_tables, rows_missing, table_failed
 from cdcflow.warehouse.formats import tag_of
 from cdcflow.warehouse.paths import Warehouse, table_at, table_path
 from cdcflow.warehouse.port import CurrentTable, Engine, HandOver, Snapshot
@@ -87,8 +88,9 @@ def merge(
     Where the directory is the history of a log in Kafka, `newest` is that log's newest checkpoint, and `origin` the
     place in its topic where the history ends, which each table's commit then tells (see `cdcflow.spark.kafka`).
 
-    A table that cannot follow its source, or for which the log no longer has what it needs, is left out of the cut, and
-    its report says why; the others go on.
+    A table that cannot follow its source, for which the log no longer has what it needs, or whose merge ends with an
+    error of the engine (a damaged file, a full disk), is left out of the cut, and its report says why; the others
+    continue.
 
     Raises:
         SinkUnavailable: another merge works in this warehouse, or somebody changed a table again and again meanwhile;
@@ -96,7 +98,8 @@ def merge(
         ConfigurationError: the tables belong to another log or are ahead of this one, the warehouse is a URL, no table
             at all can follow its source, or no engine can do it; the message says what to do.
         HistoryLost: the log no longer has what any table needs.
-        InvariantViolated: a row of a table whose backfill is done misses columns.
+        InvariantViolated: something contradicts itself, in each of the tables.
+        TableFailed: the engine failed at each of the tables.
     """
     with engines.first.lease():
         given = (
@@ -132,9 +135,10 @@ def _merge(
     """`recent`: only segments that came since the published cut are listed, where all would cost more. OlderNeeded:
     that is not enough; what was committed by then is committed."""
     began = time.monotonic()
-    cuts = engines.first.cuts()
-    cuts.drop_torn()
-    before = cuts.newest()
+    with of_all_tables(engines.first, place):
+        cuts = engines.first.cuts()
+        cuts.drop_torn()
+        before = cuts.newest()
     whole = sealed(log, 0 if before is None else before.offset, recent=recent)
     if whole.newest is None:
         return MergeReport(0, 0, False, time.monotonic() - began, ())
@@ -148,9 +152,11 @@ def _merge(
         run = Run(engines, step, place, on_edit, whole, newest, origin, before, told, policies)
         found = run.tables(_known(tables, step, whole, before))
         new = run.cut(found)
+        new = None if new is None else run.pinned(new)
+        found = run.final(found)
         if new is not None:
-            run.pin(new)
-            cuts.publish(new)
+            with of_all_tables(engines.first, place):
+                cuts.publish(new)
             _log.info("cut published", cut=new.cut, tables=len(new.tables))
             before, published = new, True
         reports |= {r.name: both(reports.get(r.name), r) for r in found}
@@ -227,6 +233,7 @@ class Run:
         self._shown: set[str] = set()
         self._modes: dict[TableId, ModeRules] = {}
         self._refused: list[CdcflowError] = []
+        self._late: dict[str, str] = {}
         self._removed: set[str] = set()
         self._known: Mapping[str, TableId] = {}
         self._chosen: Mapping[TableId, int] = {}
@@ -260,19 +267,38 @@ class Run:
                 except HandOver as reason:
                     engine = self._engines.other(table, str(reason))
                     return self._merged(table, engine)
-            except (CannotFollow, HistoryLost) as error:
-                self._refused.append(error)
-                _log.error("table left out of the cut", table=str(table), reason=error.with_section)
-                return TableReport(str(table), 0, 0, False, 0.0, left_out=error.with_section)
-            except Exception as error:
+            except OlderNeeded:
+                raise
+            except Exception as error:  # noqa: BLE001  raised again where it is not about this table alone
                 if not engine.is_conflict(error):
-                    raise
+                    return TableReport(
+                        str(table), 0, 0, False, 0.0, left_out=self._refusal(table, engine, error).with_section
+                    )
                 _log.info("table changed meanwhile, merging it again", table=str(table))
         raise SinkUnavailable(
             f"merging into {table}: somebody else changed the table during each of {CONFLICTS_MAX} tries",
             remedy="nothing is lost; merge again when it is changed less often",
             runbook="busy",
         )
+
+    def _refusal(self, table: TableId, engine: Engine, error: Exception) -> CdcflowError:
+        """Why a table is left out whose merge ended with this error, which is raised again if it is not the table's."""
+        raised = error if isinstance(error, CdcflowError) else self._failed(table, engine, error)
+        if not is_of_one_table(raised):
+            raise raised
+        told = contradicted(table, raised) if isinstance(raised, InvariantViolated) else raised
+        self._refused.append(raised)
+        _log.error("table left out of the cut", table=str(table), reason=told.with_section)
+        return told
+
+    def _failed(self, table: TableId, engine: Engine, error: Exception) -> CdcflowError:
+        failure = engine.failure(error)
+        if failure is None:
+            raise error
+        log = "" if self._log.layout.store is not None else str(self._log.layout.root.resolve())
+        found = table_failed(table, engine.name, failure, self._warehouse.at(table_path(table)), log)
+        found.__cause__ = error  # for the whole trace
+        return found
 
     def _merged(self, table: TableId, engine: Engine) -> TableReport | None:
         with closing(engine.table(table_path(table))) as there:
@@ -352,6 +378,20 @@ class Run:
         _log.info("table made without a row", table=str(table), engine=engine.name)
         return made
 
+    def final(self, reports: tuple[TableReport, ...]) -> tuple[TableReport, ...]:
+        """The reports, with what was found out when the cut was made.
+
+        Raises:
+            CdcflowError: every table is left out.
+        """
+        found = tuple(
+            replace(report, left_out=self._late[report.name]) if report.name in self._late else report
+            for report in reports
+        )
+        if self._late and all(r.left_out is not None for r in found):
+            raise self._refused[0]
+        return found
+
     def cut(self, reports: tuple[TableReport, ...]) -> Cut | None:
         """The cut to publish; None where it says nothing new, or a table has not got there."""
         if self._ahead:
@@ -364,15 +404,17 @@ class Run:
         tables = dict(before.tables) if before is not None else {}
         left_out = dict(before.left_out) if before is not None else {}
         for name, report in merged.items():
-            if report.left_out is not None:
+            why, shown = report.left_out, None
+            if why is None:
+                why, shown = self._tried(known[name], functools.partial(self._cut_table, known[name], report))
+            if shown is None:
                 tables.pop(name, None)
-                left_out[name] = report.left_out
+                left_out[name] = why or ""
                 continue
             left_out.pop(name, None)
-            new = self._cut_table(known[name], report)
-            if name in self._shown and not _is_known_better(tables[name], new):
-                new = replace(tables[name], state=new.state)
-            tables[name] = new
+            if name in self._shown and not _is_known_better(tables[name], shown):
+                shown = replace(tables[name], state=shown.state)
+            tables[name] = shown
         for name in (tables.keys() - merged.keys()) & self._positions.backfilled:
             now = self._positions.backfill(table_at(tables[name].path))
             complete, state = now.stays_whole(complete=tables[name].complete, state=tables[name].state)
@@ -405,26 +447,43 @@ class Run:
             return False
         return there.commit_of(shown.version) == shown.commit
 
-    def pin(self, cut: Cut) -> None:
-        """Have the formats keep what the cut shows, durably; what an older one shows already is kept."""
+    def pinned(self, cut: Cut) -> Cut:
+        """Have the formats keep what the cut shows, durably; what an older one shows already is kept. Returns the cut
+        without the tables of which that failed."""
         before = self._published.tables if self._published is not None else {}
-        engine = self._engines.first
+        failed = {}
         for name, table in cut.tables.items():
             known = before.get(name)
             if known is not None and _version(known) == _version(table):
                 continue
-            try:
-                shown = None if known is None or known.id != table.id else known.version
-                pin = functools.partial(_pin, version=table.version, cut=cut.cut, shown=shown)
-                self._asked(table_at(table.path), pin)
-            except Exception as error:
-                if not engine.is_conflict(error):
-                    raise
-                raise SinkUnavailable(
-                    f"publishing cut {cut.cut}: somebody else changed {name} just then",
-                    remedy="nothing is lost; merge again",
-                    runbook="busy",
-                ) from error
+            why, _ = self._tried(table_at(table.path), functools.partial(self._pin, known, table, cut.cut, name))
+            if why is not None:
+                failed[name] = why
+        if not failed:
+            return cut
+        tables = {name: table for name, table in cut.tables.items() if name not in failed}
+        return replace(cut, tables=tables, left_out={**cut.left_out, **failed})
+
+    def _pin(self, known: CutTable | None, table: CutTable, cut: int, name: str) -> None:
+        shown = None if known is None or known.id != table.id else known.version
+        try:
+            self._asked(table_at(table.path), functools.partial(_pin, version=table.version, cut=cut, shown=shown))
+        except Exception as error:
+            if not self._engines.first.is_conflict(error):
+                raise
+            raise SinkUnavailable(
+                f"publishing cut {cut}: somebody else changed {name} just then",
+                remedy="nothing is lost; merge again",
+                runbook="busy",
+            ) from error
+
+    def _tried(self, table: TableId, ask: Callable[[], _Answer]) -> tuple[str | None, _Answer | None]:
+        """What a merged table says for the cut; or why it is left out of it after all."""
+        try:
+            return None, ask()
+        except Exception as error:  # noqa: BLE001  raised again where it is not about this table alone
+            why = self._late[str(table)] = self._refusal(table, self._engines.first, error).with_section
+            return why, None
 
     def _asked(self, table: TableId, ask: Callable[[CurrentTable], _Answer]) -> _Answer:
         """What a table says to the first engine, or to the other one where that hands it over."""
@@ -442,9 +501,7 @@ class Run:
         complete = report.complete
         if complete and (count := self._rows_that_miss(table)):
             if known.is_done:
-                raise InvariantViolated(
-                    f"merging {table} up to cut {self._cut}: its backfill is done, and {count} rows miss columns"
-                )
+                raise rows_missing(table, self._cut, count)
             complete = False
         return CutTable(
             path="/".join(table_path(table)),
@@ -479,7 +536,7 @@ class Run:
             raise ConfigurationError(
                 f"merging into {table}: somebody else changed its rows ({', '.join(found)})",
                 remedy=f"check the table against its source; to rebuild it, move its folder away and run"
-                f" `cdcflow backfill {table}`",
+                f" `cdcflow backfill {word(table)}`",
                 runbook="table-changed-by-others",
             )
         if found:

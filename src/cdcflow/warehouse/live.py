@@ -26,7 +26,7 @@ from typing import Generic, Protocol, TypeVar
 import structlog
 
 from cdcflow.changelog.layout import Layout
-from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
+from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, InvariantViolated
 from cdcflow.merge import live as sql
 from cdcflow.merge import versions
 from cdcflow.merge.evolution import Evolution, evolve
@@ -41,9 +41,10 @@ from cdcflow.model.suggestions import meant
 from cdcflow.model.table import Table, TableId
 from cdcflow.warehouse import histories
 from cdcflow.warehouse.cut import REPLACED, Cut, CutTable, is_replaced, own_part
+from cdcflow.warehouse.failures import table_failed
 from cdcflow.warehouse.foldings import folding
 from cdcflow.warehouse.paths import Warehouse, table_at, table_path
-from cdcflow.warehouse.port import HandOver, Snapshot, SqlSession
+from cdcflow.warehouse.port import Failure, HandOver, Snapshot, SqlSession
 from cdcflow.warehouse.positions import Positions
 from cdcflow.warehouse.ranges import TableRange, grouped
 from cdcflow.warehouse.segments import InputFile, OlderNeeded, Range, SegmentGone, sealed, shapes_of
@@ -104,6 +105,9 @@ class NewestCut(Protocol):
 class Reader(Protocol[RowsMade]):
     """An engine, as far as it reads the tables of one warehouse."""
 
+    name: str
+    """The engine's."""
+
     remedy: str
     """What somebody can do about a table that it hands over."""
 
@@ -127,6 +131,9 @@ class Reader(Protocol[RowsMade]):
 
     def is_gone(self, error: BaseException) -> bool:
         """Whether an error says that a file is not there."""
+
+    def failure(self, error: Exception) -> Failure | None:
+        """What an error means that ended the reading of one table; None: it is not of that table alone."""
 
 
 class Live(dict[str, Rows], Generic[Rows]):
@@ -318,6 +325,15 @@ class _View(Generic[Rows]):
                 found.left_out[name] = self._gone(table, self._entries[name], str(gone)).with_section
             except (CannotFollow, HistoryLost) as error:
                 found.left_out[name] = error.with_section
+            except (CdcflowError, OlderNeeded, SegmentGone):
+                raise
+            except Exception as error:
+                if (failure := self._reader.failure(error)) is None:
+                    raise
+                layout, folder = self._log.layout, self._place.at(path)
+                log = "" if layout.store is not None else str(layout.root.resolve())
+                told = table_failed(name, self._reader.name, failure, folder, log, attempted="read")
+                found.left_out[name] = told.with_section
 
     def _part(self, there: PastTable[Rows], table: TableId) -> _Part:
         """

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from cdcflow.changelog.layout import Layout
 from cdcflow.merge import reduce
@@ -37,6 +37,21 @@ compacted table of millions of rows is one of them, which one core reads."""
 class HandOver(Exception):
     """This engine cannot do it right, or should not; the message says why. Nothing of it was done that another engine
     could not go on from."""
+
+
+FailureKind = Literal["damaged", "full", "refused", "fault"]
+"""`damaged`: a file is gone, or holds something else than it should. `full`: no room on a disk. `refused`: a file may
+not be read or written. `fault`: none of these, as far as is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What an error of an engine means for the table that it was at. `what`: the error's kind, without its text, which
+    may have a row's values. `place`: the file or folder that it is about ("": not known)."""
+
+    kind: FailureKind
+    what: str
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,3 +321,6 @@ class Engine(Protocol):
     def is_conflict(self, error: BaseException) -> bool:
         """Whether a commit failed because somebody else committed to the table meanwhile: nothing of it was done,
         and it may be said again."""
+
+    def failure(self, error: Exception) -> Failure | None:
+        """What an error means that ended the merge of one table; None: the engine itself cannot go on."""

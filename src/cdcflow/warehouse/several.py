@@ -28,6 +28,7 @@ from cdcflow.model.position import Checkpoint
 from cdcflow.warehouse.common import sealed_clock
 from cdcflow.warehouse.cut import Cut, CutTable, LogPart
 from cdcflow.warehouse.engines import Engines
+from cdcflow.warehouse.failures import of_all_tables
 from cdcflow.warehouse.formats import tag_of
 from cdcflow.warehouse.job import OnEdit, Run, note, show_views
 from cdcflow.warehouse.paths import Warehouse
@@ -73,9 +74,10 @@ def merge_logs(
     began = time.monotonic()
     _check(logs, without)
     with engines.first.lease():
-        cuts = engines.first.cuts()
-        cuts.drop_torn()
-        before = cuts.newest()
+        with of_all_tables(engines.first, warehouse):
+            cuts = engines.first.cuts()
+            cuts.drop_torn()
+            before = cuts.newest()
         work = _Work(engines, warehouse, on_edit, watch, before)
         work.check_logs(logs)
         clocks = {log.name: sealed_clock(log.layout, log.newest) for log in logs}
@@ -86,8 +88,9 @@ def merge_logs(
             reports = work.merge([log for log in logs if log.name in waited], waited[slowest])
         new = work.cut(logs, waited) if waited[slowest] else None
         if new is not None:
-            work.pin(new)
-            cuts.publish(new)
+            new = work.pinned(new)
+            with of_all_tables(engines.first, warehouse):
+                cuts.publish(new)
             _log.info("cut published", cut=new.cut, tables=len(new.tables), logs=len(new.logs))
         now = new or before
         if now is not None:
@@ -204,6 +207,7 @@ class _Work:
         reports = run.tables(None)
         self._runs[log.name] = run
         now = run.cut(reports) or before
+        reports = run.final(reports)
         if now is not None:
             is_whole = now.cut == upto.checkpoint.cut
             self._parts[log.name] = replace(now, commit_clock=clock) if is_whole else now
@@ -244,9 +248,12 @@ class _Work:
             return replace(table, tag=known.tag)
         return replace(table, tag=tag_of(self._engines.first.rules.name, number) if table.version else "")
 
-    def pin(self, new: Cut) -> None:
+    def pinned(self, new: Cut) -> Cut:
+        """The cut without the tables of which a format could not keep what it shows."""
+        left_out = dict(new.left_out)
         for name, run in self._runs.items():
-            run.pin(replace(self._parts[name], cut=new.cut))
+            left_out |= run.pinned(replace(self._parts[name], cut=new.cut)).left_out
+        return replace(new, tables={n: t for n, t in new.tables.items() if n not in left_out}, left_out=left_out)
 
 
 def _content(cut: Cut) -> object:

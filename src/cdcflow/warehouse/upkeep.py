@@ -25,9 +25,10 @@ from time import monotonic
 
 import structlog
 
-from cdcflow.errors import SinkUnavailable
+from cdcflow.errors import CdcflowError, HistoryLost, SinkUnavailable
 from cdcflow.warehouse.cut import ListedCut
 from cdcflow.warehouse.engines import Engines
+from cdcflow.warehouse.failures import kinds
 from cdcflow.warehouse.paths import STATE
 from cdcflow.warehouse.port import Compacted, CurrentTable, Cuts, Engine, HandOver, Kept, Snapshot
 from cdcflow.warehouse.ranges import order_of
@@ -129,7 +130,9 @@ class UpkeepWhenDue:
                 return UpkeepReport()
             report = upkeep(self._engines, policy, self._clock, due_only=True, worn=worn)
         except Exception as error:  # noqa: BLE001  the merge before it is done, and stays done
-            reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            reason = kinds(error)
+            if isinstance(error, CdcflowError):  # others' texts may have values of rows
+                reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
             _log.warning("upkeep ended early", reason=reason)
             return UpkeepReport(skipped=reason)
         asked = {table.name: table.skipped for table in report.tables}
@@ -274,9 +277,13 @@ def _asked(engines: Engines, engine: Engine, path: str, step: Step) -> tuple[Eng
 
 def _passes(engine: Engine, error: Exception) -> str:
     """Why a step was left out; it is raised again where that is no reason."""
-    if isinstance(error, HandOver | SinkUnavailable) or engine.is_conflict(error):
+    if isinstance(error, HandOver | SinkUnavailable | HistoryLost) or engine.is_conflict(error):
         return str(error).splitlines()[0]
-    raise error
+    # One table that is damaged, or whatever an engine fails at, does not keep the others from their turn.
+    failure = None if isinstance(error, CdcflowError) else engine.failure(error)
+    if failure is None:
+        raise error
+    return f"{failure.kind}: {failure.place or 'no file is named'} ({failure.what})"
 
 
 __all__ = ["TableUpkeep", "UpkeepPolicy", "UpkeepReport", "UpkeepWhenDue", "first_kept", "upkeep"]

@@ -312,15 +312,15 @@ def test_upkeep_beside_a_merge_is_left_out(
 ) -> None:
     """A merge never fails by it: while one works upkeep passes, and while a step of upkeep works a merge waits."""
     seen: list[UpkeepReport] = []
-    right = job.Run.pin
+    right = job.Run.pinned
 
-    def meanwhile(run: Any, cut: Any) -> None:
+    def meanwhile(run: Any, cut: Any) -> Any:
         seen.append(looked_after(warehouse, format_name))
-        right(run, cut)
+        return right(run, cut)
 
     history.segment([(ORDERS, "u", {"id": 0, "v": 5})])
     with monkeypatch.context() as patch:
-        patch.setattr(job.Run, "pin", meanwhile)
+        patch.setattr(job.Run, "pinned", meanwhile)
         assert merge(history.root, warehouse).published
     (report,) = seen
     assert "a merge or another upkeep works there" in report.skipped

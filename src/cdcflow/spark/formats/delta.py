@@ -35,6 +35,7 @@ from cdcflow.spark.metastore import Entry
 from cdcflow.spark.sql import StatementTable
 from cdcflow.spark.verbatim import as_written, in_setting
 from cdcflow.warehouse.durable import sync_table
+from cdcflow.warehouse.failures import reading
 from cdcflow.warehouse.formats.delta import (
     HARMLESS,
     MAPPING,
@@ -407,7 +408,10 @@ class DeltaTable(StatementTable):
 
     def _actions(self, found: Any) -> Iterator[Mapping[str, Any]]:
         """What the commit of a version says; nothing where it was cleaned up behind a checkpoint."""
-        yield from map(json.loads, self._lines(int(found.version())))
+        version = int(found.version())
+        with reading(f"{self._path}/_delta_log/{version:020d}.json"):
+            told = [json.loads(line) for line in self._lines(version)]
+        yield from told
 
     def _lines(self, version: int) -> list[str]:
         log = self._log()

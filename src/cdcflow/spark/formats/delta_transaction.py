@@ -161,8 +161,10 @@ class Transaction:
 
     def _rows(self, files: Any, columns: Sequence[str]) -> DataFrame:
         """The rows of some files of the table: these columns, and where each row lies."""
-        places = (f"_metadata.file_path AS {FILE}", f"_metadata.row_index AS {ROW}")
-        return self._frame(files).selectExpr(*map(name_sql, columns), *places)
+        frame = self._frame(files)
+        place = frame.metadataColumn("_metadata")  # not by name, which a column of the table may have
+        places = (place["file_path"].alias(FILE), place["row_index"].alias(ROW))
+        return frame.select(*map(name_sql, columns), *places)
 
     def _frame(self, files: Any) -> DataFrame:
         from pyspark.sql import DataFrame

@@ -46,6 +46,8 @@ _CONFLICT = re.compile(
 )
 _UNREADABLE = re.compile(r"EOFException|FileNotFound|NotFoundException|RuntimeIOException|[Aa]vro")
 """What Java says of a file that is missing or ends early."""
+_RESERVED = "names reserved for Iceberg metadata columns"
+"""Of a table whose columns have such names: of the same class as a conflict, and there every time."""
 _BUSY_MS = 60_000
 _NEVER = object()
 
@@ -97,7 +99,9 @@ class IcebergFormat:
         return IcebergTable(spark, (catalog, *iceberg.identifier(path)), place.at(path), folder, known)
 
     def is_conflict(self, error: BaseException) -> bool:
-        return isinstance(error, (_Moved, BranchMoved)) or _CONFLICT.search(str(error)) is not None
+        if isinstance(error, (_Moved, BranchMoved)):
+            return True
+        return _CONFLICT.search(str(error)) is not None and _RESERVED not in str(error)
 
 
 def _configure(spark: SparkSession, catalog: str, warehouse: Warehouse, *, own: bool) -> None:

@@ -64,13 +64,15 @@ CHECKPOINTS, CHECKPOINT_EVERY = "delta.checkpointInterval", 50
 takes longer than a small merge, and Delta's own default has every tenth merge wait for it."""
 
 _CHECKPOINTS = {CHECKPOINTS: str(CHECKPOINT_EVERY)}
+ROW_INDEX = "_tmp_metadata_row_index"
+"""Of a column that a Parquet file calls so Spark reads the rows' numbers in the file."""
 _NOT_PLAIN = re.compile(r"[ ,;{}()\n\t=]")
 
 
 def is_plain(name: str, *, has_fields: bool) -> bool:
     """Whether a table without column mapping may have a column. Behind one with fields the others would not keep the
     numbers of their places when the table gets mapped."""
-    return _NOT_PLAIN.search(name) is None and not has_fields
+    return _NOT_PLAIN.search(name) is None and not has_fields and name.lower() != ROW_INDEX
 
 
 def _is_plain(column: TargetColumn) -> bool:

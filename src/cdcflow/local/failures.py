@@ -1,0 +1,16 @@
+"""What errors of DuckDB, Arrow, PyIceberg and the system mean for the table that they were met at."""
+
+from __future__ import annotations
+
+from cdcflow.warehouse.failures import kinds, of_system
+from cdcflow.warehouse.port import Failure
+
+
+def of_local(error: Exception) -> Failure | None:
+    """See `cdcflow.warehouse.port.Engine.failure`."""
+    if isinstance(error, MemoryError):
+        return None
+    return of_system(error) or Failure("fault", kinds(error))
+
+
+__all__ = ["of_local"]

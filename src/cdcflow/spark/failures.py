@@ -1,0 +1,99 @@
+"""What errors of Spark, Delta and Iceberg mean for the table that they were met at.
+
+Their texts are pages of Java, and may have a row's values: of these only classes, Spark's own error conditions, and the
+path of a file are told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+from cdcflow.warehouse.failures import kinds, of_system
+from cdcflow.warehouse.port import Failure
+
+_CAUSES_MAX = 20
+_GONE = re.compile(
+    r"SparkContext was shut down|stopped SparkContext|SparkContext has been shutdown|OutOfMemoryError"
+    r"|Answer from Java side is empty|Master removed our application|all masters are unresponsive"
+)
+"""The session is of no more use, whatever table is merged."""
+
+_FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large")
+_REFUSED = re.compile(r"Permission denied|Read-only file system|AccessControlException|AccessDeniedException")
+_DAMAGED = re.compile(
+    r"FAILED_READ_FILE|FILE_NOT_EXIST|PATH_NOT_FOUND|FileNotFoundException|NoSuchFileException"
+    r"|iceberg\.exceptions\.(NotFoundException|RuntimeIOException)|is not a Parquet file|ParquetDecodingException"
+    r"|JsonParseException|JsonMappingException|JsonProcessingException|JsonEOFException|MismatchedInputException"
+    r"|EOFException|AvroRuntimeException|InvalidAvroMagicException|Not a data file|ZipException|ChecksumException"
+    r"|SnappyError|ZstdIOException|ZstdException|DELTA_(CHECKPOINT|CORRUPT|CHECKSUM|DELETION_VECTOR|FILE_NOT_FOUND"
+    r"|LOG_FILE|MISSING_(PART_)?FILES|MISSING_TRANSACTION|STATE_RECOVER|TRUNCATED|VERSIONS_NOT)\w*|DeltaIllegalStateException"
+    r"|SQLITE_(CORRUPT|NOTADB)"
+)
+_PATHS = (
+    re.compile(r"(?:file|s3a?|hdfs|abfss?|gs):/[^\s'\"\])>,;]*[^\s'\"\])>,;:.]"),
+    re.compile(r"(?<![\w:/])/[^\s'\"\])>,;:]*\.(?:parquet|json|avro|crc|bin|db)\b"),
+)
+
+
+def of_spark(error: Exception) -> Failure | None:
+    """See `cdcflow.warehouse.port.Engine.failure`."""
+    try:
+        chain = list(_chain(error))
+    except Exception:  # noqa: BLE001  whatever it is: the JVM does not answer any more
+        return None
+    told = "\n".join(f"{kind}: {text}" for kind, text in chain)
+    if _GONE.search(told) or (not chain and _is_lost(error)):
+        return None
+    what, place = _what(error, chain), _place(told)
+    if _FULL.search(told):
+        return Failure("full", what, place)
+    if _REFUSED.search(told):
+        return Failure("refused", what, place)
+    if _DAMAGED.search(told):
+        return Failure("damaged", what, place)
+    return of_system(error) or Failure("fault", what, place)
+
+
+def _is_lost(error: Exception) -> bool:
+    """Whether the connection to the JVM was lost."""
+    return type(error).__name__ in ("Py4JNetworkError", "ConnectionRefusedError", "BrokenPipeError")
+
+
+def _chain(error: Exception) -> Iterator[tuple[str, str]]:
+    """Classes and texts of Java's errors, from the outermost on; nothing where it is none of Java's."""
+    found: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
+    for _ in range(_CAUSES_MAX):
+        if found is None:
+            return
+        yield str(found.getClass().getName()), str(found.getMessage())
+        found = found.getCause()
+
+
+def _what(error: Exception, chain: list[tuple[str, str]]) -> str:
+    condition = _condition(error)
+    classes = [kind.rpartition(".")[2] for kind, _ in chain]
+    told = [condition] if condition else []
+    told += classes[-1:] if classes and classes[-1] not in told else []
+    at = kinds(error)
+    return ", ".join([*told, at.partition(" in ")[2]]) if told else at
+
+
+def _condition(error: Exception) -> str:
+    """Spark's own name of the error."""
+    asked = getattr(error, "getCondition", None)
+    found = asked() if asked is not None else None
+    return str(found) if found else ""
+
+
+def _place(told: str) -> str:
+    """The file that is named first, without its scheme where it is of this machine."""
+    for pattern in _PATHS:
+        if found := pattern.search(told):
+            return unquote(re.sub(r"^file:/+", "/", found[0]))
+    return ""
+
+
+__all__ = ["of_spark"]

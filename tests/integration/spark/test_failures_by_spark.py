@@ -1,0 +1,143 @@
+"""Whatever the merge of one table ends with, by Spark: the others go on, and what is printed helps."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from damages import DAMAGES, damage
+from handlog import HandLog
+from mergehistories import make_table
+
+from cdcflow.spark import job, published_cut, read_cut
+from cdcflow.spark.failures import of_spark
+from cdcflow.spark.formats.delta import DeltaTable
+from cdcflow.spark.formats.iceberg import IcebergTable
+from cdcflow.spark.sql import StatementTable
+from cdcflow.warehouse.formats import FORMATS
+from cdcflow.warehouse.reports import MergeReport
+
+pytestmark = pytest.mark.spark
+
+ORDERS = make_table("orders", id="int64", v="int32")
+FINE = make_table("fine", id="int64", v="int32")
+WIDER = make_table("orders", id="int64", v="int32", added="string")
+TABLES: Mapping[str, type[StatementTable]] = {"delta": DeltaTable, "iceberg": IcebergTable}
+DAMAGED = [(name, what) for name, listed in DAMAGES.items() for what in listed]
+STEPS = ("commit", "fold", "pin")
+
+Merge = Callable[[str, HandLog, Path], MergeReport]
+
+
+@pytest.fixture
+def merged(spark: Any, hand_log: HandLog, warehouse: Path) -> Callable[[str], MergeReport]:
+    """merged("delta"): a merge of two tables, by Spark."""
+    for table in (ORDERS, FINE):
+        hand_log.state(table)
+    hand_log.segment([(t, "c", {"id": n, "v": n}) for t in (ORDERS, FINE) for n in range(20)])
+    return lambda format_name: functools.partial(job.merge, spark, table_format=format_name)(hand_log.root, warehouse)
+
+
+def left_out(report: MergeReport) -> dict[str, str]:
+    return {t.name: t.left_out for t in report.tables if t.left_out is not None}
+
+
+def rows(spark: Any, warehouse: Path, table: str) -> dict[int, int]:
+    frame = read_cut(spark, warehouse, tables=[table])[table]
+    return {row["id"]: row["v"] for row in frame.collect()}
+
+
+@pytest.mark.spread(2)
+@pytest.mark.parametrize(("format_name", "what"), DAMAGED)
+def test_a_damaged_table_is_left_out_by_name_and_what_is_printed_helps(
+    spark: Any, hand_log: HandLog, warehouse: Path, merged: Callable[[str], MergeReport], format_name: str, what: str
+) -> None:
+    """One damaged file of one table ended the merge of all, and neither was named."""
+    merged(format_name)
+    folder = warehouse / "public" / "orders"
+    name = damage(folder, what)
+    hand_log.segment([(ORDERS, "u", {"id": 1, "v": -1}), (FINE, "u", {"id": 1, "v": -1})])
+    report = merged(format_name)
+    assert report.published
+    assert left_out(report).keys() == {"public.orders"}
+    (why,) = left_out(report).values()
+    assert name in why or str(folder) in why, why
+    assert "move the table's folder away" in why
+    assert rows(spark, warehouse, "public.fine")[1] == -1
+    assert read_cut(spark, warehouse).keys() == {"public.fine"}
+
+    folder.rename(warehouse.parent / "moved away")
+    hand_log.state(ORDERS, generation=2, since=hand_log.next_offset)
+    hand_log.segment([(ORDERS, "r", {"id": n, "v": 7}) for n in range(10)])  # what `cdcflow backfill` brings
+    assert not left_out(merged(format_name))
+    assert rows(spark, warehouse, "public.orders") == dict.fromkeys(range(10), 7)
+
+
+@pytest.mark.spread(1)
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_an_error_of_spark_in_any_step_is_of_that_table_alone(
+    spark: Any,
+    hand_log: HandLog,
+    warehouse: Path,
+    merged: Callable[[str], MergeReport],
+    format_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing of it is said but its kind: its text may have a row's values."""
+    merged(format_name)
+    kind = TABLES[format_name]
+    for number, step in enumerate(STEPS):
+        right = getattr(kind, step)
+
+        def fails(self: Any, *given: Any, right: Callable[..., Any] = right, **more: Any) -> Any:
+            if "orders" in self.sql:
+                spark.sql("SELECT raise_error('the value of a row')").collect()
+            return right(self, *given, **more)
+
+        moved = {"id": 30 + number, "_unchanged": ["v"], "_before": {"id": 2 + number}}
+        hand_log.segment([(FINE, "u", {"id": 1, "v": number}), (WIDER, "u", {"id": 1, "v": number})])
+        hand_log.segment([(WIDER, "d", {"id": 2 + number}), (WIDER, "c", moved)])
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, step, fails)
+            report = merged(format_name)
+        assert report.published, step
+        assert left_out(report).keys() == {"public.orders"}, step
+        (why,) = left_out(report).values()
+        assert why.startswith("table public.orders cannot be merged: the spark engine failed (USER_RAISED_EXCEPTION")
+        assert "the value of a row" not in why
+        assert published_cut(spark, warehouse).left_out == {"public.orders": why}
+        assert rows(spark, warehouse, "public.fine")[1] == number
+        assert not left_out(merged(format_name)), "merged again without any remedy"
+        found = rows(spark, warehouse, "public.orders")
+        assert (found[1], found[30 + number], 2 + number in found) == (number, 2 + number, False)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "place"),
+    [
+        ("java.io.IOException: No space left on device", "full", ""),
+        ("/w/public/orders/x.parquet (Permission denied)", "refused", "/w/public/orders/x.parquet"),
+        ("file:///w/public/orders/a%20b.parquet is not a Parquet file", "damaged", "/w/public/orders/a b.parquet"),
+        ("the value of a row", "fault", ""),
+    ],
+)
+def test_what_an_error_of_sparks_means(spark: Any, text: str, kind: str, place: str) -> None:
+    """What helps is another thing for a full disk than for a damaged file."""
+    with pytest.raises(Exception, match="USER_RAISED") as caught:
+        spark.sql(f"SELECT raise_error('{text}')").collect()
+    found = of_spark(caught.value)
+    assert found is not None
+    assert (found.kind, found.place) == (kind, place)
+    assert "value" not in found.what
+
+
+def test_a_session_that_has_ended_is_no_fault_of_a_table() -> None:
+    """Each table would be left out, and the cut would be empty."""
+
+    class Py4JNetworkError(Exception):
+        """As py4j's."""
+
+    assert of_spark(Py4JNetworkError("Answer from Java side is empty")) is None
