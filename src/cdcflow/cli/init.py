@@ -76,6 +76,7 @@ log:                                                       # in a folder; docs/k
 merge:
   format: delta
   warehouse: ./warehouse
+  # tables: {readable: wide}                               # new tables: pandas and Polars open them; changes cost more
   # every: 30s                                             # for `cdcflow merge` without --every
 
 # service:

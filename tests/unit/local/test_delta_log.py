@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable as ForeignTable
 from pyroaring import BitMap64
 
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.local import deltalog
 from cdcflow.local.delta import DeltaTable, DeltaTables
 from cdcflow.local.deltalog import Conflict, DeltaLog, File
@@ -227,11 +227,15 @@ def test_tables_that_only_spark_writes_are_handed_over(
 
 
 def test_a_log_that_begins_with_what_is_not_read_here_is_handed_over(tmp_path: Path) -> None:
-    """Nothing is guessed where versions are missing, or a checkpoint is in several files; cuts say what to do."""
+    """Nothing is guessed where versions are missing, or a checkpoint is in several files; cuts say what to do. Only a
+    version that is missing without such a checkpoint is called that."""
     folder = tmp_path / "_cdcflow_cuts"
     table = made(folder)
     table.append(rows(1), {"cut": 2}, "", 0, 1)
     (folder / "_delta_log" / f"{0:020d}.json").unlink()
+    with pytest.raises(HistoryLost, match=r"version 0 of table .* is missing"):
+        DeltaLog(folder).update()
+    (folder / "_delta_log" / f"{1:020d}.checkpoint.0000000001.0000000002.parquet").touch()
     with pytest.raises(HandOver, match="checkpoint that only Spark reads"):
         DeltaLog(folder).update()
     with pytest.raises(ConfigurationError, match=r"set merge\.engine to spark"):
