@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 from cdcflow.model.table import word
@@ -166,11 +167,38 @@ def _tables(status: Mapping[str, Any]) -> Iterator[Remark]:
                 f"Run `cdcflow repair {word(name)}`.",
                 name,
             )
-        elif fields.get("freshness") == "not proven" and fields.get("state") == "done":
-            why = fields.get("freshness_reason") or "no reason was given"
+    yield from _freshness(unproven(tables), tables)
+
+
+def unproven(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The tables that are read and not proven fresh, by the reason: an outage has one, for all of them."""
+    found: dict[str, list[str]] = {}
+    for name, fields in sorted(tables.items()):
+        gap = fields.get("gap")
+        in_doubt = gap is not None and gap["proven"] is None
+        if fields.get("freshness") == "not proven" and fields.get("state") == "done" and not in_doubt:
+            found.setdefault(str(fields.get("freshness_reason") or "no reason was given"), []).append(name)
+    return found
+
+
+def since(tables: Mapping[str, Mapping[str, Any]], names: Sequence[str]) -> str:
+    """Since when the oldest of these tables is not proven fresh, as words."""
+    times = [tables[name].get("fresh_as_of") for name in names]
+    known = [at for at in times if at is not None]
+    return f"since {datetime.fromtimestamp(min(known), UTC):%Y-%m-%d %H:%M:%S}Z" if len(known) == len(times) else "yet"
+
+
+def _freshness(reasons: Mapping[str, Sequence[str]], tables: Mapping[str, Mapping[str, Any]]) -> Iterator[Remark]:
+    for why, names in reasons.items():
+        more = "`cdcflow doctor` says more."
+        if len(names) == 1:
             yield Remark(
-                "warning", f"It is not proven that {name} is fresh: {why}.", "`cdcflow doctor` says more.", name
+                "warning", f"Table {names[0]} is not proven fresh {since(tables, names)}: {why}.", more, names[0]
             )
+            continue
+        shown = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+        text = f"{len(names)} tables are not proven fresh {since(tables, names)} ({shown}): {why}."
+        yield Remark("warning", text, more)
 
 
 def _merges(merges: object) -> Iterator[Remark]:

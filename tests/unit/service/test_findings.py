@@ -78,6 +78,19 @@ def test_what_is_wrong_is_a_sentence_with_its_remedy(
     assert remedy is None or remedy in str(one.remedy)
 
 
+def test_an_outage_is_one_finding_whatever_tables_there_are() -> None:
+    """A source that does not answer was twelve findings, among which nobody sees the thirteenth, of another kind."""
+    away = {"state": "done", "freshness": "not proven", "freshness_reason": "no answer from db:5432"}
+    tables = {f"shop.t{n:02}": {**away, "fresh_as_of": 1_700_000_000 + n} for n in range(12)}
+    other = {**away, "freshness_reason": "it is not in publication shop", "fresh_as_of": None}
+    found = said(tables={**tables, "shop.other": other})
+    assert {one.text for one in found} == {
+        "12 tables are not proven fresh since 2023-11-14 22:13:20Z (shop.t00, shop.t01, shop.t02, …):"
+        " no answer from db:5432.",
+        "Table shop.other is not proven fresh yet: it is not in publication shop.",
+    }
+
+
 def test_full_disk_is_said_before_it_is_full() -> None:
     """A log that cannot be written stops the capture, and the source keeps its own log meanwhile."""
     assert [one.level for one in said({**ROOM, "free_bytes": 5 << 30})] == ["warning"]
