@@ -38,7 +38,7 @@ def tell(report: MergeReport, *, json: bool = False) -> None:
     typer.echo(
         f"cut {report.cut} {'published' if report.published else 'was published before'}, {report.seconds:.1f} s"
         if report.cut
-        else "the log has no sealed segment yet; merge again a little later"
+        else "the log has no sealed segment yet: one is made log.seal.age_max after the first row; merge after that"
     )
 
 

@@ -18,7 +18,7 @@ from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import word
 from cdcflow.service import last_words
 from cdcflow.service.control import ask
-from cdcflow.verify.report import NOT_THERE_YET, Report
+from cdcflow.verify.report import Report
 
 if TYPE_CHECKING:
     from cdcflow.verify.report import TableReport
@@ -158,12 +158,12 @@ def _known_until(doubtful: Mapping[str, Doubt], table: TableReport) -> str | Non
 
 def _proven(settings: Config, name: str, base: str, found: Sequence[TableReport]) -> bool:
     """Take a table out of doubt that was found equal, in all of its columns."""
-    if not found or any(table.verdict != "equal" for table in found):
+    if not found or any(table.verdict not in ("equal", "equal but for") for table in found):
         typer.echo(
             f"{name} stays in doubt: mend the rest, or run `cdcflow backfill {word(name)}` to read all of it", err=True
         )
         return False
-    if missing := sorted({c for table in found for c, why in table.left_out.items() if why == NOT_THERE_YET}):
+    if missing := sorted({column for table in found for column in table.missing_columns}):
         typer.echo(
             f"{name} stays in doubt: the copy does not have {', '.join(missing)} yet;"
             f" run `cdcflow backfill {word(name)}` to read all of it",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import word
 from cdcflow.service import last_words
 from cdcflow.service.control import ask
+from cdcflow.service.findings import since, unproven
 
 
 def status(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
@@ -98,6 +99,7 @@ def _print(found: Mapping[str, Any]) -> None:
     for name, text in pairs:
         typer.echo(f"{name:<{width}}  {text}")
     tables: Mapping[str, Mapping[str, Any]] = found.get("tables") or {}
+    outages = {why: names for why, names in unproven(tables).items() if len(names) > 1}
     if tables:
         typer.echo("")
         rows = [
@@ -107,7 +109,7 @@ def _print(found: Mapping[str, Any]) -> None:
                 output.percent(f),
                 output.number(f.get("rows")),
                 _throttle(f),
-                _fresh(f),
+                _fresh(f, outages),
                 _verified(found, name),
                 _remark(name, f),
             )
@@ -115,6 +117,8 @@ def _print(found: Mapping[str, Any]) -> None:
         ]
         heads = ("table", "backfill", "read", "rows read", "throttle", "fresh", "verified", "")
         output.stdout().print(output.table(None, heads, rows))
+    for why, names in outages.items():
+        typer.echo(f"{len(names)} tables are not proven fresh {since(tables, names)}: {why}")
 
 
 def _remark(table: str, fields: Mapping[str, Any]) -> str:
@@ -133,20 +137,24 @@ def _verified(found: Mapping[str, Any], table: str) -> str:
     known = verified_of(found, table)
     if known["different"]:
         return f"{output.number(known['different'])} rows differ (`cdcflow verify {word(table)}`)"
+    if known["not_compared"]:
+        return f"{', '.join(known['not_compared'])} not compared (`cdcflow verify {word(table)}`)"
     at = known["verified_at"]
     return "" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}Z"
 
 
-def _fresh(fields: Mapping[str, Any]) -> str:
-    """What is proven of a table's freshness, in a few words."""
+def _fresh(fields: Mapping[str, Any], outages: Collection[str] = ()) -> str:
+    """What is proven of a table's freshness, in a few words: fresh as of when, or not since when. `outages`: reasons
+    that have a line for all of their tables."""
     as_of = fields.get("fresh_as_of")
     proven = "" if as_of is None else f"as of {datetime.fromtimestamp(as_of, UTC):%Y-%m-%d %H:%M:%S}Z"
     match fields.get("freshness"):
         case None:
             return ""
         case "not proven":
-            reason = fields.get("freshness_reason")
-            return f"not proven: {reason}" + (f" (proven {proven})" if proven else "")
+            reason = str(fields.get("freshness_reason") or "no reason was given")
+            when = "not proven" if as_of is None else f"not proven since {proven.removeprefix('as of ')}"
+            return when if reason in outages else f"{when}: {reason}"
         case state:
             return f"{proven}, quiet" if state == "quiet" else proven
 
@@ -187,11 +195,11 @@ def _pairs(found: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _merge(merge: Mapping[str, Any]) -> str:
+    failed = f"; the last merge failed: {merge.get('reason') or merge.get('error')}" if merge.get("failed") else ""
     if "cut" not in merge:
-        return ""
+        return f"no cut yet{failed}" if failed else ""
     ended = datetime.fromtimestamp(merge["ended_at"], UTC)
     behind = f"{output.number(merge.get('behind_rows'))} rows behind"
-    failed = "; the last merge failed" if merge.get("failed") else ""
     return f"cut {merge['cut']} at {ended:%Y-%m-%d %H:%M:%S}Z, {behind}{failed}"
 
 

@@ -105,6 +105,8 @@ def leave_word(settings: Config, table: TableReport) -> None:
     if table.verdict == "equal":
         found = {"position": table.position, "offset": table.offset, "rows": table.rows, "range": "all"}
         last_words.write_verified(folder, table.table, table.against, equal=found)
+    elif table.verdict == "equal but for":
+        last_words.write_not_compared(folder, table.table, table.against, table.missing_columns)
     elif table.verdict == "different":
         last_words.write_verified(folder, table.table, table.against, equal=None, different=table.different)
 
@@ -151,6 +153,8 @@ def _lines(table: TableReport) -> list[str]:
     if table.reason:
         found.append(f"{table.table} was not compared: {table.reason}")
     found += [f"{table.table}: column {column} was not compared: {why}" for column, why in table.left_out.items()]
+    if table.missing_columns:
+        found.append(_what_brings_columns(table))
     if table.by == "rows" and table.read_why and table.verdict != "not compared":
         found.append(f"{table.table}: all rows were read: {table.read_why}")
     if table.unsettled:
@@ -164,6 +168,13 @@ def _lines(table: TableReport) -> list[str]:
     elif table.different:
         found.append(f"  run `cdcflow repair {word(table.table)}` to mend them")
     return found
+
+
+def _what_brings_columns(table: TableReport) -> str:
+    return (
+        f"  the log has no values of {', '.join(table.missing_columns)}: run `cdcflow backfill {word(table.table)}`, which"
+        " reads the table's shape and its rows again"
+    )
 
 
 def _difference(table: str, one: Difference) -> list[str]:

@@ -150,12 +150,14 @@ def merge_status(merged: Mapping[str, Any], durable_offset: object) -> dict[str,
 
 def verified_of(status: Mapping[str, Any], table: str) -> dict[str, Any]:
     """What comparisons of a table have shown: `verified_at`, the oldest of those with log and tables that there were
-    (None: never found equal), and `different`, how many of its keys are known to differ."""
+    (None: never found equal), `different`, how many of its keys are known to differ, and `not_compared`, the columns
+    that the copy did not have."""
     known = (status.get("verified") or {}).get(table, {}).values()
     times = [one["at"] for one in known if "at" in one]
     return {
         "verified_at": min(times) if times else None,
         "different": max((one.get("different", 0) for one in known), default=0),
+        "not_compared": sorted({column for one in known for column in one.get("not_compared", ())}),
     }
 
 

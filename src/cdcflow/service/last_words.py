@@ -39,8 +39,12 @@ def write_merge(folder: Path, *, cut: int, offset: int, seconds: float, rows: in
 
 
 def write_merge_failure(folder: Path, error: BaseException) -> None:
-    """A merge failed, or was put off. What the one before it left stays. Only the kind of error is kept."""
-    _write(folder / MERGE_NAME, {**(of_merge(folder) or {}), "failed": True, "error": type(error).__name__})
+    """A merge failed, or was put off. What the one before it left stays. Of an error that is none of ours only the kind
+    is kept: its text may hold a row's values."""
+    words: dict[str, object] = {"failed": True, "error": type(error).__name__, "reason": None}
+    if isinstance(error, CdcflowError):
+        words["reason"] = str(error).split("\n")[0]
+    _write(folder / MERGE_NAME, {**(of_merge(folder) or {}), **words})
 
 
 def of_verified(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
@@ -62,6 +66,15 @@ def write_verified(
         known = {**equal, "at": now}
     else:
         known |= {"different_at": now, "different": different}
+    tables[table] = {**tables.get(table, {}), against: known}
+    _write(folder / VERIFIED_NAME, {"tables": tables})
+
+
+def write_not_compared(folder: Path, table: str, against: str, columns: Sequence[str]) -> None:
+    """A table was compared in all but these of the source's columns, which the copy does not have. When it was last
+    equal in all columns stays as it was."""
+    tables = of_verified(folder)
+    known = {**tables.get(table, {}).get(against, {}), "not_compared": list(columns)}
     tables[table] = {**tables.get(table, {}), against: known}
     _write(folder / VERIFIED_NAME, {"tables": tables})
 

@@ -44,6 +44,12 @@ class Place:
     policies: Policies
 
 
+NOT_SEALED = (
+    "the log has no sealed segment yet: one is made log.seal.age_max after the first row, and an idle database gives"
+    " none; verify after the next change of a captured table"
+)
+
+
 def asked(reader: Reader[Any], place: Place, table: TableId, ask: Ask[Answer]) -> tuple[At, Answer]:
     """The answer, and where in the log the copy is.
 
@@ -58,7 +64,7 @@ def asked(reader: Reader[Any], place: Place, table: TableId, ask: Ask[Answer]) -
     if name in found.left_out:
         raise (Declined if name in found.declined else NotComparable)(found.left_out[name])
     if not found.cut:
-        raise NotComparable("the log has no sealed segment yet; verify again a little later")
+        raise NotComparable(NOT_SEALED)
     state = found.incomplete.get(name, "" if name in found else "not read")
     if state not in ("", IN_DOUBT):
         raise NotComparable(f"its existing rows are not all in the log (state: {state})")

@@ -173,7 +173,8 @@ class _Verification:
             # Without a key each round reads the whole table.
             rounds.count(moved=look.at.offset != before or not columns.has_key)
         sure = self._comparer.outside(look.doubts, look.open) if look.open.num_rows else look.doubts
-        verdict: Verdict = "different" if sure.num_rows else "unsettled" if look.open.num_rows else "equal"
+        equal: Verdict = "equal but for" if report.missing_columns else "equal"
+        verdict: Verdict = "different" if sure.num_rows else "unsettled" if look.open.num_rows else equal
         beyond = max(0, first.doubts.num_rows - KEYS_AT_ONCE) if columns.has_key else 0
         return replace(
             report,

@@ -8,8 +8,9 @@ from typing import Literal
 
 Against = Literal["log", "tables"]
 
-Verdict = Literal["equal", "different", "unsettled", "not compared"]
-"""`unsettled`: nothing differs, but some rows changed whenever they were looked at. `not compared`: see the reason."""
+Verdict = Literal["equal", "equal but for", "different", "unsettled", "not compared"]
+"""`equal but for`: nothing differs, but a column of the source is not in the copy, so its values were not compared.
+`unsettled`: nothing differs, but some rows changed whenever they were looked at. `not compared`: see the reason."""
 
 By = Literal["digests", "rows"]
 
@@ -77,6 +78,11 @@ class TableReport:
     seconds: float = 0.0
     by: By = "rows"
     read_why: str = ""
+
+    @property
+    def missing_columns(self) -> tuple[str, ...]:
+        """The source's columns that the copy does not have."""
+        return tuple(sorted(column for column, why in self.left_out.items() if why == NOT_THERE_YET))
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,13 +157,35 @@ def test_status_says_that_the_last_daemon_was_halted(
         ({"freshness": "not proven", "freshness_reason": "x", "fresh_as_of": None}, "not proven: x"),
         (
             {"freshness": "not proven", "freshness_reason": "x", "fresh_as_of": 1_700_000_000.0},
-            "not proven: x (proven as of 2023-11-14 22:13:20Z)",
+            "not proven since 2023-11-14 22:13:20Z: x",
         ),
     ],
 )
 def test_freshness_is_said_in_a_few_words(fields: dict[str, Any], expected: str) -> None:
     """One column of a table on a terminal."""
     assert _fresh(fields) == expected
+
+
+def test_an_outage_has_one_line_under_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    """A reason at each of twelve tables made a table that no terminal is wide enough for."""
+    away = {"state": "done", "freshness": "not proven", "freshness_reason": "no answer", "fresh_as_of": 0.0}
+    _print({"state": "waiting", "tables": {f"shop.t{n}": away for n in range(3)}})
+    text = capsys.readouterr().out
+    assert text.count("no answer") == 1
+    assert "3 tables are not proven fresh since 1970-01-01 00:00:00Z: no answer" in text
+
+
+def test_why_the_last_merge_failed_is_in_the_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It said only that the last merge failed. Of an error of a library only the kind is kept."""
+    last_words.write_merge_failure(tmp_path, SinkUnavailable("merging into /w: another merge works there"))
+    _print({"state": "capturing", "tables": {}, "merge": last_words.of_merge(tmp_path)})
+    assert "no cut yet; the last merge failed: merging into /w: another merge works there" in capsys.readouterr().out
+    last_words.write_merge(tmp_path, cut=3, offset=9, seconds=1, rows=5, left_out=0)
+    last_words.write_merge_failure(tmp_path, ValueError("row (7, 'secret')"))
+    _print({"state": "capturing", "tables": {}, "merge": last_words.of_merge(tmp_path)})
+    text = capsys.readouterr().out
+    assert "; the last merge failed: ValueError" in text
+    assert "secret" not in (tmp_path / last_words.MERGE_NAME).read_text()
 
 
 def test_a_row_that_a_shadow_check_found_is_in_the_status(

@@ -226,7 +226,7 @@ function showMerges(status, merges) {
   const when = status.commit_clock ? `, committed ${clock(status.commit_clock / 1e6, true)}` : "";
   setText(byId("cut"), status.cut ? `The log's newest durable cut is ${count(status.cut)}${when}, source position ${status.position}.` : "The log has no cut yet.");
   const last = status.merge;
-  const failed = last && last.failed ? ` The last merge failed (${last.error}).` : "";
+  const failed = last && last.failed ? ` The last merge failed: ${last.reason || last.error}.` : "";
   const none = merges === null ? "The warehouse is not on a disk of this machine, so the page cannot show merges." : merges.length ? "" : "No merge has published a cut yet: run `cdcflow merge`.";
   setText(byId("merges-none"), `${none}${failed}`);
   byId("merges").hidden = !(merges && merges.length);
