@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import psycopg
 import pytest
+import structlog
 from capturing import LOG_ID, SLOT, Capture, MakeCapture
 from tests.servers.postgres import Database
 
@@ -71,7 +72,11 @@ def test_slot_made_by_hand_is_taken_over(items: Database, make_capture: MakeCapt
     items.execute(f"SELECT pg_create_logical_replication_slot('by_hand_{items.name}', 'pgoutput')")
     items.execute("INSERT INTO items VALUES (0, 'before the publication')")
     capture = make_capture(items, slot=f"by_hand_{items.name}")
-    capture.prepare()
+    with structlog.testing.capture_logs() as said:
+        capture.prepare()
+    (told,) = [line for line in said if line["event"] == "slot taken over"]
+    assert told["slot"] == f"by_hand_{items.name}"
+    assert "its daemon must not be started again" in told["remedy"]
     items.execute("INSERT INTO items VALUES (1, 'a')")
     assert [r["id"] for r in capture.changes()] == [1]
 
@@ -213,8 +218,9 @@ def test_slot_drained_by_somebody_else_is_found_out(items: Database, make_captur
     before = make_capture(items).prepare()
     items.execute("INSERT INTO items VALUES (1, 'stolen')")
     items.execute(f"SELECT pg_replication_slot_advance('{SLOT}', pg_current_wal_lsn())")
-    with pytest.raises(HistoryLost, match="to somebody else"):
+    with pytest.raises(HistoryLost, match="to somebody else") as error:
         make_capture(items).prepare(before)
+    assert "If a copy of this log is captured elsewhere" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -691,8 +697,10 @@ def test_active_slot_is_waited_for_and_named(
     first.events()
     second = make_capture(items)
     second.prepare(checkpoint)
-    with pytest.raises(SourceUnavailable, match="is active for PID"):
+    with pytest.raises(SourceUnavailable, match=r"is active for PID \d+, which is cdcflow stream at ") as error:
         second.events()
+    assert "if it captures into a copy of this log, do not start this one" in str(error.value)
+    assert error.value.runbook == "slot-in-use"
     first.close()
     items.execute("INSERT INTO items VALUES (1, 'a')")
     assert [r["id"] for r in second.changes()] == [1]

@@ -12,6 +12,8 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import structlog
+
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import TableId
@@ -25,6 +27,7 @@ from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.naming import Names
 from cdcflow.sources.postgres.unbroken import check_publication, check_unbroken
 
+_log = structlog.get_logger()
 NEW_TABLE_WAIT_S = 2.0
 """How long all tables wait for transactions that are older than a new table's entry in the publication."""
 JOINING = "joining"
@@ -175,6 +178,12 @@ class Preparing:
             (found.name,),
         ).fetchone()
         assert row is not None  # noqa: S101  a function's result
+        _log.warning(
+            "slot taken over",
+            slot=found.name,
+            passed=f"what it held from {position_of(found.confirmed)} on",
+            remedy="if another log was captured through it, that one is over: its daemon must not be started again",
+        )
         return max(lsn_of(row[0]), found.confirmed)
 
     def _checkpoint_at(self, position: int, state: publication.Publication, began: int | None = None) -> Checkpoint:

@@ -83,7 +83,8 @@ class Slot:
             raise history_lost(
                 f"slot {self.name} is at {position_of(self.confirmed)}, the change log ends at "
                 f"{position_of(position)}: the server gave {self.confirmed - position} bytes of changes in "
-                f"between to somebody else, or the slot was recreated",
+                f"between to somebody else, or the slot was recreated. If a copy of this log is captured elsewhere, "
+                f"that daemon has them: do not start this one",
             )
 
 
@@ -118,6 +119,31 @@ def left_behind(connection: Connection, ours: str) -> list[Finding]:
         )
         for name, held in connection.execute(_LEFT, (ours, PLUGIN)).fetchall()
     ]
+
+
+_HOLDER = """
+SELECT a.pid, a.application_name, coalesce(pg_catalog.host(a.client_addr), 'the server itself')
+FROM pg_catalog.pg_replication_slots s JOIN pg_catalog.pg_stat_activity a ON a.pid = s.active_pid WHERE s.slot_name = %s
+"""
+
+
+def held(connector: Connector, name: str, error: psycopg.Error) -> SourceUnavailable:
+    """Another process reads the slot: which one, and what to do. It may also be a dead daemon's, for a while."""
+    who = "it is active for another process"
+    with contextlib.suppress(SourceUnavailable, ConfigurationError, psycopg.Error):
+        connection = connector.connect("slot")
+        try:
+            if (row := connection.execute(_HOLDER, (name,)).fetchone()) is not None:
+                who = f"it is active for PID {row[0]}, which is {row[1] or 'an unnamed program'} at {row[2]}"
+        finally:
+            connector.discard(connection)
+    return SourceUnavailable(
+        f"taking up slot {name}: {who} (SQLSTATE {error.sqlstate})",
+        remedy="a daemon that died is let go by the server after wal_sender_timeout. Otherwise another daemon reads"
+        " this slot: if its settings have another log.path, set another source.slot in one of them; if it captures"
+        " into a copy of this log, do not start this one",
+        runbook="slot-in-use",
+    )
 
 
 def creation(version: int, name: str, *, failover: bool) -> str:

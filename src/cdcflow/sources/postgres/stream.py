@@ -44,6 +44,7 @@ from cdcflow.sources.postgres.connection import (
 )
 from cdcflow.sources.postgres.copy_reader import CopyReader
 from cdcflow.sources.postgres.lsn import EPOCH_US, lsn_of, position_of
+from cdcflow.sources.postgres.slot import held
 from cdcflow.sources.postgres.wire import Joined, joined
 
 MESSAGES_MAX = 20_000
@@ -283,7 +284,7 @@ class PostgresStream:
                 self._connector.discard(self._connection)
                 if time.monotonic() > deadline:
                     # A daemon that died without a word holds the slot until the server notices (P46).
-                    raise map_error(error, f"taking up slot {self._slot}") from None
+                    raise held(self._connector, self._slot, error) from None
                 time.sleep(0.2)
             except psycopg.Error as error:
                 self._connector.discard(self._connection)
