@@ -8,6 +8,7 @@ A wheel in which nothing was compiled is for every platform, and its name says s
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -57,4 +58,12 @@ class Wheel(bdist_wheel):
         super().run()
 
 
+def copy_runbook() -> None:
+    """`cdcflow explain-error` prints sections of this page, also where there is no checkout."""
+    page = Path("docs/runbook/errors.md")
+    if page.exists():
+        shutil.copyfile(page, "src/cdcflow/packaging/errors.md")
+
+
+copy_runbook()
 setup(ext_modules=extensions(), cmdclass={"bdist_wheel": Wheel})

@@ -10,6 +10,7 @@ FROM java AS build
 WORKDIR /build
 COPY pyproject.toml setup.py constraints.txt README.md LICENSE ./
 COPY src ./src
+COPY docs/runbook/errors.md ./docs/runbook/errors.md
 RUN python -m venv /opt/cdcflow \
  && PIP_CONSTRAINT=/build/constraints.txt PIP_BUILD_CONSTRAINT=/build/constraints.txt \
     /opt/cdcflow/bin/pip install --no-cache-dir '.[spark,local,objects]' \

@@ -12,8 +12,8 @@ from typing import ClassVar
 
 
 def see(section: str) -> str:
-    """Where a reader finds more: a section of the runbook, as every message names it."""
-    return f"see docs: runbook/errors#{section}"
+    """The command that prints more: a section of the runbook, as every message names it."""
+    return f"read more: cdcflow explain-error {section}"
 
 
 class CdcflowError(Exception):
@@ -33,7 +33,7 @@ class CdcflowError(Exception):
 
     @property
     def with_section(self) -> str:
-        """The message, what to do, and on a line of its own the section of the runbook."""
+        """The message, what to do, and on its own line the command that prints the section of the runbook."""
         return f"{self}\n  {see(self.runbook)}"
 
 

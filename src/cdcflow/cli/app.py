@@ -29,6 +29,7 @@ COMMANDS = {
         "cdcflow.cli.explain:explain",
         "Say what a table holds, and where values came from.",
     ),
+    "explain-error": ("cdcflow.cli.explain_error:explain_error", "Print what an error means and what to do."),
     "rebuild": ("cdcflow.cli.rebuild:rebuild", "Make all tables anew from the log alone."),
     "upkeep": ("cdcflow.cli.upkeep:upkeep", "Expire old cuts, and keep the tables' files in order."),
     "publish": ("cdcflow.cli.publish:publish", "Publish changes to Kafka, one topic per table."),

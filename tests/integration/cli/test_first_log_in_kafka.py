@@ -59,7 +59,7 @@ def test_brokers_that_never_answer_end_the_start_with_what_was_tried(
     named = f"has not reached the log since it started (brokers 127.0.0.1:{port}, topic shop)"
     assert first.startswith(f"SinkUnavailable: cdcflow {named}: ")
     assert "  or start `cdcflow run --wait`, which tries again until it answers" in remedy
-    assert remedy[-1] == "  see docs: runbook/errors#broker-unreachable"
+    assert remedy[-1] == "  read more: cdcflow explain-error broker-unreachable"
 
 
 def test_stop_while_brokers_are_silent_is_no_failure(shop: Database, listening: socket.socket, tmp_path: Path) -> None:

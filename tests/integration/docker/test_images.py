@@ -63,6 +63,7 @@ def test_package_installs_from_what_is_copied() -> None:
     """`pyproject.toml` names files; an image without one of them would not be built."""
     text = (ROOT / "pyproject.toml").read_text()
     needed = {"README.md", "LICENSE", "setup.py", "src", "pyproject.toml", "constraints.txt"}
+    needed.add("docs/runbook/errors.md")  # which `cdcflow explain-error` prints
     assert 'readme = "README.md"' in text
     assert 'license-files = ["LICENSE"]' in text
     for path in DOCKERFILES:

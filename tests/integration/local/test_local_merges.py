@@ -432,7 +432,7 @@ def test_what_is_not_for_it_goes_to_the_other_engine_or_is_left_out_with_a_remed
     assert left_out.name == "public.floats"
     assert "floating-point" in (left_out.left_out or "")
     assert "set merge.engine to auto" in (left_out.left_out or "")
-    assert (left_out.left_out or "").endswith("see docs: runbook/errors#table-not-followed")
+    assert (left_out.left_out or "").endswith("read more: cdcflow explain-error table-not-followed")
     assert {"id": 2, "v": 2} in rows_of(warehouse, orders)
     # The remedy, to the letter: with another engine there the table goes on, and nothing is lost.
     job.merge(Engines(engine(warehouse), other), hand_log.root, warehouse)

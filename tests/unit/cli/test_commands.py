@@ -156,7 +156,7 @@ def test_failure_is_one_block_and_a_code_of_its_kind(
     assert result.stderr.splitlines() == [
         f"{kind.__name__}: the slot is gone",
         "  run `cdcflow run --accept-history-loss`",
-        f"  see docs: runbook/errors#{kind.section}",
+        f"  read more: cdcflow explain-error {kind.section}",
     ]
     assert "Traceback" in runner.invoke(app, ["--debug", "doctor"]).stderr
 

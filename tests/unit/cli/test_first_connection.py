@@ -70,7 +70,7 @@ def test_source_that_never_answers_ends_the_start_with_what_was_tried(
     assert remedy == [
         "  check that it runs and that `source` in the settings names it",
         "  or start `cdcflow run --wait`, which tries again until it answers",
-        "  see docs: runbook/errors#source-unavailable",
+        "  read more: cdcflow explain-error source-unavailable",
     ]
     # The same for who reads lines: what ends it for good is an event, and nothing was tried again.
     assert [line.split(" ", 1)[1].split(" kind=")[0] for line in result.stdout.splitlines()] == (

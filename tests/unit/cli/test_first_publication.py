@@ -63,7 +63,7 @@ def test_brokers_that_never_answer_end_it_with_what_was_tried(
     assert remedy == [
         "  check that they run and that publish.kafka.brokers names them",
         f"  or start `{command}`, which tries again until it answers",
-        "  see docs: runbook/errors#broker-unreachable",
+        "  read more: cdcflow explain-error broker-unreachable",
     ]
     assert "publishing failed" in result.stdout
     assert CANARY not in result.output

@@ -109,7 +109,11 @@ def test_every_reason_of_a_table_left_out_of_a_cut_names_its_section() -> None:
     assert len(reasons) >= 2
     assert [where for where, value in reasons if not _ends_with_its_section(value)] == []
     told = errors.ConfigurationError("it lost its key", remedy="add one", runbook="table-not-followed").with_section
-    assert told.splitlines() == ["it lost its key", "  add one", "  see docs: runbook/errors#table-not-followed"]
+    assert told.splitlines() == [
+        "it lost its key",
+        "  add one",
+        "  read more: cdcflow explain-error table-not-followed",
+    ]
 
 
 def _ends_with_its_section(value: ast.expr) -> bool:
@@ -155,7 +159,7 @@ def test_each_alert_has_a_section_and_each_section_an_alert() -> None:
 
 
 def test_failure_ends_with_its_section() -> None:
-    """The last line is what the reader copies into a browser."""
+    """The last line is a command that the reader can run."""
     lost = errors.HistoryLost("the slot is gone", remedy="run it anew", runbook="publication-changed")
-    assert failure.block(lost).splitlines()[-1] == "  see docs: runbook/errors#publication-changed"
-    assert failure.unexpected(KeyError("x")).splitlines()[-1] == "  see docs: runbook/errors#unexpected"
+    assert failure.block(lost).splitlines()[-1] == "  read more: cdcflow explain-error publication-changed"
+    assert failure.unexpected(KeyError("x")).splitlines()[-1] == "  read more: cdcflow explain-error unexpected"
