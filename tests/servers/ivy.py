@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cdcflow.errors import SourceUnavailable
 from cdcflow.spark.downloads import attempts, ivy_settings
-from cdcflow.spark.resolver import reason
+from cdcflow.spark.resolver import kind_of, reason
 
 _MODULE = """
 <ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
@@ -57,7 +57,7 @@ def _fetch_once(what: str, room: Path, settings: Path) -> None:
     said = done.stdout + done.stderr
     # Ivy itself ends with 0 where an artifact is missing.
     if done.returncode != 0 or re.search(r"UNRESOLVED DEPENDENCIES|FAILED DOWNLOADS", said):
-        raise SourceUnavailable(f"could not fetch {what} with Ivy: {reason(said)}")
+        raise kind_of(said)(f"could not fetch {what} with Ivy: {reason(said)}")
 
 
 def java() -> str:

@@ -21,6 +21,11 @@ import tenacity
 
 from cdcflow.errors import SourceUnavailable
 
+
+class NotPublished(SourceUnavailable):
+    """The repository answered that it does not have a file; asking again changes nothing."""
+
+
 ATTEMPTS = 6
 WAIT_S_MAX = 15.0
 
@@ -40,7 +45,7 @@ _SETTINGS = """<ivysettings>
 
 
 def attempts(what: str) -> tenacity.Retrying:
-    """Runs a download again after a `SourceUnavailable`: at most `ATTEMPTS` times, with growing waits between them."""
+    """Runs a download again after a `SourceUnavailable` that may pass, at most `ATTEMPTS` times, with growing waits."""
 
     def report(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -48,12 +53,16 @@ def attempts(what: str) -> tenacity.Retrying:
         _log.warning("download failed", what=what, error=str(error).partition("\n")[0], again_in_s=wait_s)
 
     return tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(SourceUnavailable),
+        retry=tenacity.retry_if_exception(_may_pass),
         wait=tenacity.wait_exponential(multiplier=1, max=WAIT_S_MAX),
         stop=tenacity.stop_after_attempt(ATTEMPTS),
         before_sleep=report,
         reraise=True,
     )
+
+
+def _may_pass(error: BaseException) -> bool:
+    return isinstance(error, SourceUnavailable) and not isinstance(error, NotPublished)
 
 
 @contextmanager
@@ -76,4 +85,4 @@ def ivy_settings(folder: Path, environment: Mapping[str, str] = os.environ) -> I
         file.unlink(missing_ok=True)
 
 
-__all__ = ["ATTEMPTS", "attempts", "ivy_settings"]
+__all__ = ["ATTEMPTS", "NotPublished", "attempts", "ivy_settings"]

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cdcflow.errors import SourceUnavailable
-from cdcflow.spark.downloads import attempts, ivy_settings
+from cdcflow.spark.downloads import NotPublished, attempts, ivy_settings
 from cdcflow.spark.java import no_java
 
 _NOT_FOUND = re.compile(r"^\s*:: (\S+#\S+): (?:not found|.*)$", re.MULTILINE)
@@ -61,9 +61,17 @@ def _resolve_once(packages: Sequence[str], left_out: Sequence[str], room: Path, 
     said = done.stdout + done.stderr
     if any(text in said for text in _TOO_OLD):
         raise no_java(f"fetching {packages[0]} with Spark's resolver")
-    raise SourceUnavailable(
+    raise kind_of(said)(
         f"fetching {packages[0]} with Spark's resolver: {reason(said)}", remedy=REMEDY, runbook="package-missing"
     )
+
+
+def kind_of(said: str) -> type[SourceUnavailable]:
+    """Whether to ask again: not where the server itself answers that there is no such file."""
+    troubled = _REFUSED.search(said) or _FAILED.search(said) or _NO_HOST.search(said)
+    tried = _TRIED.findall(said)
+    is_final = tried and not troubled and all(_answer(url).startswith(("404 ", "410 ")) for url in tried[:3])
+    return NotPublished if is_final else SourceUnavailable
 
 
 def reason(said: str) -> str:
