@@ -42,7 +42,7 @@ java:
 	fi
 
 $(INSTALLED): pyproject.toml setup.py constraints.txt $(COMPILED) | python
-	@echo "installing cdcflow and what it needs into $(VENV) (once) …"
+	@echo "installing cdcflow and what it needs into $(VENV) (once, 2 GB, one to three minutes) …"
 	[ -x $(BIN)/python ] || "$(PYTHON)" -m venv $(VENV)
 	export PIP_CONSTRAINT=$(abspath constraints.txt) PIP_BUILD_CONSTRAINT=$(abspath constraints.txt) PIP_DISABLE_PIP_VERSION_CHECK=1
 	$(PIP) install --quiet --upgrade pip
@@ -50,7 +50,7 @@ $(INSTALLED): pyproject.toml setup.py constraints.txt $(COMPILED) | python
 	touch $@
 
 $(JARS): $(INSTALLED) src/cdcflow/spark/jars.py | java
-	@echo "fetching Spark's jars into the cache (once) …"
+	@echo "fetching Spark's jars into the cache (once, 100 MB) …"
 	$(BIN)/python -m cdcflow.spark.jars --kafka --iceberg --s3
 	touch $@
 
@@ -59,14 +59,26 @@ setup: $(INSTALLED) $(JARS) ## install everything, do nothing else
 
 # ── see it ───────────────────────────────────────────────────────────────────────────────────────────────────
 
+# Without Spark a small environment does, unless the whole one is there.
+SMALL := .venv-local
+SMALL_INSTALLED := $(SMALL)/.installed
+DEMO_BIN := $(if $(filter local,$(ENGINE)),$(if $(wildcard $(INSTALLED)),$(BIN),$(SMALL)/bin),$(BIN))
+
+$(SMALL_INSTALLED): pyproject.toml setup.py constraints.txt $(COMPILED) | python
+	@echo "installing cdcflow without Spark into $(SMALL) (once, about half a minute) …"
+	[ -x $(SMALL)/bin/python ] || "$(PYTHON)" -m venv $(SMALL)
+	export PIP_CONSTRAINT=$(abspath constraints.txt) PIP_BUILD_CONSTRAINT=$(abspath constraints.txt) PIP_DISABLE_PIP_VERSION_CHECK=1
+	tests/servers/retry.sh $(SMALL)/bin/python -m pip install --quiet --no-compile --editable '.[demo-local]'
+	touch $@
+
 .PHONY: demo
-demo: setup demo-servers ## capture a busy database into Delta tables, kill the daemon on the way, prove the result (SOURCE=mysql, mariadb; LOG=kafka; FORMAT=iceberg)
-	@$(BIN)/cdcflow demo $(if $(SOURCE),--source $(SOURCE)) $(if $(LOG),--log $(LOG)) $(if $(FORMAT),--format $(FORMAT)) $(DEMO)
+demo: $(if $(filter local,$(ENGINE)),$(if $(wildcard $(INSTALLED)),,$(SMALL_INSTALLED)),setup) demo-servers ## capture a busy database into Delta tables, kill the daemon on the way, prove the result (ENGINE=local: without Spark; SOURCE=mysql, mariadb; LOG=kafka; FORMAT=iceberg)
+	@$(DEMO_BIN)/cdcflow demo $(if $(ENGINE),--engine $(ENGINE)) $(if $(SOURCE),--source $(SOURCE)) $(if $(LOG),--log $(LOG)) $(if $(FORMAT),--format $(FORMAT)) $(DEMO)
 
 .PHONY: demo-servers
-demo-servers: $(INSTALLED)
-	@$(if $(filter mysql mariadb,$(SOURCE)),$(BIN)/python -m tests.servers.mysql $(SOURCE))
-	$(if $(filter kafka,$(LOG)),$(BIN)/python -m tests.servers.kafka)
+demo-servers: $(if $(filter local,$(ENGINE)),,$(INSTALLED))
+	@$(if $(filter mysql mariadb,$(SOURCE)),$(DEMO_BIN)/python -m tests.servers.mysql $(SOURCE))
+	$(if $(filter kafka,$(LOG)),$(DEMO_BIN)/python -m tests.servers.kafka)
 
 # ── prove it ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -138,6 +150,13 @@ lint: $(INSTALLED) ## format, lint, types, import floors, Dockerfiles
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/yamllint --strict docker
 	$(BIN)/hadolint docker/Dockerfile docker/merge.Dockerfile
+
+AUDIT := $(VENV)/audit
+
+.PHONY: audit
+audit: $(INSTALLED) ## known vulnerabilities of what constraints.txt pins (PyPI's advisories); 1 where one was found or could not be looked up
+	@[ -x $(AUDIT)/bin/pip-audit ] || { $(BIN)/python -m venv $(AUDIT); tests/servers/retry.sh $(AUDIT)/bin/python -m pip install --quiet pip-audit==2.10.1; }
+	$(AUDIT)/bin/pip-audit --strict --disable-pip --no-deps --progress-spinner off -r constraints.txt
 
 .PHONY: own-jar
 own-jar: $(JARS) ## build our jar for Spark from java/ (needs a JDK: javac)
@@ -225,4 +244,4 @@ format: $(INSTALLED) ## rewrite the sources in the house format
 .PHONY: clean
 clean: ## remove what the targets made here (the jar cache stays)
 	@find src -name '*.so' -delete
-	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo-*
+	rm -rf $(VENV) $(SMALL) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache demo-*

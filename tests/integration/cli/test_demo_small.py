@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.spark
 TIMEOUT_S = 600  # only so that a hang ends; it takes about a minute on two quiet cores
 
 
-def played(directory: Path, *options: str) -> tuple[int, str, dict[str, object]]:
+def played(directory: Path, *options: str, **environment: str) -> tuple[int, str, dict[str, object]]:
     """Exit code, output and `demo.json` of one demo."""
     command = [sys.executable, "-m", "cdcflow.cli", "demo", "--rows", "20000", "--directory", str(directory), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    env = {**os.environ, **environment}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=env)
     return done.returncode, done.stdout, json.loads((directory / "demo.json").read_text())
 
 
+@pytest.mark.spark
 @pytest.mark.postgres
 def test_small_demo_proves_every_table_but_the_one_with_a_planted_fault(tmp_path: Path) -> None:
     """The claim of the whole product in one run. One row of the source is changed behind the fence at the very end:
@@ -49,3 +51,30 @@ def test_small_demo_proves_every_table_but_the_one_with_a_planted_fault(tmp_path
         "flights without their plane": 0,
     }
     assert len(outcome["merges"]) == 2  # type: ignore[arg-type]  # JSON
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("planted", [pytest.param(True, marks=pytest.mark.long), False])
+def test_the_demo_without_spark_shows_and_proves_the_same(tmp_path: Path, planted: bool) -> None:
+    """The first minute of those who have no Java. Three sentences say what was seen."""
+    fault = ["--planted-fault"] if planted else []
+    code, text, outcome = played(tmp_path / "demo", "--engine", "local", *fault, JAVA_HOME=str(tmp_path / "nowhere"))
+    assert outcome["failures"] == [], text
+    assert outcome["orphans_in_first_cut"] == {"flights without their airline": 0, "flights without their plane": 0}
+    assert len(outcome["merges"]) == 2  # type: ignore[arg-type]  # JSON
+    assert code == int(planted)
+    assert "writer" not in text.replace("the writer", "")
+    if planted:
+        assert text.splitlines()[-1] == "demo FAILED: public.planes differs"
+        return
+    told = text.splitlines()[-4:]
+    assert [line[:3] for line in told[:3]] == ["1. ", "2. ", "3. "]
+    assert told[-1].startswith("demo passed in ")
+    assert not (tmp_path / "demo" / "spark.log").exists()
+    commands = [
+        line.strip() for line in text.splitlines() if line.startswith("  ") and "/demo" in line and "less" not in line
+    ]
+    assert len(commands) == 4
+    for command in commands:  # each as it is printed: a name that is not on PATH helps nobody
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, (command, done.stderr)

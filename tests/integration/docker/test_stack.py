@@ -92,7 +92,9 @@ def ran(spark: Any) -> Iterator[Ran]:
         for name, source in sources.items():
             warehouse = stack.volume("warehouse") / name
             merged(spark, warehouse, newest[name])
-            found.verdicts[name] = proof.verdicts(source, read_cut(spark, warehouse), flights.TABLES)
+            found.verdicts[name] = proof.verdicts(
+                source, read_cut(spark, warehouse), flights.TABLES, proof.target_digest
+            )
             known = status_of(stack, f"capture-{name}")["verified"]
             found.verified[name] = {table for table, kinds in known.items() if "at" in kinds["tables"]}
         found.in_postgres = rows_of(postgres)

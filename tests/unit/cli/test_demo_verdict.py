@@ -11,7 +11,7 @@ from cdcflow.cli.demo import demo_run, flights, logs
 from cdcflow.cli.demo.databases import Digest
 from cdcflow.cli.demo.proof import Verdict
 from cdcflow.cli.demo.screen import bar
-from cdcflow.cli.demo_command import Log, TableFormat
+from cdcflow.cli.demo_command import Engine, Log, TableFormat, _program
 from cdcflow.cli.demo_command import _commands as look_into
 from cdcflow.config import load
 from cdcflow.errors import ConfigurationError
@@ -51,18 +51,20 @@ def test_failure_on_the_way_fails_though_all_is_equal() -> None:
 def test_failed_demo_names_only_what_is_there(tmp_path: Path, log: Log) -> None:
     """A demo that failed before its daemon started named seven files to look into, and none of them was there."""
     delta = TableFormat.DELTA
-    assert look_into(tmp_path, log, delta, "public") == []
+    assert look_into(tmp_path, log, delta, Engine.SPARK, "public") == []
     (tmp_path / "demo.json").write_text("{}")
     (tmp_path / "merge.log").touch()
     settings = tmp_path / ("cdcflow.yaml" if log is Log.FILES else "history.yaml")
     settings.write_text("source: {kind: postgres, url: postgresql://nobody@127.0.0.1/gone}\nlog: {path: log}\n")
     # Settings without a log are nothing to look into either.
-    assert look_into(tmp_path, log, delta, "public") == [f"less {tmp_path}/merge.log {tmp_path}/demo.json"]
+    assert look_into(tmp_path, log, delta, Engine.SPARK, "public") == [
+        f"less {tmp_path}/merge.log {tmp_path}/demo.json"
+    ]
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "log.json").write_text("{}")
     (tmp_path / "warehouse").mkdir()
-    ls, show, check, read, less = look_into(tmp_path, log, delta, "airports")
-    assert ls == f"cdcflow log ls -c {settings}"
+    ls, show, check, read, less = look_into(tmp_path, log, delta, Engine.SPARK, "airports")
+    assert ls == f"{_program('cdcflow')} log ls -c {settings}"
     assert f"{settings} --table airports.airlines" in show
     assert check.endswith(str(settings))
     assert f"'{tmp_path}/warehouse'" in read
@@ -76,7 +78,7 @@ def test_settings_of_the_demo_are_ordinary_ones(tmp_path: Path, kind: logs.LogKi
     log = logs.demo_log(kind, tmp_path)
     lines = [line.replace("brokers: ", "brokers: 127.0.0.1:9092") for line in log.settings()]
     url = "url: postgresql://postgres@127.0.0.1:5432/airports"
-    path.write_text(demo_run.settings(["kind: postgres", url], 336_776, lines, "delta"))
+    path.write_text(demo_run.settings(["kind: postgres", url], 336_776, lines, "delta", "spark"))
     config = load(path)
     assert config.log.folder == log.folder
     assert config.database.backfill.rows_per_second_max is not None

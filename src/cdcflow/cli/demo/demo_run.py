@@ -10,21 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 
-from cdcflow.cli.demo import flights, logs, proof
+from cdcflow.cli.demo import engines, flights, logs, proof
 from cdcflow.cli.demo.databases import Kind, Source
 from cdcflow.cli.demo.opening import demo_source
 from cdcflow.cli.demo.screen import Screen
@@ -33,19 +31,12 @@ from cdcflow.config import load
 from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, SourceUnavailable
 from cdcflow.service.control import ask
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-
 BACKFILL_S = 9.0
 """How long the backfill of the flights is stretched to (by its rate limit), so that one can watch it and kill it."""
 KILL_AT = 0.3
 WRITES_PER_SECOND = 40.0
-# A demo's Java lives for two minutes: compiling it quickly is worth more than compiling it well.
-QUICK_JAVA = {
-    # The flag alone leaves 48 MB for compiled code.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
-}
+STEPS = 12
+"""What the bar counts: calls of `Screen.step` in a demo that goes well."""
 PATIENCE_S = 120.0
 """So long the demo waits for any one thing before it says that it does not come."""
 
@@ -87,6 +78,7 @@ class DemoRun:
         planted_fault: bool,
         log: logs.LogKind = "files",
         table_format: str = "delta",
+        engine: engines.EngineKind = "spark",
     ) -> None:
         self._directory = directory
         self._source = demo_source(kind)
@@ -96,6 +88,7 @@ class DemoRun:
         self._config_path = directory / "cdcflow.yaml"
         self._table_format = table_format
         self._log = logs.demo_log(log, directory)
+        self._engine_kind = engine
         self._children = Children(directory)
         self.outcome = Outcome(str(directory))
 
@@ -116,24 +109,22 @@ class DemoRun:
         return self.outcome
 
     def _play(self) -> None:
-        with ThreadPoolExecutor(1, "spark") as background:
-            spark = background.submit(
-                _start_spark, self._directory / "spark.log", isinstance(self._log, logs.Topic), self._table_format
-            )
-            try:
-                self._screen.step(f"starting {self._source.name}, and Spark beside it")
-                with self._source as source, self._log:
-                    self._load(source)
-                    self._capture(source)
-                    self._merge_meanwhile(spark)
-                    self._stop_at_the_fence(source)
-                    self._merge(spark, "second merge, with everything up to the fence")
-                    self._verify()
-                    self._stop_daemon()
-                    self._prove(source, spark)
-            finally:
-                with contextlib.suppress(Exception):
-                    spark.result().stop()
+        engine = engines.demo_engine(self._engine_kind, self._directory, self._log, self._table_format)
+        try:
+            beside = ", and Spark beside it" if self._engine_kind == "spark" else ""
+            self._screen.step(f"starting {self._source.name}{beside}")
+            with self._source as source, self._log:
+                self._load(source)
+                self._capture(source)
+                self._merge_meanwhile(engine)
+                self._stop_at_the_fence(source)
+                self._merge(engine, "second merge, with everything up to the fence")
+                self._verify()
+                self._stop_daemon()
+                self._prove(source, engine)
+        finally:
+            with contextlib.suppress(Exception):
+                engine.stop()
 
     # ── the acts ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -144,7 +135,9 @@ class DemoRun:
         total = sum(self.outcome.rows_loaded.values())
         self._screen.done(f"loaded {total:,} rows into {len(self.outcome.rows_loaded)} tables")
         rows = self.outcome.rows_loaded["flights"]
-        self._config_path.write_text(settings(source.settings(), rows, self._log.settings(), self._table_format))
+        self._config_path.write_text(
+            settings(source.settings(), rows, self._log.settings(), self._table_format, self._engine_kind)
+        )
 
     def _capture(self, source: Source) -> None:
         """Writer and daemon; the daemon is killed in the middle of the backfill and started again."""
@@ -162,12 +155,12 @@ class DemoRun:
         self._children.start_daemon(self._config_path)
         self._screen.done("started it again; it goes on where the log ends")
 
-    def _merge_meanwhile(self, spark: Future[SparkSession]) -> None:
+    def _merge_meanwhile(self, engine: engines.Engine) -> None:
         self._screen.step("waiting for the backfill to end and to be sealed")
         self._wait(lambda s: self._sealed_tables_are_done(), "all tables to be read and sealed")
         self._screen.done("all tables are read; the capture went on all the time")
-        merged = self._merge(spark, "first merge, while everything goes on", watch=True)
-        self.outcome.orphans_in_first_cut = orphans(merged, self._source.schema)
+        merged = self._merge(engine, "first merge, while everything goes on", watch=True)
+        self.outcome.orphans_in_first_cut = engine.orphans(merged, self._source.schema)
         if any(self.outcome.orphans_in_first_cut.values()):
             self.outcome.failures.append(f"the first cut is not consistent: {self.outcome.orphans_in_first_cut}")
         found = ", ".join(f"{n} {name}" for name, n in self.outcome.orphans_in_first_cut.items())
@@ -201,30 +194,24 @@ class DemoRun:
         self.outcome.stop_seconds = self._children.stop_daemon()
         self._screen.done(f"SIGTERM: the daemon stopped at a cut in {self.outcome.stop_seconds:.1f} s")
 
-    def _merge(self, spark: Future[SparkSession], name: str, *, watch: bool = False) -> Mapping[str, Any]:
+    def _merge(self, engine: engines.Engine, name: str, *, watch: bool = False) -> Mapping[str, Any]:
         """Merge, and return the tables of the cut that it published."""
         from cdcflow.cli.merge_telling import plain
-        from cdcflow.spark import read_cut
 
         self._screen.step(name)
         with self._watching() if watch else contextlib.nullcontext():
-            session = spark.result(PATIENCE_S)
             began = time.monotonic()
-            report = self._log.merge(session)
+            report = engine.merge()
             self._screen.done(f"{name}: {len(report.tables)} tables in {time.monotonic() - began:.1f} s")
             self.outcome.merges.append(plain(report))
-            self._screen.step("Spark reads the published cut")
-            cut: Mapping[str, Any] = read_cut(session, self._directory / "warehouse")
-        return cut
+            self._screen.step(f"{engine.name} reads the published cut")
+            return engine.cut()
 
-    def _prove(self, source: Source, spark: Future[SparkSession]) -> None:
-        from cdcflow.spark import read_cut
-
+    def _prove(self, source: Source, engine: engines.Engine) -> None:
         self._screen.step("comparing source and tables, row by row, by hash")
         if self._planted_fault:
             source.execute(source.planted_fault)
-        cut = read_cut(spark.result(), self._directory / "warehouse")
-        self.outcome.verdicts = proof.verdicts(source, cut, flights.TABLES)
+        self.outcome.verdicts = proof.verdicts(source, engine.cut(), flights.TABLES, engine.digest)
 
     def _named(self, table: str) -> str:
         return f"{self._source.schema}.{table}"
@@ -381,8 +368,9 @@ class Children:
         self._writer = self._daemon = None
 
 
-def settings(source: Sequence[str], flights_rows: int, log: Sequence[str], table_format: str) -> str:
+def settings(source: Sequence[str], flights_rows: int, log: Sequence[str], table_format: str, engine: str) -> str:
     """The demo's cdcflow.yaml: an ordinary one, with a rate limit so that the backfill can be watched."""
+    chosen = "auto" if engine == "spark" else engine
     source_lines, log_lines = ("\n".join(f"  {line}" for line in lines) for lines in (source, log))
     return f"""\
 source:
@@ -394,33 +382,10 @@ source:
 log:
 {log_lines}
 merge:
+  engine: {chosen}
   format: {table_format}
   warehouse: ./warehouse
 """
-
-
-def orphans(cut: Mapping[str, Any], schema: str) -> dict[str, int]:
-    """Rows of the cut that point to nothing: the writer commits a flight together with its plane and airline."""
-    made = cut[f"{schema}.flights"]
-    ours = made.where("tailnum LIKE 'X%'")
-    return {
-        "flights without their airline": made.join(cut[f"{schema}.airlines"], "carrier", "left_anti").count(),
-        "flights without their plane": ours.join(cut[f"{schema}.planes"], "tailnum", "left_anti").count(),
-    }
-
-
-def _start_spark(log: Path, kafka: bool, table_format: str) -> SparkSession:
-    """A Spark session whose Java process says its warnings into `log` instead of between our lines."""
-    from cdcflow.spark.session import session
-
-    with log.open("ab") as file:
-        ours = os.dup(2)
-        os.dup2(file.fileno(), 2)
-        try:
-            return session(name="cdcflow demo", settings=QUICK_JAVA, kafka=kafka, table_formats=[table_format])
-        finally:
-            os.dup2(ours, 2)
-            os.close(ours)
 
 
 def _tables(status: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:

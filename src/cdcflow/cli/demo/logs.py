@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from cdcflow.changelog.reader import list_segments
 from cdcflow.config import load
+from cdcflow.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -41,7 +42,9 @@ class Log(Protocol):
         """Up to which offset a merge would see the log."""
         ...
 
-    def merge(self, spark: SparkSession) -> MergeReport: ...
+    def merge(self, spark: SparkSession | None) -> MergeReport:
+        """Merge by Spark, or by the engine of the settings."""
+        ...
 
 
 class Folder:
@@ -72,7 +75,7 @@ class Folder:
         segments = list_segments(self.folder)
         return segments[-1].last_offset if segments else 0
 
-    def merge(self, spark: SparkSession) -> MergeReport:
+    def merge(self, spark: SparkSession | None) -> MergeReport:
         from cdcflow import wiring
         from cdcflow.warehouse.job import merge
 
@@ -120,10 +123,12 @@ class Topic:
 
         return wiring.log_reader(load(self._directory / "cdcflow.yaml")).newest_checkpoint().next_offset - 1
 
-    def merge(self, spark: SparkSession) -> MergeReport:
+    def merge(self, spark: SparkSession | None) -> MergeReport:
         from cdcflow import wiring
         from cdcflow.spark.kafka import merge
 
+        if spark is None:
+            raise ConfigurationError("a log in Kafka is merged by Spark", remedy="leave --engine local out")
         config = load(self._directory / "cdcflow.yaml")
         return merge(spark, wiring.tier(config), config.merge.warehouse, table_format=config.merge.format)
 

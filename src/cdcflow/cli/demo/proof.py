@@ -20,7 +20,7 @@ engine's own way to print a number, a float or a time.
 # ruff: noqa: S608 - names are the demo's own
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -116,14 +116,17 @@ def in_mysql(table: str, columns: Columns) -> str:
     return f"SELECT count(*), {first}, {second} FROM (SELECT sha2(concat({texts}), 256) AS h FROM `{table}`) r"
 
 
-def verdicts(source: Source, cut: Mapping[str, DataFrame], tables: Sequence[str]) -> list[Verdict]:
-    """Compare each table of the source, as it is now, with the same table of a published cut."""
+def verdicts(
+    source: Source, cut: Mapping[str, Any], tables: Sequence[str], digest: Callable[[Any, Columns], Digest]
+) -> list[Verdict]:
+    """Compare each table of the source, as it is now, with the same table of a published cut. `digest`: as the engine
+    that read the cut computes it."""
     found: list[Verdict] = []
     for table in tables:
         columns = source.columns(table)
         name = f"{source.schema}.{table}"
         frame = cut.get(name)
-        target = None if frame is None else target_digest(frame, columns)
+        target = None if frame is None else digest(frame, columns)
         found.append(Verdict(name, source.digest(table, columns), target))
     return found
 

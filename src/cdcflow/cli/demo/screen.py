@@ -1,4 +1,7 @@
-"""What one sees of the demo: a live table where there is a terminal, plain lines else."""
+"""What one sees of the demo: a bar and a live table in a terminal, otherwise a line for each step.
+
+Neither is silent for long: in a terminal the clock runs, and elsewhere a step that takes long is named again.
+"""
 
 from __future__ import annotations
 
@@ -14,45 +17,57 @@ from rich.text import Text
 
 from cdcflow.cli import output
 
-LINE_EVERY_S = 3.0
+LINE_EVERY_S = 10.0
+"""Without a terminal: how long nothing is printed before the step that is going on is named again."""
+BAR_WIDTH = 40
 
 
 class Screen:
     """Steps that were done, the one that is going on, and the daemon's newest status. Safe to use from any thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, steps: int = 0) -> None:
+        """`steps`: how many there will be, for the bar."""
         self._console = output.stdout()
-        self._live = Live(console=self._console, refresh_per_second=5, transient=True)
-        self._lock = threading.Lock()
+        self._live = Live(
+            console=self._console, refresh_per_second=5, transient=True, get_renderable=lambda: self._picture()
+        )
+        self._lock = threading.RLock()
+        self._steps = steps
+        self._step = 0
         self._began = time.monotonic()
         self._now = ""
+        self._now_since = self._began
         self._status: Mapping[str, Any] = {}
         self._writer: Mapping[str, int] = {}
-        self._said_at = 0.0
+        self._said_at = self._began
+        self._over = threading.Event()
+        self._clock = threading.Thread(target=self._remind, name="demo-clock", daemon=True)
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
             self._live.start()
+        else:
+            self._clock.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         if self._console.is_terminal:
             self._live.stop()
+        self._over.set()
 
     def step(self, text: str) -> None:
         """Something begins."""
         with self._lock:
-            self._now = text
+            self._now, self._now_since = text, time.monotonic()
+            self._step = min(self._step + 1, self._steps)
             if not self._console.is_terminal:
                 self._say(f"… {text}")
-        self._refresh()
 
     def done(self, text: str) -> None:
         """Something is done; stays on the screen."""
         with self._lock:
             self._now = ""
             self._say(f"✓ {text}")
-        self._refresh()
 
     def failed(self, text: str) -> None:
         with self._lock:
@@ -62,10 +77,6 @@ class Screen:
         """The daemon's status (None: it does not run), and the writer's transactions by kind."""
         with self._lock:
             self._status, self._writer = status or {}, writer
-            if not self._console.is_terminal and time.monotonic() - self._said_at > LINE_EVERY_S:
-                self._said_at = time.monotonic()
-                self._say("  " + self._line())
-        self._refresh()
 
     def print(self, renderable: object = "") -> None:
         self._console.print(renderable, markup=False)
@@ -73,16 +84,18 @@ class Screen:
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _say(self, text: str) -> None:
-        self._console.print(f"{time.monotonic() - self._began:6.1f} s {text}", markup=False)
+        self._said_at = time.monotonic()
+        self._console.print(f"{self._said_at - self._began:6.1f} s {text}", markup=False)
 
-    def _refresh(self) -> None:
-        if self._console.is_terminal:
-            self._live.update(self._picture())
+    def _remind(self) -> None:
+        """Without a terminal: say what still goes on."""
+        while not self._over.wait(0.5):
+            with self._lock:
+                if self._now and time.monotonic() - self._said_at > LINE_EVERY_S:
+                    self._say(f"  still {self._line()}")
 
     def _line(self) -> str:
-        tables: Mapping[str, Mapping[str, Any]] = self._status.get("tables") or {}
-        reads = " ".join(f"{name.partition('.')[2]} {output.percent(f)}" for name, f in tables.items())
-        return f"{self._numbers()} | {reads}" if tables else self._numbers()
+        return f"{self._now} ({self._numbers()})" if self._status else self._now
 
     def _numbers(self) -> str:
         status = self._status
@@ -105,12 +118,20 @@ class Screen:
             (name, f.get("state"), bar(f), output.percent(f), output.number(f.get("rows")))
             for name, f in sorted(tables.items())
         ]
-        parts: list[Any] = [Text(self._numbers(), style="dim")]  # Any: whatever rich can render
+        parts: list[Any] = [Text(self._progress(), style="bold")]  # Any: whatever rich can render
+        if self._writer or self._status:
+            parts.append(Text(self._numbers(), style="dim"))
         if rows:
             parts.append(output.table(None, ("table", "backfill", "", "read", "rows"), rows, numbers=2))
-        if self._now:
-            parts.append(Text(f"{time.monotonic() - self._began:6.1f} s … {self._now}", style="bold"))
         return Group(*parts)
+
+    def _progress(self) -> str:
+        """A bar of all steps, and the one that is going on, with its seconds."""
+        now = time.monotonic()
+        filled = BAR_WIDTH * max(0, self._step - 1) // self._steps if self._steps else 0
+        step = f"step {self._step} of {self._steps}: {self._now}" if self._now else ""
+        taken = f" ({now - self._now_since:.0f} s)" if self._now and now - self._now_since > 3 else ""
+        return f"{now - self._began:6.1f} s {'█' * filled}{'░' * (BAR_WIDTH - filled)} {step}{taken}"
 
 
 def bar(fields: Mapping[str, Any], width: int = 24) -> str:

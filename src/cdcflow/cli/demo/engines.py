@@ -1,0 +1,192 @@
+"""What merges the demo's tables and reads them back: Spark, or the engine without it.
+
+The local one's proof is plain Python over Arrow's values: it shares no code with the engine that made the tables.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from cdcflow.cli.demo import logs, proof
+from cdcflow.cli.demo.databases import Digest
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+    from cdcflow.warehouse.reports import MergeReport
+
+EngineKind = Literal["spark", "local"]
+PATIENCE_S = 120.0
+# A demo's Java lives for two minutes: compiling it quickly is worth more than compiling it well.
+QUICK_JAVA = {
+    # The flag alone leaves 48 MB for compiled code.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
+}
+_SPLIT = 1 << 40
+
+
+class Engine(Protocol):
+    """Merges the log, and reads tables of the published cut."""
+
+    name: str
+
+    def merge(self) -> MergeReport: ...
+
+    def cut(self) -> Mapping[str, Any]:
+        """The tables of the published cut, by name, as this engine has them."""
+        ...
+
+    def orphans(self, cut: Mapping[str, Any], schema: str) -> dict[str, int]:
+        """Rows of the cut that point to nothing: the writer commits a flight together with its plane and airline."""
+        ...
+
+    def digest(self, table: Any, columns: Sequence[tuple[str, str]]) -> Digest:
+        """Rows and content hash of a table, as `proof` describes."""
+        ...
+
+    def stop(self) -> None: ...
+
+
+class Spark:
+    """Spark in a process of its own, which starts in the background."""
+
+    name = "Spark"
+
+    def __init__(self, directory: Path, log: logs.Log, table_format: str) -> None:
+        self._warehouse = directory / "warehouse"
+        self._log = log
+        self._background = ThreadPoolExecutor(1, "spark")
+        self._session = self._background.submit(
+            _start_spark, directory / "spark.log", isinstance(log, logs.Topic), table_format
+        )
+
+    def merge(self) -> MergeReport:
+        return self._log.merge(self._session.result(PATIENCE_S))
+
+    def cut(self) -> Mapping[str, DataFrame]:
+        from cdcflow.spark import read_cut
+
+        return read_cut(self._session.result(PATIENCE_S), self._warehouse)
+
+    def orphans(self, cut: Mapping[str, DataFrame], schema: str) -> dict[str, int]:
+        made = cut[f"{schema}.flights"]
+        ours = made.where("tailnum LIKE 'X%'")
+        return {
+            "flights without their airline": made.join(cut[f"{schema}.airlines"], "carrier", "left_anti").count(),
+            "flights without their plane": ours.join(cut[f"{schema}.planes"], "tailnum", "left_anti").count(),
+        }
+
+    def digest(self, table: DataFrame, columns: Sequence[tuple[str, str]]) -> Digest:
+        return proof.target_digest(table, columns)
+
+    def stop(self) -> None:
+        try:
+            self._session.result().stop()
+        finally:
+            self._background.shutdown()
+
+
+class Local:
+    """The engine without Spark and Java, in this process."""
+
+    name = "cdcflow without Spark"
+
+    def __init__(self, directory: Path, log: logs.Log) -> None:
+        self._warehouse = directory / "warehouse"
+        self._log = log
+
+    def merge(self) -> MergeReport:
+        return self._log.merge(None)
+
+    def cut(self) -> Mapping[str, pa.Table]:
+        from cdcflow import local
+
+        return local.read_cut(self._warehouse)
+
+    def orphans(self, cut: Mapping[str, pa.Table], schema: str) -> dict[str, int]:
+        def values(table: str, column: str) -> list[Any]:  # Any: of a cell
+            return list(cut[f"{schema}.{table}"][column].to_pylist())
+
+        airlines, planes = set(values("airlines", "carrier")), set(values("planes", "tailnum"))
+        ours = [name for name in values("flights", "tailnum") if name is not None and name.startswith("X")]
+        return {
+            "flights without their airline": sum(name not in airlines for name in values("flights", "carrier")),
+            "flights without their plane": sum(name not in planes for name in ours),
+        }
+
+    def digest(self, table: pa.Table, columns: Sequence[tuple[str, str]]) -> Digest:
+        texts = [_counted_texts(table[name], kind) for name, kind in columns]
+        first = second = 0
+        for row in zip(*texts, strict=True):
+            found = hashlib.sha256("".join(row).encode()).hexdigest()
+            first += int(found[:15], 16)
+            second += int(found[15:30], 16)
+        return Digest(table.num_rows, f"{first:x}.{second:x}")
+
+    def stop(self) -> None:
+        pass
+
+
+def demo_engine(kind: EngineKind, directory: Path, log: logs.Log, table_format: str) -> Engine:
+    """The engine; Spark begins to start."""
+    return Spark(directory, log, table_format) if kind == "spark" else Local(directory, log)
+
+
+def _counted_texts(column: pa.ChunkedArray, kind: str) -> list[str]:
+    values, text = _plain(column, kind)
+    texts = (None if value is None else text(value) for value in values)
+    return ["-" if one is None else f"+{len(one)}:{one}" for one in texts]
+
+
+def _plain(column: pa.ChunkedArray, kind: str) -> tuple[list[Any], Callable[[Any], str]]:  # Any: of a cell
+    match kind:
+        case "real" | "double precision":
+            return column.to_pylist(), _float_text
+        case "timestamp with time zone":
+            return column.cast("timestamp[us, tz=UTC]").cast("int64").to_pylist(), str
+        case "date":
+            return column.cast("int32").to_pylist(), str
+        case "bytea":
+            return column.to_pylist(), bytes.hex
+        case "numeric":
+            return column.to_pylist(), lambda value: format(value, "f")
+        case "boolean":
+            return column.to_pylist(), lambda value: "true" if value else "false"
+    return column.to_pylist(), str
+
+
+def _float_text(value: float) -> str:
+    if math.isnan(value):
+        return "NaN"
+    size = abs(value)
+    if size > 9e18:
+        return "huge"
+    whole = math.floor(size)
+    fraction = (size - whole) * _SPLIT
+    first = math.floor(fraction)
+    second = math.floor((fraction - first) * _SPLIT)
+    return f"{'-' if value < 0 else ''}{whole}.{first}.{second}"
+
+
+def _start_spark(log: Path, kafka: bool, table_format: str) -> SparkSession:
+    """A Spark session whose Java process says its warnings into `log` instead of between our lines."""
+    from cdcflow.spark.session import session
+
+    with log.open("ab") as file:
+        ours = os.dup(2)
+        os.dup2(file.fileno(), 2)
+        try:
+            return session(name="cdcflow demo", settings=QUICK_JAVA, kafka=kafka, table_formats=[table_format])
+        finally:
+            os.dup2(ours, 2)
+            os.close(ours)
+
+
+__all__ = ["Engine", "EngineKind", "demo_engine"]
