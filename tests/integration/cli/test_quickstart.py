@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from bookpages import DOCS, Block, blocks, commands
+from bookpages import DOCS, ROOT, Block, blocks, commands
 from tests.servers.postgres import PostgresServer
 
 from cdcflow.service.control import ask
@@ -35,9 +36,11 @@ def server(own_postgres: PostgresServer) -> PostgresServer:
 class Terminal:
     """Runs the page's lines as a shell does, in one folder, with one environment."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, programs: Path | None = None) -> None:
+        """`programs`: those of another environment, which has another installation of cdcflow."""
         self.folder = folder
-        programs = Path(sys.executable).parent
+        self._is_ours = programs is None
+        programs = programs or Path(sys.executable).parent
         self.environment = {**os.environ, "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"}
         self.daemon: subprocess.Popen[bytes] | None = None
 
@@ -75,9 +78,10 @@ class Terminal:
         self.daemon.send_signal(signal.SIGINT)
         return self.daemon.wait(WAIT_S)
 
-    @staticmethod
-    def _own(words: list[str]) -> list[str]:
-        """`cdcflow` is this checkout, whichever one is installed."""
+    def _own(self, words: list[str]) -> list[str]:
+        """`cdcflow` is this checkout, whichever one is installed, unless the environment is another one."""
+        if not self._is_ours:
+            return words
         return [sys.executable, "-m", "cdcflow.cli", *words[1:]] if words[0] == "cdcflow" else words
 
 
@@ -90,12 +94,54 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
         made.daemon.wait()
 
 
+INSTALLATION = [["python3", "-m", "venv", ".venv"], [".", ".venv/bin/activate"], ["pip", "install", ".[local]"]]
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Iterator[Terminal]:
+    """A copy of the checkout in which the page's lines have installed it."""
+    checkout = tmp_path / "checkout"
+    tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, tracked.split("\0")):
+        if name.startswith(("src/", "pyproject.toml", "setup.py", "README.md", "LICENSE", "docs/runbook/errors.md")):
+            (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, checkout / name)
+    text = next(block.text for block in page("bash") if "pip install" in block.text)
+    environment = {**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt")}
+    subprocess.run(["bash", "-ec", text], cwd=checkout, env=environment, check=True, timeout=600)
+    made = Terminal(tmp_path, checkout / ".venv" / "bin")
+    yield made
+    if made.daemon is not None and made.daemon.poll() is None:
+        made.daemon.kill()
+        made.daemon.wait()
+
+
 def page(language: str) -> list[Block]:
     return [block for block in blocks(DOCS / "quickstart.md") if block.language == language]
 
 
 def test_quickstart_works_as_it_is_written(server: PostgresServer, terminal: Terminal) -> None:
     """Nothing but the server's address is changed: what a newcomer copies gives the table that the page promises."""
+    follow(server, terminal)
+
+
+@pytest.mark.long
+def test_quickstart_works_in_an_environment_of_its_own(server: PostgresServer, installed: Terminal) -> None:
+    """What the page installs is enough, and nothing that only a developer's machine has."""
+    follow(server, installed)
+
+
+def test_the_readme_installs_it_in_the_same_way() -> None:
+    """Its way did not work for anybody before there was a release."""
+    shell = [block for block in blocks(ROOT / "README.md") if block.language == "bash"]
+    assert list(commands(shell[0]))[:3] == INSTALLATION
+    assert [words for block in page("bash") for words in commands(block)][:3] == INSTALLATION
+
+
+def follow(server: PostgresServer, terminal: Terminal) -> None:
+    """Do what the page says, in order."""
+    other = "cdcflow_of_another_pipeline"
+    server.psql(f"SELECT pg_create_logical_replication_slot('{other}', 'pgoutput')", "mydatabase")
     (sql,) = page("sql")
     server.psql(sql.text, "mydatabase")
     (settings,) = page("yaml")
@@ -106,7 +152,7 @@ def test_quickstart_works_as_it_is_written(server: PostgresServer, terminal: Ter
     ran: list[str] = []
     shown = ""
     for words in [words for block in page("bash") for words in commands(block)]:
-        if words[0] == "pip":
+        if words in INSTALLATION:
             continue  # it is installed
         ran.append(" ".join(words[:2]))
         if words == ["cdcflow", "run"]:
@@ -114,8 +160,20 @@ def test_quickstart_works_as_it_is_written(server: PostgresServer, terminal: Ter
             terminal.wait_until_read()
         elif words == ["cdcflow", "merge"]:
             assert terminal.stop() == 0  # seals what there is, instead of a wait for log.seal.age_max
+            terminal.run(words)
+        elif words[0] == "python":
             shown = terminal.run(words)
         else:
-            shown = terminal.run(words)
+            terminal.run(words)
     assert shown == "[{'id': 1, 'status': 'new'}, {'id': 2, 'status': 'new'}]\n"
-    assert ran[1:] == ["cdcflow doctor", "cdcflow run", "cdcflow status", "cdcflow log", "cdcflow merge", "python -c"]
+    assert ran[1:] == [
+        "cdcflow doctor",
+        "cdcflow run",
+        "cdcflow status",
+        "cdcflow log",
+        "cdcflow merge",
+        "python -c",
+        "cdcflow drop",
+    ]
+    slots = server.psql("SELECT slot_name FROM pg_replication_slots", "mydatabase")
+    assert slots.split() == [other], "the trial's slot is gone, and no other pipeline's"
