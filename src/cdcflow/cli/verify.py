@@ -171,10 +171,8 @@ def _lines(table: TableReport) -> list[str]:
 
 
 def _what_brings_columns(table: TableReport) -> str:
-    return (
-        f"  the log has no values of {', '.join(table.missing_columns)}: run `cdcflow backfill {word(table.table)}`, which"
-        " reads the table's shape and its rows again"
-    )
+    columns, backfill = ", ".join(table.missing_columns), f"cdcflow backfill {word(table.table)}"
+    return f"  the log has no values of {columns}: run `{backfill}`, which reads the table's shape and its rows again"
 
 
 def _difference(table: str, one: Difference) -> list[str]:
