@@ -42,7 +42,7 @@ COMMANDS = {
     "status": ("cdcflow.cli.status:status", "Show tables, backfill, lag, and the log that the source keeps."),
     "bundle": ("cdcflow.cli.bundle:bundle", "Collect what a maintainer needs into one file."),
     "demo": ("cdcflow.cli.demo_command:demo", "See the whole thing on real data, with a proof at the end."),
-    "drop": ("cdcflow.cli.drop:drop", "End this pipeline: remove what cdcflow made at the source."),
+    "drop": ("cdcflow.cli.drop:drop", "End this pipeline: drop what it made at the source."),
     "log": ("cdcflow.cli.log_commands:app", "Inspect the change log, and maintain it."),
     "table": ("cdcflow.cli.table_commands:app", "Control how a running daemon reads tables."),
     "ctl": ("cdcflow.cli.ctl_commands:app", "Pause, resume, throttle or stop a running daemon."),

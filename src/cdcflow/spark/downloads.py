@@ -25,6 +25,8 @@ from cdcflow.errors import SourceUnavailable
 class NotPublished(SourceUnavailable):
     """The repository answered that it does not have a file; asking again changes nothing."""
 
+    section = "package-missing"
+
 
 ATTEMPTS = 6
 WAIT_S_MAX = 15.0

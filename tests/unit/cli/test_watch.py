@@ -111,7 +111,7 @@ def test_a_merge_leaves_word_for_the_daemon(config: Config, capture: Any, tmp_pa
     assert {name: merged[name] for name in expected} == expected
 
     def fails() -> MergeReport:
-        raise SinkUnavailable("canary")
+        raise SinkUnavailable("merging into /w: another merge works there\n  canary")
 
     with pytest.raises(SinkUnavailable):
         merge_command._leaving_word(config, fails)()

@@ -16,6 +16,8 @@ from cdcflow.cli.app import app
 SHELL = {"bash", "sh", "console"}
 ELSEWHERE = {
     "pip": "needs a registry; `make setup` installs with it",
+    "python3": "makes an environment; a long test in test_quickstart.py runs it",
+    ".": "activates it, as above",
     "export": "sets a variable; test_quickstart.py runs it",
     "make": "`test_every_target_of_make_on_a_page_exists` looks for the target",
     "docker": "needs Docker; tests/integration/docker reads the files with Docker's own parsers",

@@ -28,9 +28,6 @@ class Screen:
     def __init__(self, steps: int = 0) -> None:
         """`steps`: how many there will be, for the bar."""
         self._console = output.stdout()
-        self._live = Live(
-            console=self._console, refresh_per_second=5, transient=True, get_renderable=lambda: self._picture()
-        )
         self._lock = threading.RLock()
         self._steps = steps
         self._step = 0
@@ -40,6 +37,7 @@ class Screen:
         self._status: Mapping[str, Any] = {}
         self._writer: Mapping[str, int] = {}
         self._said_at = self._began
+        self._live = Live(console=self._console, refresh_per_second=5, transient=True, get_renderable=self._picture)
         self._over = threading.Event()
         self._clock = threading.Thread(target=self._remind, name="demo-clock", daemon=True)
 
