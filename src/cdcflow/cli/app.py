@@ -39,7 +39,7 @@ COMMANDS = {
     "diff": ("cdcflow.cli.ask:diff", "Print what is not the same at two moments."),
     "transaction": ("cdcflow.cli.ask:transaction", "Print a transaction with all its rows."),
     "consumer": ("cdcflow.cli.consumers:app", "Read the log under a name, with a cursor that is kept."),
-    "status": ("cdcflow.cli.status:status", "Show tables, backfill, lag, and the log that the source keeps."),
+    "status": ("cdcflow.cli.status:status", "Show tables, backfill, lag, and what the source keeps."),
     "bundle": ("cdcflow.cli.bundle:bundle", "Collect what a maintainer needs into one file."),
     "demo": ("cdcflow.cli.demo_command:demo", "See the whole thing on real data, with a proof at the end."),
     "drop": ("cdcflow.cli.drop:drop", "End this pipeline: drop what it made at the source."),
