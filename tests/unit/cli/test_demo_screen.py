@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import time
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -62,6 +64,9 @@ def test_the_proof_without_spark_sees_each_kind_of_value(tmp_path: Path) -> None
         digest([float("nan")], pa.float64(), "double precision"),
         digest([b"\x01"], pa.binary(), "bytea"),
         digest([True], pa.bool_(), "boolean"),
+        digest([dt.datetime(2026, 1, 2, tzinfo=dt.UTC)], pa.timestamp("us", "UTC"), "timestamp with time zone"),
+        digest([dt.date(2026, 1, 2)], pa.date32(), "date"),
+        digest([Decimal("1.50")], pa.decimal128(4, 2), "numeric"),
     ]
     assert len(set(map(str, seen))) == len(seen)
     assert digest([1, 2], pa.int64(), "bigint") == digest([2, 1], pa.int64(), "bigint")

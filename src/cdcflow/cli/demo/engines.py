@@ -13,11 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import pyarrow as pa
+
 from cdcflow.cli.demo import logs, proof
 from cdcflow.cli.demo.databases import Digest
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from cdcflow.warehouse.reports import MergeReport
@@ -150,9 +151,9 @@ def _plain(column: pa.ChunkedArray, kind: str) -> tuple[list[Any], Callable[[Any
         case "real" | "double precision":
             return column.to_pylist(), _float_text
         case "timestamp with time zone":
-            return column.cast("timestamp[us, tz=UTC]").cast("int64").to_pylist(), str
+            return column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist(), str
         case "date":
-            return column.cast("int32").to_pylist(), str
+            return column.cast(pa.int32()).to_pylist(), str
         case "bytea":
             return column.to_pylist(), bytes.hex
         case "numeric":
