@@ -97,7 +97,7 @@ class Screen:
 
     def _numbers(self) -> str:
         status = self._status
-        written = f"writer {output.number(sum(self._writer.values()))} transactions"
+        written = f"{output.number(sum(self._writer.values()))} transactions written"
         if not status:
             return f"{written} | the daemon is starting"
         events: Mapping[str, int] = status.get("events") or {}
