@@ -98,10 +98,7 @@ class DuckComparer:
         self, rows: pa.Table, types: dict[str, pa.DataType], named: Sequence[tuple[str, str, str]]
     ) -> pa.Table:
         given = pa.table({name: _read(rows.column(name)) for name, _, _ in named})
-        listed = [
-            f"CAST({_kept(types[name], name_sql(name))} AS {type_}) AS {name_sql(called)}"
-            for name, type_, called in named
-        ]
+        listed = [f"{_kept(types[name], name_sql(name), type_)} AS {name_sql(called)}" for name, type_, called in named]
         return self._session.over(given, f"SELECT {', '.join(listed)} FROM {{}}")
 
     def digested(self, columns: Columns, converted: pa.Table) -> pa.Table:
@@ -154,14 +151,31 @@ def _read(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """A column as DuckDB reads it. A decimal that is too wide for it becomes its text."""
     if pa.types.is_decimal256(column.type):
         return pa.chunked_array([_decimal_text(chunk) for chunk in column.chunks], pa.string())
+    if _is_list_of_wide(column.type):
+        return pa.chunked_array([_decimal_texts(chunk) for chunk in column.chunks], pa.list_(pa.string()))
     if "decimal256" in str(column.type):
         raise NotComparable(f"a column is a {column.type}, which cannot be compared yet: its elements are too wide")
     return column.cast(read_type(column.type))
 
 
-def _kept(arrow: pa.DataType, value: str) -> str:
+def _is_list_of_wide(arrow: pa.DataType) -> bool:
+    return bool(pa.types.is_list(arrow) and pa.types.is_decimal256(arrow.value_type))
+
+
+def _kept(arrow: pa.DataType, value: str, type_: str) -> str:
     """SQL of a value that `_read` gave, as a table keeps it."""
-    return value if pa.types.is_decimal256(arrow) else stored(arrow).sql(value)
+    if "struct<" in type_:
+        return value  # as it was read; a struct's type DuckDB spells otherwise
+    is_text = pa.types.is_decimal256(arrow) or _is_list_of_wide(arrow)
+    return f"CAST({value if is_text else stored(arrow).sql(value)} AS {type_})"
+
+
+def _decimal_texts(array: pa.ListArray) -> pa.ListArray:
+    """The same of the elements of lists."""
+    begin, end = (array.offsets[n].as_py() for n in (0, -1))
+    offsets = pc.subtract(array.offsets, begin)
+    empty = None if not array.null_count else array.is_null()
+    return pa.ListArray.from_arrays(offsets, _decimal_text(array.values.slice(begin, end - begin)), mask=empty)
 
 
 def _decimal_text(array: pa.Array) -> pa.Array:

@@ -104,7 +104,8 @@ def text_of(value: str, table_type: str) -> str:
         return f"CAST(unix_date({value}) AS string)"
     if table_type.startswith("decimal("):
         precision, scale = table_type[len("decimal(") : -1].split(",")
-        if precision == scale:  # DuckDB prints no zero before the point of a type that has no digit there
+        # DuckDB prints no zero before the point of a type that has no digit there. (Of 38 digits see `is_portable`.)
+        if precision == scale and int(precision) < 38:
             return f"CAST(CAST({value} AS decimal({int(precision) + 1},{scale})) AS string)"
     if table_type == "timestamp":
         return f"CAST(unix_micros({value}) AS string)"

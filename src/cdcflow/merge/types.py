@@ -15,6 +15,9 @@ from cdcflow.errors import ConfigurationError
 DECIMAL_TEXT = "cdcflow_decimal_text"
 """The SQL function (bytes, scale) → text that the Spark room registers: a two's complement number as decimal text."""
 
+DECIMAL_TEXTS = f"{DECIMAL_TEXT}s"
+"""The same of a list's elements: Spark calls no function of ours in an expression over elements."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stored:
@@ -94,13 +97,21 @@ def stored(arrow: pa.DataType) -> Stored:
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):
         item = stored(arrow.value_type)
         inner = None if item.convert is None else f"transform({{}}, x -> {item.sql('x')})"
+        if pa.types.is_decimal256(arrow.value_type) and item.convert is not None:
+            inner = f"{DECIMAL_TEXTS}({{}}, {arrow.value_type.scale})"
+        elif DECIMAL_TEXT in (inner or ""):
+            raise _no_type(arrow)
         return Stored(f"array<{item.read}>", f"array<{item.table}>", inner)
     if pa.types.is_struct(arrow):
         fields = [(f.name, stored(f.type)) for f in arrow]
         if all(s.convert is None for _, s in fields):
             ddl = ",".join(f"{name_sql(n)}:{s.read}" for n, s in fields)
             return Stored(f"struct<{ddl}>", f"struct<{ddl}>")
-    raise ConfigurationError(
+    raise _no_type(arrow)
+
+
+def _no_type(arrow: pa.DataType) -> ConfigurationError:
+    return ConfigurationError(
         f"Spark has no type that holds the Arrow type {arrow} exactly",
         remedy="capture the column as text (`source.columns` in cdcflow.yaml)",
         runbook="table-not-followed",

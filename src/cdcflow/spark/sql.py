@@ -15,7 +15,7 @@ from cdcflow.merge.format import Format
 from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.reduce import TRANSACTIONS_READ, Layout, read_schema
 from cdcflow.merge.target import Target
-from cdcflow.merge.types import DECIMAL_TEXT, name_sql, text_sql
+from cdcflow.merge.types import DECIMAL_TEXT, DECIMAL_TEXTS, name_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET, Table
 from cdcflow.spark.verbatim import all_as_written, as_written, literal_path, read_parquet
 from cdcflow.warehouse.port import Compacted, Kept, Snapshot
@@ -223,4 +223,8 @@ def register_decimal_text(spark: SparkSession) -> None:
         whole, rest = (digits[:-scale], digits[-scale:]) if scale else (digits, "")
         return ("-" if number < 0 else "") + whole + (f".{rest}" if rest else "")
 
+    def texts(contents: list[bytes | None] | None, scale: int) -> list[str | None] | None:
+        return None if contents is None else [text(content, scale) for content in contents]
+
     spark.udf.register(DECIMAL_TEXT, text, "string")
+    spark.udf.register(DECIMAL_TEXTS, texts, "array<string>")

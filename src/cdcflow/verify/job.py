@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
 
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import CdcflowError, ConfigurationError, see
 from cdcflow.merge.target import Target
 from cdcflow.model.change import KeySet
 from cdcflow.model.keytexts import texts_of
@@ -31,6 +31,7 @@ from cdcflow.verify.reading import SourceRows
 from cdcflow.verify.report import NOT_THERE_YET, Against, Change, Difference, Report, Row, TableReport, Verdict, What
 from cdcflow.verify.rounds import Rounds
 from cdcflow.verify.settled import Changed, Fences, Reached, changed, joined, reached
+from cdcflow.warehouse.failures import kinds, of_system
 
 KEYS_AT_ONCE = 20_000
 """So many keys in doubt are read again; of more, the first of them tell enough."""
@@ -154,6 +155,11 @@ class _Verification:
             found = self._compared(report)
         except NotComparable as why:
             found = replace(report, reason=str(why))
+        except CdcflowError:
+            raise
+        except Exception as error:  # noqa: BLE001  whatever it is: the tables after this one are compared
+            found = replace(report, reason=not_compared(error))
+            _log.error("comparison failed", table=report.table, reason=found.reason)
         return replace(found, seconds=time.monotonic() - began)
 
     def _compared(self, report: TableReport) -> TableReport:
@@ -353,6 +359,14 @@ def columns_of(shape: Table, target: Target) -> tuple[Columns, dict[str, str]]:
     named = tuple((c.name, there[c.name].type) for c in shape.columns if c.name in there)
     key = tuple(shape.key) or tuple(name for name, _ in named)
     return Columns(shape.id, named, key, bool(shape.key)), left_out
+
+
+def not_compared(error: Exception) -> str:
+    """Why a table was not compared that an error ended the comparison of. Its text may have a row's values."""
+    found = of_system(error)
+    if found is not None and found.place:
+        return f"{found.place} cannot be read ({found.what}); {see('table-failed')}"
+    return f"the comparison failed ({kinds(error)}), which is a fault in cdcflow; {see(CdcflowError.section)}"
 
 
 def _by_key(columns: Columns, rows: pa.Table) -> dict[Key, list[Row]]:

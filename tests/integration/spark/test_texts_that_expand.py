@@ -64,7 +64,7 @@ def test_what_a_source_calls_things_stays_as_it_calls_them(
     hand_log.segment([(first, "c", value), (first, "c", value | {HADOOP: "b"})])
     merge(hand_log.root, warehouse)
     added = [
-        Column(f"added {n} {text}", 100 + n, ColumnType("text", pa.string()), missing=text)
+        Column(f"added {n} {text}", 100 + n, ColumnType(f"enum('{text}')", pa.string()), missing=text)
         for n, text in enumerate(TEXTS)
     ]
     second = replace(first, columns=(*first.columns, *added))

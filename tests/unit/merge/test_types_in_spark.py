@@ -50,7 +50,7 @@ def test_what_spark_has_a_type_for_is_read_and_kept_as_it_is(arrow: pa.DataType)
         (pa.decimal256(39, 2), Stored("binary", "string", "cdcflow_decimal_text({}, 2)")),
         (
             pa.list_(pa.decimal256(39, 0)),
-            Stored("array<binary>", "array<string>", "transform({}, x -> cdcflow_decimal_text(x, 0))"),
+            Stored("array<binary>", "array<string>", "cdcflow_decimal_texts({}, 0)"),
         ),
     ],
     ids=str,
