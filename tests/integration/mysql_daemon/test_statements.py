@@ -145,6 +145,23 @@ def test_every_clause_of_an_alter_counts(small: MySQLBank, flavor: Flavor) -> No
     assert set(seen) == {"plain", "sign", "letters", "comment", "tool", "téxt"}
 
 
+def test_columns_whose_names_get_another_case_are_read_again(small: MySQLBank) -> None:
+    """The servers take the name as MODIFY and CHANGE write it: in the log it is another column from then on."""
+    small.tables = ("modified", "changed")
+    small.database.execute(
+        *(f"CREATE TABLE {t} (id int PRIMARY KEY, v varchar(20), w int)" for t in small.tables),
+        *(f"INSERT INTO {t} VALUES (1, 'a', 1), (2, 'b', 2)" for t in small.tables),
+    )
+    with following(small) as seen:
+        small.database.execute(
+            *(f"UPDATE {t} SET w = 3 WHERE id = 1" for t in small.tables),
+            "ALTER TABLE modified MODIFY V varchar(40)",
+            "ALTER TABLE changed CHANGE w W bigint",
+            *(f"UPDATE {t} SET w = 4 WHERE id = 1" for t in small.tables),
+        )
+    assert set(seen) == {"modified", "changed"}
+
+
 def test_tables_that_swap_their_names_go_on(small: MySQLBank) -> None:
     """M37, M38: through a third name, in one statement or three, and an old table put aside for a new one."""
     small.tables = ("a", "b", "c", "t")

@@ -94,3 +94,22 @@ def test_a_column_of_which_the_log_never_told_is_not_taken_for_wider(said: str) 
     found = reader(log, tables=TestTables(columns_now={TableId("shop", "t"): wider}))
     found.feed(log.dump())
     assert [e.table.name for e in found.events if isinstance(e, RowsFilled)] == ["t"]
+
+
+@pytest.mark.parametrize(
+    ("said", "filled"),
+    [
+        ("ALTER TABLE t MODIFY v varchar(900)", []),
+        ("ALTER TABLE t CHANGE V v varchar(900)", []),
+        ("ALTER TABLE t MODIFY V varchar(900)", ["t"]),
+        ("ALTER TABLE t CHANGE v V varchar(900)", ["t"]),
+    ],
+)
+def test_a_column_whose_name_gets_another_case_is_read_again(said: str, filled: list[str]) -> None:
+    """To the server it is the same name; to readers of the log it is another column, with no value in old rows."""
+    log = Log()
+    one(log, 1)
+    log.standalone(said)
+    found = reader(log)
+    found.feed(log.dump())
+    assert [e.table.name for e in found.events if isinstance(e, RowsFilled)] == filled

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cdcflow.sources.mysql.sql import Token, behind_if, name_at, word_at
 from cdcflow.sources.mysql.types.charsets import charset_of
@@ -45,13 +45,15 @@ _PLAIN = frozenset(("NULL", "NOT", "DEFAULT", "COMMENT", "FIRST", "AFTER", "VISI
 @dataclass(frozen=True, slots=True)
 class Redefined:
     """A column that MODIFY or CHANGE defines anew under its name, in words that need not change a value. `size`: the
-    characters of a VARCHAR; 0 for a whole number."""
+    characters of a VARCHAR; 0 for a whole number. `becomes` is the name as it is written for the column: in another
+    case it may be another name to readers of the log."""
 
     name: str
     kind: str
     size: int
     unsigned: bool
     nullable: bool
+    becomes: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,7 @@ def _redefined(clause: Sequence[Token], at: int) -> bool | Redefined:
         at += 1
         if name_at(clause, at).lower() != name.lower():
             return True
+    becomes = name_at(clause, at)
     kind, at = word_at(clause, at + 1), at + 2
     if kind not in _INTEGERS and kind != "VARCHAR":
         return True
@@ -205,4 +208,4 @@ def _redefined(clause: Sequence[Token], at: int) -> bool | Redefined:
             return True
         rest += 1 + (word in ("DEFAULT", "COMMENT", "AFTER"))
     nullable = ("NOT", "NULL") not in itertools.pairwise(words)
-    return Redefined(name, kind, 0 if kind in _INTEGERS else size, unsigned, nullable)
+    return Redefined(name, kind, 0 if kind in _INTEGERS else size, unsigned, nullable, becomes)

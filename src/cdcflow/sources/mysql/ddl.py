@@ -156,7 +156,10 @@ class Statements:
         before = {c.name.lower(): c for c in seen.columns}
         after = {c.name.lower(): c for c in now}
         return all(
-            name in before and name in after and widens(column, before[name], after[name])
+            name in before
+            and name in after
+            and before[name].name == column.becomes
+            and widens(column, before[name], after[name])
             for name, column in ((c.name.lower(), c) for c in altered.redefined)
         )
 
