@@ -8,7 +8,6 @@ from __future__ import annotations
 import traceback
 from types import TracebackType
 
-from cdcflow.cli.output import plain
 from cdcflow.errors import (
     CdcflowError,
     ConfigurationError,
@@ -46,6 +45,8 @@ def exit_code(error: BaseException) -> int:
 
 def block(error: CdcflowError) -> str:
     """What a person reads: the kind and the message, then indented what to do and where to read on. No traceback."""
+    from cdcflow.cli.output import plain  # `cdcflow --help` needs none of it
+
     message, *rest = plain(error.with_section).split("\n")
     return "\n".join([f"{type(error).__name__}: {message}", *(f"  {line.strip()}" for line in rest)])
 
