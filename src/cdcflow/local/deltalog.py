@@ -30,7 +30,6 @@ from cdcflow.warehouse.durable import make_folder, sync_file, sync_folder
 from cdcflow.warehouse.failures import reading
 from cdcflow.warehouse.formats.delta import MAPPING, checkpoint_every
 from cdcflow.warehouse.formats.delta_commits import actions_of, identity, lines_of, set_aside, torn_since
-from cdcflow.warehouse.paths import CUTS
 from cdcflow.warehouse.port import HandOver
 
 FEATURES = frozenset({"deletionVectors", "columnMapping", "invariants", "appendOnly", "timestampNtz", "typeWidening"})
@@ -44,8 +43,6 @@ _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _ANY_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.")
 """Of any kind: what is older than one of them is removed in time."""
 _VERSION = re.compile(r"(\d{20})\.json")
-
-_MERGE = "`cdcflow merge`"
 
 _log = structlog.get_logger()
 
@@ -277,7 +274,7 @@ class DeltaLog:
         if missing is not None:
             if any(int(found[1]) >= missing for name in names if (found := _ANY_CHECKPOINT.match(name))):
                 raise LogBegun("its log begins with a checkpoint that only Spark reads")
-            raise _has_gap(self._folder, missing)
+            raise _has_gap("/".join(self._folder.parts[-2:]), missing)
         if begin < 0:
             return
         self._checkpoint = self._checkpoint_at(begin)
@@ -306,17 +303,12 @@ class DeltaLog:
         self.metadata = action.get("metaData", self.metadata)
 
 
-def _has_gap(folder: Path, version: int) -> HistoryLost:
-    table = "/".join(folder.parts[-2:])
-    again = f"move the table's folder away, run `cdcflow backfill` for the table, then {_MERGE}"
-    if folder.name == CUTS:
-        again = (
-            f"move {folder} away and run {_MERGE}, which begins a new table of cuts (older cuts cannot be read then)"
-        )
+def _has_gap(table: str, version: int) -> HistoryLost:
     return HistoryLost(
         f"the commit of version {version} of table {table} is missing (_delta_log/{version:020d}.json), and there are"
         " later versions: its rows are not known",
-        remedy=f"put that file back from a copy; or {again}",
+        remedy="put that file back from a copy; or move the table's folder away, run `cdcflow backfill` for the table,"
+        " then `cdcflow merge`",
         runbook="table-torn",
     )
 

@@ -163,7 +163,9 @@ def of_all_tables(engine: Engine, warehouse: Warehouse) -> Iterator[None]:
     try:
         yield
     except HistoryLost as error:  # of the table of cuts, whose rows no source has
-        raise _of_all(Failure("damaged", "commits follow a torn one"), warehouse.at((CUTS,))) from error
+        raise _of_all(
+            Failure("damaged", "commits follow one that is torn or missing"), warehouse.at((CUTS,))
+        ) from error
     except CdcflowError:
         raise
     except Exception as error:
