@@ -160,7 +160,7 @@ def _commands(folder: Path, log: Log, table_format: TableFormat, engine: Engine,
     given = "" if table_format is TableFormat.DELTA else f"table_formats=['{table_format.value}']"
     cdcflow, python = _program("cdcflow"), _program("python")
     read = (
-        f"from cdcflow import local; print(local.read_cut('{warehouse}')['{schema}.flights'].slice(0, 5).to_pandas())"
+        f"from cdcflow import local; print(local.read_cut('{warehouse}')['{schema}.flights'].slice(0, 5).to_pylist())"
         if engine is Engine.LOCAL
         else f"from cdcflow.spark import read_cut; from cdcflow.spark.session import session; "
         f"read_cut(session({given}), '{warehouse}')['{schema}.flights'].show(5)"
