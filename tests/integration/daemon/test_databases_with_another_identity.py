@@ -72,7 +72,7 @@ def test_another_database_under_the_old_name_is_refused_and_both_remedies_work(
     renamed(own_postgres, "shop", "shop_old")
     Bank(own_postgres.create_database("shop"), tmp_path)
     for accepted in (False, True):
-        with pytest.raises(ConfigurationError, match=r"is in, which is called shop_old now") as stopped:
+        with pytest.raises(ConfigurationError, match="belongs to database shop_old, which its slot") as stopped:
             bank.capture_to_its_end(accept_history_loss=accepted)
     remedy = str(stopped.value)
     assert "set source.url to database shop_old" in remedy

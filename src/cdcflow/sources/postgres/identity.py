@@ -135,8 +135,8 @@ def _slot_is_in(connection: Connection, before: Mapping[str, str]) -> str | None
 def _slot_elsewhere(before: Mapping[str, str], system: IdentifiedSystem, where: str) -> ConfigurationError:
     name = before["slot"]
     return ConfigurationError(
-        f"this log belongs to the database that its slot {name} is in, which is called {where} now; source.url is "
-        f"database {system.database}, another one",
+        f"this log belongs to database {where}, which its slot {name} is in; source.url is database "
+        f"{system.database}, another one",
         remedy=f"set source.url to database {where}; or, if {system.database} has taken its place, connect to {where} "
         f"and run SELECT pg_drop_replication_slot({literal(name)}); then {_READ_AGAIN}",
         runbook="other-log",
