@@ -3,7 +3,8 @@
 A managed service gives no superuser, so the statements of a server of one's own are refused. Each service is recognised
 by a setting that only its servers have; roles alone do not count, because a dump brings them to other servers.
 
-Sources: the services' pages about logical replication, read in November 2026. `docs/managed.md` lists what was tested.
+Sources: the documentation of Cloud SQL, AlloyDB, Azure and Neon, looked up in November 2026; the others from general
+knowledge. `docs/managed.md` lists what was tested.
 """
 
 from __future__ import annotations
