@@ -130,7 +130,8 @@ class ChangeLog:
             )
         if offset == newest.next_offset - 1:
             return _moment(newest)
-        whole = self._whole_to(offset)
+        # What has expired ended with a whole transaction.
+        whole = offset if offset < first else self._whole_to(offset)
         return Moment(whole, asked=None if whole == offset else offset)
 
     def _whole_to(self, offset: int) -> int:

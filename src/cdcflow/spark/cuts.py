@@ -287,10 +287,10 @@ def _lost(there: StatementTable, cut: Cut, name: str) -> str | None:
         return REPLACED if is_replaced(cut, name, newest.commit, newest.transactions) else None
     if why := there.lost(table.version):
         return why
+    if not table.id and not 0 < there.transactions_of(table.version).get(f"cdcflow/{cut.log_id}/{name}", 0) <= cut.cut:
+        return "its folder holds another table, created since then"  # an older cdcflow did not keep the id
     if is_replaced(cut, name, commit := there.commit_of(table.version), {}) or (
         not (table.commit and commit) and is_replaced(cut, name, "", there.transactions_of(table.version))
     ):
         return REPLACED
-    if not table.id and not 0 < there.transactions_of(table.version).get(f"cdcflow/{cut.log_id}/{name}", 0) <= cut.cut:
-        return "its folder holds another table, created since then"  # an older cdcflow did not keep the id
     return None
