@@ -286,8 +286,8 @@ def _refused(error: psycopg.Error, address: Address, *, has_password: bool) -> C
         user = address.options.get("user", "the user")
         return RightMissing(
             f"{attempted}: {user} may not replicate",
-            remedy=f"run ALTER ROLE {quoted(user)} REPLICATION (Amazon RDS and Aurora: GRANT rds_replication TO "
-            f"{quoted(user)})",
+            remedy=f"run ALTER ROLE {quoted(user)} REPLICATION\n"
+            f"on Amazon RDS and Aurora: run GRANT rds_replication TO {quoted(user)}",
         )
     if "permission denied for database" in text:
         user, database = address.options.get("user", "the user"), address.options["dbname"]
