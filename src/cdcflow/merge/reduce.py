@@ -30,6 +30,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from cdcflow.merge.column_versions import of_source, source_number
 from cdcflow.merge.evolution import Evolution
 from cdcflow.merge.target import Target, TargetColumn
 from cdcflow.merge.types import has_two_zeros, name_sql, stored, text_sql
@@ -141,10 +142,14 @@ class Layout:
         return frozenset(v for v, s in enumerate(self.numbered) if all(c.number != number for c in s.columns))
 
     def early(self, position: int) -> frozenset[int]:
-        """Those of them that come before a shape that has it. Behind the last one that has it, it was dropped."""
-        lacking = self.lacking(position)
+        """Those of them that come before a shape that has it. After the last one that has it, it was dropped; where
+        another version of it takes the values (`column_versions`), rows that come later have none in it."""
+        lacking, column = self.lacking(position), source_number(self.target.columns[position].number)
         last = max(set(range(len(self.shapes))) - lacking, default=-1)
-        return frozenset(v for v in lacking if v < last)
+        return frozenset(v for v in lacking if v < last and column not in self._source_numbers(v))
+
+    def _source_numbers(self, shape: int) -> frozenset[int]:
+        return of_source(c.number for c in self.numbered[shape].columns)
 
 
 def read_schema(shape: Table, *, moved: bool) -> str:

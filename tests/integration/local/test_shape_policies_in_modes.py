@@ -76,15 +76,15 @@ BEFORE: dict[str, list[tuple[Any, ...]]] = {
         (1, 3, 1, 1, None),
         (2, 6, 2, 2, None),
         (3, 4, 1, 7, None),
-        (4, 5, 1, 7, "seven"),
-        (5, 7, 1, 7, "seven"),
-        (7, None, 1, 9, "seven"),
+        (4, 5, 1, None, "seven"),
+        (5, 7, 1, None, "seven"),
+        (7, None, 1, 9, None),
     ],
 }
 AFTER: dict[str, list[tuple[Any, ...]]] = {
     "soft_delete": [(3, None, "three", False)],
     "append": [*BEFORE["append"], ("c", 3, None, "three", None)],
-    "history": [*BEFORE["history"][:-1], (7, 8, 1, 9, "seven"), (8, None, 3, None, "three")],
+    "history": [*BEFORE["history"][:-1], (7, 8, 1, 9, None), (8, None, 3, None, "three")],
 }
 
 
