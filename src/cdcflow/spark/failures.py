@@ -7,7 +7,7 @@ path of a file are told.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -33,9 +33,10 @@ _DAMAGED = re.compile(
     r"|SQLITE_(CORRUPT|NOTADB)"
 )
 _PATHS = (
+    re.compile(r"(?:(?:file|s3a?|hdfs|abfss?|gs):|(?<![\w:/]))/[^\n'\"]*?\.(?:parquet|json|avro|crc|bin|db)\b"),
     re.compile(r"(?:file|s3a?|hdfs|abfss?|gs):/[^\s'\"\])>,;]*[^\s'\"\])>,;:.]"),
-    re.compile(r"(?<![\w:/])/[^\s'\"\])>,;:]*\.(?:parquet|json|avro|crc|bin|db)\b"),
 )
+"""Files, and then folders. A folder's name may have spaces, which end it only where no suffix tells its end."""
 
 
 def of_spark(error: Exception) -> Failure | None:
@@ -47,7 +48,7 @@ def of_spark(error: Exception) -> Failure | None:
     told = "\n".join(f"{kind}: {text}" for kind, text in chain)
     if _GONE.search(told) or (not chain and _is_lost(error)):
         return None
-    what, place = _what(error, chain), _place(told)
+    what, place = _what(error, chain), _place([text for _, text in reversed(chain)])
     if _FULL.search(told):
         return Failure("full", what, place)
     if _REFUSED.search(told):
@@ -88,11 +89,13 @@ def _condition(error: Exception) -> str:
     return str(found) if found else ""
 
 
-def _place(told: str) -> str:
-    """The file that is named first, without its scheme where it is of this machine."""
+def _place(texts: Sequence[str]) -> str:
+    """The file that the innermost error names, without its scheme where it is of this machine. `texts`: from the
+    innermost error on, for an outer one may name the table that was to be written."""
     for pattern in _PATHS:
-        if found := pattern.search(told):
-            return unquote(re.sub(r"^file:/+", "/", found[0]))
+        for text in texts:
+            if found := pattern.search(text):
+                return unquote(re.sub(r"^file:/+", "/", found[0]))
     return ""
 
 

@@ -91,7 +91,7 @@ def test_a_damaged_table_is_left_out_by_name_and_what_is_printed_helps(
         assert "the commit of version 0 of table public/orders is torn" in why
     else:
         assert name in why or "public/orders" in why, why
-        assert "runbook/errors#table-failed" in why
+        assert "cdcflow explain-error table-failed" in why
     assert "move the table's folder away" in why
     assert rows(warehouse, FINE)[1] == -1
     assert "public.orders" not in local.read_cut(warehouse)
@@ -207,7 +207,7 @@ def test_what_all_tables_have_in_common_is_named_and_what_is_printed_helps(
         merge(shop.root, warehouse)
     assert format_name == "delta" or name in str(caught.value) or "metadata" in str(caught.value)
     assert f"or move {folder} away" in str(caught.value)
-    assert "runbook/errors#warehouse-damaged" in caught.value.with_section
+    assert "cdcflow explain-error warehouse-damaged" in caught.value.with_section
     folder.rename(warehouse.parent / "moved away")
     assert merge(shop.root, warehouse).published
     assert (rows(warehouse, ORDERS)[1], rows(warehouse, FINE)[1]) == (5, 5)

@@ -13,7 +13,7 @@ from otherspark import OtherSpark
 from tests.servers.catalogs import HiveMetastore
 from tests.servers.objects import ACCESS_KEY, SECRET_KEY, ObjectServer
 
-from cdcflow.errors import ConfigurationError, SinkUnavailable
+from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
 from cdcflow.spark import job, read_cut
 from cdcflow.warehouse.paths import Metastore, Warehouse
 from cdcflow.warehouse.reports import MergeReport
@@ -109,7 +109,7 @@ def test_name_is_there_as_soon_as_the_table_is(other: OtherSpark, hand_log: Hand
     (file,) = Path(hand_log.root).rglob("*.parquet")
     whole = file.read_bytes()
     file.write_bytes(bytes(len(whole)))
-    with pytest.raises(RuntimeError, match=r"FAILED_READ_FILE|CANNOT_READ_FILE|not a Parquet file"):
+    with pytest.raises(CdcflowError, match=r"shop\.orders cannot be merged: .*\.parquet, a file of the log, is damaged"):
         other.merge(hand_log.root, lake)
     assert other.sql("SELECT * FROM shop.orders") == []
     file.write_bytes(whole)
