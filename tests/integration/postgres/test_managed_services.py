@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,22 +126,23 @@ def test_timeout_of_transactions_is_not_the_walsenders(database: Database) -> No
 
 
 @pytest.fixture
-def pgbouncer(database: Database, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[str]:
+def pgbouncer(database: Database, request: pytest.FixtureRequest) -> Iterator[str]:
     """The address of a PgBouncer before the test's database. It lets the session's settings pass where the parameter is
     set."""
+    with tempfile.TemporaryDirectory(prefix="cdcflow-pgbouncer-") as room:
+        yield from _running_pgbouncer(database, Path(room), "extra_float_digits, options" if request.param else "")
+
+
+def _running_pgbouncer(database: Database, room: Path, ignored: str) -> Iterator[str]:
     root = debian.unpacked("pgbouncer", "bookworm")
     port, user = free_port(), OrdinaryUser.choose("PgBouncer")
-    room = tmp_path / "pgbouncer"
-    room.mkdir()
-    ignored = "extra_float_digits, options" if request.param else "extra_float_digits"
     (room / "users.txt").write_text('"postgres" ""\n')
     (room / "pgbouncer.ini").write_text(
         f"[databases]\n* = host=127.0.0.1 port={database.server.port}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
         f"listen_port = {port}\nauth_type = trust\nauth_file = {room}/users.txt\npool_mode = session\n"
-        f"unix_socket_dir =\nignore_startup_parameters = {ignored}\n"
+        f"unix_socket_dir =\nignore_startup_parameters = {ignored or 'extra_float_digits'}\n"
     )
-    for path in (tmp_path.parent.parent, tmp_path.parent, tmp_path, room):
-        path.chmod(path.stat().st_mode | 0o055)
+    room.chmod(0o755)
     with (room / "log").open("wb") as log:
         started = subprocess.Popen(
             [*command(root, "usr/sbin/pgbouncer"), room / "pgbouncer.ini"],

@@ -109,7 +109,9 @@ def test_name_is_there_as_soon_as_the_table_is(other: OtherSpark, hand_log: Hand
     (file,) = Path(hand_log.root).rglob("*.parquet")
     whole = file.read_bytes()
     file.write_bytes(bytes(len(whole)))
-    with pytest.raises(CdcflowError, match=r"shop\.orders cannot be merged: .*\.parquet, a file of the log, is damaged"):
+    with pytest.raises(
+        CdcflowError, match=r"shop\.orders cannot be merged: .*\.parquet, a file of the log, is damaged"
+    ):
         other.merge(hand_log.root, lake)
     assert other.sql("SELECT * FROM shop.orders") == []
     file.write_bytes(whole)
