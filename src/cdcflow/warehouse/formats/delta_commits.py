@@ -71,7 +71,8 @@ def torn_since(log: Path, published: int | None) -> list[int]:
         # Of one that is not the latest the reader says so: see `built_on_torn`.
         if actions is None:
             return [version] if version == versions[-1] else []
-        added = [action["add"] for action in actions if "add" in action]
+        was_synced = published is not None and version <= published
+        added = [action["add"] for action in actions if "add" in action and not was_synced]
         if not all(_is_whole(log.parent, add) for add in added if _path(add) not in gone):
             return [v for v in reversed(later) if v >= version]
     return []
