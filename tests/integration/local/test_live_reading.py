@@ -55,7 +55,9 @@ def test_live_view_shows_one_moment_and_names_it(behind: HandLog, warehouse: Pat
 def test_only_tables_that_were_asked_for_are_read(behind: HandLog, warehouse: Path) -> None:
     """A warehouse may have hundreds; a name that nobody knows is a mistake, and not an empty answer."""
     assert list(read_live(behind.root, warehouse, ["public.items"])) == ["public.items"]
-    with pytest.raises(ConfigurationError, match=r"a table public\.order\n  name one of: public\.items"):
+    with pytest.raises(
+        ConfigurationError, match=r"a table public\.order\n  did you mean public\.orders\? name one of: public\.items"
+    ):
         read_live(behind.root, warehouse, ["public.order"])
 
 
