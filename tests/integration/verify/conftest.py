@@ -34,8 +34,11 @@ def one_server() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def one_database(one_server: PostgresServer) -> Database:
-    return one_server.create_database(f"shop_{next(_numbers)}")
+def one_database(one_server: PostgresServer) -> Iterator[Database]:
+    """Gone after the test together with its slots: the server has room for ten."""
+    made = one_server.create_database(f"shop_{next(_numbers)}")
+    yield made
+    made.drop()
 
 
 @pytest.fixture
