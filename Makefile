@@ -189,8 +189,8 @@ fuzz-ddl: $(INSTALLED) ## random DDL beside a daemon, log against source: SEEDS=
 		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(SERVER),--server $(SERVER)) $(FUZZ)
 
 .PHONY: test-suites
-test-suites: setup servers ## the servers' own test suites next to a daemon, every table compared: MINUTES=10 a server, SERVER=mysql, SEED=1
-	@PYTHONPATH=. $(BIN)/python tests/suites/run.py --seed $(SEED) --minutes $(or $(MINUTES),10) $(if $(SERVER),--server $(SERVER))
+test-suites: setup servers ## the servers' own test suites next to a daemon, every table compared: MINUTES=10 a server, SERVER=mysql, SEED=1, RELEASE=19, MODE=killed
+	@PYTHONPATH=. $(BIN)/python tests/suites/run.py --seed $(SEED) --minutes $(or $(MINUTES),10) $(if $(SERVER),--server $(SERVER)) $(if $(RELEASE),--release $(RELEASE)) $(if $(MODE),--mode $(MODE))
 
 # ── measure it ───────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -30,7 +30,6 @@ from cdcflow.model.table import TableId
 PATIENCE_S = float(os.environ.get("CDCFLOW_FUZZ_PATIENCE_S", "25"))
 """More than the time between two looks at the list of tables. A machine with other things to do needs more."""
 Sort = Literal["difference", "stop", "hang", "broken"]
-STOPS_MAX = 8
 _SQL = re.compile(
     r"\b((?:ALTER|DROP|SET GLOBAL|GRANT|UPDATE) [^;\n]*?)(?=;|\n|$| \(or |, then |, or |, which | and run | and read )"
 )
@@ -83,6 +82,9 @@ def execute(case: Case, server: PostgresServer | MySQLServer) -> Outcome:
 
 
 class Run:
+    stops_max = 8
+    """More stops than this are taken for one that comes again and again."""
+
     def __init__(self, case: Case, beside: Beside, folder: Path) -> None:
         self.case = case
         self.beside = beside
@@ -241,9 +243,9 @@ class Run:
             source.close()
         for table in left_out:
             found = findings.get(str(table))
-            if found is None or found.level == "ok":
+            if found is None or found.level != "error":
                 continue  # mended already, and the daemon has not looked since
-            if len(self.outcome.stops) > STOPS_MAX or not (said := _SQL.findall(found.remedy or "")):
+            if len(self.outcome.stops) > self.stops_max or not (said := _SQL.findall(found.remedy or "")):
                 raise Failure("stop", f"table {table} is left out, and no remedy ends that: {found}")
             self.outcome.stops.append(f"left out: {table}: {found.text}")
             for statement in said:
@@ -285,7 +287,7 @@ class Run:
             raise Failure("broken", f"{stop.kind}: {stop.message[-1500:]}")
         self.repeated = self.repeated + 1 if stop.message == self.told else 0
         self.told = stop.message
-        if self.repeated >= 2 or len(self.outcome.stops) > STOPS_MAX:
+        if self.repeated >= 2 or len(self.outcome.stops) > self.stops_max:
             raise Failure("stop", f"its remedy does not end the stop: {stop.kind}: {stop.message}")
         self._commit()
         done = False

@@ -20,6 +20,8 @@ SUITES = {
 }
 """The package of each server's suite, and where its tests are in it."""
 OLDER = {"mariadb": "usr/share/mysql/mysql-test"}
+REGRESS = {"15": "bookworm", "17": "trixie", "18": "sid", "19": "experimental"}
+"""The releases of the distribution that have PostgreSQL's source, by its major version."""
 PARTS = ("t", "main", "include", "std_data", "suite", "common")
 """Folders of a suite that are kept: the rest is programs and expected results."""
 _patiently = retry(
@@ -43,16 +45,36 @@ def tests_of(flavor: str, release: str) -> Path:
     return found if found.is_dir() else place / OLDER[flavor]
 
 
-def regress(version: str, release: str) -> Path:
-    """The folder `src/test/regress` of PostgreSQL's source, from a release of the distribution.
+def regress(version: str) -> Path:
+    """The folder `src/test/regress` of the source of a major version of PostgreSQL.
 
     Raises:
         NotToBeHad: the source cannot be fetched here.
     """
+    release = _release_of(version)
     package = f"postgresql-{version}"
     place = cache() / f"{package}-source-{release}"
     _once(place, lambda: _unpack_regress(package, release, place))
     return place / "regress"
+
+
+def headers(version: str) -> Path:
+    """The folder of the headers that a library in C for a major version of PostgreSQL needs.
+
+    Raises:
+        NotToBeHad: they cannot be fetched here.
+    """
+    release = _release_of(version)
+    package = f"postgresql-server-dev-{version}"
+    place = cache() / f"{package}-{release}"
+    _once(place, lambda: _unpack_headers(package, release, place))
+    return place / "usr/include/postgresql" / version / "server"
+
+
+def _release_of(version: str) -> str:
+    if version not in REGRESS:
+        raise debian.NotToBeHad(f"no release of the distribution has the source of PostgreSQL {version}")
+    return REGRESS[version]
 
 
 def _once(place: Path, make: Callable[[], None]) -> None:
@@ -97,6 +119,16 @@ def _unpack_regress(package: str, release: str, place: Path) -> None:
                     archive.extract(member.replace(name=inner, deep=False), place, filter="data")
 
 
+@_patiently
+def _unpack_headers(package: str, release: str, place: Path) -> None:
+    with tempfile.TemporaryDirectory(prefix="cdcflow-apt-", dir=place.parent) as own:
+        options = debian._own_state(Path(own), _source("deb", release))
+        debian._run(["apt-get", *options, "--quiet", "update"], package)
+        _run_in(Path(own), ["apt-get", *options, "download", package], package)
+        for file in Path(own).glob("*.deb"):
+            debian._run(["dpkg-deb", "--extract", str(file), str(place)], package)
+
+
 def _is_kept(name: str) -> bool:
     parts = name.removeprefix("./").split("/")
     for inner in (*(path for _, path in SUITES.values()), *OLDER.values()):
@@ -117,4 +149,4 @@ def _run_in(folder: Path, command: list[str], package: str) -> None:
         raise debian.NotToBeHad(f"fetching {package} with {command[0]} failed: {said[-1] if said else ''}")
 
 
-__all__ = ["regress", "tests_of"]
+__all__ = ["REGRESS", "headers", "regress", "tests_of"]

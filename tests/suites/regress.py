@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from tests.servers.postgres import PostgresServer
+from tests.suites.fetch import headers
 from tests.suites.onpostgres import DATABASE
 
-from cdcflow.cli.demo.servers.postgres import SUPERUSER, environment
+from cdcflow.cli.demo.servers.postgres import SUPERUSER, environment, installed
 
 LIBRARIES = {"regress": "regress/regress.c", "refint": "spi/refint.c", "autoinc": "spi/autoinc.c"}
-LEFT_OUT = frozenset(
-    (
-        "tablespace",  # moves the database to a tablespace, which needs that nobody is connected
-        "infinite_recurse",  # overflows the server's stack, which takes minutes here
-        "largeobject",  # reads a file that the suite's own driver makes
-        "subscription",  # makes slots of its own
-    )
-)
+UNSCHEDULED = ("numeric_big",)
+"""Files that the schedule of a version does not run, because they take long."""
 
 
 class Suite:
@@ -43,8 +38,11 @@ class Suite:
         """The files as the suite's own schedule has them: those of a group may run in any order."""
         for line in (self._root / "parallel_schedule").read_text().splitlines():
             if line.startswith("test:"):
-                names = [name for name in line.removeprefix("test:").split() if name not in LEFT_OUT]
-                yield [file for name in names if (file := self._root / "sql" / f"{name}.sql").exists()]
+                yield self._files(line.removeprefix("test:").split())
+        yield self._files(UNSCHEDULED)
+
+    def _files(self, names: Iterable[str]) -> list[Path]:
+        return [file for name in names if (file := self._root / "sql" / f"{name}.sql").exists()]
 
     def run(self, file: Path, wait: Callable[[], None]) -> int:
         """Run a file; `wait` is called again and again until it has ended. The number of lines of its output."""
@@ -63,7 +61,7 @@ class Suite:
             "PG_LIBDIR": str(self._room),
             "PG_DLSUFFIX": ".so",
         }
-        command = [str(self._server.bin_directory / "psql"), "-X", "-a", "-q", "-d", DATABASE, "-v", "HIDE_TABLEAM=on"]
+        command = [str(_psql(self._server)), "-X", "-a", "-q", "-d", DATABASE, "-v", "HIDE_TABLEAM=on"]
         with file.open("rb") as given, output.open("wb") as told:
             process = subprocess.Popen(
                 command,
@@ -86,15 +84,14 @@ class Suite:
             file.chmod(0o755)
 
     def _include(self) -> Path:
-        found = subprocess.run(
-            [self._server.bin_directory / "pg_config", "--includedir-server"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        named = Path(found.stdout.strip() or "/nowhere")
         beside = self._server.bin_directory.parent / "include" / "server"
-        return named if (named / "postgres.h").exists() else beside
+        return beside if (beside / "postgres.h").exists() else headers(str(self._server.version // 10000))
 
 
-__all__ = ["LEFT_OUT", "Suite"]
+def _psql(server: PostgresServer) -> Path:
+    """The server's own program; an installation without one takes another release's."""
+    own = server.bin_directory / "psql"
+    return own if own.exists() else installed() / "psql"
+
+
+__all__ = ["Suite"]

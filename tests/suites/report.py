@@ -10,12 +10,14 @@ from tests.suites.follower import Follower
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """`mode`: one of `follower.MODES`; None: drawn from the seed. `tests`: files' names; empty: all."""
+    """`mode`: one of `follower.MODES`; None: drawn from the seed. `tests`: files' names; empty: all. `release`: the
+    major version of the server; None: the one that the other tests use."""
 
     seconds: float
     seed: int
     mode: str | None = None
     tests: frozenset[str] = frozenset()
+    release: str | None = None
 
 
 @dataclass

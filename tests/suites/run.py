@@ -1,7 +1,7 @@
 """The servers' own test suites as the workload of a capture: `make test-suites`.
 
     python tests/suites/run.py --server mariadb --minutes 10 --seed 7
-    python tests/suites/run.py --server postgres --mode killed
+    python tests/suites/run.py --server postgres --release 19 --mode killed
     python tests/suites/run.py --server mysql --test alter_table.test
 
 The seed draws the order of the tests, and where the daemon is stopped or killed. At the end there is a line for each
@@ -33,6 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--mode", choices=MODES, help="what happens to the daemon; drawn if it is not given")
     parser.add_argument("--test", action="append", default=[], help="only this one: a file's name")
+    parser.add_argument("--release", help="PostgreSQL's major version: 15, 17, 18, 19")
     given = parser.parse_args(arguments)
     reports = [_run(server, given) for server in given.server or SERVERS]
     for report in reports:
@@ -41,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(server: str, given: argparse.Namespace) -> Report:
-    wanted = Wanted(given.minutes * 60, given.seed, given.mode, frozenset(given.test))
+    wanted = Wanted(given.minutes * 60, given.seed, given.mode, frozenset(given.test), given.release)
     if server == "postgres":
         return run_regression(wanted)
     return run_tests("mariadb" if server == "mariadb" else "mysql", wanted)
