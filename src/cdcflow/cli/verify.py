@@ -6,6 +6,7 @@ import enum
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,10 +17,15 @@ from cdcflow.config import Config, load, seconds
 from cdcflow.errors import ConfigurationError, SinkUnavailable, SourceUnavailable
 from cdcflow.model.table import word
 from cdcflow.service import last_words
+from cdcflow.service.control import ask
 
 if TYPE_CHECKING:
     from cdcflow.verify.report import Against as Kind
     from cdcflow.verify.report import Difference, Report, TableReport
+
+
+ORDER_WITHIN_S = 30.0
+"""So long the daemon may take to answer an order."""
 
 
 class Against(enum.StrEnum):
@@ -58,7 +64,7 @@ def verify(
         return
     report = chosen.report()
     if json:
-        output.print_json({**asdict(report), "is_clean": report.is_clean})
+        output.print_json({**_plain(report), "is_clean": report.is_clean})
     else:
         tell(report)
     if not report.is_clean:
@@ -107,8 +113,25 @@ def leave_word(settings: Config, table: TableReport) -> None:
         last_words.write_verified(folder, table.table, table.against, equal=found)
     elif table.verdict == "equal but for":
         last_words.write_not_compared(folder, table.table, table.against, table.missing_columns)
+        read_shape_again(folder, table)
     elif table.verdict == "different":
         last_words.write_verified(folder, table.table, table.against, equal=None, different=table.different)
+
+
+def _plain(report: Report) -> dict[str, object]:
+    """Without keys of rows that do not differ."""
+    found = asdict(report)
+    for table in found["tables"]:
+        del table["shape_key"]
+    return found
+
+
+def read_shape_again(folder: Path, table: TableReport) -> None:
+    """Have the daemon read one row again: with it comes the shape that the table has now."""
+    if table.shape_key:
+        ask(
+            folder, {"op": "reread", "tables": [table.table], "keys": [list(table.shape_key)]}, timeout_s=ORDER_WITHIN_S
+        )
 
 
 def _compare(chosen: _Chosen) -> None:
@@ -172,6 +195,11 @@ def _lines(table: TableReport) -> list[str]:
 
 def _what_brings_columns(table: TableReport) -> str:
     columns, backfill = ", ".join(table.missing_columns), f"cdcflow backfill {word(table.table)}"
+    if table.shape_key:
+        return (
+            f"  the daemon was told to read the table's shape again, which brings {columns}: verify again after the"
+            f" next merge, or run `{backfill}`, which reads its rows again, too"
+        )
     return f"  the log has no values of {columns}: run `{backfill}`, which reads the table's shape and its rows again"
 
 

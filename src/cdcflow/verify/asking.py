@@ -16,7 +16,7 @@ from cdcflow.merge.standing import IN_DOUBT
 from cdcflow.merge.target import Target
 from cdcflow.merge.types import name_sql
 from cdcflow.model.table import TableId
-from cdcflow.verify.port import At, Columns, NotComparable
+from cdcflow.verify.port import At, Columns, NotComparable, NothingSealed
 from cdcflow.warehouse import live
 from cdcflow.warehouse.cut import Cut
 from cdcflow.warehouse.live import Live, NewestCut, PastTable, Reader
@@ -44,12 +44,6 @@ class Place:
     policies: Policies
 
 
-NOT_SEALED = (
-    "the log has no sealed segment yet: one is made log.seal.age_max after the first row, and an idle database gives"
-    " none; verify after the next change of a captured table"
-)
-
-
 def asked(reader: Reader[Any], place: Place, table: TableId, ask: Ask[Answer]) -> tuple[At, Answer]:
     """The answer, and where in the log the copy is.
 
@@ -64,7 +58,7 @@ def asked(reader: Reader[Any], place: Place, table: TableId, ask: Ask[Answer]) -
     if name in found.left_out:
         raise (Declined if name in found.declined else NotComparable)(found.left_out[name])
     if not found.cut:
-        raise NotComparable(NOT_SEALED)
+        raise NothingSealed
     state = found.incomplete.get(name, "" if name in found else "not read")
     if state not in ("", IN_DOUBT):
         raise NotComparable(f"its existing rows are not all in the log (state: {state})")

@@ -10,6 +10,7 @@ the time, and for those of which the log's tail is not sealed yet. A table witho
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 import structlog
 
 from cdcflow.errors import CdcflowError, ConfigurationError, see
+from cdcflow.interleave.progress import Progress
 from cdcflow.merge.target import Target
 from cdcflow.model.change import KeySet
 from cdcflow.model.keytexts import texts_of
@@ -26,7 +28,7 @@ from cdcflow.model.table import Table
 from cdcflow.ports import Comparison, LogReader, NoText
 from cdcflow.verify.buckets import MOST, MOST_DIFFER, Pass, differing_buckets, no_buckets, plan
 from cdcflow.verify.history import Key, histories
-from cdcflow.verify.port import COUNTED, At, Columns, Comparer, Copy, NotComparable
+from cdcflow.verify.port import COUNTED, At, Columns, Comparer, Copy, NotComparable, NothingSealed
 from cdcflow.verify.reading import SourceRows
 from cdcflow.verify.report import NOT_THERE_YET, Against, Change, Difference, Report, Row, TableReport, Verdict, What
 from cdcflow.verify.rounds import Rounds
@@ -153,6 +155,8 @@ class _Verification:
         report = TableReport(str(self._shape.id), self._against, "not compared", epoch=epoch)
         try:
             found = self._compared(report)
+        except NothingSealed as why:
+            found = self._compared_with_nothing(report, why)
         except NotComparable as why:
             found = replace(report, reason=str(why))
         except CdcflowError:
@@ -161,6 +165,17 @@ class _Verification:
             found = replace(report, reason=not_compared(error))
             _log.error("comparison failed", table=report.table, reason=found.reason)
         return replace(found, seconds=time.monotonic() - began)
+
+    def _compared_with_nothing(self, report: TableReport, why: NothingSealed) -> TableReport:
+        """A log without a single row is a whole copy of a table that is read and has none."""
+        fences = self._begun()
+        has_rows = any(piece.rows.num_rows for piece in self._source.all(fences))
+        found = self._ended(fences)
+        checkpoint = self._log.newest_checkpoint()
+        state = Progress.from_json(checkpoint.progress).tables.get(self._shape.id)
+        if has_rows or checkpoint.next_offset > 1 or state is None or state.state != "done":
+            return replace(report, reason=str(why))
+        return replace(report, verdict="equal", position=found.position)
 
     def _compared(self, report: TableReport) -> TableReport:
         columns, left_out = columns_of(self._shape, self._copy.describe(self._shape.id))
@@ -193,6 +208,7 @@ class _Verification:
             unsettled=look.open.num_rows,
             differences=self._differences(columns, sure.slice(0, self._differences_max), look),
             keys=self._named(columns, sure.slice(0, self._keys_max)),
+            shape_key=self._shape_key(columns) if verdict == "equal but for" else (),
             rounds=rounds.done,
         )
 
@@ -311,6 +327,16 @@ class _Verification:
         if not columns.has_key or not sure.num_rows:
             return ()
         return tuple(map(tuple, texts_of(KeySet(self._as_source(sure.drop_columns(list(COUNTED)))))))
+
+    def _shape_key(self, columns: Columns) -> tuple[str, ...]:
+        """The key of one row of the source, if it has one that can be said as text."""
+        with contextlib.suppress(NotComparable, ValueError):
+            for piece in self._source.all(self._begun()) if columns.has_key else ():
+                if piece.rows.num_rows:
+                    values = [piece.rows.column(name).slice(0, 1) for name in self._shape.key]
+                    key = pa.table(values, [f"k{number}" for number in range(len(values))])
+                    return tuple(texts_of(KeySet(self._as_source(key)))[0])
+        return ()
 
     # ── what is told ────────────────────────────────────────────────────────────────────────────────────────
 

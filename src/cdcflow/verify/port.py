@@ -41,6 +41,16 @@ class NotComparable(Exception):
     """A table cannot be compared now; the message says why, and what to do."""
 
 
+class NothingSealed(NotComparable):
+    """The log has no sealed segment, so there is no copy."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the log has no sealed segment yet: one is made log.seal.age_max after the first row, and an idle database"
+            " gives none; verify after the next change of a captured table"
+        )
+
+
 class Copy(Protocol):
     """The copy that the source is compared with, as of the newest sealed cut."""
 

@@ -56,8 +56,9 @@ class TableReport:
 
     `epoch`: of the log's newest cut before the source was looked at. `different`: how many keys differ, of which
     `differences` are listed, and `keys` names as many as were asked for, as texts. `unsettled`: how many keys changed
-    whenever they were looked at. `left_out`: columns that were not compared, and why. `by`: the server worked out
-    digests, and only rows of which these differed were read; or all rows were read, and `read_why` says why.
+    whenever they were looked at. `shape_key`: the key of a row that, read again, brings the columns that the copy does
+    not have; () where there is none, or no row. `left_out`: columns that were not compared, and why. `by`: the server
+    worked out digests, and only rows of which these differed were read; or all rows were read, and `read_why` says why.
     """
 
     table: str
@@ -73,6 +74,7 @@ class TableReport:
     unsettled: int = 0
     differences: tuple[Difference, ...] = ()
     keys: tuple[tuple[str, ...], ...] = ()
+    shape_key: tuple[str, ...] = ()
     left_out: Mapping[str, str] = field(default_factory=dict)
     rounds: int = 1
     seconds: float = 0.0

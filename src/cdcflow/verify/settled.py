@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -23,7 +22,7 @@ import pyarrow.compute as pc
 from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost
 from cdcflow.interleave.messages import Visibility
 from cdcflow.model.change import TRUNCATE, Kind
-from cdcflow.model.position import Position, Token
+from cdcflow.model.position import Position
 from cdcflow.model.table import OP, Table
 from cdcflow.ports import Comparison, LogReader
 from cdcflow.verify.port import Columns, Comparer
@@ -75,7 +74,7 @@ def reached(
         waited_s = time.monotonic() - began
         if waited_s > NUDGE_AFTER_S and not is_nudged:
             is_nudged = True
-            # Beside this: where commits wait for a replica, the mark waits with them.
+            # Beside this: where commits wait for a replica, the heartbeat waits with them.
             threading.Thread(target=_nudge, args=(comparison,), name="nudge", daemon=True).start()
         if waited_s > wait_s:
             raise ConfigurationError(
@@ -92,9 +91,10 @@ def reached(
 
 
 def _nudge(comparison: Comparison) -> None:
-    """A mark behind what was read lets the log move on where nothing else does."""
+    """A heartbeat after what was read takes the log there where nothing else does. Of a mark that it does not wait for,
+    an idle log keeps nothing."""
     with contextlib.suppress(CdcflowError):
-        comparison.chunks.write_mark(Token(f"verify {uuid.uuid4()}"))
+        comparison.chunks.heartbeat()
 
 
 def _first_unseen(log: LogReader, comparison: Comparison, fences: Fences, last: int) -> tuple[int, str] | None:

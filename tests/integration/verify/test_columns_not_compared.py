@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import pyarrow.compute as pc
+import pytest
 from comparedshop import ComparedShop
+
+NO_ROW_FOLLOWS = "ALTER TABLE orders ADD COLUMN note text"
+"""The stream says nothing of it until a row comes, and there is no default to look for."""
 
 
 def test_equal_but_for_a_column_until_the_printed_command_was_run(one_shop: ComparedShop) -> None:
     """Fifteen rows were wrong in a column that no comparison had looked at, and verify ended with 0."""
     shop = one_shop
-    shop.execute("CREATE TABLE orders (id int PRIMARY KEY, price int)", "INSERT INTO orders VALUES (1, 5), (2, 6)")
+    shop.execute("CREATE TABLE orders (id int, price int)", "INSERT INTO orders VALUES (1, 5), (2, 6)")
+    shop.execute("ALTER TABLE orders REPLICA IDENTITY FULL")
     shop.start("orders")
     shop.merge_until_there("orders")
     assert shop.verify("--against", "both", code=0)["orders/log"]["verdict"] == "equal"
 
-    # No row follows, so the stream says nothing of it, and there is no default to look for.
-    shop.execute("ALTER TABLE orders ADD COLUMN note text")
+    shop.execute(NO_ROW_FOLLOWS)
     for against in ("log", "tables"):
         found = shop.verify("--against", against, code=1)[f"orders/{against}"]
         assert (found["verdict"], list(found["left_out"])) == ("equal but for", ["note"])
@@ -29,6 +33,41 @@ def test_equal_but_for_a_column_until_the_printed_command_was_run(one_shop: Comp
     shop.merge_until("orders", lambda rows: "note" in rows.column_names)
     assert {one["verdict"] for one in shop.verify("--against", "both", code=0).values()} == {"equal"}
     assert "note not compared" not in shop.said("status")
+
+
+def test_the_daemon_reads_the_shape_again_of_a_table_with_a_key(one_shop: ComparedShop) -> None:
+    """It is told to by the comparison that missed the column; a row of the table brings it."""
+    shop = one_shop
+    shop.execute("CREATE TABLE orders (id int PRIMARY KEY, price int)", "INSERT INTO orders VALUES (1, 5), (2, 6)")
+    shop.start("orders")
+    shop.merge_until_there("orders")
+    shop.execute(NO_ROW_FOLLOWS)
+    told = shop.said("verify", "--against", "log", code=1)
+    assert "equal but for" in told
+    assert "the daemon was told to read the table's shape again, which brings note" in told
+    shop.merge_until("orders", lambda rows: "note" in rows.column_names)
+    assert {one["verdict"] for one in shop.verify("--against", "both", code=0).values()} == {"equal"}
+
+
+@pytest.mark.mysql
+def test_values_of_a_column_that_no_statement_told_of_are_found_and_mended(mysql_shop: ComparedShop) -> None:
+    """The statement is in no log: its column is found missing first, then its values, and then it is mended."""
+    shop = mysql_shop
+    shop.execute("CREATE TABLE orders (id int PRIMARY KEY, price int)", "INSERT INTO orders VALUES (1, 5), (2, 6)")
+    shop.start("orders")
+    shop.merge_until_there("orders")
+    shop.execute("SET sql_log_bin = 0", "ALTER TABLE orders ADD COLUMN d int NOT NULL DEFAULT 7", "SET sql_log_bin = 1")
+    assert "which brings d" in shop.said("verify", "--against", "log", code=1)
+    shop.merge_until("orders", lambda rows: "d" in rows.column_names)
+    found = shop.verify("--against", "tables", code=1)["orders/tables"]
+    assert (found["verdict"], found["different"], found["left_out"]) == (
+        "different",
+        1,
+        {},
+    )  # the row that was read has it
+    shop.said("repair", f"{shop.schema}.orders", code=None)  # of the log, which the tables follow
+    shop.merge_until("orders", lambda rows: rows["d"].to_pylist() == [7, 7])
+    assert shop.verify("--against", "both", code=0)["orders/tables"]["verdict"] == "equal"
 
 
 def test_a_row_that_differs_is_told_before_a_column_that_is_missing(one_shop: ComparedShop) -> None:

@@ -40,6 +40,26 @@ def see(shop: ComparedShop) -> None:
     assert (found.verdict, found.unsettled, found.differences) == ("unsettled", 1, ())
 
 
+def elsewhere(shop: ComparedShop, *statements: str) -> None:
+    """The source moves on, in a table that nobody captures, and the daemon's next heartbeat is an hour away."""
+    shop.settings["source"] |= {"heartbeat": "1h", "tables": [f"{shop.schema}.items"]}
+    shop.write()
+    make(shop)
+    shop.execute(*statements)
+    assert compared(shop).verdict == "equal"
+
+
+def test_log_comes_to_where_an_idle_postgres_was_read(one_shop: ComparedShop) -> None:
+    elsewhere(one_shop, "CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO other VALUES (1)")
+
+
+@pytest.mark.mysql
+def test_log_comes_to_where_an_idle_mysql_or_mariadb_was_read(mysql_shop: ComparedShop) -> None:
+    """Also behind a mark of somebody else, of which an idle log keeps nothing."""
+    marks = "INSERT INTO cdcflow.cdcflow_marks (slot, token, at) VALUES ('another', 'verify 1', NOW(6))"
+    elsewhere(mysql_shop, "CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO other VALUES (1)", marks)
+
+
 @contextlib.contextmanager
 def hanging(database: Database, server: PostgresServer) -> Iterator[None]:
     def commit() -> None:
