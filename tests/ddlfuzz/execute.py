@@ -206,6 +206,7 @@ class Run:
         fence = self.beside.fence()
         deadline = time.monotonic() + PATIENCE_S
         status: Status | None = None
+        read = 0
         while True:
             assert self.daemon is not None
             status = self.daemon.status()
@@ -217,6 +218,9 @@ class Run:
                 self._start()
                 fence = self.beside.fence()
                 continue
+            done = sum(t["state"] == "done" for t in status.tables.values())
+            if done > read:  # not in vain: one more table was read
+                read, deadline = done, time.monotonic() + PATIENCE_S
             if status.position and self.beside.is_past(status.position, fence):
                 if self._mend_failed(status):
                     fence = self.beside.fence()

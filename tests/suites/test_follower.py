@@ -1,0 +1,61 @@
+"""What a run over PostgreSQL's suite would report, on databases that are made for it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from tests.ddlfuzz.execute import Failure
+from tests.servers.postgres import PostgresServer
+from tests.suites.follower import Follower
+from tests.suites.onpostgres import OnRegression
+
+from cdcflow.model.table import TableId
+
+pytestmark = [pytest.mark.long, pytest.mark.postgres, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def follower() -> Iterator[Follower]:
+    with PostgresServer() as server:
+        on = OnRegression(server)
+        following = Follower("postgres", on, "running", random.Random(1))
+        on.execute("CREATE TABLE public.kept (id int PRIMARY KEY, name text)")
+        following.start()
+        following.compare()
+        try:
+            yield following
+        finally:
+            following.close()
+            on.close()
+
+
+def test_a_change_that_the_log_does_not_have_is_found(follower: Follower) -> None:
+    """A comparison that cannot fail proves nothing, also when it reads only what was added to the log."""
+    follower.on.execute("INSERT INTO public.kept VALUES (1, 'one'), (2, 'two')")
+    follower.compare()
+    follower.on.execute("UPDATE public.kept SET name = 'three' WHERE id = 2")
+    follower.compare()
+    assert follower.compared >= 2
+
+    follower.logged._changes[TableId("public", "kept")].pop()
+
+    with pytest.raises(Failure, match="1 rows in the log only, 1 in the source only"):
+        follower.compare()
+
+
+def test_a_table_that_a_remedy_brings_back_is_no_failure(follower: Follower) -> None:
+    """The doctor's warnings of a table are no reason why it is left out: the daemon has only not looked yet."""
+    follower.on.execute("CREATE ACCESS METHOD heap2 TYPE TABLE HANDLER heap_tableam_handler")
+    follower.on.execute("CREATE TABLE public.parted (id int PRIMARY KEY) PARTITION BY RANGE (id)")
+    for number in range(3):
+        bounds = f"FROM ({number * 10}) TO ({number * 10 + 10})"
+        follower.on.execute(
+            f"CREATE TABLE public.part_{number} PARTITION OF public.parted FOR VALUES {bounds} USING heap2"
+        )
+    follower.on.execute("INSERT INTO public.parted SELECT generate_series(0, 29)")
+
+    follower.compare()
+
+    assert sum("stored by heap2" in stop for stop in follower.outcome.stops) == len(follower.outcome.stops) == 3
