@@ -12,6 +12,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 
 from tests.ddlfuzz.draw import Case
@@ -24,6 +25,7 @@ from tests.suites.values import of_the_log
 
 from cdcflow import wiring
 from cdcflow.config import load
+from cdcflow.interleave.progress import Progress
 from cdcflow.model.table import Table, TableId
 from cdcflow.testing.folded import Unmergeable
 
@@ -48,6 +50,7 @@ class Follower(Run):
         self.mode = mode
         self.dice = dice
         self.compared = 0
+        self.equal: set[TableId] = set()
         self.logged = LogSoFar()
         self.unmergeable: set[str] = set()
         """Tables whose shapes only a new table can hold: the merge stops at them with a remedy."""
@@ -89,13 +92,15 @@ class Follower(Run):
             Failure: a difference, a stop that its remedy does not end, or a wait in vain.
         """
         self._start()
+        self.equal.clear()
         try:
             self._wait(tuple(self.on.columns()))
-            for table in self._compare_read(strict=False):
-                # A shape shows with the first row that comes after it.
-                self.on.touch(table)
-            self._wait(tuple(self.on.columns()))
-            self._compare_read(strict=True)
+            if older := self._compare_read(strict=False):
+                for table in older:
+                    # A shape shows with the first row that comes after it.
+                    self.on.touch(table)
+                self._wait(tuple(self.on.columns()))
+            self._compare_read(strict=True, equal=frozenset(self.equal))
         except NothingToCapture:
             self.daemon = None
 
@@ -115,32 +120,44 @@ class Follower(Run):
             with contextlib.suppress(NothingToCapture):
                 self._stop()
 
-    def _compare_read(self, *, strict: bool) -> list[TableId]:
-        """Compare the tables that are read. Returns those whose shape in the log is older, unless `strict`."""
+    def _compare_read(self, *, strict: bool, equal: Collection[TableId] = ()) -> list[TableId]:
+        """Compare the tables that are read, but for those that were just `equal`. Returns those whose shape in the
+        log is older, unless `strict`."""
         tables = self.on.columns()
         log = wiring.log_reader(load(self.path))
         if strict and not (report := log.check(deep=True)).is_whole:
             raise Failure("broken", f"the log is damaged: {report.faults}")
         progress = self.logged.read(log)
-        older = []
+        older, differences = [], []
         for table, columns in sorted(tables.items()):
-            state = progress.tables.get(table)
-            if state is None or state.state != "done":
-                if strict and self.on.has_rows(table):
-                    raise Failure("difference", f"table {table} is not read: {state and state.state}")
-                continue
-            if not self.logged.has(table):
-                if self.on.has_rows(table):
-                    raise Failure("difference", f"table {table}: read, but nothing in the log")
-                continue
             try:
-                shape, rows = self.logged.current(table, state)
-            except Unmergeable as error:
-                self.unmergeable.add(f"{table}: {error}")
-                continue
-            if not self._is_equal(table, columns, shape, rows, strict=strict):
-                older.append(table)
+                if not self._compared(table, columns, progress, strict=strict, is_done=table in equal):
+                    older.append(table)
+            except Failure as found:
+                differences.append(str(found))
+        if differences:
+            raise Failure("difference", "; ".join(differences))
         return older
+
+    def _compared(self, table: TableId, columns: list[str], progress: Progress, *, strict: bool, is_done: bool) -> bool:
+        """Compare a table, if it is read. False: the log does not have its shape of now."""
+        state = progress.tables.get(table)
+        if state is None or state.state != "done":
+            if strict and self.on.has_rows(table):
+                raise Failure("difference", f"table {table} is not read: {state and state.state}")
+            return True
+        if not self.logged.has(table):
+            if self.on.has_rows(table):
+                raise Failure("difference", f"table {table}: read, but nothing in the log")
+            return True
+        if is_done:
+            return True
+        try:
+            shape, rows = self.logged.current(table, state)
+        except Unmergeable as error:
+            self.unmergeable.add(f"{table}: {error}")
+            return True
+        return self._is_equal(table, columns, shape, rows, strict=strict)
 
     def _is_equal(
         self, table: TableId, columns: list[str], shape: Table, rows: list[dict[str, object]], *, strict: bool
@@ -164,6 +181,7 @@ class Follower(Run):
             more, less = list((logged - wanted).elements()), list((wanted - logged).elements())
             counted = f"{len(more)} rows in the log only, {len(less)} in the source only"
             raise Failure("difference", f"table {table} {names}: {counted}: {more[:1]} {less[:1]}"[:900])
+        self.equal.add(table)
         return True
 
 

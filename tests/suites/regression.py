@@ -1,10 +1,11 @@
-"""PostgreSQL's regression suite once, in the order of its schedule; tables are compared after each group of files."""
+"""PostgreSQL's regression suite once, in the order of its schedule; tables are compared after some of its files."""
 
 from __future__ import annotations
 
 import random
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -37,10 +38,9 @@ def run_regression(wanted: Wanted) -> Report:
         follower = Follower("postgres", on, mode, dice)
         follower.start()
         try:
-            for group in suite.groups():
+            for files in _batches(suite, wanted, dice):
                 if time.monotonic() < until:
-                    dice.shuffle(group)
-                    _run_group(suite, [file for file in group if _is_wanted(file, wanted)], follower, report)
+                    _run_files(suite, files, follower, report)
         finally:
             follower.close()
             on.close()
@@ -73,19 +73,30 @@ def _is_wanted(file: Path, wanted: Wanted) -> bool:
     return not wanted.tests or file.name in wanted.tests or file.stem == "test_setup"
 
 
-def _run_group(suite: Suite, group: list[Path], follower: Follower, report: Report) -> None:
-    for begin in range(0, len(group), FILES_PER_COMPARISON):
-        files = group[begin : begin + FILES_PER_COMPARISON]
-        name = f"{' '.join(file.stem for file in files)} {follower.mode}"
-        began = time.monotonic()
-        for file in files:
-            _run_file(suite, file, follower, report)
-        try:
-            follower.compare()
-            report.passed(name, f"{time.monotonic() - began:.1f} s, {follower.compared} tables")
-        except (Failure, psycopg.Error) as found:
-            report.failed(name, f"{type(found).__name__}: {found}")
-        report.take(follower)
+def _batches(suite: Suite, wanted: Wanted, dice: random.Random) -> Iterator[list[Path]]:
+    """The files in the order of the schedule, with those of a group in any order: so many for a comparison."""
+    files: list[Path] = []
+    for group in suite.groups():
+        dice.shuffle(group)
+        files += [file for file in group if _is_wanted(file, wanted)]
+        while len(files) >= FILES_PER_COMPARISON:
+            yield files[:FILES_PER_COMPARISON]
+            files = files[FILES_PER_COMPARISON:]
+    if files:
+        yield files
+
+
+def _run_files(suite: Suite, files: list[Path], follower: Follower, report: Report) -> None:
+    name = f"{' '.join(file.stem for file in files)} {follower.mode}"
+    began = time.monotonic()
+    for file in files:
+        _run_file(suite, file, follower, report)
+    try:
+        follower.compare()
+        report.passed(name, f"{time.monotonic() - began:.1f} s, {follower.compared} tables")
+    except (Failure, psycopg.Error) as found:
+        report.failed(name, f"{type(found).__name__}: {found}")
+    report.take(follower)
 
 
 def _run_file(suite: Suite, file: Path, follower: Follower, report: Report) -> None:
