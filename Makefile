@@ -184,9 +184,9 @@ fuzz-asan: $(INSTALLED) ## the same with decoders built so that a read beyond a 
 	@tests/fuzz/asan.sh $(BIN)/python --messages $(MESSAGES)
 
 .PHONY: fuzz-ddl
-fuzz-ddl: $(INSTALLED) ## random DDL beside a daemon, log against source: SEEDS=2000 a server, or MINUTES=5, SERVER=mysql only
+fuzz-ddl: $(INSTALLED) ## random DDL beside a daemon, log against source: SEEDS=2000 a server, or MINUTES=5, SERVER=mysql only, JOBS at a time
 	@$(BIN)/python tests/ddlfuzz/run.py --seeds $(if $(filter command line,$(origin SEEDS)),$(SEEDS),2000) \
-		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(SERVER),--server $(SERVER)) $(FUZZ)
+		$(if $(MINUTES),--minutes $(MINUTES)) $(if $(SERVER),--server $(SERVER)) $(if $(JOBS),--jobs $(JOBS)) $(FUZZ)
 
 .PHONY: test-suites
 test-suites: setup servers ## the servers' own test suites next to a daemon, every table compared: MINUTES=10 a server, SERVER=mysql, SEED=1, RELEASE=19, MODE=killed

@@ -8,9 +8,9 @@ A step is a word with arguments (`add_column public.t0 c4 int random`). Its kind
 to mean anything; a step whose kind says no is left out. So steps can be taken away from a case and the rest still runs,
 which is all that shrinking needs.
 
-`model.py` (pure) what tables and columns there are. `kinds.py`, `rows.py`, `columns.py`, `tables.py`, `servers.py`,
-`clauses.py` the kinds. `draw.py` (pure) a case of a seed. `oracle.py` (pure) a log as current rows. `shrink.py` (pure).
-`execute.py` runs a case, with `daemon.py` (a process that can be killed) and `dialects.py` (what each server is asked).
-`green.py` the kinds that `make test` draws from. `cases/` what was found, shrunk; `open` in a case's first line: not
-mended yet.
+`model.py` (pure) what tables and columns there are. `kinds.py`, `rows.py`, `columns.py`, `keys.py`, `tables.py`,
+`servers.py`, `clauses.py` the kinds. `draw.py` (pure) a case of a seed. `oracle.py` (pure) a log as current rows.
+`shrink.py` (pure). `jobs.py` runs several at a time. `execute.py` runs a case, with `daemon.py` (a process that can be
+killed) and `dialects.py` (what each server is asked). `green.py` the kinds that `make test` draws from. `cases/`
+what was found, shrunk; `open` in a case's first line: not mended yet.
 """

@@ -157,7 +157,7 @@ def swap_columns(model: Model, table: str, one: str, other: str) -> list[str] | 
     return [f"{alter} {one} TO aside", f"{alter} {other} TO {one}", f"{alter} aside TO {other}"]
 
 
-_WIDER = {"int": "big", "short": "text", "big": "number"}
+WIDER = {"int": "big", "short": "text", "big": "number"}
 
 
 def _retyped(model: Model, table: str, column: str, type_: str) -> str:
@@ -166,14 +166,14 @@ def _retyped(model: Model, table: str, column: str, type_: str) -> str:
     return f"ALTER COLUMN {column} TYPE {sql}" if model.is_postgres else f"MODIFY COLUMN {column} {sql}"
 
 
-@kind(one_column(*_WIDER), weight=3)
+@kind(one_column(*WIDER), weight=3)
 def widen(model: Model, table: str, column: str) -> list[str] | None:
     """A type that holds every old value as it is."""
     shape: Table = model.tables[table]
     old = shape.columns[column]
-    if column not in shape.given(*_WIDER):
+    if column not in shape.given(*WIDER):
         return None
-    return [f"ALTER TABLE {table} {_retyped(model, table, column, _WIDER[old.type])}"]
+    return [f"ALTER TABLE {table} {_retyped(model, table, column, WIDER[old.type])}"]
 
 
 @kind(one_column("int", "big", "number"))
@@ -217,57 +217,4 @@ def drop_default(model: Model, table: str, column: str) -> list[str] | None:
     return [f"ALTER TABLE {table} ALTER COLUMN {column} DROP DEFAULT"]
 
 
-def _keyed(model: Model, dice: random.Random) -> tuple[object, ...] | None:
-    table = one_table(model, dice)
-    return table and (*table, dice.choice(("id", "alt", "id,alt", "alt,id")))
-
-
-@kind(_keyed, weight=1)
-def change_key(model: Model, table: str, columns: str) -> list[str] | None:
-    shape = model.tables[table]
-    key = tuple(columns.split(","))
-    if shape.parts is not None or key == shape.key:
-        return None
-    shape.key = key
-    if not model.is_postgres:
-        return [f"ALTER TABLE {table} DROP PRIMARY KEY, ADD PRIMARY KEY ({columns})"]
-    return ["BEGIN", _without_key(table), _with_key(model, table, key), "COMMIT"]
-
-
-def _without_key(table: str) -> str:
-    return (
-        f"DO $$ BEGIN EXECUTE 'ALTER TABLE {table} DROP CONSTRAINT ' || (SELECT quote_ident(conname)"
-        f" FROM pg_constraint WHERE conrelid = '{table}'::regclass AND contype = 'p'); END $$"
-    )
-
-
-def _with_key(model: Model, table: str, key: tuple[str, ...]) -> str:
-    name = f"{model.split(table)[1]}_key_{'_'.join(key)}"
-    return f"ALTER TABLE {table} ADD CONSTRAINT {name} PRIMARY KEY ({', '.join(key)})"
-
-
-def _doubled(model: Model, dice: random.Random) -> tuple[object, ...] | None:
-    table = one_table(model, dice)
-    return table and (*table, dice.randint(1, 400), dice.choice(("FULL", "DEFAULT")), dice.choice(("one", "four")))
-
-
-@kind(_doubled, "postgres", weight=2)
-def double_key(model: Model, table: str, id_: str, identity: str, transactions: str) -> list[str] | None:
-    """One key has two rows for a moment, in one transaction or in several; the older of them is deleted."""
-    shape = model.tables[table]
-    if shape.parts is not None:
-        return None
-    names = ", ".join(n for n, c in shape.columns.items() if c.values == "given")
-    steps = [
-        f"ALTER TABLE {table} REPLICA IDENTITY FULL",
-        _without_key(table),
-        f"INSERT INTO {table} ({names}) SELECT {names} FROM {table} WHERE id = {id_}",
-        f"DELETE FROM {table} WHERE ctid = (SELECT min(ctid) FROM {table} WHERE id = {id_})",
-        _with_key(model, table, shape.key),
-        f"ALTER TABLE {table} REPLICA IDENTITY {identity}",
-    ]
-    # A row that was alone is deleted with its key: that means the same.
-    return ["BEGIN", *steps, "COMMIT"] if transactions == "one" else steps
-
-
-__all__ = ["add_null", "drop_column"]
+__all__ = ["WIDER", "add_null", "drop_column"]

@@ -107,31 +107,40 @@ class OnPostgres(Beside):
 class OnMySQL(Beside):
     def __init__(self, server: MySQLServer) -> None:
         self.charset = "utf8mb4"
-        self.database: MySQLDatabase = server.create_database(f"fuzz_{next(_numbers)}")
-        self.connection = self.database.connect()
+        # Without TLS, whose certificates take longer to load than a case's questions to ask.
+        self.asking = server.connect(ssl_disabled=True)
+        name = f"fuzz_{next(_numbers)}"
+        self.ask(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+        self.ask(f"USE {name}")
+        self.database = MySQLDatabase(server, name)
+        self.connection = self.database.connect(ssl_disabled=True)
         self.execute("SET SESSION lock_wait_timeout = 5")
         self.execute("SET SESSION innodb_lock_wait_timeout = 5")
         self.execute("SET SESSION time_zone = '+00:00'")
-        name = self.database.name
         tables = [f"{name}.*", f"!{name}.hidden_*"]
         self.source = {"kind": server.flavor, "url": server.url(), "tables": tables, "tls": {"mode": "off"}}
 
     def execute(self, statement: str) -> None:
-        # Not by a cursor, which says everything in UTF-8. Answers stay in it.
-        self.connection._execute_command(COMMAND.COM_QUERY, statement.encode(CLIENT_SETS[self.charset]))
+        # Not by a cursor, which says everything in UTF-8.
+        statement = statement.replace("{database}", self.database.name)
+        try:
+            said = statement.encode(CLIENT_SETS[self.charset])
+        except UnicodeEncodeError as error:
+            raise pymysql.err.DataError(f"{self.charset} has no {error.object[error.start]}") from None
+        self.connection._execute_command(COMMAND.COM_QUERY, said)
         self.connection._read_query_result()
         if found := _CLIENT_SET.fullmatch(statement):
             self.charset = found[1]
 
     def ask(self, query: str) -> list[tuple[Any, ...]]:
-        with self.connection.cursor() as cursor:
-            if self.charset != "utf8mb4":
-                self.execute("SET character_set_client = utf8mb4")
+        """In a session of its own, in UTF-8, whatever the character set of the case's is."""
+        with self.asking.cursor() as cursor:
             cursor.execute(query)
             return list(cursor.fetchall())
 
     def fence(self) -> str:
-        file, place = self.database.server.binlog()
+        newer = self.database.server.flavor == "mysql"
+        file, place = self.ask("SHOW BINARY LOG STATUS" if newer else "SHOW MASTER STATUS")[0][:2]
         return f"{file}:{place};"
 
     def is_past(self, position: str, fence: str) -> bool:
@@ -140,18 +149,19 @@ class OnMySQL(Beside):
     def columns(self) -> dict[TableId, list[str]]:
         found: dict[TableId, list[str]] = {}
         for table, column in self.ask(
-            "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema = database()"
-            " AND table_name NOT LIKE 'hidden\\_%' ORDER BY table_name, ordinal_position"
+            "SELECT table_name, column_name FROM information_schema.columns WHERE table_schema ="
+            f" '{self.database.name}' AND table_name NOT LIKE 'hidden\\_%' ORDER BY table_name, ordinal_position"
         ):
             found.setdefault(TableId(self.database.name, table), []).append(column)
         return found
 
     def sql_name(self, table: TableId) -> str:
-        return table.name
+        return f"{table.schema}.{table.name}"
 
     def close(self) -> None:
         self.connection.close()
-        self.database.drop()
+        self.ask(f"DROP DATABASE IF EXISTS {self.database.name}")
+        self.asking.close()
 
 
 @contextlib.contextmanager

@@ -7,16 +7,30 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from tests.ddlfuzz import clauses, columns, rows, servers, tables
+from tests.ddlfuzz import clauses, columns, keys, rows, servers, tables
 from tests.ddlfuzz.kinds import DAEMON, KINDS, Step, acted
 from tests.ddlfuzz.model import Model, Server, is_hidden
 
-FAMILIES = (clauses, columns, rows, servers, tables)  # importing them registers their kinds
+FAMILIES = (clauses, columns, keys, rows, servers, tables)  # importing them registers their kinds
 CASES = Path(__file__).parent / "cases"
 SETTINGS = {"look": "8", "windows": "large", "chunk": "40"}
 """`look`: seconds between two looks at the list of tables. `windows`: small ones catch up a few rows at a time.
 `chunk`: rows a chunk of the backfill has at most."""
 LENGTHS = (10, 16, 24)
+CHANGES = ("insert", "update", "delete")
+ENDINGS = (
+    "drop_table",
+    "drop_table",
+    "recreate_table",
+    "replace_table",
+    "rename_table",
+    "swap_tables",
+    "truncate",
+    "drop_database",
+    "drop_schema",
+    "online_change",
+)
+"""Of tables that end while no daemon runs, or one is behind: some changes, and then the end."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +90,16 @@ def drawn(server: Server, seed: int, kinds: Collection[str] | None = None) -> Ca
     # The daemon begins before the steps, in mid-way, or reads everything before the first of them.
     steps += dice.choice(([], [Step("start")], [Step("start"), Step("wait")], [Step("start"), Step("wait")]))
     left = dice.choice(LENGTHS)
+    ahead: list[tuple[str, ...]] = []
     while left:
-        if dice.random() < 0.16:
+        if not ahead and dice.random() < 0.16:
             steps.append(Step(dice.choices(DAEMON, (5, 3, 2, 6))[0]))
+            if steps[-1].name in ("stop", "kill") and dice.random() < 0.4:
+                ahead = [CHANGES, ENDINGS]
             continue
-        found_kind = dice.choices(chosen, [k.weight for k in chosen])[0]
+        among = ahead.pop(0) if ahead else tuple(k.name for k in chosen)
+        of_these = [k for k in chosen if k.name in among] or chosen
+        found_kind = dice.choices(of_these, [k.weight for k in of_these])[0]
         arguments = found_kind.draw(model, dice)
         if arguments is None:
             continue

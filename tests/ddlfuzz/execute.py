@@ -25,10 +25,12 @@ from tests.servers.postgres import PostgresServer
 
 from cdcflow import wiring
 from cdcflow.config import load
+from cdcflow.interleave.progress import Progress
 from cdcflow.model.table import TableId
 
 PATIENCE_S = float(os.environ.get("CDCFLOW_FUZZ_PATIENCE_S", "25"))
 """More than the time between two looks at the list of tables. A machine with other things to do needs more."""
+POLL_S = 0.02
 Sort = Literal["difference", "stop", "hang", "broken"]
 _SQL = re.compile(
     r"\b((?:ALTER|DROP|SET GLOBAL|GRANT|UPDATE) [^;\n]*?)(?=;|\n|$| \(or |, then |, or |, which | and run | and read )"
@@ -233,7 +235,7 @@ class Run:
                 states = {name: t["state"] for name, t in status.tables.items()}
                 at = f"at {status.position or 'no position'}, {states} {status.interrupted}"
                 raise Failure("hang", f"waited {PATIENCE_S:.0f} s in vain: {at}")
-            time.sleep(0.004)
+            time.sleep(POLL_S)
 
     def _take_in(self, left_out: list[TableId]) -> None:
         """Do what `doctor` says of tables that are left out by name: then they are captured."""
@@ -362,7 +364,8 @@ class Run:
             raise Failure("broken", f"the log is damaged: {report.faults}")
         found, progress = oracle.read(log)
         unmergeable: dict[TableId, str] = {}
-        for table, columns in sorted(self.beside.columns().items()):
+        sources = self.beside.columns()
+        for table, columns in sorted(sources.items()):
             source = self.beside.rows(table, columns)
             if not found.get(table):
                 if source:
@@ -378,7 +381,21 @@ class Run:
             difference = oracle.differences(rows, source, columns)
             if difference:
                 raise Failure("difference", f"table {table}: {difference}")
+        if not self.model.is_postgres:  # whose log keeps what it has of a table that is gone
+            self._compare_ended({t: logged for t, logged in found.items() if t not in sources}, progress)
         return unmergeable
+
+    def _compare_ended(self, ended: Mapping[TableId, oracle.Logged], progress: Progress) -> None:
+        """Tables that the source no longer has are empty by the log."""
+        for table, logged in ended.items():
+            try:
+                _, rows = oracle.current(logged, progress.tables.get(table))
+            except oracle.Unmergeable:
+                continue  # there is no table to be read anew
+            if rows:
+                raise Failure(
+                    "difference", f"table {table}: {len(rows)} rows in the log, and the source has it no more"
+                )
 
 
 def _last_row(model: Model, name: str, table: Table) -> list[str]:

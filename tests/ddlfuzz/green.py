@@ -6,7 +6,7 @@ then.
 
 from __future__ import annotations
 
-from tests.ddlfuzz import clauses, columns, rows, servers, tables
+from tests.ddlfuzz import clauses, columns, keys, rows, servers, tables
 from tests.ddlfuzz.kinds import KINDS
 from tests.ddlfuzz.model import Server
 
@@ -56,7 +56,7 @@ POSTGRES = {
 }
 
 
-_FAMILIES = (clauses, columns, rows, servers, tables)  # importing them registers their kinds
+_FAMILIES = (clauses, columns, keys, rows, servers, tables)  # importing them registers their kinds
 
 
 def _all_of(server: Server) -> frozenset[str]:

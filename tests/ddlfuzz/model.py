@@ -53,6 +53,8 @@ class Table:
     key: tuple[str, ...] = ("id",)
     parts: dict[str, int] | None = None
     versioned: bool = False
+    unique: bool = False
+    """Its key is a unique key over `alt`, not a primary one (MySQL)."""
 
     def free(self) -> list[str]:
         """The columns that may be altered: in no key."""

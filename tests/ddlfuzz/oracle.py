@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from cdcflow.testing.folded import Unmergeable, current, read
+from cdcflow.testing.folded import Logged, Unmergeable, current, read
 
 
 def differences(rows: Iterable[dict[str, Any]], source: Iterable[Sequence[Any]], columns: Sequence[str]) -> str | None:
@@ -33,4 +33,4 @@ def _plain(value: object) -> object:
     return value.replace(tzinfo=None) if isinstance(value, datetime) else value
 
 
-__all__ = ["Unmergeable", "current", "differences", "read"]
+__all__ = ["Logged", "Unmergeable", "current", "differences", "read"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from tests.ddlfuzz.kinds import kind, one_plain_table, one_table
+from tests.ddlfuzz.kinds import kind, nothing, one_plain_table, one_table
 from tests.ddlfuzz.model import KEY_COLUMNS, Column, Model, Table
 
 STARTING = {"body": "text", "c1": "int", "c2": "short", "c3": "number"}
@@ -56,7 +56,7 @@ def create_parted(model: Model, table: str) -> list[str] | None:
     return created(model, table, dict(zip(names, range(3), strict=True)))
 
 
-@kind(one_plain_table, weight=1)
+@kind(one_plain_table)
 def drop_table(model: Model, table: str) -> list[str] | None:
     if model.tables[table].parts is not None or len(model.tables) < 2:
         return None
@@ -70,6 +70,32 @@ def recreate_table(model: Model, table: str) -> list[str] | None:
     """Dropped and made again under its name."""
     dropped = drop_table(model, table)
     return dropped and [*dropped, *created(model, table)]
+
+
+@kind(one_plain_table, "mariadb", weight=1)
+def replace_table(model: Model, table: str) -> list[str] | None:
+    """The same in one statement."""
+    made = recreate_table(model, table)
+    return made and [made[1].replace("CREATE TABLE", "CREATE OR REPLACE TABLE", 1)]
+
+
+@kind(nothing, "mysql", "mariadb", weight=1)
+def drop_database(model: Model) -> list[str] | None:
+    """With everything in it; a table of the first shape comes again in another one of its name."""
+    model.tables.clear()
+    return ["DROP DATABASE {database}", "CREATE DATABASE {database}", "USE {database}", *created(model, "t0")]
+
+
+@kind(nothing, "postgres", weight=1)
+def drop_schema(model: Model) -> list[str] | None:
+    """With the tables in it."""
+    gone = [name for name in model.tables if name.startswith("side.")]
+    if not gone or len(gone) == len(model.tables):
+        return None
+    for name in gone:
+        del model.tables[name]
+        model.parted.pop(name, None)
+    return ["DROP SCHEMA side CASCADE", "CREATE SCHEMA side"]
 
 
 def _new_name(model: Model, dice: random.Random) -> tuple[object, ...] | None:
