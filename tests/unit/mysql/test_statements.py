@@ -61,6 +61,7 @@ def tables(*names: str) -> tuple[TableId, ...]:
         ("GRANT ALL ON *.* TO u", Harmless()),
         ("REVOKE ALL ON *.* FROM u", Harmless()),
         ("ANALYZE TABLE t", Harmless()),
+        ("ANALYZE TABLES t, u", Harmless()),
         ("ANALYZE LOCAL TABLE t", Harmless()),
         ("ANALYZE NO_WRITE_TO_BINLOG TABLE t", Harmless()),
         ("OPTIMIZE TABLE t", Harmless()),

@@ -193,7 +193,7 @@ def statement_of(query: Query) -> Statement:
             return Rollback()
         case ["XA", *_]:
             return Harmless()
-        case ["ANALYZE", word, *_] if word not in ("TABLE", "LOCAL", "NO_WRITE_TO_BINLOG"):
+        case ["ANALYZE", word, *_] if word not in ("TABLE", "TABLES", "LOCAL", "NO_WRITE_TO_BINLOG"):
             return RowChange((), "ANALYZE")
         case [word, *_] if word in _ROW_WORDS:
             return RowChange(_changed(tokens, query.schema), word)
