@@ -94,6 +94,7 @@ def _extents(layout: Layout) -> Iterator[Extent]:
 
 def _newest_extent(layout: Layout, head: JournalHeader) -> Extent:
     with opened_journal(layout, head.first_offset) as (file, header, path):
+        head = JournalHeader.from_header(header)  # another one may have taken its name
         extent = Extent(head, header.end, head.base)
         decoder = Decoder(str(path), header)
         try:
@@ -114,8 +115,11 @@ def extent_records(layout: Layout, extent: Extent, skip: frozenset[FrameKind] = 
 
 
 def counted_records(layout: Layout, extent: Extent, skip: frozenset[FrameKind] = frozenset()) -> Iterator[Record]:
-    """The same, and the caller looks whether it contradicts itself."""
+    """The same, and the caller looks whether it contradicts itself. FileNotFoundError if the journal is another one
+    now: a writer that starts replaces one without rows by its own, under the same name."""
     with opened_journal(layout, extent.header.first_offset) as (file, header, path):
+        if JournalHeader.from_header(header) != extent.header:
+            raise FileNotFoundError(2, "the journal is another one", str(path))
         try:
             yield from records(file, header, str(path), end=extent.bytes, skip=skip)
         except Damaged as damage:

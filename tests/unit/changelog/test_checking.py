@@ -533,6 +533,38 @@ def test_a_log_that_is_sealed_meanwhile_is_looked_at_in_its_segment(
     assert found.next_offset == 4
 
 
+def test_an_empty_journal_that_a_restart_replaces_meanwhile_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon that starts next to the check writes another journal under the name of one that holds no rows."""
+    first = FileLog.open(tmp_path / "log", IDENTITY)
+    writer = Writer.of(first)
+    writer.put(orders(1, 2))
+    first.roll()
+    writer.put()
+    first.close()
+    restarted = list[FileLog]()
+
+    def restarts(layout: Layout, extent: Any) -> Any:
+        if extent.header.first_offset == 3 and not restarted:
+            restarted.append(_restarted(first.path))
+        return counted_records(layout, extent)
+
+    monkeypatch.setattr(checking, "counted_records", restarts)
+    found = check(first.path, deep=True)
+    assert (found.faults, found.rows, found.next_offset) == ((), 2, 3)
+    assert restarted
+
+
+def _restarted(path: Path) -> FileLog:
+    """A log opened again, with a cut whose progress is larger than what the journal held before."""
+    log = FileLog.open(path, IDENTITY)
+    writer = Writer.of(log)
+    writer.checkpoint = replace(writer.checkpoint, progress={"tables": {"shop.orders": {"state": "x" * 500}}})
+    writer.put()
+    return log
+
+
 def test_a_file_that_vanishes_while_the_log_is_looked_over_is_looked_for_again(
     written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -191,6 +192,31 @@ def test_journal_that_is_sealed_while_a_reader_looks_for_it_is_read_as_a_segment
         headers = [t for table in read_transactions(other.path, 6, to) for t in table.to_pylist()]
         assert {o for t in headers for o in range(t["first_offset"], t["last_offset"] + 1)} >= set(range(6, last + 1))
     assert looks
+
+
+def test_shapes_are_read_although_a_restart_replaces_an_empty_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon that starts writes another journal under its name, and a reader must not call that damage."""
+    first = FileLog.open(tmp_path / "log", IDENTITY)
+    writer = Writer.of(first)
+    writer.put(orders(1, 2))
+    first.roll()
+    writer.put()
+    first.close()
+    restarted = list[FileLog]()
+
+    def restarts_behind(where: Layout) -> list[Extent]:
+        found = extents_of(where)
+        if not restarted:
+            restarted.append(FileLog.open(first.path, IDENTITY))
+            writer = Writer.of(restarted[0])
+            writer.checkpoint = replace(writer.checkpoint, progress={"tables": {"shop.orders": {"state": "x" * 500}}})
+            writer.put(transactions([8], [1], changes(PRODUCTS, [{"id": 1}])))
+        return found
+
+    monkeypatch.setattr(reader, "extents_of", restarts_behind)
+    assert table_shapes(first.path).keys() == {ORDERS.id, PRODUCTS.id}
 
 
 def test_files_behind_the_last_offset_are_not_opened(copy: Layout) -> None:
