@@ -168,7 +168,7 @@ class Attempt:
 
     def _begin(self) -> None:
         if self._orders.backfill is not None:
-            self._ordered = table_ids(self._orders.backfill, self.tables)
+            self._ordered = self._ordered_tables(self._orders.backfill)
         if not self.tables:
             self._on_event(
                 "no table to capture yet", {"why": "source.tables matches none; one that is made is taken up"}
@@ -189,6 +189,12 @@ class Attempt:
         # durable when the last attempt ended: the version they were read at is.
         self._handle(self._source.compare_rows(row_versions(self._machine.progress)))
         self._began_at_cut = self._recording.checkpoint.cut
+
+    def _ordered_tables(self, names: tuple[str, ...]) -> tuple[TableId, ...]:
+        """The tables of the order; of one that the log has already, those that are left: a table may be gone since."""
+        left = {str(table.id) for table in self.tables}
+        kept = tuple(name for name in names if name in left) if self._orders.given else names
+        return table_ids(kept, self.tables) if kept or not names else ()
 
     def _read_others(self) -> None:
         """Behind a gap, have the tables read anew that are not in doubt."""
@@ -326,7 +332,7 @@ class Attempt:
     def _served(self) -> bool:
         if not self._orders.once:
             return False
-        wanted = self._ordered or tuple(t.id for t in self.tables)
+        wanted = tuple(t.id for t in self.tables) if self._orders.backfill is None else self._ordered
         if self._looked_at is not (progress := self._machine.progress):
             self._looked_at = progress
             states = progress.tables

@@ -187,6 +187,17 @@ def test_a_crash_between_the_hole_and_the_order_to_read_again_forgets_neither(st
     assert stage.memory.checkpoint.source == {"slot": "new"}
 
 
+def test_an_order_that_the_log_has_is_no_mistake_when_its_table_is_gone(stage: Stage) -> None:
+    """The daemon was started with it, connects again a week later, and must not end because of a table dropped since."""
+    stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}, progress=DONE.to_json()))
+    order = Orders(backfill=("public.dropped", "public.orders"), given=True, once=True)
+    stage.attempt(Small(), order).run(lambda: False)
+    stage.attempt(Small(), replace(order, backfill=("public.dropped",))).run(lambda: False)
+    assert stage.progress == {"public.orders": ("done", 1)}
+    with pytest.raises(ConfigurationError, match=r"public\.dropped is not captured"):
+        stage.attempt(Small(), replace(order, given=False)).run(lambda: False)
+
+
 KEPT = Orders(accept_history_loss=True, keep_rows=True)
 
 
