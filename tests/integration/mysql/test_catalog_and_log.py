@@ -119,8 +119,13 @@ def test_what_cannot_be_captured_is_refused_by_name(
     )
     expected = ["plain uses the storage engine MyISAM", "reserved has a column _op"]
     if flavor == "mariadb":
-        mysql_database.execute("CREATE TABLE versioned (id int PRIMARY KEY) WITH SYSTEM VERSIONING")
-        expected.append("versioned is system-versioned")
+        mysql_database.execute(
+            "CREATE TABLE versioned (id int PRIMARY KEY) WITH SYSTEM VERSIONING",
+            "CREATE TABLE part (id int PRIMARY KEY) ENGINE = MyISAM",
+            "CREATE TABLE parts (id int PRIMARY KEY) ENGINE = MERGE UNION = (part)",
+            "ALTER TABLE part ENGINE = InnoDB",
+        )
+        expected += ["versioned is system-versioned", "parts cannot be opened by the server"]
     capture = make_capture(mysql_database)
     with pytest.raises(ConfigurationError) as caught:
         capture.prepare()

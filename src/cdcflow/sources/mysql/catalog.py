@@ -259,10 +259,17 @@ def refusals(table: CatalogTable, *, keyless: bool) -> tuple[Refusal, ...]:
                 f"ALTER TABLE {table.sql} DROP SYSTEM VERSIONING",
             )
         )
-    if table.engine not in ENGINES:
+    if not table.engine:  # a MERGE table whose tables have got another engine, an engine that was uninstalled
         found.append(
             (
-                f"{table.id} uses the storage engine {table.engine or 'unknown'}, which has no transactions",
+                f"{table.id} cannot be opened by the server, which names no storage engine for it",
+                f"repair the table: CHECK TABLE {table.sql} says what is wrong with it",
+            )
+        )
+    elif table.engine not in ENGINES:
+        found.append(
+            (
+                f"{table.id} uses the storage engine {table.engine}, which has no transactions",
                 f"ALTER TABLE {table.sql} ENGINE = InnoDB",
             )
         )
