@@ -100,6 +100,7 @@ class Run:
         self.told = ""
         self.repeated = 0
         self.mended: set[str] = set()
+        self.patience_s = PATIENCE_S
         self.outcome = Outcome()
         self.path = folder / "cdcflow.yaml"
         chunk = int(self.settings["chunk"])
@@ -206,7 +207,7 @@ class Run:
         are read; those in `anew` once more since that generation. A daemon that stops by name is started again, after
         what its message says to do."""
         fence = self.beside.fence()
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + self.patience_s
         status: Status | None = None
         read = 0
         while True:
@@ -222,7 +223,7 @@ class Run:
                 continue
             done = sum(t["state"] == "done" for t in status.tables.values())
             if done > read:  # not in vain: one more table was read
-                read, deadline = done, time.monotonic() + PATIENCE_S
+                read, deadline = done, time.monotonic() + self.patience_s
             if status.position and self.beside.is_past(status.position, fence):
                 if self._mend_failed(status):
                     fence = self.beside.fence()
@@ -234,7 +235,7 @@ class Run:
             if time.monotonic() > deadline:
                 states = {name: t["state"] for name, t in status.tables.items()}
                 at = f"at {status.position or 'no position'}, {states} {status.interrupted}"
-                raise Failure("hang", f"waited {PATIENCE_S:.0f} s in vain: {at}")
+                raise Failure("hang", f"waited {self.patience_s:.0f} s in vain: {at}")
             time.sleep(POLL_S)
 
     def _take_in(self, left_out: list[TableId]) -> None:
@@ -293,6 +294,8 @@ class Run:
             raise Failure("broken", f"{stop.kind}: {stop.message[-1500:]}")
         self.repeated = self.repeated + 1 if stop.message == self.told else 0
         self.told = stop.message
+        if self.repeated and self._done_otherwise(stop):
+            return
         if self.repeated >= 2 or len(self.outcome.stops) > self.stops_max:
             raise Failure("stop", f"its remedy does not end the stop: {stop.kind}: {stop.message}")
         self._commit()
@@ -311,8 +314,14 @@ class Run:
             done = True
         if found := _BACKFILL.findall(stop.remedy):
             self.backfill, done = tuple(found), True
-        if not done and "matches no table" not in head:  # one has come back under its name since
+        if (
+            not done and "matches no table" not in head and not self._done_otherwise(stop)
+        ):  # one has come back under its name since
             raise Failure("stop", f"a stop whose remedy cannot be carried out: {stop.kind}: {stop.message}")
+
+    def _done_otherwise(self, stop: Stop) -> bool:
+        """Whether a stop that the first way does not end names another one, which was taken. A case takes the first."""
+        return False
 
     def _set_column(self, column: str, policy: str | None) -> None:
         """Give a column a policy of its own in the settings file; None: take it away."""

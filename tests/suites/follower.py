@@ -15,6 +15,8 @@ from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
+import yaml
+from tests.ddlfuzz.daemon import Stop
 from tests.ddlfuzz.draw import Case
 from tests.ddlfuzz.execute import Failure, NothingToCapture, Run
 from tests.ddlfuzz.model import Server
@@ -31,6 +33,10 @@ from cdcflow.testing.folded import Unmergeable
 
 On = OnSuite | OnRegression
 MODES = ("running", "stopped", "killed")
+COMPARED_BEFORE_DROPS = 0.15
+IMPATIENCE_S = 8.0
+"""How long a comparison in the middle of a test waits for the log."""
+_TABLE = re.compile(r"TABLE `((?:[^`]|``)+)`\.`((?:[^`]|``)+)`")
 _DROPS = re.compile(r"^\s*(?:DROP\s+(?:TABLE|DATABASE|SCHEMA)|RENAME\s+TABLE|TRUNCATE)\b", re.IGNORECASE)
 
 
@@ -52,8 +58,9 @@ class Follower(Run):
         self.compared = 0
         self.equal: set[TableId] = set()
         self.logged = LogSoFar()
-        self.unmergeable: set[str] = set()
-        """Tables whose shapes only a new table can hold: the merge stops at them with a remedy."""
+        self.unmergeable: dict[TableId, str] = {}
+        """Tables whose shapes only a new table can hold: the merge stops at them, and says to read them again."""
+        self.read_again: set[TableId] = set()
 
     def start(self) -> None:
         self._start()
@@ -69,12 +76,13 @@ class Follower(Run):
         they are dropped."""
         if self.mode != "running" and self.dice.random() < (0.02 if self.daemon is not None else 0.1):
             self._turn()
-        if self.daemon is not None and _DROPS.match(statement) and self.dice.random() < 0.15:
+        if self.daemon is not None and _DROPS.match(statement) and self.dice.random() < COMPARED_BEFORE_DROPS:
             self.compare_if_possible()
 
     def compare_if_possible(self) -> None:
         """Compare in the middle of a test what is read already. A wait in vain is no failure then: it may be the test
         that holds the lock."""
+        patience_s, self.patience_s = self.patience_s, IMPATIENCE_S
         try:
             self._start()
             self._wait(())
@@ -84,6 +92,8 @@ class Follower(Run):
         except Failure as found:
             if found.sort != "hang":
                 raise
+        finally:
+            self.patience_s = patience_s
 
     def compare(self) -> None:
         """Wait until the log has everything and all tables are read, and compare each of them.
@@ -101,8 +111,41 @@ class Follower(Run):
                     self.on.touch(table)
                 self._wait(tuple(self.on.columns()))
             self._compare_read(strict=True, equal=frozenset(self.equal))
+            if self.unmergeable:
+                self._read_again()
         except NothingToCapture:
             self.daemon = None
+
+    def _read_again(self) -> None:
+        """Do what the merge prints of tables that it cannot follow: read them again, into new ones."""
+        tables = self.unmergeable
+        for table, why in sorted(tables.items()):
+            self.outcome.stops.append(f"merge: {table}: {why}")
+        progress = self.logged.read(wiring.log_reader(load(self.path)))
+        before = {table: progress.tables[table].generation for table in tables}
+        self._stop()
+        self.backfill = tuple(map(str, tables))
+        self._start()
+        self._wait(tuple(tables), before)
+        # One that was started to read these reads no table that is made later.
+        self._stop()
+        self._start()
+        self._wait(tuple(self.on.columns()))
+        self.read_again |= tables.keys()
+        self._compare_read(strict=True, equal=frozenset(self.equal))
+        if again := tables.keys() & self.unmergeable.keys():
+            raise Failure("stop", f"read again and still: {self.unmergeable[min(again)]}")
+
+    def _done_otherwise(self, stop: Stop) -> bool:
+        """Leave tables out of the settings that the server does not alter as the stop says, or that need a person."""
+        if "write !schema.table" not in stop.remedy:
+            return False
+        tables = {TableId(*(part.replace("``", "`") for part in found)) for found in _TABLE.findall(stop.remedy)}
+        settings = yaml.safe_load(self.path.read_text())
+        settings["source"]["tables"] += [f"!{_pattern(table)}" for table in sorted(tables)]
+        self.path.write_text(yaml.safe_dump(settings))
+        self.on.left_out |= tables
+        return bool(tables)
 
     def close(self) -> None:
         if self.daemon is not None:
@@ -123,6 +166,7 @@ class Follower(Run):
     def _compare_read(self, *, strict: bool, equal: Collection[TableId] = ()) -> list[TableId]:
         """Compare the tables that are read, but for those that were just `equal`. Returns those whose shape in the
         log is older, unless `strict`."""
+        self.unmergeable = {}
         tables = self.on.columns()
         log = wiring.log_reader(load(self.path))
         if strict and not (report := log.check(deep=True)).is_whole:
@@ -153,9 +197,9 @@ class Follower(Run):
         if is_done:
             return True
         try:
-            shape, rows = self.logged.current(table, state)
+            shape, rows = self.logged.current(table, state, anew=table in self.read_again)
         except Unmergeable as error:
-            self.unmergeable.add(f"{table}: {error}")
+            self.unmergeable[table] = str(error)
             return True
         return self._is_equal(table, columns, shape, rows, strict=strict)
 
@@ -183,6 +227,11 @@ class Follower(Run):
             raise Failure("difference", f"table {table} {names}: {counted}: {more[:1]} {less[:1]}"[:900])
         self.equal.add(table)
         return True
+
+
+def _pattern(table: TableId) -> str:
+    """A table as a pattern of `source.tables`."""
+    return ".".join('"' + part.replace('"', '""') + '"' for part in (table.schema, table.name))
 
 
 __all__ = ["MODES", "Follower"]

@@ -32,18 +32,20 @@ class LogSoFar:
     def has(self, table: TableId) -> bool:
         return bool(self._changes.get(table))
 
-    def current(self, table: TableId, progress: TableProgress) -> tuple[Table, list[dict[str, Any]]]:
-        """A table's newest shape and its rows by column name.
+    def current(
+        self, table: TableId, progress: TableProgress, *, anew: bool = False
+    ) -> tuple[Table, list[dict[str, Any]]]:
+        """A table's newest shape and its rows by column name. `anew`: since the newest backfill began.
 
         Raises:
             Unmergeable: the shapes are such that only a new table can hold them.
         """
         changes = self._changes[table]
-        seen = (len(changes), progress.state, progress.since)
+        seen = (len(changes), progress.state, progress.since, anew)
         known = self._folded.get(table)
         if known is None or known[0] != seen:
             changes.sort(key=lambda pair: pair[1].offset)
-            known = (seen, *current(changes, progress))
+            known = (seen, *current(changes, progress, anew=anew))
             self._folded[table] = known
         return known[1], known[2]
 

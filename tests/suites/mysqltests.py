@@ -29,7 +29,7 @@ SUITES = (
 FOLDERS = ("main", "t", *(f"suite/{name}" for name in SUITES))
 """Those that change tables which a capture can follow. Left out: replication, clusters, plugins."""
 TESTS_PER_LOG = 6
-LIMITS = Limits(seconds=20, statements=4000)
+LIMITS = Limits(seconds=6, statements=3000)
 
 
 def run_tests(flavor: Flavor, wanted: Wanted) -> Report:
@@ -68,16 +68,27 @@ def _run_batch(
                 report.failed(name, f"{found.sort}: {found}")
                 break
             except (pymysql.err.MySQLError, OSError) as error:
-                report.counts["servers that ended"] += 1
-                report.passed(name, f"the server does not answer any longer: {error}")
+                if _answers(server):
+                    report.failed(name, f"broken: {error}")
+                else:
+                    report.counts["servers that ended"] += 1
+                    report.passed(name, f"the server does not answer any longer: {error}")
                 break
-            report.counts["tests"] += 1
+            report.counts["tests" if ran.counts["run"] else "tests that ran nothing"] += 1
             report.counts += ran.counts
             report.passed(name, f"{time.monotonic() - began:.1f} s {dict(ran.counts)} {ran.ended}")
             report.take(follower)
     finally:
         follower.close()
         on.close()
+
+
+def _answers(server: MySQLServer) -> bool:
+    try:
+        server.connect(None).close()
+    except (pymysql.err.MySQLError, OSError):
+        return False
+    return True
 
 
 def _run_test(server: MySQLServer, root: Path, file: Path, follower: Follower) -> Ran:

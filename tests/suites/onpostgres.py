@@ -71,6 +71,7 @@ class OnRegression(Beside):
         ):
             server.execute(f"ALTER DATABASE {DATABASE} {statement}")
         self.kinds: dict[TableId, str] = {}
+        self.left_out: set[TableId] = set()
         self.connection: psycopg.Connection[Any]
         self._connect()
         self.connection.execute(FULL_WITHOUT_KEY.encode())
@@ -107,7 +108,8 @@ class OnRegression(Beside):
     def columns(self) -> dict[TableId, list[str]]:
         found = self.ask(_CAPTURED)
         self.kinds = {TableId(schema, name): kind for schema, name, kind, _ in found}
-        return {TableId(schema, name): columns for schema, name, _, columns in found}
+        every = {TableId(schema, name): columns for schema, name, _, columns in found}
+        return {table: columns for table, columns in every.items() if table not in self.left_out}
 
     def sql_name(self, table: TableId) -> str:
         only = "ONLY " if self.kinds.get(table) == "r" else ""

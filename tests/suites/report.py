@@ -41,8 +41,7 @@ class Report:
             print(f"     stop: {stop[:400]}", flush=True)
         self.counts["stops"] += len(follower.outcome.stops)
         self.counts["tables compared"] += follower.compared
-        self.counts["tables for a new folder"] += len(follower.unmergeable)
-        follower.unmergeable.clear()
+        self.counts["tables read again"] += len(follower.read_again)
         follower.outcome.stops.clear()
         follower.compared = 0
 

@@ -90,6 +90,14 @@ def test_a_delimiter_in_quotes_or_a_comment_ends_nothing(text: str) -> None:
     assert parsed(f"{text};\nselect 2;") == (Sql(text), Sql("select 2"))
 
 
+def test_a_command_has_no_comment() -> None:
+    assert parsed("if ($a)\n{ echo # a; }\nselect 1;\n-- if ($a) {\nselect 2;\n-- }\n") == (
+        Block("if", "$a", (Command("echo", "# a"),)),
+        Sql("select 1"),
+        Block("if", "$a", (Sql("select 2"),)),
+    )
+
+
 def test_blocks_hold_blocks() -> None:
     (outer,) = parsed("while ($a)\n{\n  if (`select 1`)\n  {\n    inc $b;\n  }\n  dec $a;\n}\n")
     assert isinstance(outer, Block)
@@ -170,10 +178,36 @@ def test_connections_are_used_by_name(tmp_path: Path) -> None:
     assert sent == ["one: select 1", "default: select 2", "one: (reap)", "default: select 3"]
 
 
+def test_the_connection_of_now_has_a_name(tmp_path: Path) -> None:
+    """Included files switch to another one, and back."""
+    text = "connect (b,localhost,root);\nlet $was= $CURRENT_CONNECTION;\nconnection default;\nconnection $was;\nselect 1;\n"
+    assert run(tmp_path, text)[0] == ["b: select 1"]
+
+
 def test_included_files_run_in_place(tmp_path: Path) -> None:
     (tmp_path / "more.inc").write_text("eval select '$a';\n")
     sent, _ = run(tmp_path, "let $a= 5;\n--source more.inc\nselect 2;\n")
     assert sent == ["default: select '5'", "default: select 2"]
+
+
+def test_included_files_are_found_next_to_the_one_that_names_them(tmp_path: Path) -> None:
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "more.inc").write_text("--source ./rest.inc\n")
+    (tmp_path / "include" / "rest.inc").write_text("select 1;\n")
+    sent, ran = run(tmp_path, "--source include/more.inc   # and why\nselect 2;\n")
+    assert (sent, ran.ended) == (["default: select 1", "default: select 2"], "")
+
+
+def test_a_debug_server_is_not_needed_for_a_workload_and_another_start_is(tmp_path: Path) -> None:
+    text = "--source include/have_debug_sync.inc\nselect 1;\n--source include/restart_mysqld.inc\nselect 2;\n"
+    sent, ran = run(tmp_path, text)
+    assert (sent, ran.ended) == (["default: select 1"], "it needs include/restart_mysqld.inc")
+
+
+def test_what_a_condition_reads_changes_no_server(tmp_path: Path) -> None:
+    asked = "SHOW GLOBAL VARIABLES LIKE 'log_bin'"
+    text = f"if (`{asked}`)\n{{\n  select 1;\n}}\nlet $a= `SELECT 1 INTO @binlog_x`;\n"
+    assert run(tmp_path, text, {asked: ["1"]})[0] == [f"default: {asked}", "default: select 1"]
 
 
 def test_what_needs_a_program_ends_the_test(tmp_path: Path) -> None:

@@ -147,6 +147,7 @@ COMMANDS = frozenset(
 )
 _TEXT_FOLLOWS = frozenset(("write_file", "append_file", "perl"))
 _WORD = re.compile(r"[A-Za-z0-9_-]+")
+_CLOSING = re.compile(r"\}|--[ \t]*\}")
 _QUOTES = "'\"`"
 
 
@@ -197,10 +198,10 @@ class _Parser:
     def nodes(self, *, nested: bool) -> tuple[Node, ...]:
         found: list[Node] = []
         while self._skip_space():
-            if self._text[self._at] == "}":
+            if closing := _CLOSING.match(self._text, self._at):
                 if not nested:
                     raise NotReadable("a brace ends what did not begin")
-                self._at += 1
+                self._at = closing.end()
                 return tuple(found)
             node = self._node()
             if node is not None:
@@ -258,7 +259,7 @@ class _Parser:
         lines: list[str] = []
         while self._at < len(self._text):
             line = self._line()
-            if line.rstrip() == end:
+            if line.strip() == end:
                 break
             lines.append(line)
         return "\n".join(lines)
@@ -291,6 +292,8 @@ class _Parser:
 
     def _statement(self) -> str:
         begun, quote = self._at, ""
+        word = _WORD.match(self._text, begun)
+        is_sql = word is None or word[0].lower() not in COMMANDS
         while self._at < len(self._text):
             sign = self._text[self._at]
             if quote:
@@ -304,14 +307,21 @@ class _Parser:
                 return text.strip()
             elif sign in _QUOTES:
                 quote = sign
-            elif sign == "#" or self._text.startswith("-- ", self._at):
-                self._line()
+            elif is_sql and self._is_past_comment():
                 continue
-            elif self._text.startswith("/*", self._at):
-                end = self._text.find("*/", self._at + 2)
-                self._at = len(self._text) if end < 0 else end + 1
             self._at += 1
         return self._text[begun:].strip()
+
+    def _is_past_comment(self) -> bool:
+        """Whether there was a comment of SQL here. A command has none: `echo # this;` ends at its delimiter."""
+        if self._text[self._at] == "#" or self._text.startswith("-- ", self._at):
+            self._line()
+            return True
+        if self._text.startswith("/*", self._at):
+            end = self._text.find("*/", self._at + 2)
+            self._at = len(self._text) if end < 0 else end + 2
+            return True
+        return False
 
 
 __all__ = ["Block", "Command", "Node", "NotReadable", "Sql", "parsed"]

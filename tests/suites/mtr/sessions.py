@@ -27,6 +27,10 @@ class Sessions:
     def now(self) -> Session:
         return self._open[self._now]
 
+    @property
+    def name(self) -> str:
+        return self._now
+
     def connect(self, name: str, user: str, password: str, database: str) -> None:
         """Open another connection and go on with it. One that the server refuses leaves the test where it is."""
         address = dict(self._address)
