@@ -113,12 +113,15 @@ test-ops: $(INSTALLED) ## the first month of an operator: wheel, doctor, plan, o
 	$(BIN)/python -m tests.servers.objects
 	$(BIN)/python -m pytest -m long $(PYTEST) tests/ops
 
-.PHONY: test-long test-kafka-faults verify-soak test-stack test-servers test-cluster
+.PHONY: test-long test-kafka-faults test-format verify-soak test-stack test-servers test-cluster
 test-long: setup servers ## the tests that `make test` leaves out: whole stack, three brokers, more kill points, streaming merge
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope -m long --ignore tests/ops $(PYTEST)
 
 test-kafka-faults: setup servers ## a log in Kafka under every fault: brokers killed, moved, cut off, slow; a daemon killed at each step
 	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope tests/integration/kafka $(PYTEST)
+
+test-format: setup servers ## the logs of all tests, read once more by a reader that knows the format's page alone
+	@$(BIN)/python -m pytest --numprocesses 2 --dist loadscope -m "not long and not spark" --every-log $(PYTEST) tests/integration
 
 verify-soak: setup servers ## compare source and copy for MINUTES=10 on each server, beside writers, merges and kills of the daemon; then once more by other code
 	@MINUTES=$(or $(MINUTES),10) $(BIN)/python -m pytest -m long tests/integration/verify $(PYTEST)

@@ -15,6 +15,7 @@ from typing import Any
 import hypothesis
 import pytest
 import structlog
+from everylog import read_logs
 from tests.servers.mysql import FLAVORS, Flavor, MySQLDatabase, MySQLServer
 from tests.servers.objects import ObjectServer
 from tests.servers.postgres import Database, PostgresServer, binaries
@@ -34,6 +35,28 @@ hypothesis.settings.load_profile("tests")
 _numbers = itertools.count(1)
 _buckets = itertools.count(1)
 _INSTALLED = binaries()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--every-log", action="store_true", help="read each test's logs by the format page's reader, too")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
+    folder = getattr(item, "funcargs", {}).get("tmp_path")
+    yield
+    if item.config.getoption("--every-log") and folder is not None:
+        item.user_properties.append(("read by the page", dict(read_logs(folder))))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    found: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("", []):
+        found.update(dict(report.user_properties).get("read by the page", {}) if report.when == "teardown" else {})
+    if found:
+        terminalreporter.write_line(
+            "read by the format page's reader: " + ", ".join(f"{n} {k}" for k, n in found.items())
+        )
 
 
 class TogetherByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
