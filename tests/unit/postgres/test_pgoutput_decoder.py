@@ -415,6 +415,33 @@ def test_a_shape_that_changes_between_two_rows_holds_from_its_place_on(compiled:
     ]
 
 
+def test_a_name_that_is_not_captured_brings_nothing_from_its_place_on(compiled: Compiled | None) -> None:
+    """RENAME of a captured table to a name that the settings leave out, and back: rows and truncates in between are
+    not in the log, in one transaction or in a streamed one."""
+    away = table("_away", 1, [attribute("id", 23, key=True), attribute("v", 25), attribute("w", 23)])
+    rows = [
+        *(relation(KEYED), insert(1, [b"1", b"a", b"7"])),
+        *(relation(away), insert(1, [b"2", b"b", b"7"]), truncate([1])),
+        *(relation(KEYED), insert(1, [b"3", b"c", b"7"])),
+    ]
+    described = {"keyed": KEYED, "_away": None}
+    decoder = PgoutputDecoder(
+        describe=lambda told: described[told.name],
+        open_spool=(spools := Spools()),
+        spool_bytes_max=1 << 30,
+        binary=False,
+        skip_until=0,
+        compiled=compiled,
+    )
+    events = decoder.decode([xlog(m) for m in (begin(1, 8), *rows, commit(64))])
+    again = [relation(KEYED, 5), insert(1, [b"1", b"a", b"7"], 5), relation(away, 5), insert(1, [b"2", b"b", b"7"], 5)]
+    again += [truncate([1], 5), relation(KEYED, 5), insert(1, [b"3", b"c", b"7"], 5)]
+    streamed = [stream_start(5, first=True), *again, stream_stop(), stream_commit(5, 96)]
+    events += decoder.decode([xlog(m) for m in streamed])
+    found = [[row[2]["id"] for row in rows] for _, _, rows in transactions(events, spools)]
+    assert found == [[1, 3], [1, 3]]
+
+
 def test_a_closed_decoder_leaves_no_spool_behind(compiled: Compiled | None) -> None:
     """A connection that breaks in the middle of a large transaction must not leave its rows on disk."""
     decoder, spools = decoder_of(compiled=compiled, spool_bytes_max=100)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
 from cdcflow.sources.engine.selection import Selection
-from cdcflow.sources.postgres.catalog import UNKNOWN_NUMBER, Attribute, numbered, placed, word_of
+from cdcflow.sources.postgres.catalog import UNKNOWN_NUMBER, numbered, placed, word_of
+from cdcflow.sources.postgres.columns import Attribute
 from cdcflow.sources.postgres.connection import Address, literal, quoted
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.pgoutput import RelationColumn

@@ -11,7 +11,7 @@ changes under a name that is not theirs; a new name is taken up where the list o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -20,7 +20,9 @@ from cdcflow.model.table import Identity, Table, TableId
 from cdcflow.sources.engine import selection as selection_rules
 from cdcflow.sources.engine.connections import Session
 from cdcflow.sources.engine.selection import Refusal, Selection, name_refusals
+from cdcflow.sources.postgres.columns import Attribute, as_attributes, as_logged, key_in
 from cdcflow.sources.postgres.connection import Connection, Connector, one_snapshot, quoted
+from cdcflow.sources.postgres.lives import Lives
 from cdcflow.sources.postgres.types import AttributeInfo, DescribedTable, Policy, describe_table
 from cdcflow.sources.postgres.wire import Relation, RelationColumn
 
@@ -118,21 +120,6 @@ class TypeInfo:
     base: int
     modifier: int
     element: int
-
-
-@dataclass(frozen=True, slots=True)
-class Attribute:
-    """One row of pg_attribute. A dropped column keeps its number and has no type."""
-
-    number: int
-    name: str
-    type_oid: int
-    type_modifier: int
-    type_text: str
-    not_null: bool
-    generated: str
-    dropped: bool
-    missing: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -402,17 +389,19 @@ def _access_method(rel: Relid) -> tuple[str, str]:
 Selected = selection_rules.Selected[CatalogTable]
 
 
-def select(connection: Connection, selection: Selection, policy: Policy) -> Selected:
-    """The tables that the settings mean.
+def select(
+    connection: Connection, selection: Selection, policy: Policy, captured: Collection[TableId] = ()
+) -> Selected:
+    """The tables that the settings mean. `captured`: names that were captured before, and may be gone.
 
     Raises:
         ConfigurationError: a name without wildcards is no table, or is something that cannot be captured.
     """
     with one_snapshot(connection):
-        return _selected(connection, selection, policy)
+        return _selected(connection, selection, policy, captured)
 
 
-def _selected(connection: Connection, selection: Selection, policy: Policy) -> Selected:
+def _selected(connection: Connection, selection: Selection, policy: Policy, captured: Collection[TableId]) -> Selected:
     version = connection.info.server_version
     rels: list[Relid] = []
     seen: list[TableId] = []
@@ -430,7 +419,7 @@ def _selected(connection: Connection, selection: Selection, policy: Policy) -> S
             ignored.append(f"{table} {why[0]}")
             continue
         rels.append(Relid(oid, table, kind, persistence, identity, method))
-    if unknown := selection.unknown(seen):
+    if unknown := selection.unknown([*seen, *captured]):
         raise ConfigurationError(
             f"source.tables: there is no table {', '.join(unknown)} in the database",
             remedy="check the name (case counts), and GRANT USAGE on its schema",
@@ -482,8 +471,12 @@ class Catalog:
         self._connector = connector
         self._selection = selection
         self._policy = policy
-        self.captured: Mapping[int, TableId] = {}
-        """What the captured tables are called, by oid."""
+        self.lives = Lives()
+        """By which names tables are captured."""
+        self.was_captured: frozenset[TableId] = frozenset()
+        """Names that were captured before: that no table has one of them is no mistake in the settings."""
+        self.shape_of: Callable[[TableId], Table | None] = lambda table: None
+        """The shape of a table's latest rows in the change log (`cdcflow.ports.ShapeAsking`)."""
         self._session = Session(connector, lambda: connector.connect("catalog", statement_timeout="30s"))
         self.columns_before: Callable[[int], Sequence[Words]] = lambda oid: ()
         """How a table's columns stood at earlier looks: a word for each number (`RowVersions`)."""
@@ -503,9 +496,10 @@ class Catalog:
         self._session.close()
 
     def selected(self) -> Selected:
-        return self.ask(
-            f"reading the catalog of {self._connector.address}", lambda c: select(c, self._selection, self._policy)
-        )
+        return self.ask(f"reading the catalog of {self._connector.address}", self.select)
+
+    def select(self, connection: Connection) -> Selected:
+        return select(connection, self._selection, self._policy, self.was_captured)
 
     def tables(self, selected: Selected) -> tuple[DescribedTable, ...]:
         """These tables as they are now, sorted by name."""
@@ -516,14 +510,18 @@ class Catalog:
         found = self.ask(f"reading the catalog of {self._connector.address}", question)
         return tuple(self._interned(d) for d in found)
 
-    def describe(self, relation: Relation) -> DescribedTable:
-        """The table that a Relation message speaks of, as it was then (see the top of this module).
+    def describe(self, relation: Relation) -> DescribedTable | None:
+        """The table that a Relation message speaks of, as it was then (see the top of this module). None: it is not
+        captured under the name that it had.
 
         Raises:
             ConfigurationError: its old rows carry no key any more (P05, P07).
         """
-        if (captured := self.captured.get(relation.oid)) is not None:
-            relation = replace(relation, namespace=captured.schema, name=captured.name)
+        if self.lives.captures(relation.oid):
+            name = self.lives.name(relation.oid, TableId(relation.namespace, relation.name))
+            if name is None:
+                return None
+            relation = replace(relation, namespace=name.schema, name=name.name)
         known = self._known.get(relation.oid)
 
         def question(connection: Connection) -> DescribedTable:
@@ -556,7 +554,8 @@ class Catalog:
             table = None
         else:
             table = load(connection, [rel])[rel.oid]
-        attributes = table.attributes if table else ()
+        logged = self._logged(relation, is_gone=table is None)
+        attributes = table.attributes if table else as_attributes(logged)
         types = load_types(connection, [c.type_oid for c in relation.columns])
         bases = [_looked_through(c.type_oid, c.type_modifier, types)[0] for c in relation.columns]
         numbers, is_certain = numbered(relation.columns, bases, attributes, self.columns_before(relation.oid))
@@ -564,13 +563,15 @@ class Catalog:
             self._uncertain.add(relation.oid)
         texts = _type_texts(connection, relation.columns)
         by_number = {a.number: a for a in attributes if not a.dropped}
-        key = self._key(relation, table, dict(zip((c.name for c in relation.columns), numbers, strict=True)))
+        key = self._key(relation, table, logged, dict(zip((c.name for c in relation.columns), numbers, strict=True)))
         infos = []
         for column, number, text in zip(relation.columns, numbers, texts, strict=True):
             info = attribute_info(column.name, number, column.type_oid, column.type_modifier, text, types)
             now = by_number.get(number)
             if now is not None and (now.type_oid, now.type_modifier) == (column.type_oid, column.type_modifier):
                 info = replace(info, not_null=now.not_null, missing=now.missing)
+            elif logged is not None and table is None:
+                info = as_logged(info, logged, is_known=column.type_oid in types)
             infos.append(replace(info, in_key=column.name in key))
         identity = Identity.FULL if relation.identity == "f" else Identity.KEY
         table_id = TableId(relation.namespace, relation.name)
@@ -578,14 +579,27 @@ class Catalog:
             raise without_columns(table_id)
         return describe_table(table_id, relation.oid, tuple(infos), identity, self._policy)
 
-    def _key(self, relation: Relation, table: CatalogTable | None, numbers: Mapping[str, int]) -> frozenset[str]:
+    def _logged(self, relation: Relation, *, is_gone: bool) -> Table | None:
+        """The shape of this very table's rows in the change log, where it is gone or has another name now."""
+        table = TableId(relation.namespace, relation.name)
+        if not is_gone and not self.lives.is_ended(relation.oid, table):
+            return None
+        logged = self.shape_of(table)
+        return logged if logged is not None and logged.incarnation == relation.oid else None
+
+    def _key(
+        self, relation: Relation, table: CatalogTable | None, logged: Table | None, numbers: Mapping[str, int]
+    ) -> frozenset[str]:
         """The key of a message's columns. Where it does not tell, with all of them marked (FULL) or none (there was no
-        key just then), it is the key of now, and `RowVersions` knows whether that was the key all the time."""
+        key just then), it is the key of now, and `RowVersions` knows whether that was the key all the time. Of a table
+        that is gone or has another name now it is the key in the change log (`logged`)."""
         told = frozenset(c.name for c in relation.columns if c.in_identity)
         if relation.identity != "f" and (
             told or not self._selection.selects(TableId(relation.namespace, relation.name))
         ):
             return told
+        if logged is not None:
+            return key_in(logged, frozenset(numbers))
         self.untold.add(relation.oid)
         if relation.identity != "f" and table is not None:
             self._check_has_identity(relation, table)

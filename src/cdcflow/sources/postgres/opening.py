@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
 from dataclasses import dataclass
 
 from cdcflow.config import Postgres
@@ -22,7 +21,7 @@ from cdcflow.sources.postgres.unbroken import no_slot
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """One stream to be: what it decodes with, and whom it asks. `captured`: the oids of the captured tables."""
+    """One stream to be: what it decodes with, and whom it asks."""
 
     connector: Connector
     catalog: Catalog
@@ -31,7 +30,6 @@ class Opening:
     windows: Windows
     slot: str
     publication: str
-    captured: Set[int]
     open_spool: OpenSpool
 
     def open(self, position: int, *, binary: bool) -> Stream:
@@ -78,12 +76,12 @@ class Opening:
             skip_until=after,
             mark_prefix=mark_prefix(self.slot),
             changed=self.row_versions.changed,
-            captures=self.captured.__contains__,
+            captures=self.catalog.lives.captures,
         )
 
-    def _describe_binary(self, relation: Relation) -> DescribedTable:
+    def _describe_binary(self, relation: Relation) -> DescribedTable | None:
         described = self.catalog.describe(relation)
-        if not described.has_binary:
+        if described is not None and not described.has_binary:
             raise NeedsText
         return described
 

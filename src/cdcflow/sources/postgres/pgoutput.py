@@ -33,7 +33,7 @@ from cdcflow.errors import InvariantViolated, SourceUnavailable
 from cdcflow.interleave.messages import Advanced, Committed, MarkSeen, RowsFilled
 from cdcflow.model.change import ChangeBatch, Int64s, Run, Uint64s
 from cdcflow.model.position import Token
-from cdcflow.model.table import Table
+from cdcflow.model.table import Identity, Table, TableId
 from cdcflow.ports import OpenSpool, StreamEvent
 from cdcflow.sources.buffers import Buffer, protocol_error
 from cdcflow.sources.engine.changes import merged, truncation
@@ -42,7 +42,7 @@ from cdcflow.sources.postgres.lsn import EPOCH_US, position_of, positions
 from cdcflow.sources.postgres.rewrites import Changed
 from cdcflow.sources.postgres.spooled import Mark, PendingTransaction, Shape, Shapes
 from cdcflow.sources.postgres.tuples import Changes, changes_of
-from cdcflow.sources.postgres.types import DescribedTable
+from cdcflow.sources.postgres.types import DescribedTable, Policy, describe_table
 from cdcflow.sources.postgres.wire import (
     Frames,
     Joined,
@@ -78,7 +78,8 @@ _SINGLE_SEEN = sum(1 << ord(c) - 64 for c in "ORTM")
 _OTHER_SEEN = ~sum(1 << ord(c) - 64 for c in "BCORYTMIUD")
 
 
-Describe = Callable[[Relation], DescribedTable]
+Describe = Callable[[Relation], DescribedTable | None]
+"""None: the table is not captured under the name that this message gives it."""
 
 
 @dataclass(slots=True)
@@ -109,7 +110,7 @@ class PgoutputDecoder:
     any DDL: whether the table's rows must be read again. The server describes a partition right after the
     table that publishes its rows, so it is asked a second time: for the relation described before, with this one as a
     partition of it (0: none). `captures`: whether a relation's rows are taken at all; a publication of all tables, or
-    of those of a schema, gives others too.
+    of those of a schema, gives others too. `describe` may still leave out those that it has under some name.
     """
 
     def __init__(
@@ -381,7 +382,7 @@ class PgoutputDecoder:
                 if shape is None:
                     self._left_out.add(relation.oid)
                     continue
-                if not relation.columns:
+                if not shape.relation.columns:
                     self._bare.add(relation.oid)
                 before = [(-1, shapes[relation.oid])] if relation.oid in shapes else []
                 out.relations.setdefault(relation.oid, before).append((at, shape))
@@ -409,7 +410,8 @@ class PgoutputDecoder:
 
     def _without_bare(self, frames: Frames, shapes: Shapes, header: int, out: _Contents) -> Frames:
         """The same without the rows of tables without columns, of which a log can hold nothing. `describe` refuses one
-        that is captured; others come while the settings or the publication change."""
+        that is captured; others come while the settings or the publication change. A table under a name that is not
+        captured is taken for one of them."""
         kind = frames.kind.copy()
         rows = np.flatnonzero(_ROWS[kind])
         oids = frames.buffer.uint32(frames.start[rows] + 1 + header)
@@ -430,6 +432,8 @@ class PgoutputDecoder:
 
     def _shape(self, relation: Relation) -> Shape:
         described = self._described(relation)
+        if not described.table.columns:
+            relation = replace(relation, columns=())
         in_identity = [c.in_identity for c in relation.columns]
         layout = layout_of(self._compiled, described, in_identity) if self._compiled is not None else None
         return Shape(relation, described, layout)
@@ -459,6 +463,8 @@ class PgoutputDecoder:
 
     def _described(self, relation: Relation) -> DescribedTable:
         described = self._describe(relation)
+        if described is None:
+            return describe_table(TableId(relation.namespace, relation.name), relation.oid, (), Identity.KEY, Policy())
         names = [c.name for c in described.table.columns]
         if names != [c.name for c in relation.columns]:
             raise InvariantViolated(

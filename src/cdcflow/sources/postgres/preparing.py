@@ -50,7 +50,8 @@ class Preparing:
 
     `before` is the log's checkpoint, `selected` the tables to capture. Older transactions may take `creation_wait_s` to
     end before a slot is made, and `older_wait_s` before one is taken over. A new table is left for later while they
-    run: the others must not wait for a transaction that takes hours.
+    run: the others must not wait for a transaction that takes hours. `is_renamed`: a captured table is gone, or has
+    another name.
     """
 
     connector: Connector
@@ -62,6 +63,7 @@ class Preparing:
     failover: bool
     creation_wait_s: float
     older_wait_s: float
+    is_renamed: bool = False
 
     def prepare(
         self, transactions_back: TransactionsBack | None, *, loss_accepted: bool, replaced: bool = False
@@ -199,7 +201,9 @@ class Preparing:
             "began_at": position_of(position if began is None else began),
         }
         selected = {t.rel.oid for t in self.selected.tables}
-        if state.broad or state.entries.keys() - selected or "captured" in self.before.source:
+        # Of a table that has another name now not all that the publication gave is in our log.
+        gives_more = state.broad or state.entries.keys() - selected
+        if gives_more or self.is_renamed or "captured" in self.before.source:
             before = self.before.source if began is not None else {}
             ours["captured"] = captured_text(before, self.selected, position_of(position))
         return replace(self.before, position=position_of(position), source={**kept, **ours})

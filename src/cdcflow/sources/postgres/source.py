@@ -2,7 +2,8 @@
 
 What the checkpoint keeps in `source`: the server's identity (`system_id`, `timeline`, `database`), the names `slot`
 and `publication`, the publication's `publication_state` (see `publication.fingerprint`), `policies` and `reread`
-(`engine.policies`), and `began_at`, the position where the slot was made for this log. With them a restart can tell
+(`engine.policies`), `lives` (captured names that their tables no longer have: `lives`), and `began_at`, the position
+where the slot was made for this log. With them a restart can tell
 whether the position in the server's log is still ours and nothing went by unseen. When it cannot, it stops with
 `HistoryLost`. `accept_history_loss` = "yes" in `source` always begins at a new position, and nothing else does; then
 `history` = "lost" comes back in it, so that the caller reads all tables anew.
@@ -40,19 +41,20 @@ from cdcflow.sources.engine.findings import of_error, ok
 from cdcflow.sources.engine.part_reader import OwnPartReader
 from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.postgres import estimates, publication, sampling, slot
-from cdcflow.sources.postgres.catalog import Catalog, Selected, select
+from cdcflow.sources.postgres.catalog import Catalog, Selected
 from cdcflow.sources.postgres.catch_up import Windows
 from cdcflow.sources.postgres.chunks import CHUNK_BYTES_MAX, PostgresChunks, mark_prefix
 from cdcflow.sources.postgres.comparing import PostgresComparison
 from cdcflow.sources.postgres.connection import Connection, Connector, Secret, mapping_errors
 from cdcflow.sources.postgres.identity import check_database, check_server, identify, is_replaced
 from cdcflow.sources.postgres.known_tables import names_by_oid, state_of_selected
+from cdcflow.sources.postgres.lives import LIVES, Life, Lives, ended, ended_from
 from cdcflow.sources.postgres.lsn import lsn_of
 from cdcflow.sources.postgres.naming import Names, made_name
 from cdcflow.sources.postgres.opening import Opening
 from cdcflow.sources.postgres.preparing import Preparing
 from cdcflow.sources.postgres.rewrites import RowVersions
-from cdcflow.sources.postgres.status import only_slot, status_of
+from cdcflow.sources.postgres.status import log_end, only_slot, status_of
 from cdcflow.sources.postgres.table_names import TableNames
 from cdcflow.sources.postgres.types import DescribedTable, Policy
 from cdcflow.sources.postgres.unbroken import check_names, check_publication, check_unbroken
@@ -105,6 +107,9 @@ class PostgresSource:
         system = identify(self._connector)
         return SourceIdentity("postgres", system.system_id, system.database, str(system.timeline))
 
+    def use_shapes(self, shape_of: Callable[[TableId], Table | None]) -> None:
+        self._catalog.shape_of = shape_of
+
     def prepare(
         self, checkpoint: Checkpoint, log_id: str, transactions_back: TransactionsBack | None = None
     ) -> Checkpoint:
@@ -114,14 +119,17 @@ class PostgresSource:
         try:
             with mapping_errors(f"preparing {self._connector.address}"):
                 check_server(connection)
-                selected = select(connection, self._selection, self._policy)
                 replaced = accepted and checkpoint.position is not None
                 replaced = replaced and is_replaced(connection, checkpoint.source, system)
                 by_oid = {} if replaced else names_by_oid(checkpoint.source)  # oids of another database mean nothing
+                if not replaced:
+                    self._remember_captured(checkpoint)
+                selected = self._catalog.select(connection)
+                end = log_end(connection)
                 if checkpoint.position is not None:
                     known = frozenset(by_oid.values())
                     selected, self._left_out = selected.for_restart(known, self._selection)
-                selected.check(may_be_empty=self._selection.only_wildcards)
+                self._check(selected)
                 names = Names.of(self._settings, log_id)
                 # A new table that somebody has locked is taken up later: all others would wait with it.
                 new = [t for t in selected.good if t.rel.oid not in by_oid]
@@ -137,6 +145,7 @@ class PostgresSource:
                     failover=self._settings.failover,
                     creation_wait_s=self._creation_wait_s,
                     older_wait_s=self._older_wait_s,
+                    is_renamed=bool(self._found_ended(checkpoint, selected, end)),
                 ).prepare(transactions_back, loss_accepted=accepted, replaced=replaced)
         finally:
             self._connector.discard(connection)
@@ -144,13 +153,36 @@ class PostgresSource:
         selected, self._left_out = selected.without(self._joining), (*self._left_out, *sorted(self._joining))
         self._prepared = frozenset(t.rel.id for t in selected.tables)
         self._table_names.capture(selected)
-        # A table that an earlier run captured and this one does not may still have changes on their way.
-        self._catalog.captured = by_oid | {t.rel.oid: t.rel.id for t in selected.tables}
+        earlier = () if accepted else self._found_ended(checkpoint, selected, end)
+        self._catalog.lives = Lives({t.rel.oid: t.rel.id for t in selected.tables}, earlier, self._selection.selects)
         # Whoever prepares asks for the tables next: what was just read of a thousand of them is not read again.
         self._described = self._catalog.tables(selected)
         kept = policies.noted(checkpoint.source, {d.table: d.kept for d in self._described})
-        self._checkpoint = replace(prepared, source={**rereading.without(prepared.source), **kept})
+        source = {**rereading.without(prepared.source), **kept, LIVES: self._catalog.lives.to_json()}
+        self._checkpoint = replace(prepared, source=source)
         return self._checkpoint
+
+    def _remember_captured(self, checkpoint: Checkpoint) -> None:
+        """Keep in mind which names the log has captured, of those that the settings still select."""
+        source = checkpoint.source
+        names = {*names_by_oid(source).values(), *(life.table for life in ended_from(source))}
+        self._catalog.was_captured |= {table for table in names if self._selection.selects(table)}
+
+    def _found_ended(self, before: Checkpoint, selected: Selected, end: int) -> tuple[Life, ...]:
+        """The names that a stream from the log's position has still to give up; `end`: see `lives.ended`."""
+        selects = self._selection.selects
+        return ended(
+            [life for life in ended_from(before.source) if selects(life.table)],
+            {oid: table for oid, table in names_by_oid(before.source).items() if selects(table)},
+            {t.rel.oid: t.rel.id for t in selected.tables},
+            position=lsn_of(before.position or "0/0"),
+            end=end,
+            is_kept=self._selection.names,
+        )
+
+    def _check(self, selected: Selected) -> None:
+        """That these tables can be captured; there may be none where those that were captured are gone."""
+        selected.check(may_be_empty=self._selection.only_wildcards or bool(self._catalog.was_captured))
 
     def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
         before = newest()
@@ -166,6 +198,7 @@ class PostgresSource:
                 ours = slot.read(connection, before.source["slot"])
                 now = newest()
                 system = identify(self._connector)
+                self._remember_captured(now)
                 known = self._known_state(connection, now)
                 check_unbroken(self._connector, connection, now, names, system, ours, known)
         except (HistoryLost, ConfigurationError) as error:
@@ -178,7 +211,7 @@ class PostgresSource:
         """The publication's fingerprint in our log, of those tables that are still asked for."""
         state = checkpoint.source["publication_state"]
         try:
-            return state_of_selected(state, select(connection, self._selection, self._policy))
+            return state_of_selected(state, self._catalog.select(connection))
         except ConfigurationError:
             return state  # which tables are asked for is another finding
 
@@ -217,7 +250,7 @@ class PostgresSource:
             waiting = self._waiting(selected, self._prepared)
             refused = everything.left_out_of(selected)
             selected, self._left_out = selected.without(waiting), tuple(sorted({*refused, *waiting}))
-        selected.check(may_be_empty=self._selection.only_wildcards)
+        self._check(selected)
         return selected
 
     def _waiting(self, selected: Selected, captured: frozenset[TableId]) -> Collection[TableId]:
@@ -239,17 +272,19 @@ class PostgresSource:
         if checkpoint is None:
             return self._left_out
         known = frozenset(names_by_oid(checkpoint.source).values())
+        self._remember_captured(checkpoint)
         return self._catalog.selected().for_restart(known, self._selection)[1]
 
     def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
         before, left_out = checkpoint.source, tuple[TableId, ...]()
         system = identify(self._connector)
+        self._remember_captured(checkpoint)
         selected = self._catalog.selected()
         if checkpoint.position is not None:
             check_names(before, Names.of(self._settings, log_id))
             self._catalog.ask("looking for the log's slot", lambda c: check_database(c, before, system))
             selected, left_out = selected.for_restart(frozenset(names_by_oid(before).values()), self._selection)
-        selected.check(may_be_empty=self._selection.only_wildcards)
+        self._check(selected)
         described = self._catalog.tables(selected)
         kept = {d.table: d.kept for d in described}
         why, other = policies.reread(before, kept), policies.otherwise(before, kept)
@@ -294,7 +329,6 @@ class PostgresSource:
             self._windows,
             slot=checkpoint.source["slot"],
             publication=checkpoint.source["publication"],
-            captured=frozenset(self._table_names.oids.values()),
             open_spool=open_spool,
         )
         return opening.open(lsn_of(checkpoint.position), binary=self._settings.binary and has_binary)
@@ -327,6 +361,7 @@ class PostgresSource:
         return OwnPartReader(self.chunks(), self.close)
 
     def comparison(self, checkpoint: Checkpoint) -> Comparison:
+        self._remember_captured(checkpoint)
         selected = self._catalog.selected()
         self._table_names.capture(selected)
         self._checkpoint = checkpoint

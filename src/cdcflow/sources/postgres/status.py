@@ -39,6 +39,13 @@ def status_of(connection: Connection, name: str | None, acknowledged: Position |
     )
 
 
+def log_end(connection: Connection) -> int:
+    """A place in the server's log behind everything that is committed now."""
+    row = connection.execute("SELECT pg_catalog.pg_current_wal_insert_lsn()::text").fetchone()
+    assert row is not None  # noqa: S101  one row by construction
+    return lsn_of(row[0])
+
+
 def only_slot(connection: Connection) -> str | None:
     """The slot that cdcflow made in this database, where it made just one."""
     rows = connection.execute(

@@ -16,6 +16,7 @@ from cdcflow.sources.postgres.types.describe import (
     Policy,
     decode,
     describe_table,
+    standing_in,
 )
 
-__all__ = ["AttributeInfo", "Codec", "DescribedTable", "Policy", "decode", "describe_table"]
+__all__ = ["AttributeInfo", "Codec", "DescribedTable", "Policy", "decode", "describe_table", "standing_in"]

@@ -151,6 +151,16 @@ def _kept(
     return found
 
 
+def standing_in(arrow: pa.DataType) -> tuple[int, int] | None:
+    """A type of the server's own, with its modifier, whose values are this in Arrow; None: texts, which every type has
+    another binary format for."""
+    if pa.types.is_decimal(arrow):
+        return NUMERIC_OID, (arrow.precision << 16 | arrow.scale) + 4
+    if pa.types.is_string(arrow):
+        return None
+    return next(((oid, -1) for oid, known in _TYPES.items() if known.arrow == arrow), None)
+
+
 def decode(codec: Codec, cells: Cells, *, as_binary: bool) -> pa.Array:
     """One column's cells as Arrow, in the format in which they came."""
     if not as_binary:

@@ -1,0 +1,102 @@
+"""Until when a captured table has the name that it was captured by. Pure.
+
+The catalog shows what exists now, and the stream may be far behind it:
+
+    log      ──c──c──c──[DROP t]──c──[u RENAME TO v]──c──▶
+              ▲ position                                ▲ the catalog was read here: t is gone, u is called v
+
+The server decodes each change with the catalog of its own time, so the changes of `t` and `u` still arrive. Therefore a
+table that was captured under a name that it no longer has stays captured under it until the stream has passed the place
+where the catalog was read (`Life.end`). A table is its number (oid), so another one of the same name is another life.
+
+A Relation message has the name of its time, which decides between several names of one table. A name that the settings
+do not select brings nothing. Where there is no table of this number any more, every other name is its last one's.
+
+A name without wildcards in the settings stays here after its end, for as long as no table has it: a table that was
+captured once is no mistake in the settings. The checkpoint's `source` keeps all of this as `lives`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cdcflow.model.table import TableId
+
+LIVES = "lives"
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A table under a name that it was captured by and does not have now. `end`: the server's log, as far as it was
+    when that was found."""
+
+    oid: int
+    table: TableId
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """The tables that a stream captures: those `present`, by oid, and earlier names of tables, oldest first."""
+
+    present: Mapping[int, TableId] = field(default_factory=dict)
+    ended: tuple[Life, ...] = ()
+    selects: Callable[[TableId], bool] = lambda table: True
+
+    @property
+    def tables(self) -> frozenset[TableId]:
+        """The names that tables were captured by and do not have now."""
+        return frozenset(life.table for life in self.ended)
+
+    def captures(self, oid: int) -> bool:
+        """Whether changes of this table may be captured, under whatever name."""
+        return oid in self.present or any(life.oid == oid for life in self.ended)
+
+    def is_ended(self, oid: int, table: TableId) -> bool:
+        """Whether this is an earlier name of this table."""
+        return any((life.oid, life.table) == (oid, table) for life in self.ended)
+
+    def name(self, oid: int, told: TableId) -> TableId | None:
+        """The name by which a change is captured whose message calls its table `told`; None: it is not captured."""
+        if self.is_ended(oid, told):
+            return told
+        if oid in self.present:
+            return self.present[oid]
+        earlier = [life.table for life in self.ended if life.oid == oid]
+        return earlier[-1] if earlier and self.selects(told) else None
+
+    def to_json(self) -> str:
+        listed = [[life.oid, life.table.schema, life.table.name, life.end] for life in self.ended]
+        return json.dumps(listed, separators=(",", ":"))
+
+
+def ended_from(source: Mapping[str, str]) -> tuple[Life, ...]:
+    """What an earlier start left of this in a checkpoint's `source`."""
+    listed = json.loads(source.get(LIVES, "[]"))
+    return tuple(Life(oid, TableId(schema, name), end) for oid, schema, name, end in listed)
+
+
+def ended(
+    before: Iterable[Life],
+    captured: Mapping[int, TableId],
+    present: Mapping[int, TableId],
+    *,
+    position: int,
+    end: int,
+    is_kept: Callable[[TableId], bool],
+) -> tuple[Life, ...]:
+    """The names that a stream from `position` on has still to give up.
+
+    `captured`: what the last start captured, as far as the settings still select it; `present`: what exists and is
+    captured now. `end`: the end of the server's log, asked for after the catalog. `is_kept`: see the top.
+    """
+    names = frozenset(present.values())
+    found = {(life.oid, life.table): life for life in before}
+    for oid, table in captured.items():
+        if present.get(oid) != table:
+            # Found missing again after it had been there in between: its later end counts.
+            found[oid, table] = Life(oid, table, end)
+    left = [life for life in found.values() if present.get(life.oid) != life.table]
+    return tuple(life for life in left if life.end > position or (is_kept(life.table) and life.table not in names))

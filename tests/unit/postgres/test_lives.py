@@ -1,0 +1,95 @@
+"""Under which name a change of a table is captured that is gone, or has another name by now."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from cdcflow.model.table import Column, Table, TableId
+from cdcflow.model.types import ColumnType
+from cdcflow.sources.postgres.columns import as_attributes, as_logged, key_in
+from cdcflow.sources.postgres.lives import LIVES, Life, Lives, ended, ended_from
+from cdcflow.sources.postgres.types import AttributeInfo, standing_in
+
+A, B, C, AWAY = (TableId("public", name) for name in ("a", "b", "c", "_away"))
+
+
+def never(table: TableId) -> bool:
+    return False
+
+
+def test_name_that_is_gone_stays_until_the_stream_has_passed_its_end() -> None:
+    """P61: the first start finds it missing, later ones wait for the same place; then it is off the list."""
+    first = ended([], {1: A, 2: B}, {2: B}, position=10, end=50, is_kept=never)
+    assert first == (Life(1, A, 50),)
+    assert ended(first, {2: B}, {2: B}, position=49, end=80, is_kept=never) == first
+    assert ended(first, {2: B}, {2: B}, position=50, end=80, is_kept=never) == ()
+    assert ended_from({LIVES: Lives({2: B}, first).to_json()}) == first
+    assert ended_from({}) == ()
+
+
+def test_table_is_its_number_whatever_bears_its_name() -> None:
+    """Renamed, made again, swapped: each is a life of its own; a name that came back is no end."""
+    assert ended([], {1: A}, {1: B, 3: A}, position=10, end=50, is_kept=never) == (Life(1, A, 50),)
+    assert ended([], {1: A, 2: B}, {1: B, 2: A}, position=10, end=50, is_kept=never) == (Life(1, A, 50), Life(2, B, 50))
+    twice = ended([Life(1, A, 50)], {1: B}, {1: C}, position=10, end=90, is_kept=never)
+    assert twice == (Life(1, A, 50), Life(1, B, 90))
+    assert ended(twice, {1: C}, {1: A}, position=10, end=99, is_kept=never) == (Life(1, B, 90), Life(1, C, 99))
+
+
+def test_name_without_wildcards_stays_until_a_table_has_it_again() -> None:
+    """It was captured, so that no table has it is no mistake in the settings."""
+    before = [Life(1, A, 50), Life(2, B, 50)]
+    assert ended(before, {}, {}, position=60, end=90, is_kept=lambda t: t == A) == (Life(1, A, 50),)
+    assert ended(before, {}, {7: A}, position=60, end=90, is_kept=lambda t: t == A) == ()
+
+
+def test_message_tells_which_name_of_a_table_it_is_of() -> None:
+    """Its name of that time, then the one of now; of a table that is gone the last one, never under a name that the
+    settings leave out."""
+    lives = Lives({1: C, 5: A}, (Life(1, A, 50), Life(1, B, 60), Life(2, B, 60)), lambda table: table != AWAY)
+    assert [lives.name(1, told) for told in (A, B, C, AWAY)] == [A, B, C, C]
+    assert [lives.name(2, told) for told in (B, C, AWAY)] == [B, B, None]
+    assert [lives.name(5, told) for told in (A, C)] == [A, A]
+    assert [lives.captures(oid) for oid in (1, 2, 3, 5)] == [True, True, False, True]
+    assert lives.is_ended(1, A)
+    assert not lives.is_ended(5, A)
+    assert lives.tables == {A, B}
+
+
+def logged(*columns: tuple[str, int, str, pa.DataType]) -> Table:
+    made = tuple(Column(name, number, ColumnType(text, arrow), number != 2) for name, number, text, arrow in columns)
+    return Table(A, 1, made, ("id",))
+
+
+def test_columns_of_a_table_that_is_gone_are_those_of_the_log() -> None:
+    """T36: number, type and key, also where the type itself was dropped with its schema."""
+    shape = logged(
+        ("id", 2, "integer", pa.int32()),
+        ("s", 4, "small", pa.int32()),
+        ("d", 5, "money_like", pa.decimal128(8, 2)),
+        ("m", 6, "mood", pa.string()),
+        ("ds", 7, "small[]", pa.list_(pa.field("element", pa.int32()))),
+    )
+    assert [(a.number, a.name, a.not_null) for a in as_attributes(shape)][:2] == [(2, "id", True), (4, "s", False)]
+    assert as_attributes(None) == ()
+
+    def column(name: str, number: int, text: str, *, is_known: bool = False) -> AttributeInfo:
+        return as_logged(AttributeInfo(name, number, 9999, -1, text), shape, is_known=is_known)
+
+    known = column("id", 2, "integer", is_known=True)
+    assert (known.not_null, known.base_oid, known.type_text) == (True, 0, "integer")
+    altered = AttributeInfo("id", 2, 20, -1, "bigint")
+    assert as_logged(altered, shape, is_known=True) == altered
+    assert as_logged(altered, logged(), is_known=False) == altered
+    assert (column("s", 4, "oid 9999").base_oid, column("s", 4, "oid 9999").type_text) == (23, "small")
+    assert (column("d", 5, "oid 9999").base_oid, column("d", 5, "oid 9999").base_modifier) == (1700, (8 << 16 | 2) + 4)
+    assert (column("m", 6, "oid 9999").base_oid, column("m", 6, "oid 9999").type_text) == (9999, "mood")
+    assert column("ds", 7, "oid 9999").element_oid == 23
+    assert standing_in(pa.string()) is None
+
+
+def test_key_of_the_log_counts_where_the_message_has_its_columns() -> None:
+    """REPLICA IDENTITY FULL does not tell which columns were the key."""
+    shape = logged(("id", 2, "integer", pa.int32()))
+    assert key_in(shape, frozenset({"id", "v"})) == {"id"}
+    assert key_in(shape, frozenset({"v"})) == frozenset()
