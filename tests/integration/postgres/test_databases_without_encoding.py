@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from capturing import MakeCapture
+from comparedshop import ComparedShop
 from tests.servers.postgres import Database, PostgresServer
 
 from cdcflow.errors import ConfigurationError
@@ -52,6 +54,21 @@ def test_bytes_that_are_no_text_stop_by_name_and_the_error_leads_out(
     without = make_capture(database, tables=["public.*", "!public.bad"], **WAYS[way])
     without.prepare(before)
     assert [(r["id"], r["v"]) for r in without.changes()] == [(1, "naïve ☃"), (3, "behind")]
+
+
+def test_rows_that_were_mended_are_captured_as_the_error_says(database: Database, tmp_path: Path) -> None:
+    """What the stream has of them stays what it is, so the capture begins after it, and reads all tables again."""
+    with ComparedShop.on_postgres(database, tmp_path) as shop:
+        shop.start("bad", "good")
+        database.execute(f"INSERT INTO good VALUES (1, 'naïve ☃'); {BAD}")
+        assert shop.daemon is not None
+        assert shop.daemon.wait(60) == 78
+        assert "a value is not UTF-8" in shop.output.read_text()
+        database.execute("UPDATE bad SET v = 'mended'; INSERT INTO good VALUES (3, 'behind')")
+        shop.start("bad", "good", options=["--accept-history-loss"])
+        for table, rows in {"bad": [(2, "mended")], "good": [(1, "naïve ☃"), (3, "behind")]}.items():
+            found = shop.merge_until(table, lambda found: found.num_rows > 0)
+            assert sorted((row["id"], row["v"]) for row in found.to_pylist()) == rows
 
 
 def test_bytes_that_are_no_text_fail_the_backfill_of_their_table_by_name(

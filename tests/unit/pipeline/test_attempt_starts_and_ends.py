@@ -188,7 +188,7 @@ def test_a_crash_between_the_hole_and_the_order_to_read_again_forgets_neither(st
 
 
 def test_an_order_that_the_log_has_is_no_mistake_when_its_table_is_gone(stage: Stage) -> None:
-    """The daemon was started with it, connects again a week later, and must not end because of a table dropped since."""
+    """The daemon was started with it, connects again a week later, and goes on without a table dropped since."""
     stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}, progress=DONE.to_json()))
     order = Orders(backfill=("public.dropped", "public.orders"), given=True, once=True)
     stage.attempt(Small(), order).run(lambda: False)
