@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import yaml
@@ -152,6 +152,11 @@ class Follower(Run):
             self.daemon.kill()
         self.on.forget()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _wait(self, tables: tuple[TableId, ...], anew: Mapping[TableId, int] | None = None) -> None:
+        """Wait twice: the daemon knows that a table is read a little before its log does."""
+        super()._wait(tables, anew)
+        super()._wait(tables, anew)
 
     def _turn(self) -> None:
         if self.daemon is None:

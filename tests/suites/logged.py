@@ -20,14 +20,15 @@ class LogSoFar:
         self._folded: dict[TableId, tuple[object, Table, list[dict[str, Any]]]] = {}
 
     def read(self, log: LogReader) -> Progress:
-        """Read what was added since the last call."""
+        """Read what was added since the last call: the rows up to a checkpoint, whose progress is the answer."""
+        checkpoint = log.newest_checkpoint()
         newest = self._read
-        for table, _version, rows in log.read_rows(self._read + 1):
+        for table, _version, rows in log.read_rows(self._read + 1, checkpoint.next_offset - 1):
             for change in changes_of(table, rows):
                 self._changes[table.id].append((table, change))
                 newest = max(newest, change.offset)
         self._read = newest
-        return Progress.from_json(log.newest_checkpoint().progress)
+        return Progress.from_json(checkpoint.progress)
 
     def has(self, table: TableId) -> bool:
         return bool(self._changes.get(table))
