@@ -20,6 +20,7 @@ from cdcflow.sources.mysql import decoders, wire
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX
 from cdcflow.sources.mysql.dump import Packets
+from cdcflow.sources.mysql.event_samples import EventSamples
 from cdcflow.sources.mysql.gtids import Flavor, Gtids
 from cdcflow.sources.mysql.position import BinlogPosition
 from cdcflow.sources.mysql.row_events import Marks
@@ -128,6 +129,7 @@ def reader(
     tables: TestTables | None = None,
     expanded_bytes_max: int = EXPANDED_BYTES_MAX,
     compiled: bool = True,
+    samples: EventSamples | None = None,
 ) -> Reader:
     flavor: Flavor = log.flavor if isinstance(log, Log) else log
     start = BinlogPosition.parse(position)
@@ -148,6 +150,7 @@ def reader(
         on_gtids=on_gtids,
         expanded_bytes_max=expanded_bytes_max,
         compiled=decoders.COMPILED if compiled else None,
+        samples=samples,
     )
     begin = 4 if by_gtid else start.start.pos
     split = decoders.split if compiled else wire.split

@@ -23,6 +23,9 @@ compared with that of the table's backfill. The catalog may be ahead of the stre
 stream has passed its last mark, so a row that comes afterwards was not decoded from before its version.
 
 The table that was read longest ago has its turn next. Its row is kept ahead of time where others change more often.
+
+Both sides have the same notion of a type. Where the source can, `event_checks` has row events decoded by another
+library as well; what that finds is counted and reported here.
 """
 
 from __future__ import annotations
@@ -50,8 +53,9 @@ from cdcflow.interleave.progress import Progress
 from cdcflow.model.change import INSERT, UPDATE, ChangeBatch, KeySet, Run, SpooledTransaction
 from cdcflow.model.position import Epoch, Position, Token
 from cdcflow.model.table import OP, UNCHANGED, Table, TableId, word
+from cdcflow.pipeline.event_checks import EventChecks
 from cdcflow.pipeline.source_tasks import SourceTasks
-from cdcflow.ports import ChunkSource, Source, StreamEvent
+from cdcflow.ports import ChunkSource, EventComparison, Source, StreamEvent
 
 DIFFERENCE = "shadow check found a difference"
 AGAIN_S = 1.0
@@ -107,7 +111,8 @@ class Shadow:
         self._now = self._next_at = -1e9
         self._asked: dict[TableId, int] = {}  # at which number a table was read last
         self._turn = 0
-        self._counts = {"shadow_checks": 0, "shadow_differences": 0, "shadow_moved_on": 0}
+        self._counts = {"shadow_checks": 0, "shadow_differences": 0, "shadow_moved_on": 0, "shadow_events": 0}
+        self._events = EventChecks(self.event_compared)
         self._differences: dict[TableId, _Difference] = {}
 
     def begin(self, tables: Sequence[Table], epoch: Epoch) -> None:
@@ -205,8 +210,9 @@ class Shadow:
     # ── reading ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def look(self, now_s: float, tasks: SourceTasks, source: Source, chunks: ChunkSource, progress: Progress) -> None:
-        """Have the sample read, if it is time."""
+        """Have the sample read, and a row event compared, if it is time."""
         self._now, self._progress = now_s, progress
+        self._events.look(now_s, self.every_s, tasks, source)
         if (sample := self._sample) is not None and self._is_to_be_read(sample):
             tasks.call(lambda: self.read(sample, source, chunks))
 
@@ -300,9 +306,29 @@ class Shadow:
         fields = {"table": str(table.id), "row": what, "columns": ", ".join(names), "position": sample.position}
         self._tell(DIFFERENCE, {**fields, "transaction": sample.xid, "remedy": remedy})
 
+    def event_compared(self, found: EventComparison) -> None:
+        """A row event was decoded by another library, too."""
+        what = " and ".join(
+            [f"differs in {', '.join(found.columns)}"] * bool(found.columns) + [found.failure] * bool(found.failure)
+        )
+        with self._lock:
+            self._counts["shadow_events"] += 1
+            if found.is_equal:
+                return
+            self._counts["shadow_differences"] += 1
+            remedy = f"run `cdcflow verify {word(found.table)}`"
+            known = self._progress.tables.get(found.table)
+            self._differences[found.table] = _Difference(
+                0 if known is None else known.generation,
+                f"a row event that ends at {found.position} was also decoded by {found.by}, and {what}; {remedy}",
+            )
+        fields = {"table": str(found.table), "row": what, "columns": ", ".join(found.columns)}
+        self._tell(DIFFERENCE, {**fields, "position": found.position, "by": found.by, "remedy": remedy})
+
     @property
     def counts(self) -> dict[str, int]:
-        """Rows that were compared, those of them that differed, and samples that could not be compared."""
+        """Rows that were compared, samples that could not be compared, row events that were compared with what another
+        library makes of them, and differences of both kinds."""
         with self._lock:
             return dict(self._counts)
 

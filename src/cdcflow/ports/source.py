@@ -194,6 +194,37 @@ class Sampled(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class EventComparison:
+    """A row event that was decoded in two ways. It ends at `position`; `columns` are those whose values differ, and
+    `failure` is what differs otherwise ("": nothing). `by`: the other decoder."""
+
+    table: TableId
+    position: str
+    columns: tuple[str, ...]
+    failure: str
+    by: str
+
+    @property
+    def is_equal(self) -> bool:
+        return not self.columns and not self.failure
+
+
+@runtime_checkable
+class SecondOpinion(Protocol):
+    """A source that can have row events decoded by another library than its own decoder."""
+
+    def sample_events(self, *, wanted: bool) -> None:
+        """Keep a row event of the stream for `compare_event` now and then, or no longer. May be called from any thread,
+        and often."""
+        ...
+
+    def compare_event(self) -> EventComparison | None:
+        """Decode the kept row event by the other library, and compare. None: no event was kept, or the library is not
+        installed. Not for the stream's thread: it takes a while."""
+        ...
+
+
 @runtime_checkable
 class Described(Protocol):
     """A source that can say what its server is, for whoever looks into a problem."""

@@ -341,7 +341,17 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         at("counts", "shadow_checks"),
     ),
     (
-        Metric("shadow_differences_total", "counter", "Rows of these that differed from what was decoded."),
+        Metric(
+            "shadow_events_total",
+            "counter",
+            "Row events that another library decoded as well, and that were compared.",
+        ),
+        at("counts", "shadow_events"),
+    ),
+    (
+        Metric(
+            "shadow_differences_total", "counter", "Rows and row events of these that differed from what was decoded."
+        ),
         at("counts", "shadow_differences"),
     ),
     (

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from tests.servers.mysql import Flavor, MySQLDatabase
 from watched import Watched
 from wrongdecoder import make_wrong, wrong_in
 
+from cdcflow.sources.mysql import chunks, decoders, ranges, row_events
+from cdcflow.sources.mysql.rows import DecodedRows
 from cdcflow.sources.mysql.stream import BinlogStream
 
 pytestmark = pytest.mark.mysql
@@ -141,3 +145,66 @@ def test_a_decoder_that_errs_is_found(
     assert (differences(on)[0]["table"], differences(on)[0]["columns"]) == (table, "at")
     assert "12:00" not in str(differences(on)) + str(found["tables"])
     assert on.error is None
+
+
+MISUNDERSTOOD_FROM = 1_000_000
+
+
+def opinions(on: Watched) -> list[dict[str, object]]:
+    return [fields for fields in differences(on) if fields.get("by") == "mysql-replication"]
+
+
+def test_a_type_that_is_misunderstood_everywhere_is_found_by_another_library(
+    flavor: Flavor, mysql_database: MySQLDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stream and the read by key agree on a time that is an hour off; only a decoder that is not ours can tell."""
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY, v int, at datetime)")
+    mysql_database.execute("INSERT INTO t VALUES (1, 1, '2026-01-01 12:00:00')")
+    table = f"{mysql_database.name}.t"
+
+    def is_checked(status: dict[str, Any]) -> bool:
+        mysql_database.execute("UPDATE t SET v = v + 1")
+        return bool(status["counts"]["shadow_events"] and checks(status))
+
+    def is_found(status: dict[str, Any]) -> bool:
+        mysql_database.execute("UPDATE t SET v = v + 1")
+        return bool(opinions(on) and checks(status) > checked + 2)
+
+    misunderstand_datetime(monkeypatch)
+    with watched(tmp_path, mysql_database, flavor) as on:
+        on.until(lambda s: s["tables"].get(table, {}).get("state") == "done", "the backfill")
+        checked = checks(on.until(is_checked, "checks of what is right"))
+        assert differences(on) == []
+        mysql_database.execute(f"UPDATE t SET v = {MISUNDERSTOOD_FROM}")
+        on.until(is_found, "the difference")
+        found = on.until(lambda s: s["tables"][table].get("shadow_difference"), "the status")
+        page = on.metrics(found)
+    assert opinions(on) == differences(on), "a read by key finds nothing"
+    assert page["cdcflow_shadow_differences_total"] >= 1
+    assert page["cdcflow_shadow_events_total"] >= 2
+    assert (opinions(on)[0]["table"], opinions(on)[0]["columns"]) == (table, "at")
+    assert "mysql-replication" in found["tables"][table]["shadow_difference"]
+    assert "12:00" not in str(differences(on)) + str(found["tables"])
+    assert on.error is None
+
+
+def misunderstand_datetime(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have rows of the stream and of result sets show the DATETIME `at` an hour late, from a value of `v` on."""
+
+    def late(rows: pa.RecordBatch) -> pa.RecordBatch:
+        at = rows.schema.get_field_index("at")
+        if at < 0 or rows.schema.field(at).type != pa.timestamp("us"):
+            return rows
+        moved = pc.add(rows.column(at), pa.scalar(3_600_000_000, pa.duration("us")))
+        moved = pc.if_else(pc.less(rows.column("v"), MISUNDERSTOOD_FROM), rows.column(at), moved)
+        return rows.set_column(at, rows.schema.field(at), moved)
+
+    stream, result = decoders.changes, decoders.decode
+
+    def changes(*given: Any, **options: Any) -> DecodedRows:
+        found = stream(*given, **options)
+        return replace(found, rows=late(found.rows))
+
+    monkeypatch.setattr(row_events, "changes", changes)
+    for module in (chunks, ranges):
+        monkeypatch.setattr(module, "decode", lambda *given, **options: late(result(*given, **options)))

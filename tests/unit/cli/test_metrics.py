@@ -77,6 +77,7 @@ def whole_status(tables: int = 3) -> dict[str, Any]:
             "shadow_checks": 20,
             "shadow_differences": 1,
             "shadow_moved_on": 4,
+            "shadow_events": 6,
             "attempts": 2,
             "retries": {"SourceUnavailable": 1},
             "errors": {"SourceUnavailable": 1, "ChunkFailed": 2},

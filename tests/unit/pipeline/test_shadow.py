@@ -41,7 +41,7 @@ from cdcflow.pipeline import shadow as shadows
 from cdcflow.pipeline.attempt import Orders, Pace
 from cdcflow.pipeline.capture import Capture
 from cdcflow.pipeline.shadow import Shadow, same_values
-from cdcflow.ports import StreamEvent
+from cdcflow.ports import EventComparison, StreamEvent
 from cdcflow.sinks.memory import Memory, MemoryLog, MemorySpool
 from cdcflow.sources.memory import MemoryDatabase, MemorySource
 from cdcflow.sources.memory.database import INTEGER, TEXT
@@ -793,3 +793,74 @@ def test_a_capture_checks_what_its_stream_decodes(is_wrong: bool, monkeypatch: p
     assert counts["shadow_differences"] == (counts["shadow_checks"] if is_wrong else 0)
     assert set(capture.shadow()) == ({str(source.table.id)} if is_wrong else set())
     assert set(told) == ({"shadow check found a difference"} if is_wrong else set())
+
+
+# ── a second opinion ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Doubted(MemorySource):
+    """A source whose row events another library decodes, too; `found` is what comes of the next ones."""
+
+    def __init__(self, database: MemoryDatabase) -> None:
+        super().__init__(database, spool_rows=50)
+        self.wanted: list[bool] = []
+        self.found: list[EventComparison | None] = []
+
+    def sample_events(self, *, wanted: bool) -> None:
+        self.wanted.append(wanted)
+
+    def compare_event(self) -> EventComparison | None:
+        return self.found.pop(0)
+
+
+@pytest.fixture
+def doubted(on: Stage) -> Doubted:
+    source = Doubted(on.database)
+    on.source = source
+    return source
+
+
+EQUAL = EventComparison(ITEMS, "log:7", (), "", "another")
+
+
+def test_a_difference_of_the_second_opinion_is_reported_like_any_other(on: Stage, doubted: Doubted) -> None:
+    """In the event, the counts and the status, until the table is read again; it names who says so."""
+    doubted.found = [EQUAL, replace(EQUAL, columns=("price", "name")), replace(EQUAL, failure="has other rows by it")]
+    for differing in range(3):
+        on.look(10.0)
+        on.tasks.run()
+        assert on.shadow.counts["shadow_events"] == differing + 1
+        assert on.shadow.counts["shadow_differences"] == differing == len(on.told)
+    event, fields = on.told[0]
+    assert event == shadows.DIFFERENCE
+    assert (fields["columns"], fields["by"], fields["position"]) == ("price, name", "another", "log:7")
+    text = str(on.shadow.states(on.progress)["public.items"]["shadow_difference"])
+    assert "another" in text
+    assert "has other rows" in text
+    on.done[ITEMS] = replace(on.done[ITEMS], generation=on.done[ITEMS].generation + 1)
+    assert on.shadow.states(on.progress) == {}
+
+
+def test_row_events_are_compared_one_each_interval_while_it_is_on(on: Stage, doubted: Doubted) -> None:
+    """Not one a loop; and a source that keeps none is asked again later."""
+    doubted.found = [None, EQUAL]
+    for _ in range(3):
+        on.look(4.0)
+    on.tasks.run()
+    assert (doubted.wanted, on.shadow.counts["shadow_events"]) == ([True], 0)
+    on.shadow.every_s = None
+    on.look(100.0)
+    on.tasks.run()
+    on.shadow.every_s = 10.0
+    on.look(0.0)
+    on.tasks.run()
+    assert (doubted.wanted, on.shadow.counts["shadow_events"]) == ([True, False, True], 1)
+
+
+def test_each_source_is_told_whether_events_are_wanted(on: Stage, doubted: Doubted) -> None:
+    """A capture that goes on with other settings has another source."""
+    doubted.found = [EQUAL]
+    on.look(10.0)
+    other = on.source = Doubted(on.database)
+    on.look(1.0)
+    assert (doubted.wanted, other.wanted) == ([True], [True])

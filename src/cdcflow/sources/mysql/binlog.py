@@ -36,6 +36,7 @@ from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX, expanded
 from cdcflow.sources.mysql.ddl import Statements
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled
 from cdcflow.sources.mysql.errors import history_lost
+from cdcflow.sources.mysql.event_samples import EventSamples
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, Xid, check_types, prepared_xid
 from cdcflow.sources.mysql.gtids import Flavor, Gtids, GtidSet, MysqlGtids, gtid_set
 from cdcflow.sources.mysql.position import BinlogPosition, StreamProgress
@@ -76,8 +77,8 @@ class BinlogDecoder:
     """Decodes one connection's events; a new connection needs a new decoder.
 
     `position` is where the log of ours ends; events come from `position.start` on. `by_gtid`: the server was asked for
-    what the GTIDs leave out, so files and bytes of `position` are those of another server. `progress.expect` may be
-    called by any thread, everything else by one.
+    what the GTIDs leave out, so files and bytes of `position` are those of another server. `samples` get row events for
+    a second opinion. `progress.expect` may be called by any thread, everything else by one.
     """
 
     def __init__(
@@ -93,6 +94,7 @@ class BinlogDecoder:
         on_gtids: OnGtids | None = None,
         expanded_bytes_max: int = EXPANDED_BYTES_MAX,
         compiled: Compiled | None = COMPILED,
+        samples: EventSamples | None = None,
     ) -> None:
         self.progress = StreamProgress(position, by_gtid=by_gtid)
         self._flavor: Flavor = flavor
@@ -100,7 +102,7 @@ class BinlogDecoder:
         self._spool_bytes_max = spool_bytes_max
         self._expanded_bytes_max = expanded_bytes_max
         self._on_gtids = on_gtids
-        self._rows = RowEvents(tables, marks, compiled)
+        self._rows = RowEvents(tables, marks, compiled, samples)
         self._statements = Statements(tables, self._rows)
         self._gtids: GtidSet = gtid_set(flavor, position.gtids)
         self._before = gtid_set(flavor, position.gtids) if by_gtid and flavor == "mariadb" and position.xa else None
@@ -132,7 +134,7 @@ class BinlogDecoder:
             raise InvariantViolated(
                 f"the binary log goes on to file {file} inside a transaction", runbook="stream-not-understood"
             )
-        self._rows.forget_ids()
+        self._rows.begin_file(file)
         self.progress.at(file)
         return self.progress.advanced(pos, self._gtids.text(), self._held_text(), known=False)
 

@@ -30,7 +30,7 @@ from cdcflow.ports import Finding
 from cdcflow.sources.engine import findings as findings_of
 from cdcflow.sources.engine.findings import of_error, ok, problem, warning
 from cdcflow.sources.engine.selection import advice, table_id
-from cdcflow.sources.mysql import binlog_status
+from cdcflow.sources.mysql import binlog_status, second_opinion
 from cdcflow.sources.mysql.catalog import Catalog, CatalogTable, Selected, table_names
 from cdcflow.sources.mysql.connection import NAMES, Connection, Connector, one, query, version_of
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled
@@ -252,7 +252,7 @@ _TOO_MUCH = ("SUPER", "SHUTDOWN", "CREATE USER", "DROP")
 
 def findings(connector: Connector, settings: MySQL, catalog: Catalog) -> list[Finding]:
     """Everything that can be looked at; an answer that cannot be had is a finding too."""
-    found: list[Finding] = [decoders()]
+    found: list[Finding] = [decoders(), second_decoder()]
     try:
         connection = connector.connect("doctor")
     except CdcflowError as error:
@@ -288,6 +288,13 @@ def _looked(subject: str, looking: Iterator[Finding]) -> list[Finding]:
 
 def decoders(compiled: Compiled | None = COMPILED) -> Finding:
     return findings_of.decoders(are_compiled=compiled is not None, times="several")
+
+
+def second_decoder() -> Finding:
+    """Whether the shadow check has a second opinion."""
+    if second_opinion.is_installed():
+        return ok("second opinion", "mysql-replication is installed; the shadow check compares row events with it, too")
+    return ok("second opinion", f"{second_opinion.NOT_INSTALLED}: the shadow check compares rows with the server alone")
 
 
 def _link(connection: Connection, connector: Connector, settings: MySQL) -> Iterator[Finding]:

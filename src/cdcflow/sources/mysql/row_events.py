@@ -27,9 +27,10 @@ from cdcflow.sources.engine.changes import merged
 from cdcflow.sources.engine.changes import truncation as emptied
 from cdcflow.sources.mysql.decoders import COMPILED, Compiled, changes
 from cdcflow.sources.mysql.errors import READ_ANEW
+from cdcflow.sources.mysql.event_samples import EventGroup, EventSamples
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, length_at
 from cdcflow.sources.mysql.images import Extents
-from cdcflow.sources.mysql.rows import RowKind
+from cdcflow.sources.mysql.rows import DecodedRows, RowKind
 from cdcflow.sources.mysql.tables import DescribedTable, TableMap, Tables, table_map, table_name
 from cdcflow.sources.mysql.wire import HEADER, Events, Types, protocol_error
 
@@ -101,18 +102,28 @@ class Found:
 
 
 class RowEvents:
-    """The table maps of one connection, and what row events hold by them. `compiled` None: the plain decoders."""
+    """The table maps of one connection, and what row events hold by them. `compiled` None: the plain decoders.
+    `samples` get row events for a second opinion; None: nobody asks for one."""
 
-    def __init__(self, tables: Tables, marks: Marks, compiled: Compiled | None = COMPILED) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        marks: Marks,
+        compiled: Compiled | None = COMPILED,
+        samples: EventSamples | None = None,
+    ) -> None:
         self._compiled = compiled
+        self._samples = samples
+        self._file = ""
         self._tables = tables
         self._marks = marks
         self._maps: dict[int, Mapped] = {}
         self._known: dict[bytes, Mapped] = {}
         self._arrived: dict[int, list[tuple[int, Mapped]]] = {}
 
-    def forget_ids(self) -> None:
+    def begin_file(self, file: str) -> None:
         """Another file, or another connection: table ids begin anew."""
+        self._file = file
         self._maps.clear()
 
     def forget_shapes(self, table: TableId | None) -> None:
@@ -188,7 +199,7 @@ class RowEvents:
             if mapped.found is not None:
                 self._take_marks(events, at, mapped.found, out)
             elif mapped.described is not None:
-                self._decode(events, at, mapped.described, out)
+                self._decode(events, at, mapped, mapped.described, out)
         return out
 
     def _by_map(self, events: Events, use: Bools) -> list[tuple[Mapped, Int64s]]:
@@ -215,7 +226,7 @@ class RowEvents:
                     out.append((mapped, mine[a:b]))
         return out
 
-    def _decode(self, events: Events, at: Int64s, described: DescribedTable, out: Found) -> None:
+    def _decode(self, events: Events, at: Int64s, mapped: Mapped, described: DescribedTable, out: Found) -> None:
         for kind in _distinct(events.type[at]):
             left = at[events.type[at] == kind]
             body = events.start[left] + _V1_BODY
@@ -225,7 +236,11 @@ class RowEvents:
                 raise protocol_error("a row event that ends before its columns")
             while len(left):
                 alike, size = _alike(events, left, body, kind, len(described.columns), described.table)
-                self._together(events, left[alike], body[alike], size, kind, described, out)
+                same = left[alike]
+                decoded = self._together(events, same, body[alike], size, kind, described, out)
+                if self._samples is not None and self._samples.wants(described):
+                    rows, counts = decoded.rows, decoded.counts
+                    self._samples.keep(EventGroup(events, same, described, mapped.raw, rows, counts, self._file))
                 left, body = left[~alike], body[~alike]
 
     def _together(
@@ -237,7 +252,7 @@ class RowEvents:
         kind: int,
         described: DescribedTable,
         out: Found,
-    ) -> None:
+    ) -> DecodedRows:
         """Row events whose columns and bitmaps are the same `size` bytes after `body`."""
         row_kind = _KINDS[EventType(kind)]
         images, _ = bitmaps(events.one(int(at[0])), int(body[0] - events.start[at[0]]), _images(kind))
@@ -252,6 +267,7 @@ class RowEvents:
         if decoded.incomplete is not None and decoded.incomplete.any():
             keys = rows.select(list(described.table.key_columns)).filter(pa.array(decoded.incomplete))
             out.incomplete.append(Incomplete(described.table.id, event[decoded.incomplete], keys))
+        return decoded
 
     def _take_marks(self, events: Events, at: Int64s, found: TableMap, out: Found) -> None:
         for number in at.tolist():
@@ -265,6 +281,11 @@ class RowEvents:
             is_partial = event[4] == EventType.PARTIAL_UPDATE_ROWS
             mine = tokens_of(found, event[rows:], images, self._marks.slot, is_partial=is_partial)
             out.tokens.extend((number, token) for token in mine)
+
+
+def kind_of(event: bytes) -> RowKind:
+    """What a row event does."""
+    return _KINDS[EventType(event[4])]
 
 
 def truncation(described: DescribedTable, at: int) -> Changes:

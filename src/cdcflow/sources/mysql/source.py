@@ -28,6 +28,7 @@ from cdcflow.model.table import Table, TableId
 from cdcflow.ports import (
     Comparison,
     Dropped,
+    EventComparison,
     Finding,
     OpenSpool,
     Preview,
@@ -45,7 +46,7 @@ from cdcflow.sources.engine.findings import of_error, ok
 from cdcflow.sources.engine.part_reader import OwnPartReader
 from cdcflow.sources.engine.policies import Kept
 from cdcflow.sources.engine.selection import Selection, table_id
-from cdcflow.sources.mysql import binlog_status, doctor, estimates, overlap, sampling
+from cdcflow.sources.mysql import binlog_status, doctor, estimates, overlap, sampling, second_opinion
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.catalog import CapturedTables, Catalog, CatalogTable, Selected, Wanted
 from cdcflow.sources.mysql.chunks import MySQLChunks
@@ -53,9 +54,11 @@ from cdcflow.sources.mysql.comparing import MySQLComparison
 from cdcflow.sources.mysql.connection import Connection, Connector, Secret
 from cdcflow.sources.mysql.decoders import split
 from cdcflow.sources.mysql.dump import Dump, ServerIdConflicts
+from cdcflow.sources.mysql.event_samples import EventSamples
 from cdcflow.sources.mysql.fences import DeliveredGtids, NoStream
 from cdcflow.sources.mysql.lives import LIVES, Lives, begun, ended
 from cdcflow.sources.mysql.marks import Expectations, Marking, ReadOnlyMarks, WrittenMarks
+from cdcflow.sources.mysql.opinion_exclusions import can_read
 from cdcflow.sources.mysql.position import BinlogPosition
 from cdcflow.sources.mysql.preparing import WAIT_S, Before, Begun, Preparing
 from cdcflow.sources.mysql.row_events import Marks
@@ -102,6 +105,8 @@ class MySQLSource:
         self._delivered = DeliveredGtids()
         self._expectations = Expectations()
         self._has_gtids = True
+        self._samples = EventSamples(can_read)
+        self._is_opinion_missing = False
 
     # ── cdcflow.ports.Source ────────────────────────────────────────────────────────────────────────────────
 
@@ -202,6 +207,15 @@ class MySQLSource:
     def sample(self, table: TableId, key: Sequence[str]) -> Sample | None:
         return self._catalog.ask(f"looking at rows of {table}", lambda c: sampling.sample(c, table, key))
 
+    def sample_events(self, *, wanted: bool) -> None:
+        is_installed = second_opinion.is_installed()
+        self._samples.wanted = wanted and is_installed
+        self._is_opinion_missing = wanted and not is_installed
+
+    def compare_event(self) -> EventComparison | None:
+        kept = self._samples.take()
+        return None if kept is None else second_opinion.compare(kept, self._flavor)
+
     def stream(self, checkpoint: Checkpoint, open_spool: OpenSpool) -> Stream:
         if checkpoint.position is None:
             raise ValueError("a stream begins at a position; `prepare` gives the first one")
@@ -218,6 +232,7 @@ class MySQLSource:
             spool_bytes_max=self._settings.spool_bytes_max,
             by_gtid=by_gtid,
             on_gtids=self._delivered.add if is_mysql else None,
+            samples=self._samples,
         )
         dump = self._dump(position, by_gtid=by_gtid)
         stream = BinlogStream(self._connector, dump, decoder, conflicts=self._conflicts, split=split)
@@ -318,7 +333,8 @@ class MySQLSource:
 
         found = self._catalog.ask(f"asking {self._connector.address} for its status", question)
         left_out = {"left_out": ", ".join(map(str, self._left_out))} if self._left_out else {}
-        return replace(found, details={**found.details, **left_out})
+        opinion = {"second_opinion": second_opinion.NOT_INSTALLED} if self._is_opinion_missing else {}
+        return replace(found, details={**found.details, **left_out, **opinion})
 
     def _unlogged(self, connection: Connection) -> dict[str, str]:
         """Captured tables that may differ from the source: foreign keys change them, and the log does not say so."""
