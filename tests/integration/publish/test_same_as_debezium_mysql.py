@@ -24,6 +24,7 @@ COLUMNS = {
     "si": ("smallint", "-32768", "32767"),
     "siu": ("smallint unsigned", "65535", "0"),
     "mi": ("mediumint", "-8388608", "8388607"),
+    "miu": ("mediumint unsigned", "16777215", "0"),
     "i": ("int", "-2147483648", "2147483647"),
     "iu": ("int unsigned", "4294967295", "0"),
     "bi": ("bigint", "-9223372036854775808", "9223372036854775807"),
@@ -32,6 +33,10 @@ COLUMNS = {
     "d": ("double", "1e300", "0.1"),
     "n": ("decimal(10,2)", "-12345678.90", "0.01"),
     "w": ("decimal(65,30)", "12345678901234567890.123456789012345678901234567890", "-0.000000000000000000000000000001"),
+    "nu": ("decimal(10,2) unsigned", "12345678.90", "0.01"),
+    "zf": ("int(5) zerofill", "7", "4294967295"),
+    "fu": ("float unsigned", "1.5", "0.25"),
+    "dmd": ("double(10,3)", "1.5", "-0.25"),
     "b1": ("bit(1)", "b'1'", "b'0'"),
     "b12": ("bit(12)", "b'100000000101'", "b'000000000001'"),
     "day": ("date", "'1000-01-01'", "'9999-12-31'"),
@@ -51,15 +56,24 @@ COLUMNS = {
     "e": ("enum('a','it''s')", "'it''s'", "'a'"),
     "s": ("set('x','y')", "'x,y'", "''"),
     "j": ("json", "'[1, null, 1.5]'", "'null'"),
+    "g": ("geometry", "ST_GeomFromText('LINESTRING(0 0, 1 1)', 4326)", "ST_GeomFromText('POINT(1 2)')"),
+    "ls": ("linestring", "ST_GeomFromText('LINESTRING(0 0, 1 1)')", "ST_GeomFromText('LINESTRING(2 1, 3 1)')"),
 }
+OTHER = {
+    "p": ("point", "ST_GeomFromText('POINT(1 2)')", "ST_GeomFromText('POINT(-1 0.5)', 4326)"),
+    "fmd": ("float(7,3)", "1.5", "-0.25"),
+}
+"""Types whose schema is another one here, because the log does not distinguish them: docs/debezium.md lists them."""
+MODES: dict[str, dict[str, str]] = {"default": {}, "precise": {"bigint.unsigned.handling.mode": "precise"}}
 
 
-def test_every_type_is_debeziums(mysql_servers: Any, broker: KafkaBroker, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["default", pytest.param("precise", marks=pytest.mark.long)])
+def test_every_type_is_debeziums(mysql_servers: Any, broker: KafkaBroker, tmp_path: Path, mode: str) -> None:
     """MySQL's connector says some types by other names than PostgreSQL's; each must be met."""
     server: MySQLServer = mysql_servers("mysql")
     database = server.create_database("published")
     try:
-        ours, theirs = _told(database, broker, tmp_path)
+        ours, theirs = _told(database, broker, tmp_path, mode)
     finally:
         database.drop()
     assert len(ours) == 3
@@ -70,31 +84,36 @@ def test_every_type_is_debeziums(mysql_servers: Any, broker: KafkaBroker, tmp_pa
         fields = [{f["field"]: f for f in event["schema"]["fields"][1]["fields"]} for event in (mine[1], witness[1])]
         for both in (rows, fields):
             assert list(both[0]) == list(both[1])
-            found += [f"{n}: {both[0][n]!r} {both[1][n]!r}" for n in both[0] if both[0][n] != both[1][n]]
+            found += [
+                f"{n}: {both[0][n]!r} {both[1][n]!r}" for n in both[0] if n not in OTHER and both[0][n] != both[1][n]
+            ]
+        assert [n for n in OTHER if fields[0][n] == fields[1][n]] == [], "they are equal by now"
         blocks = [[f for f in event["schema"]["fields"] if f["field"] == "source"] for event in (mine[1], witness[1])]
         if blocks[0] != blocks[1]:
             found.append(f"source: {blocks}")
     assert not found, "\n".join(found)
 
 
-def _told(database: MySQLDatabase, broker: KafkaBroker, folder: Path) -> tuple[list[Any], list[Any]]:
-    listed = ", ".join(f"{name} {kind}" for name, (kind, _, _) in COLUMNS.items())
+def _told(database: MySQLDatabase, broker: KafkaBroker, folder: Path, mode: str) -> tuple[list[Any], list[Any]]:
+    columns = COLUMNS | OTHER
+    listed = ", ".join(f"{name} {kind}" for name, (kind, _, _) in columns.items())
     with database.session(autocommit=True) as session, session.cursor() as cursor:
         cursor.execute("SET NAMES utf8mb4")
         cursor.execute("SET time_zone = '+00:00'")
         cursor.execute(f"CREATE TABLE v (id int PRIMARY KEY, {listed}) CHARACTER SET utf8mb4")
         cursor.execute("CREATE TABLE zz_finished (id int PRIMARY KEY)")
         for number in (1, 2):
-            cursor.execute(f"INSERT INTO v VALUES ({number}, {', '.join(c[number] for c in COLUMNS.values())})")
+            cursor.execute(f"INSERT INTO v VALUES ({number}, {', '.join(c[number] for c in columns.values())})")
         cursor.execute("INSERT INTO v (id) VALUES (3)")
         cursor.execute("INSERT INTO zz_finished VALUES (1)")
     name = database.name
+    ours = {option.replace(".", "_"): value for option, value in MODES[mode].items()}
     settings = {
         "source": {
             "kind": "mysql", "url": database.url, "tables": [f"{name}.*"], "tls": {"mode": "off"}, "fence": "read-only"
         },
         "log": {"path": str(folder / "log")},
-        "publish": {"kafka": {"brokers": broker.address, "topic_prefix": "my", "format": "json-schema"}},
+        "publish": {"kafka": {"brokers": broker.address, "topic_prefix": mode, "format": "json-schema", **ours}},
     }  # fmt: skip
     config = Config.model_validate(settings)
     with Capturing(config) as capture:
@@ -109,14 +128,17 @@ def _told(database: MySQLDatabase, broker: KafkaBroker, folder: Path) -> tuple[l
         "database.password": "",
         "database.server.id": "5401",
         "database.ssl.mode": "disabled",
-        "topic.prefix": "my",
+        "topic.prefix": mode,
         "database.include.list": name,
         "table.include.list": f"{name}.v,{name}.zz_finished",
         "snapshot.mode": "initial",
+        **MODES[mode],
         "include.schema.changes": "false",
         "schema.history.internal": "io.debezium.storage.file.history.FileSchemaHistory",
         "schema.history.internal.file.filename": str(folder / "history.dat"),
     }
-    theirs = [e[1:] for e in debezium.events(options, f"my.{name}.zz_finished", folder) if e[0] == f"my.{name}.v"]
-    ours = [(parsed(m.key), parsed(m.value)) for m in committed(broker.address, f"my.{name}.v")]
-    return ours, theirs
+    theirs = [
+        e[1:] for e in debezium.events(options, f"{mode}.{name}.zz_finished", folder) if e[0] == f"{mode}.{name}.v"
+    ]
+    told = [(parsed(m.key), parsed(m.value)) for m in committed(broker.address, f"{mode}.{name}.v")]
+    return told, theirs

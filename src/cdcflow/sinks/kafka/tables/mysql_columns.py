@@ -25,6 +25,8 @@ from cdcflow.sinks.kafka.tables.columns import (
     zoned_moment,
 )
 
+_UNSIGNED_DIGITS = 20
+"""The most digits that a BIGINT UNSIGNED has."""
 _LABEL = re.compile(r"'((?:[^']|'')*)'")
 
 
@@ -49,7 +51,9 @@ def _encoding(name: str, source: str, arrow: pa.DataType, modes: Modes) -> Encod
         case "bigint unsigned" if modes.bigint_unsigned == "long":
             return number(connect.INT64, values.unsigned_long(name))
         case "bigint unsigned":
-            return Encoding(connect.decimal(0, None), values.unsigned_precise, None, b"\0")
+            return Encoding(connect.decimal(0, _UNSIGNED_DIGITS), values.unsigned_precise, None, b"\0")
+        case "mediumint unsigned":
+            return number(connect.INT32, lambda v: v.cast(pa.int32()))
         case "year":
             return number(connect.YEAR, lambda v: v.cast(pa.int32()))
         case "json":
