@@ -59,3 +59,14 @@ def test_a_table_that_a_remedy_brings_back_is_no_failure(follower: Follower) -> 
     follower.compare()
 
     assert sum("stored by heap2" in stop for stop in follower.outcome.stops) == len(follower.outcome.stops) == 3
+
+
+def test_a_table_made_anew_under_its_name_is_awaited(follower: Follower) -> None:
+    """The daemon learns of it by its next look at the catalog: until then the log has the rows of the one before."""
+    follower.on.execute("INSERT INTO public.kept VALUES (1, 'one'), (2, 'two')")
+    follower.compare()
+    follower.on.execute("DROP TABLE public.kept")
+    follower.on.execute("CREATE TABLE public.kept (id int PRIMARY KEY, name text)")
+    follower.on.execute("INSERT INTO public.kept VALUES (1, 'another')")
+
+    follower.compare()
