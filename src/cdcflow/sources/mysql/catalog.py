@@ -305,6 +305,7 @@ class Catalog:
         self._known: dict[TableId, CatalogTable] = {}
         self._listed: frozenset[TableId] = frozenset()
         self._captured: frozenset[TableId] = frozenset()
+        self._followed: frozenset[TableId] = frozenset()
 
     def ask(self, attempted: str, question: Callable[[Connection], T]) -> T:
         return self._session.ask(attempted, question)
@@ -332,9 +333,11 @@ class Catalog:
         named = {p.exact for p in self.wanted.selection.patterns if p.exact is not None and not p.excludes}
         captured = self._listed | frozenset(known)
         self._captured |= captured
+        self._followed |= frozenset(known)
         found = self._look(f"reading the catalog of {self._connector.address}", captured | named, None, captured)
         self._known = {t.id: t for t in found.tables}
         self._listed = frozenset(self._known)
+        self._followed |= {t.id for t in found.good}
         return found
 
     def look_up(self, table: TableId) -> CatalogTable:
@@ -437,7 +440,12 @@ class Catalog:
         return replace(found, refused=refused)
 
     def described(self, table: CatalogTable) -> DescribedTable:
-        return self._kept(describe(table.id, table.columns, table.key, Identity.KEY, self._policy))
+        return self._kept(describe(table.id, table.columns, table.key, Identity.KEY, self._policy_of(table.id)))
+
+    def _policy_of(self, table: TableId) -> Policy:
+        """A table's setting for a column may be needed for rows that the log has from when its type was another: of
+        one that was captured before it is no mistake that the type of now does not know it."""
+        return replace(self._policy, of_another_type=table in self._followed)
 
     def describe(self, told: TableMap, logged: Table | None, *, is_gone: bool) -> DescribedTable | None:
         """The table that the log speaks of, as it was then (see the top of this module). `logged`: the shape of its
@@ -455,7 +463,7 @@ class Catalog:
         if key is None:
             raise _without_key(told.id)
         columns = _completed(told.columns, now, logged)
-        return self._kept(describe(told.id, columns, key, Identity.KEY, self._policy))
+        return self._kept(describe(told.id, columns, key, Identity.KEY, self._policy_of(told.id)))
 
     def forget(self) -> None:
         """Something changed in the catalog: look again before the next answer."""

@@ -92,12 +92,14 @@ class Policy:
 
     `zero_dates`: of dates with a zero year, month or day: stop by name, NULL, or the whole column as text.
     `bad_text`: of bytes that are invalid in the column's character set: stop by name, or U+FFFD in their place.
-    `columns` overrides either for one column by its full name (`shop.orders.due`).
+    `columns` overrides either for one column by its full name (`shop.orders.due`). `of_another_type`: one that the
+    column's type does not know is that of a type which the column has, or had, elsewhere in the log; it does nothing.
     """
 
     zero_dates: ZeroDates = "stop"
     bad_text: BadText = "stop"
     columns: Mapping[str, str] = field(default_factory=dict)
+    of_another_type: bool = False
 
 
 def resolved(code: int, metadata: bytes) -> tuple[int, int]:

@@ -149,6 +149,8 @@ def _where(family: Family, column: ServerColumn, name: str, policy: Policy) -> W
     if own is None:
         return where
     if setting is None or own not in _SETTINGS[setting]:
+        if policy.of_another_type:
+            return where
         raise ConfigurationError(
             f"column {name} is a {where.type_text}, for which source.columns does not know {own!r}",
             remedy=(
