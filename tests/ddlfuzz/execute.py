@@ -234,7 +234,9 @@ class Run:
                 self._take_in([t for t in tables if str(t) in status.left_out])
             if time.monotonic() > deadline:
                 states = {name: t["state"] for name, t in status.tables.items()}
-                at = f"at {status.position or 'no position'}, {states} {status.interrupted}"
+                lacking = sorted(name for name in map(str, tables) if states.get(name) != "done")
+                at = f"at {status.position or 'no position'} of {fence}, {states}, not read: {lacking}"
+                at += f", left out: {sorted(status.left_out)} {status.interrupted}"
                 raise Failure("hang", f"waited {self.patience_s:.0f} s in vain: {at}")
             time.sleep(POLL_S)
 

@@ -62,6 +62,7 @@ def _run_batch(
             began, name = time.monotonic(), f"{file.relative_to(root)} {mode}"
             try:
                 ran = _run_test(server, root, file, follower)
+                on.drop_discarded()
                 follower.compare()
             except Failure as found:
                 report.take(follower)

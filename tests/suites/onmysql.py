@@ -14,6 +14,7 @@ from cdcflow.model.table import Table, TableId
 from cdcflow.sources.mysql.position import BinlogPosition
 
 OWN = ("mysql", "sys", "information_schema", "performance_schema", "cdcflow", "mtr")
+_DISCARDED = (1812, 1814)
 _CAPTURED = (
     "SELECT t.table_schema, t.table_name, c.column_name, c.data_type FROM information_schema.tables t"
     " JOIN information_schema.columns c USING (table_schema, table_name)"
@@ -87,6 +88,15 @@ class OnSuite(Beside):
 
     def has_rows(self, table: TableId) -> bool:
         return bool(self.ask(f"SELECT 1 FROM {self.sql_name(table)} LIMIT 1"))
+
+    def drop_discarded(self) -> None:
+        """Drop what a test has left without its tablespace: nobody can read it, and a backfill waits for its import."""
+        for table in self.columns():
+            try:
+                self.has_rows(table)
+            except pymysql.err.MySQLError as error:
+                if error.args[0] in _DISCARDED:
+                    self.execute(f"DROP TABLE {self.sql_name(table)}")
 
     def touch(self, table: TableId) -> None:
         """Delete one row, so that the log has a message of the table in its shape of now."""
