@@ -19,6 +19,8 @@ from cdcflow.errors import HistoryLost
 from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import Run
 from cdcflow.model.position import Position
+from cdcflow.sources.mysql.position import BinlogPosition
+from cdcflow.testing.sources.reading import position_at
 
 pytestmark = pytest.mark.mysql
 
@@ -127,7 +129,64 @@ def test_copy_with_other_transactions_at_our_position_is_found_out(
     made = source.prepare(accepted, LOG_ID, back(ours))
     assert made.source["history"] == "lost"
     # What the log has from before is not compared with this server's from then on.
-    assert source.prepare(replace(made, position=at_end.position), LOG_ID, back(ours))
+    here = replace(BinlogPosition.parse(str(at_end.position)), began=0).text
+    assert source.prepare(replace(made, position=here), LOG_ID, back(ours))
+
+
+@pytest.mark.parametrize("job", ["of another table", "at times that sessions set"])
+def test_copy_is_told_by_its_file_where_transactions_do_not_tell(
+    server: MySQLServer, make_capture: MakeMySQLCapture, job: str
+) -> None:
+    """The log has nothing in the file of its position; or sessions set the time (`SET timestamp`, as mysqlbinlog's
+    output does), so that both histories have the same times."""
+    database = server.create_database("copied")
+    database.execute(*(f"CREATE TABLE {t} (id int PRIMARY KEY, v varchar(1000))" for t in "tu"))
+    tables = [f"{database.name}.t"]
+    first = make_capture(database, tables=tables)
+    begun = first.prepare()
+    first.close()
+    server.stop()
+    kept = server.directory / "copy"
+    copied(server.data, kept)
+    server.start()
+    write_the_same(server, database, "u" if job == "of another table" else "t", "original")
+    file, pos = server.binlog()
+    gtids = server.execute("SELECT @@gtid_binlog_pos")[0][0] if server.flavor == "mariadb" else ""
+    capture = make_capture(database, tables=tables)
+    capture.prepare(begun)
+    events = capture.events()
+    ours = logged([e.run for e in events if isinstance(e, Committed) and isinstance(e.run, Run)])
+    assert len(ours) == (0 if job == "of another table" else 6)
+    reached = next(p for e in reversed(events) if (p := position_at(e)) is not None)
+    last = replace(BinlogPosition.parse(str(reached)), file=file, pos=pos, gtids=str(gtids)).text
+    at_end = replace(begun, position=last, next_transaction=len(ours) + 1)
+    capture.close()
+    again = make_capture(database, tables=tables).source
+    for statement in ("DO 1", "INSERT INTO u VALUES (8, 'later')", "FLUSH BINARY LOGS"):
+        database.execute(statement)
+        assert again.prepare(at_end, LOG_ID, lambda is_enough: ours).position == last
+    server.stop()
+    shutil.rmtree(server.data)
+    kept.rename(server.data)
+    server.start()
+    write_the_same(server, database, "t", "restored")
+    database.execute("INSERT INTO u VALUES (9, 'more')", "INSERT INTO u VALUES (10, 'more')")
+    source = make_capture(database, tables=tables).source
+    with pytest.raises(HistoryLost, match=r"restored from a copy(.|\n)*cdcflow run --accept-history-loss"):
+        source.prepare(at_end, LOG_ID, lambda is_enough: ours)
+
+
+def write_the_same(server: MySQLServer, database: MySQLDatabase, table: str, word: str) -> None:
+    """Six transactions that end at the same byte each time this is called, and have the same times."""
+    wait_for_checkpoint(server)
+    database.execute("FLUSH BINARY LOGS")
+    wait_for_checkpoint(server)
+    _, begin = server.binlog()
+    database.execute(f"INSERT INTO u VALUES (0, repeat('x', {FIRST_ENDS - begin:3}))")
+    with database.session(autocommit=True) as connection, connection.cursor() as cursor:
+        cursor.execute("SET timestamp = 1700000000")
+        for n in range(1, 7):
+            cursor.execute(f"INSERT INTO {table} VALUES ({n}, '{word}')")
 
 
 @pytest.mark.parametrize("flavor", ["mariadb"], indirect=True)

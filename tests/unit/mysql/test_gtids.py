@@ -119,14 +119,24 @@ def test_set_in_a_command_has_exclusive_ends_and_tags_only_where_there_are_any()
 
 
 @pytest.mark.parametrize(
-    "text", ["binlog.000003:1234;", f"binlog.000003:99;{A}:1-7", "a:b.000001:4;0-1-2;xa=x.000001:5;0-1-1"]
+    "text",
+    [
+        "binlog.000003:1234;",
+        f"binlog.000003:99;{A}:1-7",
+        "a:b.000001:4;0-1-2;xa=x.000001:5;0-1-1",
+        "b.000001:4;;began=1764241200",
+        "b.000001:4;0-1-2;xa=x.000001:5;0-1-1;began=1764241200",
+    ],
 )
 def test_positions_come_back_as_they_were_written(text: str) -> None:
     """They lie in checkpoints for years."""
     assert BinlogPosition.parse(text).text == text
 
 
-@pytest.mark.parametrize("text", ["", "binlog.000003", "binlog.000003:4", "x:1;;;", "x:1;a;b;c", "16/B374D848"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "binlog.000003", "binlog.000003:4", "x:1;;;", "x:1;a;b;c", "x:1;a;began=b", "x:1;began=7;", "16/B374D848"],
+)
 def test_what_is_no_position_is_refused(text: str) -> None:
     """Somebody else's checkpoint, for instance."""
     with pytest.raises(InvariantViolated, match="not a position"):

@@ -39,7 +39,7 @@ from cdcflow.sources.mysql.errors import history_lost
 from cdcflow.sources.mysql.event_samples import EventSamples
 from cdcflow.sources.mysql.events import IS_ROWS, EventType, Xid, check_types, prepared_xid
 from cdcflow.sources.mysql.gtids import Flavor, Gtids, GtidSet, MysqlGtids, gtid_set
-from cdcflow.sources.mysql.position import BinlogPosition, StreamProgress
+from cdcflow.sources.mysql.position import BinlogPosition, StreamProgress, began_text
 from cdcflow.sources.mysql.row_events import HEARTBEAT, Changes, Marks, RowEvents, numbered
 from cdcflow.sources.mysql.statements import Rollback, Savepoint, Statement, XaEnd
 from cdcflow.sources.mysql.tables import Tables
@@ -138,6 +138,10 @@ class BinlogDecoder:
         self.progress.at(file)
         return self.progress.advanced(pos, self._gtids.text(), self._held_text(), known=False)
 
+    def file_began(self, seconds: int) -> None:
+        """The server began this file at that time."""
+        self.progress.began = seconds
+
     def decode(self, events: Events) -> list[StreamEvent]:
         """What these events of one file complete. ROTATE and FORMAT_DESCRIPTION events do not belong here.
 
@@ -223,10 +227,11 @@ class BinlogDecoder:
         return out
 
     def _held_text(self) -> str:
-        """What positions say about the XA transactions that are held now: where the oldest begins."""
+        """What positions say about the XA transactions that are held now (where the oldest begins) and the file."""
+        began = began_text(self.progress.began)
         for held in self._held.values():
-            return f";xa={held.again.file}:{held.again.pos};{held.again.gtids}"
-        return ""
+            return f";xa={held.again.file}:{held.again.pos};{held.again.gtids}{began}"
+        return began
 
     # ── transactions that are here as a whole ───────────────────────────────────────────────────────────────
 

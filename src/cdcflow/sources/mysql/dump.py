@@ -118,6 +118,8 @@ class EventDecoder(Protocol):
 
     def rotated(self, file: str, pos: int) -> list[StreamEvent]: ...
 
+    def file_began(self, seconds: int) -> None: ...
+
     def decode(self, events: Events) -> list[StreamEvent]: ...
 
 
@@ -193,6 +195,7 @@ class Packets:
                 runbook="server-version",
             )
         self._checksum = found.checksum
+        self._decoder.file_began(found.began)
         self._reach = int(wire.reaches(wire.padded(event), wire.offsets(0), self._reach)[0])
         return []
 

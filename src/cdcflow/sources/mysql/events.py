@@ -151,10 +151,12 @@ def check_types(events: Events, flavor: Flavor) -> Events:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A FORMAT_DESCRIPTION event: who writes this file, and whether its events end with a checksum."""
+    """A FORMAT_DESCRIPTION event: who writes this file, whether its events end with a checksum, and when the server
+    began the file (seconds since 1970)."""
 
     server_version: str
     checksum: bool
+    began: int
 
 
 _POST_HEADERS = {EventType.QUERY: (13,), EventType.TABLE_MAP: (8,), EventType.WRITE_ROWS_V1: (0, 8)}
@@ -184,7 +186,7 @@ def format_of(event: bytes) -> Format:
     # Servers that know of checksums sign this event also in files without them; where they do not, the field is 0.
     if algorithm and not has_checksum(event):
         raise protocol_error("a FORMAT_DESCRIPTION event with a wrong checksum")
-    return Format(server, bool(algorithm))
+    return Format(server, bool(algorithm), int.from_bytes(event[:4], "little"))
 
 
 @dataclass(frozen=True, slots=True)

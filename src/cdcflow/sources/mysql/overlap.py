@@ -8,11 +8,16 @@ original did, counts its GTIDs on from the same number, and soon is past our pos
 
 A server begins a new file when it starts, so that two histories are different from the beginning of a file. Therefore
 the last few transactions of our log are enough, and only where they are in one file that the server still has.
+
+Where our log has none there, and where sessions set the time (`SET timestamp`), so that both histories have the same
+times, the file itself tells: each begins with the time at which the server began it, and our position has that time
+(`BinlogPosition.began`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
@@ -78,6 +83,60 @@ def check_same(connector: Connector, dump: Dump, first_transaction: int, back: T
         connector.discard(connection)
 
 
+def check_file(connector: Connector, dump: Dump) -> None:
+    """Check that the file of our position, where `dump` begins, is the one that our log was read from.
+
+    Raises:
+        HistoryLost: the server began it at another time: it was restored, and has gone its own way.
+    """
+    position = replace(dump.position, xa=None)
+    if not position.began:
+        return
+    found = _Began()
+    connection = connector.connect("overlap")
+    try:
+        with mapping_errors(f"comparing the change log's position with the binary log at {connector.address}"):
+            asked = replace(dump, position=position, by_gtid=False)
+            begin(connection, asked)
+            packets = Packets(found, flavor=dump.flavor, pos=asked.start[1])
+            left = b""
+            while not found.seconds and packets.refusal is None:
+                left += _read(connection)
+                _, taken = packets.take(left + bytes(PAD), len(left))
+                left = left[taken:]
+    finally:
+        connector.discard(connection)
+    if not found.seconds and packets.refusal is not None:
+        raise refusal_of(packets.refusal, dump, ServerIdConflicts(), connector.account)
+    if found.seconds != position.began:
+        raise history_lost(
+            f"the binary log at {connector.address} has another file {position.file} than the one that the change log "
+            f"was read from: it began at {_time(found.seconds)}, ours at {_time(position.began)}; the server was "
+            "restored from a copy and has diverged since, or its binary log was started over",
+            runbook="restored-source",
+        )
+
+
+def _time(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+@dataclass(slots=True)
+class _Began:
+    """Takes events as a decoder does: when the first file began (0: not told yet)."""
+
+    seconds: int = 0
+
+    def rotated(self, file: str, pos: int) -> list[StreamEvent]:
+        return []
+
+    def file_began(self, seconds: int) -> None:
+        self.seconds = self.seconds or seconds
+
+    def decode(self, events: Events) -> list[StreamEvent]:
+        return []
+
+
 def _newest(position: BinlogPosition, first_transaction: int, back: TransactionsBack) -> list[Ours]:
     """The last transactions of our log that lie in one file, oldest first; no more than can be compared."""
     seen: list[str] = []
@@ -120,6 +179,9 @@ class _Commits:
     def rotated(self, file: str, pos: int) -> list[StreamEvent]:
         self.is_past = self.is_past or file != self.file
         return []
+
+    def file_began(self, seconds: int) -> None:
+        """Nothing is made of it."""
 
     def decode(self, events: Events) -> list[StreamEvent]:
         if self.is_past:

@@ -2,10 +2,13 @@
 
     binlog.000003:1234;3e11fa47-…:1-77
     binlog.000003:1234;0-1-77;xa=binlog.000002:99;0-1-40
+    binlog.000003:1234;0-1-77;began=1764241200
 
 A file and position mean something on one server only; the set of GTIDs (empty where the server has none) means the
 same on every server that has these transactions. `;xa=` is there while XA transactions are prepared and not decided:
-their rows were held back, so a restart reads from there on again, and leaves out what was delivered.
+their rows were held back, so a restart reads from there on again, and leaves out what was delivered. `;began=` is the
+time at which the server began the file, in seconds since 1970: a file of the same name that began at another time is
+another file (`overlap`). A position of an earlier cdcflow does not have it, nor does one that was asked for by SQL.
 
 `StreamProgress` is how far a stream is, and the marks that wait for a position.
 """
@@ -26,17 +29,19 @@ FIRST_EVENT = 4
 
 _POSITION_BITS = 40
 _NUMBER = re.compile(r"\.(\d+)$")
-_XA = "xa="
+_XA, _BEGAN = "xa=", "began="
 
 
 @dataclass(frozen=True, slots=True)
 class BinlogPosition:
-    """A position between two transactions. `gtids` is the text of the set of those before it, `xa` as told above."""
+    """A position between two transactions. `gtids` is the text of the set of those before it, `xa` and `began` as told
+    above (0: not known)."""
 
     file: str
     pos: int
     gtids: str = ""
     xa: BinlogPosition | None = None
+    began: int = 0
 
     @property
     def coordinate(self) -> int:
@@ -45,7 +50,7 @@ class BinlogPosition:
     @property
     def text(self) -> Position:
         held = "" if self.xa is None else f";{_XA}{self.xa.file}:{self.xa.pos};{self.xa.gtids}"
-        return Position(f"{self.file}:{self.pos};{self.gtids}{held}")
+        return Position(f"{self.file}:{self.pos};{self.gtids}{held}{began_text(self.began)}")
 
     @property
     def start(self) -> BinlogPosition:
@@ -57,13 +62,21 @@ class BinlogPosition:
         """Read what `text` wrote. InvariantViolated when it is something else."""
         head, *rest = text.split(";")
         file, _, pos = head.rpartition(":")
+        began = 0
+        if len(rest) > 1 and rest[-1].startswith(_BEGAN) and rest[-1].removeprefix(_BEGAN).isdecimal():
+            began = int(rest.pop().removeprefix(_BEGAN))
         if not file or not pos.isdecimal() or len(rest) not in (1, 3):
             raise InvariantViolated(f"not a position in a binary log: {text[:200]!r}", runbook="stream-not-understood")
         if len(rest) == 1:
-            return cls(file, int(pos), rest[0])
+            return cls(file, int(pos), rest[0], began=began)
         if not rest[1].startswith(_XA):
             raise InvariantViolated(f"not a position in a binary log: {text[:200]!r}", runbook="stream-not-understood")
-        return cls(file, int(pos), rest[0], cls.parse(f"{rest[1].removeprefix(_XA)};{rest[2]}"))
+        return cls(file, int(pos), rest[0], cls.parse(f"{rest[1].removeprefix(_XA)};{rest[2]}"), began)
+
+
+def began_text(seconds: int) -> str:
+    """What a position says about when its file began."""
+    return f";{_BEGAN}{seconds}" if seconds else ""
 
 
 def coordinate(file: str, pos: int) -> int:
@@ -115,7 +128,7 @@ class StreamProgress:
 
     def at(self, file: str) -> None:
         """What follows is in this file."""
-        self.file = file
+        self.file, self.began = file, 0
         self.base = coordinate(file, 0)
 
     def text(self, pos: int, gtids: str, held: str) -> Position:

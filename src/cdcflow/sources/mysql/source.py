@@ -425,6 +425,7 @@ class MySQLSource:
             begun = preparing.again(before)
             if transactions_back is not None and not begun.by_gtid and "compared_from" in source:
                 dump = self._dump(begun.position, by_gtid=False)
+                overlap.check_file(self._connector, dump)
                 overlap.check_same(self._connector, dump, int(source["compared_from"]), transactions_back)
         except HistoryLost:
             if not accepted:
