@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -55,8 +56,15 @@ class Sessions:
                 self._open["default"] = Session(self._address, database=self._database)
 
     def close_all(self) -> None:
+        """Close all, and wait until the server is done with what they sent: it runs several statements to their end."""
+        left = {session.number for session in self._open.values()}
         for session in self._open.values():
             session.close()
+        watching = Session(self._address, database=self._database)
+        until = time.monotonic() + READ_TIMEOUT_S
+        while time.monotonic() < until and left & {int(row[0] or 0) for row in watching.rows("SHOW PROCESSLIST")[1]}:
+            time.sleep(0.02)
+        watching.close()
 
 
 class Session:
@@ -74,6 +82,7 @@ class Session:
         with contextlib.suppress(pymysql.err.MySQLError):
             self._connection.query(f"USE `{database}`")
         self._sent: threading.Thread | None = None
+        self.number: int = self._connection.thread_id()
 
     def execute(self, text: str) -> bool:
         """Run a statement and read what it gives; False: the server refused it, or did not answer in time."""
