@@ -45,7 +45,7 @@ class Ways:
 
 
 def tried(cases: Iterable[Case], ways: Ways, jobs: int) -> Generator[Tried]:
-    """Run cases, so many at a time; they come back as they end. A generator: closing it ends the jobs."""
+    """Run cases, `jobs` at a time, and give each back when it ends. A generator: closing it ends the jobs."""
     waiting: Queue[Case | None] = _SPAWNING.Queue()
     done: Queue[Tried] = _SPAWNING.Queue()
     processes = [_SPAWNING.Process(target=_job, args=(ways, waiting, done)) for _ in range(jobs)]
