@@ -12,7 +12,7 @@ import psycopg
 import pytest
 import structlog
 from capturing import LOG_ID, SLOT, Capture, MakeCapture
-from tests.servers.postgres import Database
+from tests.servers.postgres import Database, PostgresServer
 
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint
@@ -498,6 +498,23 @@ def test_table_whose_old_rows_have_no_identity_is_refused_by_name(
     with pytest.raises(ConfigurationError, match=f"(?s){said}"):
         capture.prepare()
     assert database.execute("SELECT 1 FROM pg_publication") == []
+
+
+def test_a_generated_column_in_the_key_is_refused_until_the_remedy_was_followed(
+    postgres_server: PostgresServer, database: Database, make_capture: MakeCapture
+) -> None:
+    """Before PostgreSQL 18 the server does not send it. The remedy was a statement with a gap in it."""
+    database.execute("CREATE TABLE t (a int NOT NULL, b int GENERATED ALWAYS AS (a * 2) STORED PRIMARY KEY)")
+    capture = make_capture(database)
+    if postgres_server.version < 180000:
+        with pytest.raises(ConfigurationError, match=r"public\.t has the generated column b in its key") as refused:
+            capture.prepare()
+        assert "give it a unique index of other columns, all of them NOT NULL" in str(refused.value)
+        database.execute("CREATE UNIQUE INDEX own ON t (a); ALTER TABLE t REPLICA IDENTITY USING INDEX own")
+    capture.prepare()
+    database.execute("INSERT INTO t VALUES (1); UPDATE t SET a = 3")
+    changed = [(row["_op"], row["a"]) for row in capture.changes()]
+    assert [changed[0], *changed[2:], changed[1][0]] == [("c", 1), ("c", 3), "d"]
 
 
 @pytest.mark.parametrize(

@@ -340,7 +340,7 @@ def refusals(table: CatalogTable, version: int) -> list[Refusal]:
         found.append(
             (
                 f"{rel.id} has the generated column {lost} in its key, which this server does not publish",
-                f"ALTER TABLE {rel.sql} REPLICA IDENTITY USING INDEX … (a unique index without it)",
+                "give it a unique index of other columns, all of them NOT NULL, and make that its REPLICA IDENTITY",
             )
         )
     return found
