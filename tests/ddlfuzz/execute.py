@@ -277,12 +277,18 @@ class Run:
             if (reason := failed.get(str(table))) is None:
                 continue
             said = f"the backfill of {table} failed: {reason}"
-            if said in self.mended or not (statements := _SQL.findall(reason)):
+            statements, settings = _SQL.findall(reason), _SETTING.findall(reason)
+            if said in self.mended or not (statements or settings):
                 raise Failure("hang", said)
             self.mended.add(said)
             self.outcome.stops.append(said)
             for statement in statements:
                 self._said([statement], own=False)
+            for column, policy in settings:
+                self._set_column(column, policy)
+            if settings:
+                self._stop()
+                self._start()
             mended = True
         return mended
 

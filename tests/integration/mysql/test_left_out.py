@@ -54,3 +54,33 @@ def test_a_column_s_setting_is_for_the_rows_of_its_time(
     assert [row["v"] for row in remedied.rows("t")] == [b"b"]
     with pytest.raises(ConfigurationError, match="does not know 'replace'"):
         make_capture(mysql_database, columns={f"{mysql_database.name}.t.v": "replace"}).prepare()
+
+
+@pytest.mark.parametrize("columns", [{}, {"v": "replace"}], ids=["no setting", "its setting replaces"])
+def test_the_remedy_for_a_key_that_is_no_text_ends_the_stop(
+    mysql_database: MySQLDatabase, capture: MySQLCapture, make_capture: MakeMySQLCapture, columns: dict[str, str]
+) -> None:
+    """It named a setting that a key refuses, whose remedy was the first setting again. The column became the key after
+    it had got that setting."""
+    mysql_database.execute(
+        "CREATE TABLE good (id int PRIMARY KEY)",
+        "CREATE TABLE t (id int PRIMARY KEY, v varchar(9) CHARACTER SET euckr NOT NULL)",
+    )
+    before = capture.prepare()
+    mysql_database.execute("ALTER TABLE t DROP PRIMARY KEY, ADD PRIMARY KEY (v)", "INSERT INTO t VALUES (1, 0x61FEFE)")
+    mysql_database.execute("INSERT INTO good VALUES (1)")
+    name = f"{mysql_database.name}.t"
+    settings = {f"{name}.{column}": value for column, value in columns.items()}
+    if settings:
+        with pytest.raises(ConfigurationError, match="is part of the table's key") as refused:
+            make_capture(mysql_database, columns=settings).prepare(before)
+        assert f"set source.columns to {{{name}.v: stop}}" in str(refused.value)
+        settings = {f"{name}.v": "stop"}
+    stopped = make_capture(mysql_database, columns=settings)
+    stopped.prepare(before)
+    with pytest.raises(ConfigurationError, match="it is part of the key") as told:
+        stopped.changes()
+    assert f"leave the table out of source.tables (write !{name})" in str(told.value)
+    without = make_capture(mysql_database, tables=[f"{mysql_database.name}.*", f"!{name}"])
+    without.prepare(before)
+    assert [row["id"] for row in without.changes("good")] == [1]

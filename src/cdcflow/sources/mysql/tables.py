@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from cdcflow.errors import ConfigurationError
@@ -63,11 +63,16 @@ def describe(
     for column, codec in zip(columns, codecs, strict=True):
         if column.name in key:
             check_key(column, codec.where, policy)
+    codecs = tuple(_of_key(codec, table) if c.name in key else codec for c, codec in zip(columns, codecs, strict=True))
     described = tuple(
         Column(column.name, number, ColumnType(codec.where.type_text, codec.arrow), column.nullable)
         for column, codec, number in zip(columns, codecs, column_numbers([c.name for c in columns]), strict=True)
     )
     return DescribedTable(Table(table, 1, described, tuple(key), identity), tuple(columns), codecs)
+
+
+def _of_key(codec: Codec, table: TableId) -> Codec:
+    return replace(codec, where=replace(codec.where, key_of=table))
 
 
 def column_numbers(names: Sequence[str]) -> list[int]:

@@ -258,10 +258,19 @@ _BY_ID = {number: name for name, ranges in _COLLATIONS.items() for number in _id
 
 
 def bad_text(where: Where, charset: str) -> ConfigurationError:
+    remedy = (
+        f"in cdcflow.yaml set source.columns to {{{where.column}: replace}} (U+FFFD takes their place), or "
+        "source.bad_text for all columns, or fix the rows, then start again"
+    )
+    if where.key_of is not None:  # replaced bytes could make two keys one
+        remedy = (
+            f"leave the table out of source.tables (write !{where.key_of}) and start again; once its keys are text, "
+            "include it again, which reads it from scratch"
+        )
     return ConfigurationError(
-        f"decoding {where}: found bytes that are not {charset} text, and bad_text is stop",
-        remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: replace}} (U+FFFD takes their place), or "
-        f"source.bad_text for all columns, or fix the rows, then start again",
+        f"decoding {where}: found bytes that are not {charset} text, and "
+        + ("it is part of the key" if where.key_of else "bad_text is stop"),
+        remedy=remedy,
         runbook="value-not-representable",
     )
 

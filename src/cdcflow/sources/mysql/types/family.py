@@ -14,6 +14,7 @@ from typing import Literal
 import pyarrow as pa
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
+from cdcflow.model.table import TableId
 from cdcflow.sources.buffers import Cells, protocol_error
 from cdcflow.sources.mysql.sql import literal, quoted
 from cdcflow.sources.mysql.types.columns import BadText, CatalogColumn, ServerColumn, ZeroDates
@@ -21,12 +22,14 @@ from cdcflow.sources.mysql.types.columns import BadText, CatalogColumn, ServerCo
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Which column is being decoded, for errors; and what becomes of values that its Arrow type cannot hold."""
+    """Which column is being decoded, for errors; and what becomes of values that its Arrow type cannot hold. `key_of`:
+    the table whose key it is part of."""
 
     column: str
     type_text: str
     zero_dates: ZeroDates = "stop"
     bad_text: BadText = "stop"
+    key_of: TableId | None = None
 
     def __str__(self) -> str:
         return f"column {self.column} ({self.type_text})"

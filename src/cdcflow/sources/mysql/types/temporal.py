@@ -308,11 +308,12 @@ def _written(parts: list[tuple[Int64s, int] | str]) -> Bytes:
 
 
 def out_of_calendar(where: Where) -> ConfigurationError:
+    or_null = "" if where.key_of else " (or null)"
     return ConfigurationError(
         f"decoding {where}: found a date that does not exist (a zero year, month or day, or a day that its month "
         "does not have), and zero_dates is stop",
-        remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: text}} (or null), or source.zero_dates for "
-        "all columns, then start again",
+        remedy=f"in cdcflow.yaml set source.columns to {{{where.column}: text}}{or_null}, or source.zero_dates "
+        "for all columns, then start again",
         runbook="value-not-representable",
     )
 
