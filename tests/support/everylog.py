@@ -46,6 +46,8 @@ def _read(root: Path) -> Counter[str]:
         own = dict(_own_rows(reader))
     except (CdcflowError, ValueError, KeyError):
         return Counter({"damaged": 1})
+    except OverflowError:
+        return Counter({"with dates beyond Python's": 1})
     except (RuntimeError, StopIteration):
         return Counter({"made by hand without transactions": 1})
     read = {offset: (name, _plain(row)) for offset, name, row in log_rows(root)}
