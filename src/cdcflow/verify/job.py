@@ -167,7 +167,7 @@ class _Verification:
         return replace(found, seconds=time.monotonic() - began)
 
     def _compared_with_nothing(self, report: TableReport, why: NothingSealed) -> TableReport:
-        """A log without a single row is a whole copy of a table that is read and has none."""
+        """A log without a single row is a complete copy of a table whose backfill is done and found none."""
         fences = self._begun()
         has_rows = any(piece.rows.num_rows for piece in self._source.all(fences))
         found = self._ended(fences)

@@ -74,7 +74,7 @@ def reached(
         waited_s = time.monotonic() - began
         if waited_s > NUDGE_AFTER_S and not is_nudged:
             is_nudged = True
-            # Beside this: where commits wait for a replica, the heartbeat waits with them.
+            # Concurrently: where commits wait for a replica, so does the heartbeat.
             threading.Thread(target=_nudge, args=(comparison,), name="nudge", daemon=True).start()
         if waited_s > wait_s:
             raise ConfigurationError(

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import emptyjournals
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -537,21 +538,16 @@ def test_an_empty_journal_that_a_restart_replaces_meanwhile_is_no_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A daemon that starts next to the check writes another journal under the name of one that holds no rows."""
-    first = FileLog.open(tmp_path / "log", IDENTITY)
-    writer = Writer.of(first)
-    writer.put(orders(1, 2))
-    first.roll()
-    writer.put()
-    first.close()
+    root = emptyjournals.write_log(tmp_path / "log", IDENTITY)
     restarted = list[FileLog]()
 
     def restarts(layout: Layout, extent: Any) -> Any:
         if extent.header.first_offset == 3 and not restarted:
-            restarted.append(_restarted(first.path))
+            restarted.append(_restarted(root))
         return counted_records(layout, extent)
 
     monkeypatch.setattr(checking, "counted_records", restarts)
-    found = check(first.path, deep=True)
+    found = check(root, deep=True)
     assert (found.faults, found.rows, found.next_offset) == ((), 2, 3)
     assert restarted
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
+import emptyjournals
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -198,25 +199,20 @@ def test_shapes_are_read_although_a_restart_replaces_an_empty_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon that starts writes another journal under its name, and a reader must not call that damage."""
-    first = FileLog.open(tmp_path / "log", IDENTITY)
-    writer = Writer.of(first)
-    writer.put(orders(1, 2))
-    first.roll()
-    writer.put()
-    first.close()
+    root = emptyjournals.write_log(tmp_path / "log", IDENTITY)
     restarted = list[FileLog]()
 
     def restarts_behind(where: Layout) -> list[Extent]:
         found = extents_of(where)
         if not restarted:
-            restarted.append(FileLog.open(first.path, IDENTITY))
+            restarted.append(FileLog.open(root, IDENTITY))
             writer = Writer.of(restarted[0])
             writer.checkpoint = replace(writer.checkpoint, progress={"tables": {"shop.orders": {"state": "x" * 500}}})
             writer.put(transactions([8], [1], changes(PRODUCTS, [{"id": 1}])))
         return found
 
     monkeypatch.setattr(reader, "extents_of", restarts_behind)
-    assert table_shapes(first.path).keys() == {ORDERS.id, PRODUCTS.id}
+    assert table_shapes(root).keys() == {ORDERS.id, PRODUCTS.id}
 
 
 def test_files_behind_the_last_offset_are_not_opened(copy: Layout) -> None:

@@ -103,7 +103,7 @@ class Found:
 
 class RowEvents:
     """The table maps of one connection, and what row events hold by them. `compiled` None: the plain decoders.
-    `samples` get row events for a second opinion; None: nobody asks for one."""
+    `samples` get row events for a second opinion; None if there is none."""
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ def as_attributes(logged: Table | None) -> tuple[Attribute, ...]:
 
 
 def as_logged(info: AttributeInfo, logged: Table, *, is_known: bool) -> AttributeInfo:
-    """A column with what the log tells of it beside its message. `is_known`: the catalog still has its type."""
+    """A column of a message, completed from the log's shape. `is_known`: the catalog still has its type."""
     column = next((c for c in logged.columns if c.number == info.number), None)
     if column is None or (is_known and column.type.source != info.type_text):
         return info
