@@ -58,7 +58,7 @@ def _count() -> int:
 
 def _find(number: int, paths: tuple[str, ...]) -> int:
     table = [phrase for phrase in phrases() if number in (0, phrase.number)]
-    for place in places(table, (text for text in texts() if text.path.startswith(paths))):
+    for place in places(table, texts(paths)):
         print(place.line)
     return 0
 

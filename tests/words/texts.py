@@ -67,10 +67,10 @@ def files() -> list[str]:
     return sorted(path for path in listed.stdout.splitlines() if not path.startswith(NOT_OURS))
 
 
-def texts() -> Iterator[Text]:
-    """All prose of the repository."""
+def texts(paths: tuple[str, ...] = ("",)) -> Iterator[Text]:
+    """All prose of the repository, or of the files whose path begins with one of these."""
     for path in files():
-        if path.endswith(WITH_PROSE) and (ROOT / path).is_file():
+        if path.startswith(paths) and path.endswith(WITH_PROSE) and (ROOT / path).is_file():
             yield from texts_of(path, (ROOT / path).read_text(encoding="utf-8"))
 
 
