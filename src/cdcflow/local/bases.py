@@ -239,11 +239,11 @@ def _counted(
     kept = session.take("keys", schema.empty_table())
     for part in parts:
         given = session.given("part", part)
-        session.rows(f"INSERT INTO {kept} SELECT * FROM {given}")  # noqa: S608  names of ours
+        session.rows(f"INSERT INTO {kept} SELECT * FROM {given}")  # noqa: S608  cdcflow's own
         session.drop([given])
     listed, is_null = ", ".join(names), " OR ".join(f"{name} IS NULL" for name in names)
     ((rows, unnamed, twice),) = session.rows(
-        f"SELECT coalesce(sum(n), 0), coalesce(sum(CASE WHEN {is_null} THEN n ELSE 0 END), 0),"  # noqa: S608  ours
+        f"SELECT coalesce(sum(n), 0), coalesce(sum(CASE WHEN {is_null} THEN n ELSE 0 END), 0),"  # noqa: S608  cdcflow's own
         f" coalesce(sum(CASE WHEN n > 1 AND NOT ({is_null}) THEN 1 ELSE 0 END), 0)"
         f" FROM (SELECT {listed}, count(*) AS n FROM {kept} GROUP BY {listed})"
     )

@@ -33,7 +33,7 @@ class Keys:
         if len(ends) < 2 or not known:
             return list(range(len(ends)))
         inside = f"c.c{self._at[0]} >= b.least AND c.c{self._at[0]} <= b.greatest"
-        query = f"SELECT n FROM {{}} b WHERE EXISTS (SELECT 1 FROM {self._changes} c WHERE {inside})"  # noqa: S608  ours
+        query = f"SELECT n FROM {{}} b WHERE EXISTS (SELECT 1 FROM {self._changes} c WHERE {inside})"  # noqa: S608  cdcflow's own
         hit = set(self._session.over(_bounds(known, self._type), query).column(0).to_pylist())
         return [n for n in range(len(ends)) if n not in known or n in hit]
 
@@ -42,7 +42,7 @@ class Keys:
         named = [f"k{n}" for n in range(len(self.names))]
         given = rows.rename_columns(named).append_column("n", pa.array(np.arange(len(rows))))
         same = " AND ".join(f"r.{name} = c.c{i}" for name, i in zip(named, self._at, strict=True))
-        query = f"SELECT r.n FROM {{}} r LEFT SEMI JOIN {self._changes} c ON {same}"  # noqa: S608  names of ours
+        query = f"SELECT r.n FROM {{}} r LEFT SEMI JOIN {self._changes} c ON {same}"  # noqa: S608  cdcflow's own
         found: Numbers = self._session.over(given, query).column(0).to_numpy()
         return found
 

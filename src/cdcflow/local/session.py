@@ -90,7 +90,7 @@ class DuckSession:
         # Their numbers are sorted, and each value is moved once.
         order = [f"c{n}" for n in range(len(columns))]
         given = rows.select(columns).rename_columns(order).append_column("n", pa.array(np.arange(len(rows))))
-        numbers = self.over(given, f"SELECT n FROM {{}} ORDER BY {', '.join(order)}").column(0)  # noqa: S608  ours
+        numbers = self.over(given, f"SELECT n FROM {{}} ORDER BY {', '.join(order)}").column(0)  # noqa: S608  cdcflow's own
         return rows.take(numbers)
 
     def view(self, what: str, sql: str) -> str:

@@ -381,7 +381,7 @@ class FileTable(ABC, Generic[_File]):
             self._standing = None
             return
         name = found.name
-        ((first,),) = self.session.rows(f"SELECT min(o) FROM {folding.changes}")  # noqa: S608  a name of ours
+        ((first,),) = self.session.rows(f"SELECT min(o) FROM {folding.changes}")  # noqa: S608  cdcflow's own
         for sql in folding.statements(name):
             self.session.rows(sql)
         offsets = [o for o in (first, folding.ending.truncated_at) if o]
@@ -412,7 +412,7 @@ class FileTable(ABC, Generic[_File]):
         if ended is None or not before:
             return frozenset()
         where = f"{statement.is_ended('', ended)} AND {OFFSET} < {before} AND {FILE} IS NOT NULL"
-        return frozenset(n for (n,) in self.session.rows(f"SELECT DISTINCT {FILE} FROM {name} WHERE {where}"))  # noqa: S608  ours
+        return frozenset(n for (n,) in self.session.rows(f"SELECT DISTINCT {FILE} FROM {name} WHERE {where}"))  # noqa: S608  cdcflow's own
 
     def rows_that_miss(self, ended: str | None = None, left: Collection[str] = ()) -> int:
         if self.snapshot() is None:
@@ -569,7 +569,7 @@ class FileTable(ABC, Generic[_File]):
         key: Sequence[str],
         ended: Collection[int],
     ) -> None:
-        sql = f"SELECT {FILE}, count(*), max({OFFSET}) FROM {standing.name} WHERE {FILE} IS NOT NULL GROUP BY {FILE}"  # noqa: S608  names of ours
+        sql = f"SELECT {FILE}, count(*), max({OFFSET}) FROM {standing.name} WHERE {FILE} IS NOT NULL GROUP BY {FILE}"  # noqa: S608  cdcflow's own
         left = {number: (count, newest) for number, count, newest in self.session.rows(sql)}
         touched = [
             number
@@ -614,7 +614,7 @@ class FileTable(ABC, Generic[_File]):
 
     def _dead(self, standing: _Picked[_File]) -> dict[int, Numbers]:
         """By file the rows that are no longer as they stood, or are no more."""
-        sql = f"SELECT {FILE}, {NUMBER} FROM {standing.name} WHERE {FILE} IS NOT NULL AND NOT ({_CHANGED})"  # noqa: S608  ours
+        sql = f"SELECT {FILE}, {NUMBER} FROM {standing.name} WHERE {FILE} IS NOT NULL AND NOT ({_CHANGED})"  # noqa: S608  cdcflow's own
         stays = self.session.arrow(sql)
         files, numbers = stays.column(0).to_numpy(), stays.column(1).to_numpy()
         found = {

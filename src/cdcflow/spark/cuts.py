@@ -120,7 +120,7 @@ class CutsTable:
             said = {"upkeep": "cuts", "oldest": oldest}
             told = f"ALTER TABLE {self._table.sql} SET TBLPROPERTIES ('{EXPIRED_PROPERTY}' = '{int(oldest) - 1}')"
             self._table.commit(told, said)
-            self._table.commit(f"DELETE FROM {self._table.sql} WHERE cut < {int(oldest)}", said)  # noqa: S608  ours
+            self._table.commit(f"DELETE FROM {self._table.sql} WHERE cut < {int(oldest)}", said)  # noqa: S608  cdcflow's own
         self._table.compact()
         self._table.let_go(Kept({}, 0, time.time() - VERSIONS_KEPT_S))
 

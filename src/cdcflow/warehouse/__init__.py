@@ -1,13 +1,13 @@
-"""The merge: current-state tables and the cuts over them, whatever engine and format there is.
+"""The merge: it keeps current-state tables and publishes cuts over them, for every engine and table format.
 
-job         what is new in a change log, folded into tables, then published as one cut
-port        what it asks of an engine: cdcflow.spark, cdcflow.local
-formats     what tables hold, and how a warehouse tells its own
+job         folds the new changes of a log into tables, then publishes one cut
+port        what an engine implements: cdcflow.spark, cdcflow.local
+formats     what each table format supports, and how to recognize its tables
 changes     the view of changes that is reduced
 segments    which files of the log a merge reads
 cut         a published cut
-moments     which cut shows a moment of the past
-views       SQL that shows a cut to people without cdcflow
-upkeep      old cuts expire, with what only they needed
-paths       where things lie
+moments     finds the published cut for a past point in time
+views       SQL that shows a cut to readers without cdcflow
+upkeep      maintenance: expires old cuts and the files that only they need
+paths       the layout of a warehouse
 """

@@ -2,13 +2,13 @@
 
     log      ══segment══segment══segment══▶
     shape       before     now      now
-    base              │                      as if it had been merged up to here: at this cut, with this offset
+    base              │                      treated as merged up to this cut and offset
 
-Everything that the log has behind that cut is merged onto the base, and each change in it has a greater offset. So the
-log may have begun before the rows were loaded, and then nothing of what changed since is missing in the table.
+The merge applies everything that the log has after that cut to the base, and each of these changes has a greater
+offset. So the log may begin before the rows were loaded; the table then still gets every change made since.
 
-The daemon knows the rows by a name, and the table's property has the same name: a table that was made otherwise, or
-has another base, is never taken for it.
+The daemon knows the base by a name, and a property of the table has the same name, so a table that was created
+otherwise, or that has another base, is never mistaken for it.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ ATTACHED_PROPERTY = "cdcflow.attached"
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """The base of a table. `since`: the log's next offset when the daemon heard of it; a backfill that began later has
-    read all rows anew."""
+    """The base of a table. `since`: the log's next offset when the daemon learned of it; a backfill that began later
+    has read all rows again."""
 
     base: str
     since: int
@@ -39,14 +39,14 @@ class Attached:
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> Attached | None:
-        """What a table says of its base; None: it has none."""
+        """Return the base that a table's properties describe; `None` if it has no base."""
         text = properties.get(ATTACHED_PROPERTY)
         return None if text is None else cls(**json.loads(text))
 
 
 def stand(log: Range, shape: Table) -> tuple[int, int]:
-    """The cut at which a base of this shape is, and the last offset of that: as early as the log goes, but behind the
-    last row of another shape."""
+    """Return the cut that a base of this shape counts as merged up to, and that cut's last offset: as early as the log
+    allows, but after the last row of another shape."""
     first = len(log.segments)
     while first and _is_of(log.segments[first - 1].files, shape):
         first -= 1
@@ -58,7 +58,7 @@ def stand(log: Range, shape: Table) -> tuple[int, int]:
 
 
 def lacks_base(table: TableId) -> HistoryLost:
-    """The error of a table with a base that would be made of the log alone."""
+    """Return the error for a table with a base when only the log is available to create it."""
     return HistoryLost(
         f"table {table} was attached, so the log does not have all of its rows, and no cut shows those that it lacks",
         remedy=f"run `cdcflow merge` if the base is written; else run `cdcflow attach {word(table)} --from PATH`"
@@ -68,7 +68,7 @@ def lacks_base(table: TableId) -> HistoryLost:
 
 
 def _is_of(files: Iterable[SegmentFile], shape: Table) -> bool:
-    """Whether the table's rows in these files are all of this shape."""
+    """Return whether the table's rows in these files all have this shape."""
     found = (table_from_json(f.table) for f in files if f.table is not None)
     return all(_words(other) == _words(shape) for other in found if other.id == shape.id)
 

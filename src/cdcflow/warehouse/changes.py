@@ -1,4 +1,4 @@
-"""The view of changes that a merge reduces: Parquet files of several shapes under the names of `merge.reduce`."""
+"""The view of changes that a merge reduces: Parquet files of several shapes, under the names of `merge.reduce`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class View:
 
 
 class _Views:
-    """Makes views in a session, and remembers them."""
+    """Creates views in a session and records their names."""
 
     def __init__(self, session: SqlSession) -> None:
         self._session = session
@@ -48,34 +48,34 @@ class _Views:
 
 
 def last_truncate(session: SqlSession, files: Sequence[InputFile]) -> int:
-    """The offset of the newest truncate; 0 where there is none."""
+    """Return the offset of the latest truncate; 0 if there is none."""
     return max(truncates(session, files), default=0)
 
 
 def truncates(session: SqlSession, files: Sequence[InputFile]) -> dict[int, int]:
-    """The truncates in files of one incarnation: by offset the number of their shape."""
+    """Return the truncates in files of one incarnation: the number of their shape, by offset."""
     shapes = shapes_of(files)
     found: dict[int, int] = {}
     for shape in {f.shape for f in files if f.ops.get(TRUNCATE)}:
         own = [f for f in files if f.shape == shape and f.ops.get(TRUNCATE)]
-        # A compacted file may have one that lies before the range.
+        # A compacted file may contain a truncate from before the range.
         after = max(f.after for f in own)
         where = f"{OP} = '{TRUNCATE}' AND {OFFSET} > {after}"
         name = session.read("truncates", own, shape, where, [f"{OFFSET} AS o"], moved=False)
-        found |= dict.fromkeys((int(o) for (o,) in session.rows(f"SELECT o FROM {name}")), shapes.index(shape))  # noqa: S608  ours
+        found |= dict.fromkeys((int(o) for (o,) in session.rows(f"SELECT o FROM {name}")), shapes.index(shape))  # noqa: S608  cdcflow's own
         session.drop([name])
     return found
 
 
 def truncates_by_transaction(session: SqlSession, files: Sequence[InputFile]) -> list[tuple[int, int]]:
-    """The last truncate of each transaction that has one: its offset and the transaction's number."""
+    """Return the last truncate of each transaction that has one: its offset and the transaction's number."""
     found: dict[int, int] = {}
     for shape in {f.shape for f in files if f.ops.get(TRUNCATE)}:
         own = [f for f in files if f.shape == shape and f.ops.get(TRUNCATE)]
         where = f"{OP} = '{TRUNCATE}' AND {OFFSET} > {max(f.after for f in own)}"
         columns = [f"{OFFSET} AS o", f"{TRANSACTION} AS n"]
         name = session.read("truncates", own, shape, where, columns, moved=False)
-        for number, offset in session.rows(f"SELECT n, max(o) FROM {name} GROUP BY n"):  # noqa: S608  ours
+        for number, offset in session.rows(f"SELECT n, max(o) FROM {name} GROUP BY n"):  # noqa: S608  cdcflow's own
             found[int(number)] = max(found.get(int(number), 0), int(offset))
         session.drop([name])
     return sorted((offset, number) for number, offset in found.items())
@@ -90,9 +90,9 @@ def view(
     standing: Callable[[str], str] | None,
     truncates: Sequence[int] = (),
 ) -> Iterator[View]:
-    """Changes behind offset `after`, key changes completed. `standing` gives the name of the rows that the table has
-    (see `CurrentTable.standing`); None: it holds nothing from before. `truncates`: offsets behind `after` at which all
-    rows went."""
+    """Yield the changes after offset `after`, with key changes completed. `standing` returns the name of the table's
+    rows (see `CurrentTable.standing`); `None`: the table has no earlier rows. `truncates`: offsets after `after` at
+    which all rows were removed."""
     views = _Views(session)
     try:
         yield _completed_view(session, views, layout, files, after, standing, truncates=truncates)
@@ -109,14 +109,14 @@ def ending_view(
     standing: Callable[[str], str] | None,
     truncated: Mapping[int, int],
 ) -> Iterator[View]:
-    """The same for a table in which rows stay that are no more (see `merge.ending`). `truncated`: see `truncates`."""
+    """Do the same for a table that keeps deleted rows (see `merge.ending`). `truncated`: see `truncates`."""
     views = _Views(session)
     try:
         found = _completed_view(session, views, layout, files, after, standing, truncated)
         if not truncated and all(f.ops and "d" not in f.ops for f in files):
             yield View(views.view("living", ending.living(layout, found.name)), found.masks)
         else:
-            # It sorts all changes by key, and by offset it is read more than once.
+            # It sorts all changes by key, and a session that takes values by offset reads it more than once.
             make = views.keep if session.takes_by_offset else views.view
             name = make("marked", ending.marked(layout, found.name))
             yield View(name, found.masks | {mask for mask in ending.masks(layout) if mask})
@@ -126,7 +126,7 @@ def ending_view(
 
 @contextmanager
 def every(session: SqlSession, parts: Sequence[tuple[Layout, Sequence[InputFile]]]) -> Iterator[str]:
-    """All changes in files of several layouts of one table, truncates too, as one view."""
+    """Yield all changes, truncates included, in files of several layouts of one table as one view."""
     views = _Views(session)
     try:
         read = [
@@ -135,7 +135,7 @@ def every(session: SqlSession, parts: Sequence[tuple[Layout, Sequence[InputFile]
             for version, shape in enumerate(layout.shapes)
             if (own := [f for f in files if f.shape == shape])
         ]
-        yield views.view("every", " UNION ALL ".join(f"SELECT * FROM {name}" for name in read))  # noqa: S608  ours
+        yield views.view("every", " UNION ALL ".join(f"SELECT * FROM {name}" for name in read))  # noqa: S608  cdcflow's own
     finally:
         session.drop(views.names)
 
@@ -160,20 +160,20 @@ def _completed_view(
             where = f"{OFFSET} > {begin} AND {OP} <> '{TRUNCATE}'"
             parts.append(views.read("changes", own, version, layout, where, moved=moved))
     if not parts:
-        # The range ends with a truncate: nothing lives, but the table must still be emptied.
+        # The range ends with a truncate: no row is left, but the table must still be emptied.
         version = len(layout.shapes) - 1
         own = [f for f in files if f.shape == layout.shapes[version]]
         parts = [views.read("changes", own, version, layout, "false", moved=moved)]
     name = parts[0]
     if len(parts) > 1:
-        name = views.view("changes", " UNION ALL ".join(f"SELECT * FROM {part}" for part in parts))  # noqa: S608  ours
+        name = views.view("changes", " UNION ALL ".join(f"SELECT * FROM {part}" for part in parts))  # noqa: S608  cdcflow's own
     if truncated:
         name = views.view("changes", ending.with_truncates(layout, name, truncated, moved=moved))
     masks: frozenset[Mask] = frozenset()
     if any(f.file.partial for f in files):
         masks = _masks(session, name)
     if moved and masks:
-        session.hold(name)  # it is read for each step of following them
+        session.hold(name)  # each step of following key changes reads it
         table = None if standing is None else standing(name)
         name = _completed(session, views, layout, masks, name, table, truncates)
         masks = _masks(session, name)
@@ -189,20 +189,21 @@ def _completed(
     table: str | None,
     truncates: Sequence[int],
 ) -> str:
-    """Follow key changes to where the columns that they left unchanged have their values (see `merge.moves`)."""
+    """Follow key changes back to the rows that have the values of the columns that they left unchanged (see
+    `merge.moves`)."""
     columns = sorted(frozenset[int]().union(*masks))
     moved = views.keep("moves", moves.moves(layout, changes))
     ended = views.view("ended", moves.ended(layout, changes, moved, truncates))
     by_offset = session.takes_by_offset
     lives = views.view("lives", moves.lives(layout, columns, changes, moved, truncates, by_offset=by_offset))
     known = views.keep("known", moves.first_round(layout, columns, ended, lives, table))
-    # No LIMIT: Spark would look for it in one partition after the other.
-    while session.rows(f"SELECT 1 FROM {known} HAVING count(parent) > 0"):  # noqa: S608  a name of ours
+    # No LIMIT: with it Spark would search one partition after the other.
+    while session.rows(f"SELECT 1 FROM {known} HAVING count(parent) > 0"):  # noqa: S608  cdcflow's own
         known = views.keep("known", moves.next_round(columns, known))
     return views.view("completed", moves.completed(layout, columns, changes, known))
 
 
 def _masks(session: SqlSession, name: str) -> frozenset[Mask]:
-    """The distinct sets of unchanged columns (positions, no values)."""
-    rows = session.rows(f"SELECT DISTINCT m FROM {name} WHERE op <> 'd' AND m IS NOT NULL")  # noqa: S608  ours
+    """Return the distinct sets of unchanged columns (positions, no values)."""
+    rows = session.rows(f"SELECT DISTINCT m FROM {name} WHERE op <> 'd' AND m IS NOT NULL")  # noqa: S608  cdcflow's own
     return frozenset(frozenset(m) for (m,) in rows)

@@ -1,12 +1,12 @@
-"""How far the sealed parts of several logs have come together.
+"""The commit clock that the sealed parts of several logs have all reached.
 
     sealed      ──segment──segment─┐ clock 80               a merge and Spark read only this
     journal                        └──cut──cut──▶ clock 95  without a row: heartbeats alone
 
-What is sealed has everything up to its newest checkpoint's commit clock. Where the log's journals have no row behind
-it, it has everything up to their newest cut, too: so an idle source does not hold the others back until it has a row to
-seal. Where the journals are on another machine (a log in an object store, read from elsewhere), the store was told that
-cut if the daemon had no row to seal.
+The sealed part of a log is complete up to its latest checkpoint's commit clock. If the log's journals hold no row after
+that checkpoint, it is complete up to the journals' latest cut as well, so an idle source does not hold the others back
+until it has a row to seal. If the journals are on another machine (a log in an object store, read from elsewhere), the
+daemon has recorded that cut in the store whenever it had no row to seal.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from cdcflow.warehouse.logranges import Time
 
 
 def sealed_clock(layout: Layout, newest: Checkpoint | None = None) -> int:
-    """The commit clock (µs since 1970) up to which the sealed part of a log has everything; 0: nothing is sealed.
-    `newest`: the newest checkpoint of a log whose history this is; None: look for journals beside it."""
-    # In this order. A row that comes in between is seen in the second, and then the first one counts.
+    """Return the commit clock (µs since 1970) up to which the sealed part of a log is complete; 0 if nothing is sealed.
+    `newest`: the latest checkpoint of the log, for a layout that is only a log's history; `None`: read it from the
+    journals next to the segments."""
+    # In this order: a row that arrives between the two reads is seen by the second, and then the first one counts.
     sealed = sealed_checkpoint(layout)
     if not sealed.cut:
         return 0
@@ -34,11 +35,11 @@ def sealed_clock(layout: Layout, newest: Checkpoint | None = None) -> int:
 
 
 def common_clock(logs: Mapping[str, Layout], to: Time | int | None = None) -> int:
-    """The commit clock up to which the sealed parts of all these logs have everything, or an earlier one that is asked
-    for.
+    """Return the commit clock up to which the sealed parts of all these logs are complete, or the earlier one given in
+    `to`.
 
     Raises:
-        ConfigurationError: a log has nothing sealed, or has not come to that time; the message names it.
+        ConfigurationError: a log has nothing sealed, or has not reached that time; the message names it.
     """
     reached = {name: sealed_clock(layout) for name, layout in logs.items()}
     slowest = min(reached, key=lambda name: (reached[name], name))

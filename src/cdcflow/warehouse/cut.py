@@ -1,16 +1,15 @@
-"""A published cut: which version of every table shows one and the same moment of the source.
+"""A published cut: the version of every table that shows the same state of the source.
 
-    <warehouse>/_cdcflow_cuts     one row a cut; `tables` maps a table's name to its path, version, and whether every
-                                  row of it is there; `ids`, `states` and `commits` say more of each, `tags` the tag
-                                  of its version where the format has tags; `left_out` why one is not
+    <warehouse>/_cdcflow_cuts     a row per cut; `tables` maps a table's name to its path, version, and whether every
+                                  row is present; `ids`, `states` and `commits` add to each, `tags` has the tag
+                                  of its version if the format has tags; `left_out` why one is missing
 
-The row is appended when every table has the cut, so whoever reads tables through it sees all of a moment or nothing.
-Upkeep keeps what the kept cuts need (`warehouse.upkeep`); somebody's own VACUUM needs a retention longer than the age
-of the oldest cut in use.
-A version number means something in one table only, and in one history of it. A cut therefore records the table's id and
-what identifies the version's commit, and both are compared with what is at the path: after a table's folder was moved
-away, or replaced by an older copy, version 3 shows another moment. A cut's number never changes what it shows; what an
-edit made of a table is in the next cut.
+A merge appends the row when every table has reached the cut, so a reader that goes through it sees one consistent state
+or nothing. Maintenance keeps what the kept cuts need (`warehouse.upkeep`); an operator's own VACUUM needs a retention
+longer than the age of the oldest cut in use. A version number has a meaning in one table only, and in one history of
+that table. A cut therefore records the table's id and an identifier of the version's commit, and readers compare both
+with the table at the path. After a table's folder was moved away, or replaced by an older copy, version 3 shows a
+different state. What a cut number shows never changes; what an edit did to a table is in the next cut.
 """
 
 from __future__ import annotations
@@ -23,21 +22,23 @@ from typing import Any
 from cdcflow.errors import HistoryLost, SinkUnavailable
 
 LATER_COLUMNS = ("ids", "states", "left_out", "tags", "logs", "commits")
-"""Maps from a table's name to text, which an older cdcflow did not have; `logs` from a log's id to its part as JSON."""
+"""Maps from a table's name to text, which older versions of cdcflow did not write; `logs` maps a log's id to its part
+as JSON."""
 
 PUBLICATION = "cdcflow/cuts"
-"""The transaction of a publication, whose versions count: of two that follow the same one a table takes one."""
+"""The transaction of a publication, identified by its version: of two publications that follow the same one the table
+accepts only one."""
 
 
 @dataclass(frozen=True, slots=True)
 class CutTable:
-    """A table in a cut. `generation`: the newest backfill whose sweep it has seen (0: none).
+    """A table in a cut. `generation`: the latest backfill whose sweep the table has seen (0 if none).
 
-    `complete`: every row is there. `state` is the table's in the log then: of a complete table, another one than "done"
-    says that it is being read again, that this was given up, or that it is no longer captured ("forgotten") and shows
-    an older moment. `id` is the table's. `tag` names the version for whoever reads without cdcflow ("": the format has
-    no tags). `commit` identifies the commit that made the version (see `port.Snapshot`). All four are "" in a cut of an
-    older cdcflow.
+    `complete`: every row is present. `state` is the table's state in the log at that time. For a complete table, a
+    state other than "done" means that the table is being read again, that this was abandoned, or that it is no longer
+    captured ("forgotten") and shows an older state. `id` is the table's id. `tag` names the version for readers without
+    cdcflow ("" if the format has no tags). `commit` identifies the commit that created the version (see
+    `port.Snapshot`). All four are "" in a cut of an older cdcflow.
     """
 
     path: str
@@ -52,8 +53,8 @@ class CutTable:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """One log's part in a cut of several: what people call the log, where it is in it (the cut, offset and position by
-    its own count, and its commit clock), and the names of its tables."""
+    """One log's part in a cut of several logs: the name of the log, its position (cut, offset and source position as
+    the log itself counts them, and its commit clock), and the names of its tables."""
 
     name: str
     cut: int
@@ -74,10 +75,11 @@ class LogPart:
 @dataclass(frozen=True, slots=True)
 class Cut:
     """A published cut. `commit_clock` is in microseconds since 1970 UTC. `left_out`: tables that could not be brought
-    to it, and why.
+    to the cut, and why.
 
-    `logs`: of a cut of several logs each one's part, by its id; then `cut` is a number of the warehouse's own, `offset`
-    the sum of the logs', and `commit_clock` that of the log that has come least far, of those that were waited for."""
+    `logs`: in a cut of several logs, each log's part by its id. Then `cut` is the warehouse's own number, `offset` the
+    sum of the logs' offsets, and `commit_clock` the lowest of the logs that the merge waited for.
+    """
 
     cut: int
     log_id: str
@@ -89,8 +91,8 @@ class Cut:
     logs: Mapping[str, LogPart] = field(default_factory=dict)
 
     def part_of(self, log_id: str) -> Cut | None:
-        """A cut of several logs as that of one alone, with its tables only; None: it has nothing of that log. A cut of
-        one log is its own part."""
+        """Return one log's part of a cut of several logs as a cut that has only its tables; `None` if the cut has
+        nothing of that log. For a cut of one log, return the cut itself."""
         if not self.logs:
             return self if self.log_id == log_id else None
         part = self.logs.get(log_id)
@@ -101,12 +103,12 @@ class Cut:
         return Cut(part.cut, log_id, part.offset, part.position, part.commit_clock, tables, left_out)
 
     def part_with(self, table: str) -> Cut:
-        """The same by one of its tables."""
+        """Return the part of the log that has this table."""
         found = (log_id for log_id, part in self.logs.items() if table in part.tables)
         return self.part_of(next(found, self.log_id)) or self
 
     def to_json(self) -> dict[str, Any]:
-        """As values that JSON gives back as they are."""
+        """Return values that survive a round trip through JSON."""
         logs = {log_id: {**asdict(part), "tables": list(part.tables)} for log_id, part in self.logs.items()}
         return {**asdict(self), "logs": logs}
 
@@ -118,7 +120,8 @@ class Cut:
 
     @classmethod
     def from_row(cls, row: Mapping[str, Any], clock: int) -> Cut:
-        """The cut of a row of the table of cuts, its maps and structs as dicts. `clock` is its `commit_clock`."""
+        """Return the cut of a row of the table of cuts, whose maps and structs are dicts. `clock` is its
+        `commit_clock`."""
         ids, states, left_out, tags, logs, commits = (row.get(name) or {} for name in LATER_COLUMNS)
         later = {"id": ids, "state": states, "tag": tags, "commit": commits}
         tables = {
@@ -130,8 +133,8 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class ListedCut:
-    """A published cut in a list. `commit_clock` and `published` are in microseconds since 1970 UTC; `tables`: how many
-    it shows."""
+    """A published cut in a list. `commit_clock` and `published` are in microseconds since 1970 UTC; `tables`: the
+    number of tables that it shows."""
 
     cut: int
     offset: int
@@ -142,16 +145,17 @@ class ListedCut:
 
 
 EXPIRED_PROPERTY = "cdcflow.expired"
-"""Of the table of cuts: the newest one that upkeep has let go of."""
+"""A property of the table of cuts: the latest cut that maintenance has expired."""
 
 
 def own_part(cut: Cut | None, log_id: str) -> Cut | None:
-    """What a cut has of one log, for who asks about that alone; a cut that has nothing of it is given as it is."""
+    """Return one log's part of a cut, for a caller that needs only that log; a cut without a part of that log is
+    returned unchanged."""
     return None if cut is None else cut.part_of(log_id) or cut
 
 
 def cut_expired(warehouse: object, cut: int, expired: int) -> HistoryLost:
-    """The error of a reader of a cut that upkeep has let go of."""
+    """Return the error for a reader of a cut that maintenance has expired."""
     return HistoryLost(
         f"reading cut {cut} of {warehouse}: it has expired, as all up to cut {expired} have",
         remedy="read one that `cdcflow cuts` lists; set merge.keep longer to keep coming ones for longer",
@@ -160,7 +164,8 @@ def cut_expired(warehouse: object, cut: int, expired: int) -> HistoryLost:
 
 
 def newest_of_each(listed: Iterable[ListedCut]) -> list[ListedCut]:
-    """In the order of their numbers. Of those that were published again the newest."""
+    """Return the cuts in the order of their numbers; of a cut that was published more than once only the latest
+    publication."""
     found: dict[int, ListedCut] = {}
     for one in sorted(listed, key=lambda one: (one.cut, one.published)):
         found[one.cut] = one
@@ -172,15 +177,15 @@ def _parts(logs: Mapping[str, str]) -> dict[str, LogPart]:
 
 
 def _known(of: type[Cut] | type[CutTable] | type[LogPart], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what a newer cdcflow says besides."""
+    """Return the fields that this version knows, without those that a newer cdcflow has added."""
     return {name: found[name] for name in (field.name for field in fields(of)) if name in found}
 
 
 def is_replaced(cut: Cut, name: str, commit: str, transactions: Mapping[str, int]) -> bool:
-    """Whether a table has another commit under the version's number than the one that the cut shows.
+    """Return whether the version number that the cut shows now belongs to a different commit of the table.
 
-    `commit`, `transactions`: what is there, as `port.Snapshot` has it of the version. Of a cut of an older cdcflow, and
-    of a commit that was cleaned up, it is decided by what the version has merged: nothing after the cut.
+    `commit`, `transactions`: the current ones of that version, as in `port.Snapshot`. For a cut of an older cdcflow,
+    and for a commit that was cleaned up, the test is whether the version has merged anything after the cut.
     """
     shown = cut.tables[name].commit
     if shown and commit:
@@ -193,7 +198,7 @@ REPLACED = "another version has its number: the table was put back from a copy, 
 
 
 def version_gone(warehouse: object, cut: Cut, name: str, why: str) -> HistoryLost:
-    """The error of a reader of a cut for whom a table is no longer what it was then."""
+    """Return the error for a reader of a cut when a table is no longer in the state that the cut shows."""
     return HistoryLost(
         f"reading cut {cut.cut} of {warehouse}: version {cut.tables[name].version} of table {name} is no longer there:"
         f" {why}",
@@ -203,7 +208,7 @@ def version_gone(warehouse: object, cut: Cut, name: str, why: str) -> HistoryLos
 
 
 def already_published(cut: Cut) -> SinkUnavailable:
-    """The error of a merge that comes to publish after another one did."""
+    """Return the error for a merge that tries to publish after a different merge has published."""
     return SinkUnavailable(
         f"publishing cut {cut.cut}: another merge has published one meanwhile",
         remedy="nothing is lost; merge again",

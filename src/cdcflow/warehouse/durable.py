@@ -1,9 +1,9 @@
-"""Files and names of a warehouse in a folder, made durable.
+"""Make files and names durable in a warehouse that is a folder.
 
     data, vectors, manifests ─▶ commit ─▶ fsync of all, and of their folders ─▶ cut published ─▶ the log may expire
 
-Only what was synced outlives a power cut. Until then the log has it, too: so everything that a cut shows is synced
-before the cut is published, and the cut before the log's retention is told of it.
+Only synced files survive a power cut. Until they are synced, the log has the rows too. So cdcflow syncs everything that
+a cut shows before it publishes the cut, and publishes the cut before it reports it to the log's retention.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from cdcflow.errors import HistoryLost
 
 WRITTEN_BEFORE_S = 7200.0
-"""A commit's files may have been written so long before it."""
+"""A commit's files may have been written up to this long before the commit."""
 
 
 def sync_file(path: Path) -> None:
@@ -32,7 +32,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, with those above it; their names are durable."""
+    """Create a folder and its parents; their names are durable on return."""
     if folder.is_dir():
         return
     make_folder(folder.parent)
@@ -41,10 +41,11 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_table(folder: Path, since: float) -> None:
-    """Make durable what was written in a table's folder, and that its folder is there. `since`, in seconds since 1970:
-    nothing that was committed earlier is to be synced (0.0: everything is).
+    """Make durable what was written in a table's folder, and the folder's existence. `since`, in seconds since 1970:
+    what was committed earlier need not be synced (0.0: sync everything).
 
-    A file that a concurrent writer removes meanwhile is none of the table's, or an upkeep's to remove.
+    A file that another writer removes during the sync either does not belong to the table, or was removed by
+    maintenance.
     """
     least = since - WRITTEN_BEFORE_S
     for place, _, names in os.walk(folder):
@@ -62,7 +63,7 @@ def sync_table(folder: Path, since: float) -> None:
 
 
 def torn(table: str, version: int) -> HistoryLost:
-    """The error of a table with a version that misses files which were never durable."""
+    """Return the error for a table version that misses files which were never durable."""
     return HistoryLost(
         f"version {version} of table {table} names files that are missing or end early, as a power cut leaves them",
         remedy="move the table's folder away, run `cdcflow backfill` for the table, then `cdcflow merge`",

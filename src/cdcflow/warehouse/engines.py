@@ -1,4 +1,4 @@
-"""Which engine merges a table: the one that is asked first, or the one that takes what the first declines."""
+"""Choose the engine that merges a table: the first one, or the other one for tables that the first cannot merge."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ _log = structlog.get_logger()
 
 
 class Engines:
-    """The engine that is asked first, and the one that takes what the first declines; it is begun when it is needed."""
+    """The first engine, and the other one, for tables that the first cannot merge. The other one starts when it is
+    first needed."""
 
     def __init__(self, first: Engine, other: Callable[[], Engine] | None = None, remedy: str | None = None) -> None:
-        """`remedy`: what somebody can do to whom there is no other."""
+        """`remedy`: what an operator can do if there is no other engine."""
         self.first = first
         self._begin = other
         self._remedy = remedy
@@ -29,15 +30,15 @@ class Engines:
 
     @property
     def begun(self) -> Engine | None:
-        """The other engine, if it was needed already."""
+        """The other engine, if it has been started."""
         return self._begun
 
     def other(self, table: TableId, reason: str) -> Engine:
-        """The engine that takes a table which the first one declines.
+        """Return the engine for a table that the first one cannot merge, and start it if necessary.
 
         Raises:
-            CannotFollow: there is none, or it cannot be started here. It is not tried twice.
-            SourceUnavailable: what it needs cannot be fetched just now.
+            CannotFollow: there is no other engine, or it cannot start here. It is not tried twice.
+            SourceUnavailable: what it needs cannot currently be fetched.
         """
         with self._lock:
             if self._begun is None:

@@ -1,7 +1,7 @@
-"""What a version of a table holds: which cuts, segments and transactions, and for one row where each value came from.
+"""What a version of a table contains: cuts, segments and transactions, and the origin of each value of a row.
 
 cut 41 ── version 6          offsets up to 4989
-cut 52 ── version 7          what is new in it: offsets 4990 to 5006
+cut 52 ── version 7          new in it: offsets 4990 to 5006
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from cdcflow.warehouse.paths import table_at
 from cdcflow.warehouse.port import Cuts
 
 TRANSACTIONS_MAX = 20
-"""So many transactions are listed, the newest ones."""
+"""At most this many transactions are listed, the latest ones."""
 
 STEP = 250_000
-"""A row's changes are looked for in so many rows of the log at a time, from the newest back."""
+"""A row's changes are searched for in steps of this many rows of the log, from the latest backwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a value came from: the change that gave it. `value` is its text, None: NULL."""
+    """The change that a value came from. `value` is its text; `None` for NULL."""
 
     column: str
     value: str | None
@@ -58,12 +58,12 @@ class Origin:
 class Explained:
     """A version of a table: everything up to `offset`, which is `position` in the source's log.
 
-    `cuts` are the published ones that show this version, `before` is the version of the cut before them (None: it is
-    the first that is known) and `first` the offset with which this version's news begin. `transactions` are the newest
-    of those that brought a change of this table between `first` and `offset`, of `count` in all; `segments` have them.
+    `cuts` are the published cuts that show this version. `before` is the version in the cut before them (`None`: this
+    version is the first known), and `first` the first offset that is new in this version. `count` transactions changed
+    this table between `first` and `offset`; `transactions` are the latest of them, and `segments` contain them.
 
-    `row`: of each column of a row the change that gave its value; `row_state` says what is known of that row, `unknown`
-    which columns have a value from before the oldest change of it that the log has.
+    `row`: for each column of a row, the change that its value came from. `row_state` describes what is known of that
+    row; `unknown`: columns whose value is older than the oldest change of the row that the log has.
     """
 
     table: str
@@ -91,12 +91,13 @@ def explain(
     key: Sequence[str] | None = None,
     segments: Sequence[tuple[int, int]] = (),
 ) -> Explained:
-    """What a version of a table holds (None: the newest that a cut shows), and where the values of a row came from.
+    """Return what a version of a table contains (`None`: the latest that a cut shows), and the origin of a row's
+    values.
 
     `key`: the texts of the row's key columns. `segments`: the first and last offsets of the log's sealed segments.
 
     Raises:
-        ConfigurationError: no kept cut shows the table, or the version; or the key has another number of columns.
+        ConfigurationError: no kept cut shows the table or the version, or the key has another number of columns.
     """
     shown, before = _shown(cuts, name, version)
     newest, entry = shown[-1], shown[-1].tables[name]
@@ -125,13 +126,13 @@ def explain(
 
 
 def _shown(cuts: Cuts, name: str, version: int | None) -> tuple[list[Cut], Cut | None]:
-    """The kept cuts that show this version of a table, and the newest one before that shows another."""
+    """Return the kept cuts that show this version of a table, and the latest earlier cut that shows a different one."""
     shown: list[Cut] = []
     for listed in reversed(cuts.listed()):
         cut = cuts.numbered(listed.cut)
         if cut is None or name not in cut.tables:
             continue
-        cut = replace(cut.part_with(name), cut=cut.cut)  # offsets are those of the table's own log
+        cut = replace(cut.part_with(name), cut=cut.cut)  # offsets of the table's own log
         there = cut.tables[name].version
         if version is None:
             version = there
@@ -150,7 +151,8 @@ def _shown(cuts: Cuts, name: str, version: int | None) -> tuple[list[Cut], Cut |
 
 
 def _news(log: LogReader, table: TableId, first: int, last: int) -> tuple[pa.Table | None, int]:
-    """The headers of the transactions with a change of this table from one offset to another, and how many changes."""
+    """Return the headers of the transactions that changed this table in a range of offsets, and the number of
+    changes."""
     try:
         offsets = [rows.column(OFFSET).to_numpy() for _, _, rows in log.read_rows(first, last, {table})]
         headers = list(log.read_transactions(first, last))
@@ -207,7 +209,7 @@ def _origin(log: LogReader, column: str, value: object, row: Mapping[str, Any]) 
 def _changes_back(
     log: LogReader, table: TableId, key: Sequence[str], last: int
 ) -> Iterator[tuple[Table, dict[str, Any]]]:
-    """The changes of a row, and the truncates of its table, the newest first, as far as the log reaches back."""
+    """Yield the changes of a row, and the truncates of its table, the latest first, as far back as the log reaches."""
     high = last
     while high > 0:
         low = max(1, high - STEP + 1)

@@ -1,8 +1,9 @@
-"""What ends the merge of one table, whatever it is: that table is left out of the cut, by name, and the others go on.
+"""Errors that end the merge of one table: that table is excluded from the cut, with the reason, and the others
+continue.
 
-An engine tells of its own errors what they mean (`Engine.failure`); here is what is said of it, and what helps. None of
-it has a row's values: texts of engines may, so only their kinds are told, the line of cdcflow that was reached, and
-the file.
+An engine classifies its own errors (`Engine.failure`); this module turns the classification into a message and a
+remedy. No message contains a row's values: an engine's own texts may, so only the error's kind, the line of cdcflow
+where it occurred, and the file are reported.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class TableFailed(CannotFollow):
 
 
 class FileUnreadable(Exception):
-    """A file cannot be read, or holds something else than it should: `place`. The cause says why."""
+    """The file `place` cannot be read, or has other contents than it should. The cause says why."""
 
     def __init__(self, place: Path | str) -> None:
         super().__init__(str(place))
@@ -58,11 +59,11 @@ class FileUnreadable(Exception):
 
 @contextmanager
 def reading(place: Path | str, *passing: type[Exception]) -> Iterator[None]:
-    """Around the reading of a file: an error then names it. `passing`: errors that say nothing of the file.
+    """Wrap the reading of a file, so that an error names it. `passing`: errors that do not concern the file.
 
     Raises:
-        FileNotFoundError: there is none.
-        FileUnreadable: whatever else than an error of cdcflow's ended it.
+        FileNotFoundError: the file does not exist.
+        FileUnreadable: any other error, except cdcflow's own.
     """
     try:
         yield
@@ -79,7 +80,7 @@ def reading(place: Path | str, *passing: type[Exception]) -> Iterator[None]:
 
 
 def of_system(error: BaseException) -> Failure | None:
-    """What an error of the system, or of a file, means; None: it is neither."""
+    """Return what an error of the operating system or of a file means; `None` if it is neither."""
     place, is_unreadable = "", False
     for one in causes(error):
         if isinstance(one, FileUnreadable):
@@ -93,7 +94,7 @@ def of_system(error: BaseException) -> Failure | None:
 
 
 def causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and what it came of."""
+    """Yield an error and its causes."""
     found: BaseException | None = error
     while found is not None:
         yield found
@@ -101,7 +102,7 @@ def causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def kinds(error: BaseException) -> str:
-    """The kind of an error, and the line of cdcflow's at which it was met."""
+    """Return the kind of an error, and the line of cdcflow at which it was raised."""
     last = list(causes(error))[-1]
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "cdcflow/" in f.filename]
     at = f" in {frames[-1].filename.rpartition('cdcflow/')[2]}:{frames[-1].lineno}" if frames else ""
@@ -111,10 +112,10 @@ def kinds(error: BaseException) -> str:
 def table_failed(
     table: TableId | str, engine: str, found: Failure, folder: str, log: str = "", *, attempted: str = "merged"
 ) -> TableFailed:
-    """What is said of a table that an engine failed at. `folder`: where the table is; `log`: where its log is."""
+    """Return the error for a table that an engine failed at. `folder`: the table's folder; `log`: its log's folder."""
     place, told, command = found.place or folder, f"table {table} cannot be {attempted}:", _AGAIN[attempted]
     if found.kind in ("full", "refused") and not os.path.exists(place):
-        place = place.rpartition("/")[0]  # of a file that is not made the name says nothing, and is another each time
+        place = place.rpartition("/")[0]  # the name of a file that was not created is random
     if found.kind == "full":
         return TableFailed(
             f"{told} there is no room at {place} ({found.what})",
@@ -143,7 +144,7 @@ def table_failed(
 
 
 def rows_missing(table: TableId, cut: int, count: int) -> CannotFollow:
-    """The error of a table that has rows of which columns are not known, although all of its rows were read."""
+    """Return the error for a table with rows that lack columns, although all of its rows were read."""
     return CannotFollow(
         f"table {table} cannot be merged up to cut {cut}: all of its rows were read, and {count} rows miss columns."
         " So it is where somebody removed rows of the current-state table that then changed at the source",
@@ -154,15 +155,15 @@ def rows_missing(table: TableId, cut: int, count: int) -> CannotFollow:
 
 @contextmanager
 def of_all_tables(engine: Engine, warehouse: Warehouse) -> Iterator[None]:
-    """Around what all tables of a warehouse have in common: their cuts, and the catalog.
+    """Wrap access to what all tables of a warehouse share: their cuts, and the catalog.
 
     Raises:
-        SinkUnavailable: there is no room for it.
-        ConfigurationError: it is damaged, or may not be read or written.
+        SinkUnavailable: the disk is full.
+        ConfigurationError: it is damaged, or no permission to read or write it.
     """
     try:
         yield
-    except HistoryLost as error:  # of the table of cuts, whose rows no source has
+    except HistoryLost as error:  # the table of cuts, whose rows no source has
         raise _of_all(
             Failure("damaged", "commits follow one that is torn or missing"), warehouse.at((CUTS,))
         ) from error
@@ -206,10 +207,11 @@ def read_tables(
     warehouse: Warehouse,
     failure: Callable[[Exception], Failure | None],
 ) -> dict[str, Rows]:
-    """The wanted tables of a cut, by name, without those that cannot be read: each of them is warned of.
+    """Return the requested tables of a cut, keyed by name, without those that cannot be read; each of these is logged
+    as a warning.
 
     Raises:
-        TableFailed: none of them can.
+        TableFailed: no table can be read.
     """
     found: dict[str, Rows] = {}
     failed: list[TableFailed] = []
@@ -231,13 +233,13 @@ def read_tables(
 
 
 def contradicted(table: TableId, error: InvariantViolated) -> TableFailed:
-    """What is said of a table of which something contradicts itself."""
+    """Return the error for a table whose data contradicts itself."""
     remedy = None if error.remedy else rebuilt(table)
     return TableFailed(f"table {table} cannot be merged: {error}", remedy=remedy, runbook=error.runbook)
 
 
 def is_of_one_table(error: CdcflowError) -> bool:
-    """Whether an error of cdcflow's that a table's merge ended with says nothing of the others."""
+    """Return whether an error of cdcflow that ended a table's merge concerns that table alone."""
     if isinstance(error, InvariantViolated):
         return not isinstance(error, SyncFailed)
     return isinstance(error, (CannotFollow, HistoryLost)) or error.runbook == CannotFollow.section

@@ -1,13 +1,13 @@
-"""What a range of changes is for its table, by the table's mode: a `Folding`, which every engine runs.
+"""Turn a range of changes into a `Folding` for its table, by the table's mode; every engine can run it.
 
-    mode          made here from
-    current       the changes behind the last truncate
+    mode          built from
+    current       the changes after the last truncate
     soft_delete   all changes, deletes and truncates as changes of `_is_deleted`    (`merge.ending`)
     append        all changes, also those of tables that were dropped since      (`merge.appending`)
-    history       versions, made of all changes                                  (`histories`, `merge.history`)
+    history       versions, built from all changes                                  (`histories`, `merge.history`)
 
 A mode is a function of a range, its evolutions (one for each incarnation of the source table that the mode needs) and
-the session; it gives the folding for as long as the session has the views that it names.
+the session. It yields the folding for as long as the session has the views that the folding names.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from cdcflow.warehouse.ranges import TableRange
 from cdcflow.warehouse.segments import InputFile, offsets_of, shapes_of
 
 Standing = Callable[..., str]
-"""As `CurrentTable.standing`."""
+"""See `CurrentTable.standing`."""
 
 
 def folding(
     range_: TableRange, session: SqlSession, evolutions: Sequence[Evolution], standing: Standing
 ) -> AbstractContextManager[Folding]:
-    """The folding of a range into its table, which has come through these evolutions."""
+    """Yield the folding of a range into its table, which has gone through these evolutions."""
     return _MODES[range_.mode.name](range_, session, evolutions, standing)
 
 
@@ -73,7 +73,7 @@ def _soft_delete(
     layout = Layout.of(evolution, shapes_of(range_.files)).ending_by(range_.mode.ended or "")
     living = range_.of(evolution)
     truncates = changes.truncates(session, living)
-    # Rows of a table that was dropped are gone; their columns were other ones.
+    # A dropped table's rows are gone, and they had other columns.
     after = offsets_of(living)[0] - 1 if evolution.fresh else 0
     emptied = evolution.fresh or range_.is_first
 
@@ -125,8 +125,8 @@ _MODES: Mapping[Mode, Callable[..., AbstractContextManager[Folding]]] = {
 
 
 def _each_key_once(session: SqlSession, layout: Layout, files: Sequence[InputFile], found: changes.View) -> bool:
-    """Whether the changes are whole rows, and no two of one key: so it is after a backfill. Manifests say whether it
-    may be, and mostly that it is; where they do not, the keys in the log are looked at."""
+    """Return whether the changes are whole rows with unique keys, as after a backfill. Manifests show whether that is
+    possible, and usually that it is so; otherwise the log's keys are checked."""
     target = layout.target
     if not target.key or not all(f.ops and f.ops.keys() <= {"c", "r"} and not f.file.partial for f in files):
         return False

@@ -1,19 +1,19 @@
-"""The merge: what is new in a change log, folded into current-state tables, then published as one cut.
+"""The merge: fold the new changes of a log into current-state tables, then publish one cut.
 
-    log       ──cut 41──segment──cut 52──segment──cut 60──▶       newest sealed cut: 60
+    log       ──cut 41──segment──cut 52──segment──cut 60──▶       latest sealed cut: 60
     orders    at 52   ─────────── (52, 60] ──▶ one commit with (log, orders) = 60
-    products  at 60   (a run before this one got that far, then died): nothing to do
+    products  at 60   (an earlier run got that far, then died): nothing to do
     cuts      41 published ───────────────────▶ 60 published, last
 
-Where a table stands is read from the table: its newest commit of ours names the cut, in the same atomic commit as the
-rows. So a run that dies anywhere is finished by the next one, a range is never applied twice, and a log that is older
-than the table, or another, is refused.
+A table's position is read from the table: the latest commit by cdcflow names the cut, in the same atomic commit as the
+rows. So the next run finishes what a killed run began, a range is never applied twice, and a log that is older than the
+table, or a different log, is refused.
 
-Which engine does it is said table by table: `Engines` names the one that is asked first, and the one that takes what
-the first declines.
+The engine is chosen per table: `Engines` has the first engine, and the other one, for tables that the first cannot
+merge.
 
     merge ──▶ Run ──▶ TableMerge ──▶ TableRange      what a range does to a table's shape and rows
-                 └──▶ Positions                       where each table is, and from where it goes on
+                 └──▶ Positions                       where each table is, and where its merge starts
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ from cdcflow.warehouse.table_merge import TableMerge
 OnEdit = Literal["warn", "stop"]
 
 CONFLICTS_MAX = 5
-"""A table that somebody else commits to (OPTIMIZE, a retention job) is merged again so often."""
+"""How often a table is merged again after another process (OPTIMIZE, a retention job) committed to it."""
 
 TABLES_AT_ONCE = 3
-"""Much of a small merge is planning and commits on the driver, one thread's work: three tables keep two cores busy."""
+"""Most of a small merge is planning and commits on the driver, in one thread: three tables keep two cores busy."""
 
 _log = structlog.get_logger()
 _Answer = TypeVar("_Answer")
@@ -78,28 +78,28 @@ def merge(
     watch: Watch = unwatched,
     policies: Policies = DEFAULTS,
 ) -> MergeReport:
-    """Bring every current-state table to the newest sealed cut of the log, then publish the cut.
+    """Bring every current-state table to the latest sealed cut of the log, then publish the cut.
 
-    `engines` work in this warehouse (see `cdcflow.spark.job.merge` and `cdcflow.local.merge`, which name them).
-    `log`: its directory, or its layout where segments lie in an object store; what has to be fetched from there is
-    merged in several steps, so that the local disk holds little of it at one time. `tables`: only these, by name
-    (`schema.name`); the cut is then published only if no other table has changes up to it. `on_edit`: what to do when
-    somebody else changed a table's rows (hard case G36). `policies`: what is decided of each table.
-    Where the directory is the history of a log in Kafka, `newest` is that log's newest checkpoint, and `origin` the
-    place in its topic where the history ends, which each table's commit then tells (see `cdcflow.spark.kafka`).
+    `engines` work in this warehouse (see `cdcflow.spark.job.merge` and `cdcflow.local.merge`, which name them). `log`:
+    its directory, or its layout if segments are in an object store. Segments that have to be fetched are merged in
+    several steps, so that the local disk holds few of them at a time. `tables`: only these (`schema.name`); the cut is
+    then published only if no other table has changes up to it. `on_edit`: what to do if another process changed a
+    table's rows (hard case G36). `policies`: the settings of each table. If the directory is the history of a log in
+    Kafka, `newest` is that log's latest checkpoint, and `origin` the place in its topic where the history ends, which
+    each table's commit then records (see `cdcflow.spark.kafka`).
 
-    A table that cannot follow its source, for which the log no longer has what it needs, or whose merge ends with an
-    error of the engine (a damaged file, a full disk), is left out of the cut, and its report says why; the others
+    A table is excluded from the cut, with the reason in its report, if it cannot follow its source, if the log no
+    longer has what it needs, or if its merge ends with an error of the engine (a damaged file, a full disk); the others
     continue.
 
     Raises:
-        SinkUnavailable: another merge works in this warehouse, or somebody changed a table again and again meanwhile;
-            try again later.
+        SinkUnavailable: another merge works in this warehouse, or another process kept changing a table; try again
+            later.
         ConfigurationError: the tables belong to another log or are ahead of this one, the warehouse is a URL, no table
             at all can follow its source, or no engine can do it; the message says what to do.
         HistoryLost: the log no longer has what any table needs.
-        InvariantViolated: something contradicts itself, in each of the tables.
-        TableFailed: the engine failed at each of the tables.
+        InvariantViolated: every table contradicts itself.
+        TableFailed: the engine failed at every table.
     """
     with engines.first.lease():
         given = (
@@ -132,8 +132,8 @@ def _merge(
     *,
     recent: bool,
 ) -> MergeReport:
-    """`recent`: only segments that came since the published cut are listed, where all would cost more. OlderNeeded:
-    that is not enough; what was committed by then is committed."""
+    """`recent`: list only segments after the published cut, if listing all of them would cost more. Raises OlderNeeded
+    if they are not enough; what was already committed stays committed."""
     began = time.monotonic()
     with of_all_tables(engines.first, place):
         cuts = engines.first.cuts()
@@ -170,23 +170,24 @@ def _merge(
 
 
 def show_views(engine: Engine, warehouse: Warehouse, cut: Cut) -> None:
-    """Put the newest cut's SQL there for people without cdcflow, if it is not. A run may have died before that."""
+    """Write the latest cut's SQL for readers without cdcflow, unless it is already written: an earlier run may have
+    died before that."""
     text = views.spark_sql(cut, warehouse, engine.rules.name)
     try:
         if engine.read_text(views.LATEST) != text:
             engine.write_text(views.LATEST, text)
     except (OSError, SinkUnavailable) as error:
-        # Tables and cuts are as they should be; the next merge looks again.
+        # Tables and cuts are correct; the next merge tries again.
         _log.warning("views of the newest cut were not written", cut=cut.cut, reason=str(error).splitlines()[0])
 
 
 def note(log: LogLayout, warehouse: Warehouse, cut: Cut) -> None:
-    """Tell the log's retention what this warehouse does not need any more. What is left out may go back further."""
+    """Tell the log's retention what this warehouse no longer needs. An excluded table may need older segments."""
     name = notes.warehouse_name(warehouse.folder if warehouse.is_local else str(warehouse))
     known = notes.read(log, "merge", name)
     held = tuple(sorted(cut.left_out))
     offset = (0 if known is None else known.offset) if held else cut.offset
-    with contextlib.suppress(OSError):  # without a note nothing expires, and retention says so
+    with contextlib.suppress(OSError):  # without a note nothing expires, and retention reports that
         notes.write(log, notes.Note("merge", name, offset, held))
 
 
@@ -195,7 +196,7 @@ def _tell_step(watch: Watch, step: int, progress: Progress) -> None:
 
 
 def _known(tables: Collection[str] | None, step: Range, whole: Range, before: Cut | None) -> Collection[str] | None:
-    """Of the wanted tables those that have rows as early as this step."""
+    """Return the requested tables that already have rows in this step."""
     if tables is None or step.segments == whole.segments:
         return tables
     known = step.tables(before)
@@ -203,7 +204,8 @@ def _known(tables: Collection[str] | None, step: Range, whole: Range, before: Cu
 
 
 class Run:
-    """One merge: the log's newest cut, and what was published before. `log` is what this step merges of `whole`."""
+    """One merge: the log's latest cut, and what was published before. `log` is the part of `whole` that this step
+    merges."""
 
     def __init__(
         self,
@@ -282,7 +284,8 @@ class Run:
         )
 
     def _refusal(self, table: TableId, engine: Engine, error: Exception) -> CdcflowError:
-        """Why a table is left out whose merge ended with this error, which is raised again if it is not the table's."""
+        """Return why a table whose merge ended with this error is excluded; raise the error again if it does not
+        concern only the table."""
         raised = error if isinstance(error, CdcflowError) else self._failed(table, engine, error)
         if not is_of_one_table(raised):
             raise raised
@@ -297,7 +300,7 @@ class Run:
             raise error
         log = "" if self._log.layout.store is not None else str(self._log.layout.root.resolve())
         found = table_failed(table, engine.name, failure, self._warehouse.at(table_path(table)), log)
-        found.__cause__ = error  # for the whole trace
+        found.__cause__ = error  # for the full traceback
         return found
 
     def _merged(self, table: TableId, engine: Engine) -> TableReport | None:
@@ -317,11 +320,11 @@ class Run:
         mode = decided(table, None if before is None else before.properties, policy.mode, policy.history_columns)
         if (before is None or str(table) not in self._positions.backfilled) and not self._log.files(table, 0):
             if before is not None:
-                return None  # a cut shows it, and nothing here says more of it: its rows have expired
+                return None  # a cut shows it, and its rows in the log have expired
             before = self._made_empty(there, table, engine, mode)
         start, since = self._positions.start(there, table, before, mode)
         if start > self._cut:
-            self._ahead.add(table)  # a merge that died had come further with it than this step goes
+            self._ahead.add(table)  # an earlier merge that died had gone further with it than this step goes
         files = self._log.files(table, start, since)
         if files and (reason := engine.declines(before, files, mode)) is not None:
             raise HandOver(reason)
@@ -346,7 +349,7 @@ class Run:
         was = 0 if before is None else before.transactions.get(self._positions.app(table), 0)
         came_to, expected = after.transactions.get(self._positions.app(table), 0), self._cut if files else was
         if came_to != expected and table not in self._ahead:
-            raise overtaken(table, came_to, self._cut)  # what it is now is not what it was at our cut
+            raise overtaken(table, came_to, self._cut)  # its current state is not the one at this merge's cut
         self._ids[table], self._modes[table], self._commits[table] = after.id, mode, after.commit
         if self._shows_already(table, after, there):
             self._shown.add(str(table))
@@ -367,7 +370,7 @@ class Run:
         return report
 
     def _made_empty(self, there: CurrentTable, table: TableId, engine: Engine, mode: ModeRules) -> Snapshot | None:
-        """A table that has no row in the log, made. HistoryLost: it had some."""
+        """Create a table that has no row in the log. HistoryLost: it had some."""
         shape = self._positions.empty_shape(table)
         if shape is None:
             raise self._positions.history_lost(table)
@@ -379,10 +382,10 @@ class Run:
         return made
 
     def final(self, reports: tuple[TableReport, ...]) -> tuple[TableReport, ...]:
-        """The reports, with what was found out when the cut was made.
+        """Return the reports, updated with what was found when the cut was built.
 
         Raises:
-            CdcflowError: every table is left out.
+            CdcflowError: every table is excluded.
         """
         found = tuple(
             replace(report, left_out=self._late[report.name]) if report.name in self._late else report
@@ -393,7 +396,7 @@ class Run:
         return found
 
     def cut(self, reports: tuple[TableReport, ...]) -> Cut | None:
-        """The cut to publish; None where it says nothing new, or a table has not got there."""
+        """Return the cut to publish; `None` if it contains nothing new, or if a table has not reached it."""
         if self._ahead:
             return None
         merged = {r.name: r for r in reports}
@@ -439,8 +442,8 @@ class Run:
         )
 
     def _shows_already(self, table: TableId, now: Snapshot, there: CurrentTable) -> bool:
-        """Whether this very cut was published with the table, and shows a version that is still there. Then it goes on
-        to show that one, whatever was done to the table since."""
+        """Return whether this same cut was already published with the table, and the version that it shows still
+        exists. Then the cut keeps showing that version, whatever was done to the table since."""
         published = self._published
         shown = None if published is None or published.cut != self._cut else published.tables.get(str(table))
         if shown is None or shown.id != now.id or not shown.commit:
@@ -448,8 +451,8 @@ class Run:
         return there.commit_of(shown.version) == shown.commit
 
     def pinned(self, cut: Cut) -> Cut:
-        """Have the formats keep what the cut shows, durably; what an older one shows already is kept. Returns the cut
-        without the tables of which that failed."""
+        """Make the formats keep what the cut shows, durably; versions that an older cut shows are already kept. Return
+        the cut without the tables for which that failed."""
         before = self._published.tables if self._published is not None else {}
         failed = {}
         for name, table in cut.tables.items():
@@ -478,7 +481,7 @@ class Run:
             ) from error
 
     def _tried(self, table: TableId, ask: Callable[[], _Answer]) -> tuple[str | None, _Answer | None]:
-        """What a merged table says for the cut; or why it is left out of it after all."""
+        """Return what `ask` returns for a merged table; or why the table is excluded after all."""
         try:
             return None, ask()
         except Exception as error:  # noqa: BLE001  raised again where it is not about this table alone
@@ -486,7 +489,7 @@ class Run:
             return why, None
 
     def _asked(self, table: TableId, ask: Callable[[CurrentTable], _Answer]) -> _Answer:
-        """What a table says to the first engine, or to the other one where that hands it over."""
+        """Call `ask` with the table in the first engine, or in the other one if the first cannot do it."""
         engine = self._engines.first
         for _ in range(2):
             with closing(engine.table(table_path(table))) as there:
@@ -515,7 +518,7 @@ class Run:
         )
 
     def _tag(self, table: TableId, version: int) -> str:
-        """The tag of a version: that of the cut which was the first to show it (see `pin`)."""
+        """Return the tag of a version: that of the first cut that shows it (see `pin`)."""
         entry = self._positions.entry(table)
         if entry is not None and _version(entry) == (self._ids[table], version, self._commits[table]):
             return entry.tag
@@ -523,7 +526,7 @@ class Run:
 
     def _untouched(self, table: TableId) -> bool:
         if str(table) in self._removed or (self._published is not None and str(table) in self._published.left_out):
-            return True  # and it stays out
+            return True  # it stays excluded
         entry = self._positions.entry(table)
         return entry is not None and self._published is not None and not self._log.files(table, self._published.cut)
 
@@ -544,8 +547,8 @@ class Run:
         return found
 
     def _rows_that_miss(self, table: TableId) -> int:
-        """How many rows miss columns: none once its backfill is done. Looked for only if one could have come or was
-        there."""
+        """Return how many rows lack columns: none once its backfill is done. The rows are counted only if there may be
+        such rows."""
         mode = self._modes[table]
         if mode.keeps_changes:
             return 0  # nothing is completed later
@@ -562,7 +565,7 @@ class Run:
 
 
 def _rows_that_miss(there: CurrentTable, ended: str | None) -> int:
-    """How many rows miss a column that the source has: what a dropped one held in them nobody will ever say."""
+    """Return how many rows lack a column that the source has; the values of a dropped column can never be known."""
     found = there.snapshot()
     described = None if found is None else found.properties.get(statement.TARGET_PROPERTY)
     left = () if described is None else Target.from_json(described).left_names
@@ -570,12 +573,13 @@ def _rows_that_miss(there: CurrentTable, ended: str | None) -> int:
 
 
 def _version(table: CutTable) -> tuple[str, int, str]:
-    """Which version a cut shows of a table."""
+    """Return what identifies the version that a cut shows of a table."""
     return table.id, table.version, table.commit
 
 
 def _is_known_better(shown: CutTable, new: CutTable) -> bool:
-    """Whether the log tells more of a table than it did when the same cut was published: that every row is there."""
+    """Return whether the log now has more to report about a table than when the same cut was published: that every row
+    is present."""
     return (shown.complete, shown.generation) != (new.complete, new.generation)
 
 

@@ -1,4 +1,4 @@
-"""One merge at a time in a folder, and no step of upkeep meanwhile."""
+"""Locks on a warehouse folder: one merge at a time, and no maintenance step during a merge."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ from cdcflow.errors import SinkUnavailable
 from cdcflow.warehouse.paths import LEASE, UPKEEP_LEASE
 
 UPKEEP_WAIT_S = 60.0
-"""A merge waits so long for a step of upkeep, which is short."""
+"""How long a merge waits for a maintenance step, which is short."""
 _LOOK_S = 0.05
 
 
 @contextmanager
 def folder_lease(warehouse: Path) -> Iterator[None]:
-    """One merge a warehouse at a time (hard case G13). The lock goes when the process goes, whatever happens to it.
+    """Hold the lock that lets one merge at a time work in a warehouse (hard case G13). The lock is released when the
+    process ends, however it ends.
 
     Raises:
-        SinkUnavailable: another merge works there, or a step of upkeep does for long.
+        SinkUnavailable: another merge holds it, or a maintenance step takes longer than `UPKEEP_WAIT_S`.
     """
     with (
         _lock(warehouse, LEASE, "merging into", "another merge works"),
@@ -37,10 +38,10 @@ def folder_lease(warehouse: Path) -> Iterator[None]:
 
 @contextmanager
 def upkeep_folder_lease(warehouse: Path) -> Iterator[None]:
-    """One step of upkeep, while nobody merges.
+    """Hold the lock for one maintenance step, during which no merge runs.
 
     Raises:
-        SinkUnavailable: a merge works there, or another upkeep.
+        SinkUnavailable: a merge or another maintenance run holds it.
     """
     with _lock(warehouse, UPKEEP_LEASE, "upkeep of", "a merge or another upkeep works"):
         yield
@@ -68,7 +69,7 @@ def _lock(warehouse: Path, name: str, attempted: str, found: str, wait_s: float 
 
 
 def _sign(file: IO[str]) -> None:
-    """Write into a lock's file which process has it: for messages only, the lock itself is what counts."""
+    """Write into a lock's file which process holds it. This is for messages only; the lock itself is what counts."""
     what = {"pid": os.getpid(), "host": socket.gethostname(), "since": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"}
     with suppress(OSError):  # a full disk
         file.truncate(0)
@@ -77,7 +78,7 @@ def _sign(file: IO[str]) -> None:
 
 
 def _holder(file: IO[str]) -> str:
-    """Which process has a lock, as a part of a sentence; "": unknown."""
+    """Return which process holds a lock, as a part of a sentence; "" if unknown."""
     try:
         file.seek(0)
         what = json.loads(file.read())

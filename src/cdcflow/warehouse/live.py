@@ -1,16 +1,16 @@
-"""Every table as of the newest sealed cut of a log, without a merge: the newest published cut, and what came since.
+"""Every table as of the latest sealed cut of a log, without a merge: the latest published cut plus later changes.
 
     cuts      41 published
-    log       ──cut 41──segment──cut 52──segment──cut 60──▶     newest sealed cut: 60
+    log       ──cut 41──segment──cut 52──segment──cut 60──▶     latest sealed cut: 60
     orders    version 7, of cut 41   + (41, 60]                 one query, nothing is written
     products  version 3, of cut 41   + nothing                  its version 3
     returns   in no cut              + (0, 60]                  all of it is in the log
 
-A table is taken at the version that the published cut shows, also while a merge brings it further. So all tables show
-one moment, the one that a merge of the same log would publish (`job`).
+A table is read at the version that the published cut shows, even while a merge changes it. So all tables show one
+state, the same that a merge of this log would publish (`job`).
 
-What a table is like, and what of the log is needed for it, is decided here; the rows are the reader's matter: Spark's
-plans, or Arrow tables of DuckDB's (`cdcflow.spark.live`, `cdcflow.local.live`).
+This module decides what a table looks like, and what it needs of the log. The reader produces the rows: Spark plans, or
+Arrow tables from DuckDB (`cdcflow.spark.live`, `cdcflow.local.live`).
 """
 
 from __future__ import annotations
@@ -50,13 +50,14 @@ from cdcflow.warehouse.ranges import TableRange, grouped
 from cdcflow.warehouse.segments import InputFile, OlderNeeded, Range, SegmentGone, sealed, shapes_of
 
 TRIES_MAX = 3
-"""So many times the log is read anew when it was compacted or expired under the reader."""
+"""How often the log is read again after it was compacted or expired during a read."""
 
 BROADCAST_ROWS_MAX = 1_000_000
-"""The keys of so many changes are sent to every executor, rather than the table's rows sorted to meet them."""
+"""Up to this many changes, their keys are sent to every executor; beyond it, the table's rows are sorted to join
+them."""
 
 TOGETHER_ROWS_MAX = 100_000
-"""So many changes are reduced by one task."""
+"""Up to this many changes are reduced by one task."""
 
 Rows = TypeVar("Rows")
 RowsMade = TypeVar("RowsMade", covariant=True)
@@ -65,54 +66,54 @@ _log = structlog.get_logger()
 
 
 class VersionGone(Exception):
-    """A table cannot be read as it was at a version any more; the message says why."""
+    """A version of a table can no longer be read; the message says why."""
 
 
 class PastTable(Protocol[RowsMade]):
-    """A table as it was at a version. One thread at a time."""
+    """A table at a past version. One thread at a time."""
 
     @property
     def session(self) -> SqlSession:
-        """What its rows are worked out in."""
+        """The session in which its rows are computed."""
 
     def as_of(self, version: int) -> Snapshot:
-        """What it was at a version, which `base` has the rows of from now on.
+        """Return the table's description at a version; `base` has the rows of that version afterwards.
 
         Raises:
-            VersionGone: that is not there any more.
+            VersionGone: the version no longer exists.
         """
 
     def base(self) -> str:
-        """A view of the rows that it had, in the columns that it had.
+        """Return a view of its rows, in the columns that it had at that version.
 
         Raises:
-            VersionGone: files of it are not there any more.
+            VersionGone: some of its files no longer exist.
         """
 
     def result(self, query: str, target: Target, mode: ModeRules = CURRENT) -> RowsMade:
-        """A query's result; it outlives the session's views. Its columns are the target's and the mode's."""
+        """Return a query's result, which outlives the session's views. Its columns are the target's and the mode's."""
 
     def close(self) -> None: ...
 
 
 class NewestCut(Protocol):
-    """What is asked of the published cuts here."""
+    """The part of the published cuts' interface that is needed here."""
 
     def newest(self) -> Cut | None:
         """See `cdcflow.warehouse.port.Cuts.newest`."""
 
 
 class Reader(Protocol[RowsMade]):
-    """An engine, as far as it reads the tables of one warehouse."""
+    """An engine's interface for reading the tables of one warehouse."""
 
     name: str
-    """The engine's."""
+    """The engine's name."""
 
     remedy: str
-    """What somebody can do about a table that it hands over."""
+    """What an operator can do about a table that this reader cannot read."""
 
     shows_doubled: bool
-    """See `merge.live.current`: for who looks for what is wrong with a table."""
+    """See `merge.live.current`: for callers that check a table for errors."""
 
     @property
     def rules(self) -> Format:
@@ -121,28 +122,29 @@ class Reader(Protocol[RowsMade]):
     def cuts(self) -> NewestCut: ...
 
     def table(self, path: Sequence[str]) -> PastTable[RowsMade]:
-        """The table at a path (schema, name), which need not be there."""
+        """Return the table at a path (schema, name); it need not exist."""
 
     def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
         """See `cdcflow.warehouse.port.Engine.located`."""
 
     def declines(self, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
-        """Why it does not read these changes; None: it does."""
+        """Return why this reader cannot read these changes; `None` if it can."""
 
     def is_gone(self, error: BaseException) -> bool:
-        """Whether an error says that a file is not there."""
+        """Return whether an error means that a file does not exist."""
 
     def failure(self, error: Exception) -> Failure | None:
-        """What an error means that ended the reading of one table; None: it is not of that table alone."""
+        """Return what an error that ended the reading of one table means; `None` if it does not concern that table
+        alone."""
 
 
 class Live(dict[str, Rows], Generic[Rows]):
-    """Tables by name, all as of one moment: the log's cut `cut`, which ends with offset `offset` at the source's
+    """Tables by name, all as of one point in time: the log's cut `cut`, which ends with offset `offset` at the source's
     `position`; the source committed it at `commit_clock` (microseconds since 1970 UTC).
 
-    `published`: the cut that the tables in the warehouse were read at (0: none was published). `left_out`: tables that
-    cannot be shown, and why; `declined` are those of them that only this reader cannot show. `incomplete`: tables of
-    which rows are still to be read, and the state of their backfill; they are shown only if they were asked for.
+    `published`: the cut at which the warehouse's tables were read (0 if none was published). `left_out`: tables that
+    cannot be shown, and why; `declined` are those that only this reader cannot show. `incomplete`: tables with rows
+    that are still to be read, and the state of their backfill; they are shown only on request.
     """
 
     def __init__(self, cut: int, offset: int, position: str, commit_clock: int, published: int) -> None:
@@ -166,16 +168,16 @@ def read(
     incomplete: bool = False,
     policies: Policies = DEFAULTS,
 ) -> Live[Rows]:
-    """Every table, or some, as of the newest sealed cut of the log.
+    """Return every table, or some, as of the latest sealed cut of the log.
 
-    `log`: as for `job.merge`. Tables of which rows are still to be read at that cut are left out unless `incomplete`,
-    as `read_cut` leaves them out. A table that the published cut leaves out, that cannot follow what came since, or
-    that is gone from the warehouse is left out by name (`Live.left_out`); the others are shown.
+    `log`: as for `job.merge`. Tables with rows that are still to be read at that cut are excluded unless `incomplete`,
+    as in `read_cut`. A table that the published cut excludes, that cannot follow the later changes, or that is missing
+    from the warehouse is listed in `Live.left_out`; the others are shown.
 
     Raises:
         ConfigurationError: the tables are another log's, or newer than this copy of it; there is no log; or neither log
             nor warehouse has a table of a name in `tables`.
-        SinkUnavailable: the log was compacted or expired while it was read, again and again; call it again.
+        SinkUnavailable: the log was compacted or expired repeatedly while it was read; call it again.
     """
     layout, place = Layout.of(log), Warehouse.of(warehouse)
     for number in range(1, TRIES_MAX + 1):
@@ -204,7 +206,7 @@ def _read(
     incomplete: bool,
     policies: Policies,
 ) -> Live[Rows]:
-    # First the cut: whatever it has is in the log by then.
+    # The cut first: everything in it is already in the log at that time.
     published = own_part(reader.cuts().newest(), layout.log_file().log_id)
     behind = 0 if published is None else published.offset
     try:
@@ -216,9 +218,9 @@ def _read(
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What is folded for a table: `range_` onto version `entry.version` (None: onto nothing).
+    """What is folded for a table: `range_` onto version `entry.version`, or onto nothing if `entry` is `None`.
 
-    `empty`: what it looks like where neither the log nor the published cut has a row of it.
+    `empty`: the table's description if neither the log nor the published cut has a row of it.
     """
 
     range_: TableRange
@@ -229,7 +231,7 @@ class _Part:
 
 
 class _View(Generic[Rows]):
-    """One look at the log and the published cut."""
+    """One read of the log and the published cut."""
 
     def __init__(
         self,
@@ -306,7 +308,7 @@ class _View(Generic[Rows]):
             )
 
     def _show(self, found: Live[Rows], name: str, table: TableId | None, why: str | None) -> None:
-        """Put one table where it belongs."""
+        """Add one table to the rows, the incomplete tables or the excluded tables."""
         if why is not None or table is None:
             found.left_out[name] = why or ""
             return
@@ -336,9 +338,10 @@ class _View(Generic[Rows]):
                 found.left_out[name] = told.with_section
 
     def _part(self, there: PastTable[Rows], table: TableId) -> _Part:
-        """
+        """Return what must be folded for a table.
+
         Raises:
-            CannotFollow, HistoryLost, VersionGone: it cannot be shown; the message says why.
+            CannotFollow, HistoryLost, VersionGone: the table cannot be shown; the message says why.
         """
         entry = self._entries.get(str(table))
         known = self._positions.backfill(table)
@@ -367,10 +370,10 @@ class _View(Generic[Rows]):
         return _Part(range_, entry, complete, state, empty)
 
     def _empty(self, table: TableId, mode: ModeRules) -> Target:
-        """What a table looks like that has no row yet.
+        """Return the description of a table that has no row yet.
 
         Raises:
-            HistoryLost: it had some.
+            HistoryLost: it had rows.
         """
         shape = self._positions.empty_shape(table)
         if shape is None:
@@ -378,7 +381,7 @@ class _View(Generic[Rows]):
         return evolve(None, [shape], format_=self._reader.rules, mode=mode).target
 
     def _snapshot(self, there: PastTable[Rows], table: TableId, entry: CutTable) -> Snapshot:
-        """The table as the published cut shows it."""
+        """Return the table as the published cut shows it."""
         found = there.as_of(entry.version)
         if self._published is not None and is_replaced(self._published, str(table), found.commit, found.transactions):
             raise VersionGone(REPLACED)
@@ -407,7 +410,7 @@ class _View(Generic[Rows]):
             return self._folded(there, located) if range_.files else self._swept(there, located)
 
     def _swept(self, there: PastTable[Rows], range_: TableRange) -> Rows:
-        """What the table has, without a change; some rows may go because a backfill did not find them."""
+        """Return the table's rows when there are no changes; rows that a backfill did not find may be removed."""
         target, mode, session = range_.described(), range_.mode, there.session
         assigned = {} if mode.ended is None else {mode.ended: "true"}
         if mode.ends is not None and range_.sweep:
@@ -449,7 +452,7 @@ class _View(Generic[Rows]):
     def _followed(
         self, evolution: Evolution, rows: Callable[[], str], session: SqlSession, views: _Views, mode: ModeRules
     ) -> _Once:
-        """The rows that a table has, as they are in its newest shape."""
+        """Return the table's rows in its latest shape."""
 
         def made() -> str:
             before = evolution.before
@@ -461,10 +464,10 @@ class _View(Generic[Rows]):
 
     @contextmanager
     def _located(self, range_: TableRange) -> Iterator[TableRange]:
-        """The range with its files where the reader can read them.
+        """Yield the range with its files at paths where the reader can read them.
 
         Raises:
-            SegmentGone: one of them went meanwhile.
+            SegmentGone: one of them was removed in the meantime.
         """
         layout, files = self._log.layout, [*range_.files, *range_.transactions]
         above = None if layout.store is None else layout.store.room
@@ -475,7 +478,7 @@ class _View(Generic[Rows]):
                         self._reader.located(layout, of, Path(room)) if of else []
                         for of in (range_.files, range_.transactions)
                     )
-                except HistoryLost as error:  # neither here nor in the log's store
+                except HistoryLost as error:  # neither local nor in the log's store
                     raise SegmentGone(str(error)) from error
                 yield replace(range_, files=changes, transactions=transactions)
             except Exception as error:
@@ -484,14 +487,14 @@ class _View(Generic[Rows]):
                 raise SegmentGone(f"reading {layout.name}: a file of it is gone") from error
 
     def _are_there(self, files: Sequence[InputFile]) -> bool:
-        """Whether the log's files are all there still: then it was another one that is not."""
+        """Return whether all of the log's files still exist; if so, the missing file belongs to a table."""
         layout = self._log.layout
         return layout.store is None and all(Path(file.path).exists() for file in files)
 
 
 def _turns(range_: TableRange) -> Iterator[tuple[TableRange, list[list[Table]]]]:
-    """The parts of a range that are folded one after the other, and of each the shapes by which the table evolves.
-    Each incarnation of a history's source is one."""
+    """Yield the parts of a range that are folded one after the other, each with the groups of shapes by which the table
+    evolves. For a history, each incarnation of the source table is one part."""
     groups = grouped(shapes_of(range_.files), range_.mode)
     if not range_.mode.in_turn:
         yield range_, groups
@@ -505,7 +508,7 @@ def _turns(range_: TableRange) -> Iterator[tuple[TableRange, list[list[Table]]]]
 
 
 class _Once:
-    """A view that is made when it is first needed."""
+    """A view that is created when it is first needed."""
 
     def __init__(self, make: Callable[[], str]) -> None:
         self._make = make
@@ -517,12 +520,12 @@ class _Once:
         return self._made
 
     def standing(self, layout: ReduceLayout, changes: str, *, whole: bool = False) -> str:
-        """See `CurrentTable.standing`: all of them are wanted, or may be."""
+        """See `CurrentTable.standing`; this returns all rows."""
         return self()
 
 
 class _Views:
-    """Views of a session, which go in the end."""
+    """Views of a session, dropped at the end."""
 
     def __init__(self, session: SqlSession) -> None:
         self._session = session

@@ -1,9 +1,10 @@
-"""A range of a log as rows of one table: which offsets, which files, and in which columns. By manifests alone.
+"""A range of a log as rows of one table: its offsets, its files and its columns, found from manifests alone.
 
-    asked       from a cut, to a time        ──resolved──▶  offsets 1201 to 5000
-    files       of the table in that range   ──brought───▶  the columns of its newest shape in there
+    given        from a cut, to a time        ──resolved──▶  offsets 1201 to 5000
+    files       of the table in that range   ──brought───▶  the columns of its latest shape in there
 
-Every end that is named must be sealed: a range that is not there yet would be read in part, and nobody would know.
+Every end that is given must be sealed. Otherwise a range that does not fully exist yet would be read in part,
+unnoticed.
 """
 
 from __future__ import annotations
@@ -44,11 +45,11 @@ _NO_OFFSET = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Ends:
-    """Where a range begins and ends; at most one of each. Offsets and times are inclusive. A cut and a position are
-    points between two transactions: a range from one has what comes behind it, a range to one what comes before.
+    """Where a range begins and ends; at most one field of each kind. Offsets and times are inclusive. A cut and a
+    position are points between two transactions: a range from one starts after it, a range to one ends before it.
 
-    None of the first: from the first offset that the log has; none of the second: to the newest sealed cut. A time
-    without a zone is UTC.
+    Without a beginning the range starts at the first offset in the log; without an end it reaches to the latest sealed
+    cut. A time without a zone is UTC.
     """
 
     from_offset: int | None = None
@@ -63,9 +64,9 @@ class Ends:
 
 @dataclass(frozen=True, slots=True)
 class Shaped:
-    """How rows of a table are shown: as the log has them or as its feed, in the columns of one shape.
+    """How rows of a table are shown: as log rows or as the feed, in the columns of one shape.
 
-    `defaults`: see `alignment.defaults_of`. `shapes`: those that are brought to `target`, oldest first.
+    `defaults`: see `alignment.defaults_of`. `shapes`: the shapes that are converted to `target`, oldest first.
     """
 
     target: Table
@@ -75,10 +76,10 @@ class Shaped:
     truncates_as_rows: bool = False
 
     def rows(self, rows: pa.Table, shape: Table) -> pa.Table:
-        """Rows of the log of one shape, as they are shown.
+        """Convert rows of the log, all of one shape, to the shown form.
 
         Raises:
-            NotInFeed: the feed cannot say one of them.
+            NotInFeed: the feed cannot represent one of them.
         """
         if self.kind == LOG:
             return aligned(rows, shape, self.target, self.defaults)
@@ -86,10 +87,10 @@ class Shaped:
 
 
 def bounds_of(layout: Layout, ends: Ends) -> tuple[int, int]:
-    """The first and last offset of a range, both inclusive; the last one is lower where nothing is in it.
+    """Return the first and last offset of a range, both inclusive; the last one is lower if the range is empty.
 
     Raises:
-        ConfigurationError: two ends were named for one, an end is not sealed yet, or cannot be told.
+        ConfigurationError: two fields were given for one end, or an end is not sealed yet, or it cannot be determined.
         HistoryLost: its beginning has expired.
     """
     _one_each(layout, ends)
@@ -110,7 +111,7 @@ def bounds_of(layout: Layout, ends: Ends) -> tuple[int, int]:
 
 
 def expired(layout: Layout, first: int, first_left: int) -> HistoryLost:
-    """What to say when rows from an offset on are wanted that the log has no more."""
+    """Return the error for a range that begins at an offset which the log no longer has."""
     return HistoryLost(
         f"reading {layout.name} from offset {first}: that offset has expired; the first one left is {first_left}",
         remedy=f"read from offset {first_left} on, behind the current-state tables of a cut that is as new",
@@ -119,7 +120,7 @@ def expired(layout: Layout, first: int, first_left: int) -> HistoryLost:
 
 
 def table_named(layout: Layout, name: str) -> TableId:
-    """A table of the log, by `schema.table`.
+    """Return a table of the log by its `schema.table` name.
 
     Raises:
         ConfigurationError: the log has no row of it.
@@ -135,20 +136,20 @@ def table_named(layout: Layout, name: str) -> TableId:
 
 
 def tables_with(layout: Layout, name: str) -> dict[str, TableId]:
-    """The tables of the log's sealed part by name, looked for as long as this one is not among them."""
+    """Return tables of the log's sealed part by name; the search stops as soon as `name` is among them."""
     found = _tables(layout)
     return found if name in found else sealed(layout).tables()
 
 
 def files_between(layout: Layout, table: TableId, first: int, last: int) -> list[InputFile]:
-    """The files with rows of a table from one offset to another, both inclusive, in the order of their offsets.
+    """Return the files with rows of a table between two offsets, both inclusive, sorted by offset.
 
     Raises:
         HistoryLost: `first` has expired.
     """
     if last < first:
         return []
-    log = sealed(layout, _NO_OFFSET)  # manifests are read below, as far as they are needed
+    log = sealed(layout, _NO_OFFSET)  # manifests are read below, as needed
     _check_there(layout, log, first, last)
     found = []
     for segment in log.segments.behind(first - 1):
@@ -167,11 +168,11 @@ def files_between(layout: Layout, table: TableId, first: int, last: int) -> list
 def shaped(
     layout: Layout, table: TableId, files: Sequence[InputFile], kind: str = LOG, *, truncates_as_rows: bool = False
 ) -> Shaped:
-    """How the rows in these files are shown: in the columns of their newest shape.
+    """Return how the rows in these files are shown: in the columns of their latest shape.
 
     Raises:
-        ConfigurationError: a column of an older shape has values that the newest one does not hold; or, as a feed, the
-            table was dropped and made again. The message says where to part the range.
+        ConfigurationError: a column of an older shape has values that the latest shape cannot hold; or, for a feed, the
+            table was dropped and recreated. The message says where to split the range.
     """
     if kind not in (LOG, FEED):
         raise ConfigurationError(
@@ -196,7 +197,8 @@ def shaped(
 
 
 def target_of(shapes: Sequence[Table]) -> Table:
-    """The newest of some shapes, oldest first; a column whose type was a wider one before keeps that."""
+    """Return the latest of these shapes, which are sorted oldest first; a column whose type was wider in an earlier
+    shape keeps the wider type."""
     newest = in_force(shapes)
     columns = list(newest.columns)
     for shape in shapes:
@@ -207,7 +209,7 @@ def target_of(shapes: Sequence[Table]) -> Table:
 
 
 def parted(table: TableId, why: str, last: int) -> ConfigurationError:
-    """What to say of a range that cannot be shown as one. `last`: the offset behind which it must be parted."""
+    """Return the error for a range that cannot be shown as one. `last`: the offset after which it must be split."""
     return ConfigurationError(
         f"reading {table}: {why}",
         remedy=f"read up to offset {last}, and from offset {last + 1} on, each by itself",
@@ -218,11 +220,11 @@ def parted(table: TableId, why: str, last: int) -> ConfigurationError:
 def check_feed(
     shown: Shaped, files: Sequence[InputFile], first: int, last: int, read: Callable[[InputFile], str]
 ) -> None:
-    """See that the feed can say all that these files have in a range. Only files with a truncate or a partial row are
-    looked into. `read` says where a file can be opened.
+    """Check that the feed can represent everything that these files contain in a range. Only files with a truncate or a
+    partial row are read. `read` returns the path at which a file can be opened.
 
     Raises:
-        NotInFeed: it names the first change that it cannot say.
+        NotInFeed: it names the first change that the feed cannot represent.
     """
     if shown.kind != FEED:
         return
@@ -328,15 +330,15 @@ def _check_there(layout: Layout, log: Range, first: int, last: int) -> None:
 
 
 def _tables(layout: Layout) -> dict[str, TableId]:
-    """The tables that the log's list of shapes has: at least those of the newest segments. What it costs does not
-    depend on how many segments there are."""
+    """Return the tables in the log's list of shapes, which has at least those of the latest segments. The cost does not
+    depend on the number of segments."""
     text = layout.schemas_json()
     history = SchemaHistory() if text is None else SchemaHistory.from_json(text, str(layout.schemas))
     return {str(table): table for table in history.shapes()}
 
 
 def _known_shape(layout: Layout, table: TableId) -> Table:
-    """The newest shape of a table of which a range has no row."""
+    """Return the latest shape of a table that has no row in a range."""
     shapes = table_shapes(layout).get(table)
     if shapes:
         return shapes[max(shapes)]
@@ -351,7 +353,7 @@ def _every_file(layout: Layout, table: TableId) -> Iterator[tuple[int, Table]]:
 
 
 def _in_the_way(shape: Table, target: Table, kind: str) -> str | None:
-    """Why rows of a shape cannot be shown beside those of a later one; None: they can."""
+    """Return why rows of a shape cannot be shown together with those of a later one; `None` if they can."""
     if kind == FEED and shape.incarnation != target.incarnation:
         return "the table was dropped and made again, and the log does not have the rows that went"
     for column, own in zip(target.columns, sources(shape, target), strict=True):

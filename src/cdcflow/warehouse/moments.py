@@ -1,11 +1,11 @@
-"""Which published cut shows a moment of the past: by its number, by a position of the source, or by a commit time.
+"""Find the published cut for a past point in time: by cut number, by source position, or by commit time.
 
-    as_of      52                            the cut 52, or the newest one before it
-               2026-11-25T10:00:00Z          the newest cut of which everything was committed by then
-               0/16B3748, binlog.000003:77   the newest cut that the source had come to there
+    as_of      52                            cut 52, or the latest one before it
+               2026-11-25T10:00:00Z          the latest cut that has only earlier commits
+               0/16B3748, binlog.000003:77   the latest cut up to that position
 
-Positions have an order in one server's log only. Where those of the cuts do not grow from cut to cut (another server
-has taken over meanwhile), or are not of the kind that was asked for, nothing is guessed.
+Positions are ordered only within one server's log. If the positions of the cuts do not grow from cut to cut (there was
+a failover in between), or are not of the requested kind, cdcflow refuses to guess.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from cdcflow.warehouse.cut import Cut, ListedCut, cut_expired
 from cdcflow.warehouse.port import Cuts
 
 AsOf = int | str | datetime
-"""The number of a cut, a position of the source, or a commit time. A time without a zone is UTC."""
+"""The number of a cut, a source position, or a commit time. A time without a zone is UTC."""
 
 
 def find(cuts: Cuts, warehouse: object, cut: int | None, as_of: AsOf | None) -> Cut:
-    """A published cut: the one of a number, the newest one at or before a moment, or the newest.
+    """Return a published cut: the one with that number, the latest one at or before a point in time, or the latest.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: there is no such cut.
         HistoryLost: it has expired.
     """
     if as_of is not None:
@@ -49,10 +49,10 @@ def find(cuts: Cuts, warehouse: object, cut: int | None, as_of: AsOf | None) -> 
 
 
 def chosen(cuts: Sequence[ListedCut], as_of: AsOf, warehouse: object) -> ListedCut:
-    """The newest of these cuts, which are in the order of their numbers, that is at or before a moment.
+    """Return the latest of these cuts, which are sorted by number, that is at or before a point in time.
 
     Raises:
-        ConfigurationError: the moment is before the first of them, or cannot be told.
+        ConfigurationError: the point in time is before the first of them, or cannot be determined.
     """
     what, is_reached = _moment(cuts, as_of, f"reading {warehouse} as of {as_of}")
     reached = [one for one in cuts if is_reached(one)]
@@ -67,7 +67,7 @@ def chosen(cuts: Sequence[ListedCut], as_of: AsOf, warehouse: object) -> ListedC
 
 
 def _moment(cuts: Sequence[ListedCut], as_of: AsOf, attempted: str) -> tuple[str, Callable[[ListedCut], bool]]:
-    """What kind of moment it is, and whether a cut is at or before it."""
+    """Return the kind of `as_of`, and a function that returns whether a cut is at or before it."""
     if isinstance(as_of, str) and as_of.strip().isdecimal():
         as_of = int(as_of)
     if isinstance(as_of, int):
@@ -81,7 +81,7 @@ def _moment(cuts: Sequence[ListedCut], as_of: AsOf, attempted: str) -> tuple[str
 
 
 def _clock(as_of: str | datetime, attempted: str) -> int:
-    """A time in microseconds since 1970 UTC."""
+    """Return a time in microseconds since 1970 UTC."""
     try:
         return clock_of(as_of)
     except ValueError:
@@ -94,10 +94,10 @@ def _clock(as_of: str | datetime, attempted: str) -> int:
 
 
 def _check_order(cuts: Sequence[ListedCut], wanted: Place, attempted: str) -> None:
-    """See that the positions of these cuts have one order, and the wanted one is in it.
+    """Check that the positions of these cuts are ordered, and that the requested one is comparable with them.
 
     Raises:
-        ConfigurationError: they have none.
+        ConfigurationError: they are not.
     """
     if why := without_order([place_of(one.position) for one in cuts if one.position], wanted):
         raise ConfigurationError(

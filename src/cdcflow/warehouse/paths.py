@@ -1,4 +1,4 @@
-"""Where a warehouse is, and where things lie in it."""
+"""The location of a warehouse, and its layout."""
 
 from __future__ import annotations
 
@@ -20,27 +20,28 @@ if TYPE_CHECKING:
 CUTS = "_cdcflow_cuts"
 LEASE = "_cdcflow.lock"
 VIEWS = "_cdcflow_views"
-"""Where SQL lies for people who read without cdcflow."""
+"""The folder of SQL for readers without cdcflow."""
 STATE = ("_cdcflow_views", "upkeep.json")
-"""When tables were looked after."""
+"""When each table was last maintained."""
 UPKEEP_LEASE = "_cdcflow_upkeep.lock"
 DATABASES = "_cdcflow_databases"
-"""Where a metastore's databases are told to lie; our tables lie elsewhere."""
+"""The location given to a metastore's databases; cdcflow's tables are stored elsewhere."""
 
 _WITH_HOST = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 @dataclass(frozen=True, slots=True)
 class Metastore:
-    """A Hive metastore that knows Delta tables by name. `uri`: `thrift://host:port`; None: as Spark's own settings say.
-    `prefix` begins the name of each database."""
+    """A Hive metastore in which Delta tables are registered. `uri`: `thrift://host:port`; `None`: as Spark's own
+    settings specify. The name of each database begins with `prefix`."""
 
     uri: str | None = None
     prefix: str = ""
 
     @classmethod
     def configured(cls, merge: Merge) -> Metastore | None:
-        """The one that `merge.catalog` names; None: Delta tables are known by path, or the tables are Iceberg's."""
+        """Return the metastore that `merge.catalog` names; `None` if Delta tables are known by path only, or the tables
+        are Iceberg's."""
         if merge.format != "delta" or merge.catalog is None:
             return None
         return cls(merge.catalog.get("uri"), merge.catalog.get("prefix", ""))
@@ -50,9 +51,9 @@ class Metastore:
 class Warehouse:
     """A place for tables: a folder of this machine, or a URL that Hadoop knows (`s3a://…`, `hdfs://…`).
 
-    `store`: how the bucket of a URL is reached (None: as the session's own settings say). `catalog`: properties of the
-    Iceberg catalog that knows the tables, as Iceberg names them (None: one of the warehouse's own, in its folder).
-    `metastore`: where Delta tables are known by name (None: by path only).
+    `store`: how to reach the bucket of a URL (`None`: as the session's own settings specify). `catalog`: properties,
+    named as Iceberg names them, of the Iceberg catalog that has the tables (`None`: the warehouse has its own catalog,
+    in its folder). `metastore`: where Delta tables are registered by name (`None`: by path only).
     """
 
     root: Path | str
@@ -62,11 +63,11 @@ class Warehouse:
 
     @classmethod
     def of(cls, warehouse: Warehouse | Path | str) -> Warehouse:
-        """A warehouse from its place, or itself.
+        """Return a warehouse from its location, or the warehouse itself.
 
         Raises:
-            ConfigurationError: a path that was a URL once; a folder of that name would be made, and nobody would look
-                there.
+            ConfigurationError: a `Path` built from a URL. It would name a local folder, where no reader expects the
+                tables.
         """
         if isinstance(warehouse, Warehouse):
             return warehouse
@@ -86,7 +87,7 @@ class Warehouse:
 
     @property
     def is_local(self) -> bool:
-        """It is a folder of this machine."""
+        """Whether it is a folder of this machine."""
         return isinstance(self.root, Path)
 
     @property
@@ -94,7 +95,7 @@ class Warehouse:
         """The folder.
 
         Raises:
-            ConfigurationError: it is none of this machine's.
+            ConfigurationError: the warehouse is not a folder of this machine.
         """
         if not isinstance(self.root, Path):
             raise ConfigurationError(
@@ -106,12 +107,12 @@ class Warehouse:
 
     @property
     def bucket(self) -> str | None:
-        """The bucket of a URL in an S3-compatible store."""
+        """The bucket of a URL in an S3-compatible store; `None` for other warehouses."""
         found = urlsplit(str(self.root)) if not self.is_local else None
         return found.netloc if found is not None and found.scheme == "s3a" else None
 
     def at(self, path: Sequence[str]) -> str:
-        """Where something in it is, in full."""
+        """Return the full path or URL of something in it."""
         if isinstance(self.root, Path):
             return str(self.root.resolve().joinpath(*path))
         return "/".join((self.root, *path))
@@ -121,17 +122,18 @@ class Warehouse:
 
 
 def table_path(table: TableId) -> tuple[str, str]:
-    """A table's path inside its warehouse. No name can reach outside, be hidden, or be another's (hard case S11)."""
+    """Return a table's path inside its warehouse. No name can reach outside, be hidden, or collide with another (hard
+    case S11)."""
     return _safe(table.schema), _safe(table.name)
 
 
 def table_at(path: str) -> TableId:
-    """The table whose path, with `/` between its parts, this is."""
+    """Return the table with this path, whose parts are separated by `/`."""
     schema, name = (unquote(part.replace("~", "%")) for part in path.split("/"))
     return TableId(schema, name)
 
 
 def _safe(name: str) -> str:
-    # `~` marks what was unsafe: a `%` would be taken for an escape of their own by some readers of URIs.
+    # `~` marks what was unsafe: some readers of URIs would decode a `%` as an escape.
     escaped = quote(name, safe="").replace("~", "%7E").replace("%", "~")
     return escaped if escaped[:1] not in (".", "_") else f"~{ord(escaped[0]):02X}{escaped[1:]}"

@@ -1,10 +1,10 @@
-"""What a merge asks of the engine that runs it: to read the log's files, to say SQL over them, to change a table.
+"""What a merge needs from an engine: read the log's files, run SQL over them, change a table.
 
     job ──▶ Engine ──▶ CurrentTable ──▶ SqlSession
               │            one for each (engine, format): spark/formats/delta.py, local/iceberg.py, …
               └──▶ Cuts
 
-The SQL is Spark's, as `cdcflow.merge` writes it. An engine that speaks another dialect translates.
+The SQL is Spark's, as `cdcflow.merge` writes it. An engine with another dialect translates it.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from cdcflow.warehouse.cut import Cut, ListedCut
 from cdcflow.warehouse.segments import InputFile
 
 COMMITTED = "cdcflow"
-"""What the metadata of our commits stands under."""
+"""The key of cdcflow's part in a commit's metadata."""
 
 ROW_GROUP_BYTES = 16 << 20
-"""Of the Parquet files that Spark writes, before compression. A scan is split between row groups: by default (128 MB) a
-compacted table of millions of rows is one of them, which one core reads."""
+"""Row group size, before compression, of the Parquet files that Spark writes. A scan is split between row groups. With
+the default (128 MB) a compacted table of millions of rows is a single row group, which one core reads."""
 
 
 class HandOver(Exception):
-    """This engine cannot do it right, or should not; the message says why. Nothing of it was done that another engine
-    could not go on from."""
+    """This engine cannot do it correctly, or should not; the message says why. It has done nothing that would keep
+    another engine from continuing."""
 
 
 FailureKind = Literal["damaged", "full", "refused", "fault"]
-"""`damaged`: a file is gone, or holds something else than it should. `full`: no room on a disk. `refused`: a file may
-not be read or written. `fault`: none of these, as far as is known."""
+"""`damaged`: a file is missing or has other contents than it should. `full`: the disk is full. `refused`: no permission
+to read or write a file. `fault`: none of these, as far as is known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What an error of an engine means for the table that it was at. `what`: the error's kind, without its text, which
-    may have a row's values. `place`: the file or folder that it is about ("": not known)."""
+    """What an engine's error means for the table it occurred at. `what`: the error's kind, without its text, which may
+    contain a row's values. `place`: the file or folder concerned ("" if unknown)."""
 
     kind: FailureKind
     what: str
@@ -56,11 +56,12 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A table's newest version. `id` is the table's own: another table at the same path has another one.
+    """The latest version of a table. `id` belongs to the table: a different table at the same path has a different id.
 
-    `version` grows with every change of rows. `transactions`: the newest version that each writer recorded with its
-    data. `is_empty`: it has no rows; False also where that is not known. `commit` identifies the commit that made the
-    version: another version of the same number has another one ("": not known, or there is no commit of rows yet).
+    `version` grows with every change of rows. `transactions`: the latest version that each writer recorded with its
+    data. `is_empty`: the table has no rows; also False if that is not known. `commit` identifies the commit that
+    created the version: a different version with the same number has a different one ("" if unknown, or if no commit of
+    rows exists yet).
     """
 
     id: str
@@ -74,21 +75,22 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What upkeep must leave of a table. `versions`: by the table's id ("": not known) those that kept cuts show.
-    `oldest`: the oldest kept cut. `since`: what is younger stays in any case, in seconds since 1970 (None: all)."""
+    """What maintenance must keep of a table. `versions`: the versions that kept cuts show, by the table's id ("" if
+    unknown). `oldest`: the oldest kept cut. `since`: everything younger than this is kept in any case, in seconds since
+    1970 (`None`: everything is kept)."""
 
     versions: Mapping[str, frozenset[int]]
     oldest: int
     since: float | None
 
     def of(self, id_: str) -> frozenset[int]:
-        """The versions that kept cuts show of the table with this id."""
+        """Return the versions that kept cuts show of the table with this id."""
         return self.versions.get(id_, frozenset()) | self.versions.get("", frozenset())
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A table in the kept cuts: where it is, and by its id the versions that they show."""
+    """A table in the kept cuts: its path, and the versions that they show, by the table's id."""
 
     path: str
     ids: Mapping[str, frozenset[int]]
@@ -96,8 +98,8 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """So many files were written again, and became so many. `has_more`: more are to be. `in_order`: their rows were
-    put in an order."""
+    """`files` files were rewritten into `made` files. `has_more`: more remain to be compacted. `in_order`: their rows
+    were sorted."""
 
     files: int = 0
     made: int = 0
@@ -119,79 +121,81 @@ class SqlSession(Protocol):
     """Runs SQL over temporary views. One thread at a time."""
 
     sorts_each_window: bool
-    """Windows of the same order that follow one another sort anew, each."""
+    """Consecutive windows with the same order each sort again."""
 
     takes_by_offset: bool
-    """An aggregate function may return another value than it was given (DuckDB's `arg_max` over a struct returns -0.0
-    as 0.0, and each NaN as the same one), so the values of a change are looked up by its offset."""
+    """An aggregate function may not return the exact value that it was given (DuckDB's `arg_max` over a struct returns
+    -0.0 as 0.0, and maps every NaN to the same one), so the values of a change are looked up by its offset."""
 
     def read(
         self, what: str, files: Sequence[InputFile], shape: Table, where: str, columns: Sequence[str], *, moved: bool
     ) -> str:
-        """A view of rows of the log in files of one shape: `columns` are expressions over the log's columns, `moved`
-        says whether the old key is one of them. Returns its name."""
+        """Create a view of the log's rows in files of one shape and return its name. `columns` are expressions over the
+        log's columns; `moved`: whether the old key is one of them."""
 
     def transactions(self, files: Sequence[InputFile], columns: Sequence[str]) -> str:
-        """A view of the transactions in files of segments: `columns` are expressions over `TRANSACTIONS_READ` of
-        `cdcflow.merge.reduce`. Returns its name."""
+        """Create a view of the transactions in files of segments and return its name. `columns` are expressions over
+        `TRANSACTIONS_READ` of `cdcflow.merge.reduce`."""
 
     def view(self, what: str, sql: str) -> str:
-        """A view of a query. Returns its name."""
+        """Create a view of a query and return its name."""
 
     def keep(self, what: str, sql: str) -> str:
-        """The same, with the result worked out at once and kept."""
+        """Do the same, but compute the result at once and store it."""
 
     def hold(self, view: str) -> None:
-        """What is read of a view time and again is worked out once, when it is first read."""
+        """Compute a view that is read several times only once, on first read."""
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """The result of a query that has few rows."""
+        """Return the result of a query that has few rows."""
 
     def drop(self, views: Sequence[str]) -> None:
-        """Forget views."""
+        """Drop views."""
 
 
 class CurrentTable(Protocol):
-    """A current-state table, which may not be there yet. It belongs to one thread at a time.
+    """A current-state table, which may not exist yet. It belongs to one thread at a time.
 
-    What changes it is one commit that carries `metadata`. With `app` it also records the transaction (app, version): of
-    one that the table has already, or had, nothing is done. Somebody else's commit since `snapshot` makes it fail with
-    an error that `Engine.is_conflict` knows, or is merged with.
+    Each method that changes it makes one commit, which carries `metadata`. With `app` the commit also records the
+    transaction (app, version); if the table has, or once had, that transaction already, the method does nothing. If
+    another process commits after `snapshot`, the change either fails with an error that `Engine.is_conflict`
+    recognizes, or is merged with that commit.
     """
 
     @property
     def session(self) -> SqlSession:
-        """What its changes are worked out in."""
+        """The session in which its changes are computed."""
 
     def snapshot(self) -> Snapshot | None:
-        """Its newest version; None where there is no table."""
+        """Return its latest version; `None` if the table does not exist."""
 
     def newest_commit(self) -> Mapping[str, Any] | None:
-        """The metadata of the newest commit; None where it is not ours, or cannot be told quickly."""
+        """Return the metadata of the latest commit; `None` if cdcflow did not make it, or if that cannot be determined
+        quickly."""
 
     def transactions_of(self, version: int) -> Mapping[str, int]:
-        """What `Snapshot.transactions` was at an older version; none of them where that is not known any more."""
+        """Return what `Snapshot.transactions` was at an older version; empty if that is no longer known."""
 
     def commit_of(self, version: int) -> str:
-        """What `Snapshot.commit` is of a version; "": that is not known, or no longer."""
+        """Return what `Snapshot.commit` is for a version; "" if that is not, or no longer, known."""
 
     def drop_torn(self, published: int | None = None) -> None:
-        """Set the latest commits aside that a power cut left torn: they count as ones that never came. `published`: the
-        version that was published (None: not known), up to which everything was synced. Only for a process that has
-        the warehouse's lease; `snapshot` comes after it.
+        """Set aside the latest commits if a power cut left them torn; they count as never made. `published`: the
+        version that was published, up to which everything was synced (`None` if unknown). Only for a process that holds
+        the warehouse's lease; call `snapshot` afterwards.
 
         Raises:
-            HistoryLost: that cannot be done; the message says what can.
+            HistoryLost: this is impossible; the message says what to do instead.
         """
 
     def sync(self, published: int | None) -> None:
-        """Make durable what came after a version (None: everything), in a folder of this machine."""
+        """Make durable everything after a version (`None`: everything), if the table is in a folder of this machine."""
 
     def edits_since(self, version: int) -> list[str]:
-        """What someone else did to the rows after `version`: `operation@version`, newest first."""
+        """Return what other writers did to the rows after `version`: `operation@version`, latest first."""
 
     def pin(self, version: int, cut: int) -> None:
-        """Keep a version for as long as its cut is kept, where the format does not by itself."""
+        """Keep a version for as long as its cut is kept, if the format does not do so anyway."""
 
     def make(
         self,
@@ -203,20 +207,20 @@ class CurrentTable(Protocol):
         *,
         wide: bool = False,
     ) -> None:
-        """Create it (see `statement.create`). `wide`: so that as many readers as possible open it."""
+        """Create it (see `statement.create`). `wide`: so that as many readers as possible can open it."""
 
     def begin(self, begun: int, metadata: Mapping[str, Any]) -> None:
-        """Of a table that was made and has no rows yet: from where it is folded now."""
+        """For a table that was created and has no rows yet: record the offset at which folding starts now."""
 
     def follow(self, act: Act, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
-        """One act of an evolution."""
+        """Apply one act of an evolution."""
 
     def standing(self, layout: reduce.Layout, changes: str, *, whole: bool = False) -> str:
-        """A name in SQL of the rows that the table has: at least those whose keys are in the view `changes`. `whole`:
-        all of them."""
+        """Return a name in SQL for the rows that the table has: at least those whose keys are in the view `changes`, or
+        with `whole` all of them."""
 
     def fold(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> None:
-        """Bring a range of changes into it."""
+        """Merge a range of changes into it."""
 
     def sweep(
         self,
@@ -227,22 +231,22 @@ class CurrentTable(Protocol):
         ended: str | None = None,
         assigned: str = "",
     ) -> None:
-        """Remove the rows older than an offset; or end them, where a column says of a row that it is no more."""
+        """Remove the rows older than an offset. If the mode marks rows as deleted in a column, end them instead."""
 
     def rows_that_miss(self, ended: str | None = None, left: Collection[str] = ()) -> int:
-        """How many rows miss columns other than `left`, those that are no more aside."""
+        """Return how many rows lack columns other than `left`, not counting rows marked as deleted."""
 
     def compact(self, order: Sequence[str] = ()) -> Compacted:
-        """Make small files one, and write those again of which much is dead, in one commit: rows, position and cuts
-        stay. `order`: columns, none of which is NULL anywhere, by which the rows of what is written are ordered; none:
-        they lie as they lay. HandOver: this engine does not."""
+        """Merge small files, and rewrite files in which many rows are deleted, in one commit; rows, position and cuts
+        do not change. `order`: columns by which the rewritten rows are sorted, none of which contains NULL; if empty,
+        the rows keep their order. Raises HandOver if this engine does not compact."""
 
     def let_go(self, kept: Kept) -> str:
-        """Remove what neither a kept cut needs, nor anything younger than `kept.since`. Returns what was done ("":
-        nothing was to be). HandOver: this engine does not."""
+        """Remove what is neither needed by a kept cut nor younger than `kept.since`. Return what was done ("" if there
+        was nothing to do). Raises HandOver if this engine does not do this."""
 
     def close(self) -> None:
-        """Let go of its session."""
+        """Release its session."""
 
 
 class Cuts(Protocol):
@@ -252,53 +256,54 @@ class Cuts(Protocol):
         """See `CurrentTable.drop_torn`."""
 
     def newest(self) -> Cut | None:
-        """The newest; None where there is none."""
+        """Return the latest; `None` if there is no cut."""
 
     def numbered(self, cut: int) -> Cut | None:
-        """The cut of that number; None where it was not published, or is no longer kept."""
+        """Return the cut with that number; `None` if it was not published, or is no longer kept."""
 
     def listed(self) -> list[ListedCut]:
-        """All that are kept, oldest first, each once."""
+        """Return all kept cuts, oldest first, each once."""
 
     def expired(self) -> int:
-        """The newest cut that upkeep has let go of; 0: none yet."""
+        """Return the latest cut that maintenance has expired; 0 if none has expired yet."""
 
     def shown(self) -> Mapping[str, Shown]:
-        """By name every table that a kept cut shows."""
+        """Return every table that a kept cut shows, by name."""
 
     def tidy(self, oldest: int) -> None:
-        """Let go of the cuts before `oldest`, if there are any, and make few files of many."""
+        """Expire the cuts before `oldest`, if there are any, and merge the table's small files."""
 
     def publish(self, cut: Cut) -> None:
-        """Append one. One that is published again (a backfill was found to be done) replaces itself for readers.
+        """Append a cut. A cut that is published again (a backfill turned out to be done) replaces its earlier row for
+        readers.
 
         Raises:
-            SinkUnavailable: another merge has published one since `newest` was asked.
+            SinkUnavailable: another merge has published a cut since `newest` was called.
         """
 
 
 class Engine(Protocol):
-    """Something that merges into the tables of one warehouse, which are all of one format."""
+    """Something that merges into the tables of one warehouse, all of which have one format."""
 
     name: str
     reads_in_place: bool
-    """It reads a log's files where they lie, also in an object store; else they are brought to the local disk."""
+    """It reads a log's files in place, also from an object store; otherwise they are fetched to the local disk."""
 
     compacts_beside: bool
-    """Its tables are made compact while a merge may be at work; else the merge waits."""
+    """It can compact tables while a merge runs; otherwise the merge waits."""
 
     @property
     def rules(self) -> Format:
         """The tables' format."""
 
     def lease(self) -> AbstractContextManager[None]:
-        """For as long as one merge works in the warehouse. SinkUnavailable: another one does."""
+        """Held for as long as one merge works in the warehouse. SinkUnavailable: another merge holds it."""
 
     def upkeep_lease(self) -> AbstractContextManager[None]:
-        """For as long as a step of upkeep works that a merge waits for. SinkUnavailable: a merge is at work."""
+        """Held during a maintenance step for which a merge has to wait. SinkUnavailable: a merge is running."""
 
     def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
-        """The files where this engine reads them, for as long as the folder `room` is there.
+        """Return the files at paths where this engine can read them, for as long as the folder `room` exists.
 
         Raises:
             HistoryLost, SinkUnavailable, InvariantViolated: as `segments.present` does.
@@ -310,17 +315,17 @@ class Engine(Protocol):
         """The table at a path (schema, name)."""
 
     def declines(self, before: Snapshot | None, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
-        """Why another engine should merge these files into a table; None: this one will."""
+        """Return why another engine should merge these files into a table; `None` if this one will."""
 
     def read_text(self, path: Sequence[str]) -> str | None:
-        """A small file of ours in the warehouse; None where there is none."""
+        """Return the text of one of cdcflow's small files in the warehouse; `None` if it does not exist."""
 
     def write_text(self, path: Sequence[str], text: str) -> None:
-        """Put such a file there: who reads it sees the old one or the new one, whole."""
+        """Write such a file atomically: a reader sees either the old or the new one, whole."""
 
     def is_conflict(self, error: BaseException) -> bool:
-        """Whether a commit failed because somebody else committed to the table meanwhile: nothing of it was done,
-        and it may be said again."""
+        """Return whether a commit failed because another process committed to the table at the same time. Nothing of it
+        was done, and it can be tried again."""
 
     def failure(self, error: Exception) -> Failure | None:
-        """What an error means that ended the merge of one table; None: the engine itself cannot go on."""
+        """Return what an error that ended the merge of one table means; `None` if the engine itself cannot continue."""

@@ -1,4 +1,5 @@
-"""Where each table of a warehouse is, and what it needs of the log: by its own commits and the newest published cut."""
+"""The position of each table of a warehouse, and what it needs of the log, from its commits and the latest published
+cut."""
 
 from __future__ import annotations
 
@@ -38,9 +39,9 @@ _log = structlog.get_logger()
 
 
 class Positions:
-    """What the newest published cut and a log say of the tables of a warehouse.
+    """What the latest published cut and a log record about the tables of a warehouse.
 
-    `log` is what is merged now of `whole`, which are all sealed segments; `newest`: see `segments.backfills`.
+    `log` is the part that is merged now of `whole`, which has all sealed segments; `newest`: see `segments.backfills`.
     """
 
     def __init__(
@@ -53,9 +54,10 @@ class Positions:
         rules: Format,
         policies: Policies = DEFAULTS,
     ) -> None:
-        """
+        """Check that the published cut belongs to this log.
+
         Raises:
-            ConfigurationError: the published cut is another log's, or ahead of this one.
+            ConfigurationError: it is another log's, or ahead of this one.
         """
         self._log = log
         self._whole = whole
@@ -96,24 +98,25 @@ class Positions:
 
     @property
     def backfilled(self) -> frozenset[str]:
-        """Names of the tables of which the log says how far their backfill is."""
+        """Names of the tables whose backfill progress the log records."""
         return frozenset(self._backfills)
 
     @property
     def without_rows(self) -> frozenset[TableId]:
-        """Captured tables of which no row was read; changes of them may be in the log."""
+        """Captured tables without a row that was read; changes of them may be in the log."""
         return frozenset(self._without_rows)
 
     def empty_shape(self, table: TableId) -> Table | None:
-        """What a table looks like that has no row in the log; None: it may have had some, which have expired."""
+        """Return the shape of a table that never had a row in the log; `None` if it may have had rows that have
+        expired."""
         floor = self.backfill(table).floor
         shape = None if self.backfill(table).needs_base else self._without_rows.get(table)
         known = shape is not None and (self._whole.reaches(0) or (floor is not None and self._whole.has(floor)))
         return shape if known else None
 
     def is_removed(self, table: TableId) -> bool:
-        """Whether a table that is not there was taken away by somebody, and does not come back: nobody captures it,
-        and its newest change was in a cut already."""
+        """Return whether a missing table was removed by an operator and is not created again: it is no longer captured,
+        and an earlier cut already had its latest change."""
         published = self._published
         return (
             self.backfill(table).state == "forgotten"
@@ -122,7 +125,8 @@ class Positions:
         )
 
     def is_new(self, table: TableId, before: Snapshot | None) -> bool:
-        """Whether a table is not there, or was only begun: nothing of ours is whole in it, and no cut knows it."""
+        """Return whether a table does not exist, or was only begun: no merge into it is complete, and no cut knows
+        it."""
         if before is None:
             return True
         published = self._published
@@ -130,11 +134,11 @@ class Positions:
         return not is_known and not before.transactions.get(self.app(table))
 
     def history_lost(self, table: TableId) -> HistoryLost:
-        """The error of a table that is to be made anew and has no row in the log."""
+        """Return the error for a table that must be built from scratch and has no row in the log."""
         return lacks_base(table) if self.backfill(table).needs_base else self._whole.history_lost(table, 0)
 
     def see(self, table: TableId, found: Snapshot | None, there: CurrentTable | None = None) -> None:
-        """A table's snapshot, as it was just looked at. `there`: where its older versions are looked at."""
+        """Record a table's current snapshot. `there`: used to check its older versions."""
         self._there[table] = found
         shown = None if self._published is None else self._published.tables.get(str(table))
         if found is not None and shown is not None and there is not None and shown.id in ("", found.id):
@@ -142,17 +146,18 @@ class Positions:
             (self._replaced.discard if is_kept else self._replaced.add)(table)
 
     def _is_kept(self, found: Snapshot, shown: CutTable, there: CurrentTable) -> bool:
-        """Whether the version that the published cut shows is what the table has under that number."""
+        """Return whether the version that the published cut shows is still the table's version with that number."""
         commit = found.commit if found.version == shown.version else there.commit_of(shown.version)
         return not shown.commit or not commit or commit == shown.commit
 
     def seen(self, table: TableId) -> Snapshot | None:
-        """The snapshot that was looked at last; None: there is no table, or nobody looked."""
+        """Return the last recorded snapshot; `None` if there is no table, or `see` was not called."""
         return self._there.get(table)
 
     def entry(self, table: TableId) -> CutTable | None:
-        """The table in the latest published cut; None if that was another table in the same folder, or a version that
-        it no longer has: one put back from a copy, or without its last commit, is what its own commits tell."""
+        """Return the table in the latest published cut. `None` if that was another table in the same folder, or a
+        version that the table no longer has: for a table that was restored from a copy, or lost its last commit, its
+        own commits count."""
         if table in self._replaced:
             return None
         found = None if self._published is None else self._published.tables.get(str(table))
@@ -164,15 +169,16 @@ class Positions:
 
     def swept(self, table: TableId) -> int:
         if table in self._there and self._there[table] is None:
-            return 0  # it is made anew; what the cut tells of is gone
+            return 0  # it is created from scratch; what the cut records no longer exists
         entry = self.entry(table)
         return 0 if entry is None else entry.generation
 
     def sweep_due(self, table: TableId) -> int:
-        """The offset before which rows go that nothing touched since; 0: none is to go."""
+        """Return the offset before which rows are removed unless something touched them since; 0 if none are to be
+        removed."""
         known = self.backfill(table)
         floor = known.floor or 0 if known.finished > self.swept(table) else 0
-        # Its base came after what an older backfill has read.
+        # Its base is newer than what an earlier backfill has read.
         return floor if floor >= self._attached_at(table) else 0
 
     def _attached_at(self, table: TableId) -> int:
@@ -181,36 +187,37 @@ class Positions:
         return 0 if attached is None else attached.since
 
     def standing(self, table: TableId, there: Snapshot) -> tuple[bool, str]:
-        """Whether a table that is there has every row, and what is said of it."""
+        """Return whether an existing table has every row, and the state to report for it."""
         known, attached = self.backfill(table), Attached.of(there.properties)
         begun = int(there.properties.get(statement.BEGUN_PROPERTY, "0"))
         base = "" if attached is None else attached.base
         return known.is_whole(begun, base), known.state_of(begun, base)
 
     def swept_by(self, range_: TableRange, since: int) -> TableRange:
-        """The range with what backfills make of rows that they did not find. `since`: the offset before which nothing
-        is needed of the log (0: none)."""
+        """Return the range with the effect of backfills on rows that they did not find. `since`: nothing before this
+        offset of the log is needed (0: no limit)."""
         mode, backfill = range_.mode, self.backfill(range_.table)
         if mode.keeps_changes:
             return range_
-        # Where the range begins behind something, nothing of before it is known to live.
+        # If the range begins later than the table's position, earlier rows are not known to still exist.
         sweep = max(self.sweep_due(range_.table), since if range_.before is not None else 0)
         begun = 0
         if mode.ends is not None:
             if sweep or not backfill.is_done:
                 begun = backfill.since
             elif backfill.gap is not None:
-                begun = backfill.gap[0]  # what was inserted since was gone before
+                begun = backfill.gap[0]  # inserts since then did not exist before it
         return replace(range_, sweep=sweep, since=begun, gap=backfill.gap)
 
     def app(self, table: TableId) -> str:
         return f"cdcflow/{self._log.log_id}/{table}"
 
     def position(self, there: CurrentTable, table: TableId, before: Snapshot | None) -> int:
-        """The cut that the table has: what its own commits say, or the published cut if none has come since.
+        """Return the cut that the table has: the one in its own commits, or the published cut if they have no later
+        one.
 
-        One can have come that is older: of a merge that stood still in the middle of its commit. Such a commit undoes
-        what it was overtaken by, and what has come since it is merged again.
+        They can have an older one, from a merge that hung in the middle of its commit. Such a commit undoes the newer
+        merge that overtook it, and the changes since then are merged again.
         """
         entry = self.entry(table)
         if before is None:
@@ -232,7 +239,7 @@ class Positions:
         done = before.transactions.get(ours, 0)
         if not done and self._was_empty(there, table, before):
             done = 0 if self._published is None else self._published.cut
-        # A table that nothing was ever merged into is none that a cut was published of, whatever its version.
+        # A table that nothing was ever merged into was not published in a cut, whatever its version.
         if done and entry is not None and self._published is not None and before.version >= entry.version:
             then = done if before.version == entry.version else there.transactions_of(entry.version).get(ours, done)
             if then == done:
@@ -252,7 +259,7 @@ class Positions:
         return done
 
     def _was_empty(self, there: CurrentTable, table: TableId, before: Snapshot) -> bool:
-        """Whether the published cut shows it without a row, as it was made, and nothing has come into it since."""
+        """Return whether the published cut shows it as created, without a row, and nothing was merged into it since."""
         entry = self.entry(table)
         if entry is None or entry.id != before.id or before.version < entry.version:
             return False
@@ -264,11 +271,12 @@ class Positions:
     def start(
         self, there: CurrentTable, table: TableId, before: Snapshot | None, mode: ModeRules = CURRENT
     ) -> tuple[int, int]:
-        """The cut behind which a table is to be merged, and the offset before which nothing is needed (0: none).
+        """Return the cut after which a table is to be merged, and the offset before which nothing is needed (0: no
+        limit).
 
         Raises:
-            CannotFollow: it is to be made, and the log holds a change of shape that no table follows.
-            HistoryLost: the log does not reach back to where the table is.
+            CannotFollow: it must be created, and the log holds a change of shape that no table follows.
+            HistoryLost: the log does not reach back to the table's position.
         """
         start = self.position(there, table, before)
         if before is None or not (start or self.app(table) in before.transactions):
@@ -276,10 +284,11 @@ class Positions:
         return start, self.behind(table, start, mode)
 
     def behind(self, table: TableId, start: int, mode: ModeRules = CURRENT) -> int:
-        """The offset before which nothing is needed of the log for a table that is at a cut (0: all behind the cut is).
+        """Return the offset before which a table at a cut needs nothing of the log (0: it needs everything after the
+        cut).
 
         Raises:
-            HistoryLost: the log does not reach back to it.
+            HistoryLost: the log does not reach back to the cut.
         """
         if start >= self._cut or self._log.reaches(start):
             return 0
@@ -287,11 +296,12 @@ class Positions:
             raise self._log.changes_lost(table, start)
         floor = self.backfill(table).floor
         if floor is not None and self._log.has(floor):
-            return floor  # everything was read since, so what lies between is not needed
+            return floor  # everything was read after it, so the part before it is not needed
         raise self._log.history_lost(table, start)
 
     def beginning(self, table: TableId, mode: ModeRules = CURRENT) -> int:
-        """The offset from which on a table is folded that has no rows yet, as whole as the log allows.
+        """Return the offset at which folding starts for a table that has no rows yet, so that it is as complete as the
+        log allows.
 
         Raises:
             CannotFollow, HistoryLost: as `start` does.
@@ -300,7 +310,7 @@ class Positions:
         if known.needs_base:
             raise lacks_base(table)
         if not self._whole.files(table, 0):
-            return 0  # it was made without a row
+            return 0  # it was created without a row
         refused: CdcflowError = self._whole.history_lost(table, 0)
         beginnings = known.beginnings()
         if mode.keeps_changes or mode.ends is not None:
@@ -309,12 +319,12 @@ class Positions:
             if not (self._whole.reaches(0) or self._whole.has(offset)):
                 continue
             files = self._whole.files(table, 0)
-            # At least one row, of which the table learns its columns; the sweep takes it.
+            # At least one row, from which the table learns its columns; the sweep removes it.
             since = min(offset, offsets_of(files)[1]) if files else offset
             try:
                 self._follow(table, self._whole.files(table, 0, since), mode)
             except CannotFollow as error:
-                newest = shapes_of(files)[-1]  # of a shape that no table can have it says so itself
+                newest = shapes_of(files)[-1]  # raises its own error if no table can have that shape
                 self._follow(table, [f for f in files if f.shape == newest], mode)
                 refused = CannotFollow(
                     f"{str(error).splitlines()[0]}, and the log's sealed segments have no later backfill",
@@ -326,7 +336,7 @@ class Positions:
         raise refused
 
     def _follow(self, table: TableId, files: Sequence[InputFile], mode: ModeRules) -> None:
-        """Whether a table follows the shapes of these files. CannotFollow: it does not."""
+        """Check that a table can follow the shapes of these files. CannotFollow: it cannot."""
         target, new_versions = None, self._policies.of(str(table)).keeps_versions
         for group in grouped(shapes_of(files), mode):
             began = began_as(files, group[-1].incarnation)
@@ -335,7 +345,7 @@ class Positions:
 
 
 def overtaken(table: TableId, came_to: int, cut: int) -> SinkUnavailable:
-    """The error of a merge whose table another merge has brought further."""
+    """Return the error for a merge whose table another merge has advanced."""
     return SinkUnavailable(
         f"merging into {table}: another merge brought it to cut {came_to} while this one merged cut {cut}",
         remedy="nothing is lost; merge again",

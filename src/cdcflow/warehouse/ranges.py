@@ -1,4 +1,4 @@
-"""A range of the log that comes into one table: what it makes of the table's shape."""
+"""A range of the log for one table, and how it changes the table's shape."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ from cdcflow.warehouse.segments import InputFile, began_as, shapes_of
 
 @dataclass(frozen=True, slots=True)
 class TableRange:
-    """The `files` of a table behind cut `start`, in the order of their offsets, and what they come onto.
+    """The `files` of a table after cut `start`, in the order of their offsets, and the table that they are applied to.
 
-    `before`: the table (None: there is none yet). Rows that it has from before offset `sweep`, and that the range does
-    not touch, go. `mode`: what its rows are. `is_new`: nobody reads the table yet, so whatever its source did may come
-    into it. Only of a history: `since`, where the newest backfill began (0: that is
-    of no more use), the `gap` (see `merge.history.Range`), and the files with the `transactions` of the range and of
-    `since` and `sweep`.
+    `before`: the table (`None` if it does not exist yet). Rows from before offset `sweep` that the range does not touch
+    are removed. `mode`: the table's mode. `is_new`: the table has no readers yet, so any change of its source's shape
+    may be applied. Only for a history: `since`, where the latest backfill began (0 if that no longer matters), the
+    `gap` (see `merge.history.Range`), and the files with the `transactions` of the range and of `since` and `sweep`.
     """
 
     table: TableId
@@ -45,25 +44,25 @@ class TableRange:
 
     @property
     def is_first(self) -> bool:
-        """Whether the table holds no row from before."""
+        """Whether the table has no earlier row."""
         return self.before is None or self.before.is_empty
 
     def of(self, evolution: Evolution) -> list[InputFile]:
-        """The files of the incarnation of the source table that an evolution is about."""
+        """Return the files of the incarnation of the source table that an evolution is about."""
         return [f for f in self.files if f.shape.incarnation == evolution.target.incarnation]
 
     def evolution(self, there: Snapshot | None, shapes: Sequence[Table], rules: Format) -> Evolution:
-        """What brings the table `there` (None: there is none) into these shapes.
+        """Return the evolution that brings the table `there` (`None` if it does not exist) into these shapes.
 
         Raises:
-            CannotFollow: nothing can.
+            CannotFollow: there is no such evolution.
         """
         return self.evolution_of(
             None if there is None else _described(self.table, there, shapes, self.mode), shapes, rules
         )
 
     def evolution_of(self, target: Target | None, shapes: Sequence[Table], rules: Format) -> Evolution:
-        """The same of a table that looks like this."""
+        """Return the same for a table with this description."""
         found = evolve(
             target,
             shapes,
@@ -78,10 +77,10 @@ class TableRange:
         return found
 
     def described(self) -> Target:
-        """What the table, which is there, looks like before the range.
+        """Return the description of the existing table before the range.
 
         Raises:
-            CannotFollow: that cannot be told.
+            CannotFollow: it cannot be determined.
         """
         if self.before is None:
             raise InvariantViolated(f"describing {self.table}: there is no table yet")
@@ -89,16 +88,16 @@ class TableRange:
 
 
 def order_of(there: Snapshot) -> tuple[str, ...]:
-    """By which columns the rows of a table are clustered (see `ModeRules.order`); none where that cannot be told, as in
-    the middle of a rename."""
+    """Return the columns by which the rows of a table are clustered (see `ModeRules.order`); empty if they cannot be
+    determined, as in the middle of a rename."""
     text, mode = there.properties.get(statement.TARGET_PROPERTY), known(there.properties)
     found = () if text is None or mode is None else mode.order(Target.from_json(text).key)
     return found if {column.name for column in there.columns}.issuperset(found) else ()
 
 
 def grouped(shapes: Sequence[Table], mode: ModeRules) -> list[list[Table]]:
-    """Shapes, oldest first, in as many groups as a table evolves one after the other: each incarnation of the source
-    table is one where the rows of all of them stay."""
+    """Group shapes, oldest first, by the steps in which a table evolves: if the rows of all incarnations of the source
+    table stay, each incarnation is a group."""
     if not (mode.keeps_changes or mode.in_turn):
         return [list(shapes)]
     incarnations = list(dict.fromkeys(shape.incarnation for shape in shapes))
@@ -106,7 +105,7 @@ def grouped(shapes: Sequence[Table], mode: ModeRules) -> list[list[Table]]:
 
 
 def _described(table: TableId, before: Snapshot, shapes: Sequence[Table], mode: ModeRules) -> Target:
-    """What the table looks like: its own description, with the names that its columns have by now."""
+    """Return the table's own description, with the current names of its columns."""
     text = before.properties.get(statement.TARGET_PROPERTY)
     if text is None:
         raise CannotFollow(

@@ -1,4 +1,4 @@
-"""What a merge tells: while it runs, and when it is done."""
+"""What a merge reports, while it runs and when it is done."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cdcflow.warehouse.cut import LogPart
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A table that a merge begins with: the `number`th of `tables`, in the `step`th range of cuts."""
+    """A table whose merge begins: the `number`th of `tables`, in the `step`th range of cuts."""
 
     table: str
     number: int
@@ -19,19 +19,19 @@ class Progress:
 
 
 Watch = Callable[[Progress], None]
-"""Called as a merge goes on, from several threads at once."""
+"""Called during a merge, from several threads concurrently."""
 
 
 def unwatched(progress: Progress) -> None:
-    """For a merge that nobody looks at."""
+    """Ignore the progress of a merge."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableReport:
-    """One table of a merge. `changes` counts rows read from the log; 0 with `version` unchanged: nothing was new.
-    `edits`: what someone else did to the table's rows since the last published cut. `complete`: every row is there;
-    `state` is what the log says of its backfill. `left_out`: why the table is not in the cut; None: it is.
-    `engine`: what merged it ("": there was nothing to merge)."""
+    """One table of a merge. `changes` counts rows read from the log; 0 with an unchanged `version` means that nothing
+    was new. `edits`: what other writers did to the table's rows since the last published cut. `complete`: every row is
+    present. `state`: the state of its backfill in the log. `left_out`: why the table is not in the cut; `None` if it
+    is. `engine`: the engine that merged it ("" if there was nothing to merge)."""
 
     name: str
     changes: int
@@ -57,10 +57,10 @@ class MergeReport:
 
 @dataclass(frozen=True, slots=True)
 class SeveralReport:
-    """What a merge of several logs did. `cut`: the newest one (0: none was ever published); `published`: by this run.
-    `clocks`: by name the commit clock (µs since 1970 UTC) up to which each log is sealed (0: nothing is);
-    `held_back_by`: the log that has come least far of those that are waited for; `without`: those that are not.
-    `logs`: by name where each is in the newest cut."""
+    """What a merge of several logs did. `cut`: the latest one (0 if no cut was ever published); `published`: this run
+    published it. `clocks`: the commit clock (µs since 1970 UTC) up to which each log is sealed, by the log's name (0:
+    nothing is sealed). `held_back_by`: the log with the lowest clock of those that the merge waited for; `without`: the
+    logs that it did not wait for. `logs`: each log's part in the latest cut, by name."""
 
     cut: int
     published: bool
@@ -73,7 +73,7 @@ class SeveralReport:
 
 
 def both(before: TableReport | None, after: TableReport) -> TableReport:
-    """One report of a table over several steps."""
+    """Combine the reports of a table over several steps into one."""
     if before is None:
         return after
     return replace(

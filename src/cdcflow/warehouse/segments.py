@@ -1,4 +1,5 @@
-"""Which files of a change log a merge must read, by manifests only; and these files on the local disk."""
+"""Find the files of a change log that a merge must read, from manifests only, and bring these files to the local
+disk."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ FETCHED_AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """One Parquet file with rows of one shape of a table. Those up to offset `after` are not of the range."""
+    """One Parquet file with rows of one shape of a table. Rows up to offset `after` are not in the range."""
 
     path: str
     shape: Table
@@ -41,21 +42,21 @@ class InputFile:
 
 
 class SegmentGone(SinkUnavailable):
-    """A segment that was listed was compacted or expired before it was read. Next: read the log anew."""
+    """A segment was compacted or expired between listing and reading it. Next: read the log again."""
 
     section = "busy"
 
 
 class Manifests(Sequence[Segment]):
-    """A log's segments by their manifests, oldest first, each read when it is first looked at.
+    """A log's segments by their manifests, oldest first; each manifest is read when it is first used.
 
-    A log may have tens of thousands; a merge that goes on from where the last one was needs the newest few.
+    A log may have tens of thousands of segments; a merge that continues from the last one needs only the latest few.
     """
 
     def __init__(
         self, layout: Layout, log_id: str, bounds: Sequence[Bounds], read: dict[Bounds, Segment] | None = None
     ) -> None:
-        """`read`: those that were read already; it is added to."""
+        """`read`: manifests that were already read; new ones are added to it."""
         self._layout = layout
         self._log_id = log_id
         self._bounds = tuple(bounds)
@@ -88,15 +89,16 @@ class Manifests(Sequence[Segment]):
         return hash(self._bounds)
 
     def begin_at(self, offset: int) -> bool:
-        """Whether the first of them begins there, or before."""
+        """Return whether the first segment begins at or before this offset."""
         return bool(self._bounds) and self._bounds[0][0] <= offset
 
     def behind(self, offset: int) -> Manifests:
-        """Those with rows behind an offset."""
+        """Return the segments with rows after an offset."""
         return self[bisect_right([last for _, last in self._bounds], offset) :]
 
     def load(self, behind: int) -> None:
-        """Read those with rows behind an offset. FileNotFoundError: one of them has gone meanwhile."""
+        """Read the manifests of segments with rows after an offset. FileNotFoundError: one was removed in the
+        meantime."""
         for bounds in self.behind(behind)._bounds:
             self._manifest(bounds)
 
@@ -113,17 +115,17 @@ class Manifests(Sequence[Segment]):
 
 
 _NO_SHAPE = Table(TableId("", ""), 0, (), ())
-"""Of a file that has no table's rows."""
+"""The shape of a file that has no table's rows."""
 
 
 class OlderNeeded(Exception):
-    """What was asked for may lie before the segments that were listed."""
+    """The requested data may be in segments before the listed ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Sealed segments, oldest first, without a gap. `older`: the log may have some before these, that were not listed;
-    what needs them raises OlderNeeded."""
+    """Sealed segments, oldest first, without a gap. `older`: the log may have earlier segments that were not listed; a
+    method that needs them raises OlderNeeded."""
 
     layout: Layout
     log_id: str
@@ -139,8 +141,8 @@ class Range:
         return self.segments[-1].last_checkpoint()
 
     def tables(self, before: Cut | None = None) -> dict[str, TableId]:
-        """Every table with rows in the log, and those that `before` shows, the newest published cut: it has, or leaves
-        out, all that had rows up to then."""
+        """Return every table with rows in the log, and those in `before`, the latest published cut: it shows, or lists
+        in `left_out`, all tables that had rows up to it."""
         found: dict[str, TableId] = {}
         segments = self.segments
         if before is not None and before.left_out.keys() <= before.tables.keys():
@@ -151,12 +153,12 @@ class Range:
         return found | _tables_in(segments)
 
     def tables_behind(self, offset: int) -> dict[str, TableId]:
-        """Every table with rows in the segments behind an offset."""
+        """Return every table with rows in the segments after an offset."""
         return _tables_in(self.segments.behind(offset))
 
     def transactions(self, files: Sequence[InputFile], offsets: Collection[int] = ()) -> list[InputFile]:
-        """The files with the transactions of these files' segments, and of those in which the offsets lie; a segment
-        that has expired has none. An offset behind the last one is taken for that."""
+        """Return the files with the transactions of these files' segments, and of the segments that contain the
+        offsets. A segment that has expired is skipped. For an offset after the last one, the last segment is used."""
         found = {f.segment.first_offset: f.segment for f in files}
         for offset in offsets:
             if self.older and self.segments and offset < self.segments[0].first_offset:
@@ -174,7 +176,8 @@ class Range:
         return listed
 
     def _from(self, after_cut: int) -> int:
-        """The number of the first segment with a cut behind this one. Read from the newest on back."""
+        """Return the index of the first segment with a cut after this one. Manifests are read from the latest
+        backwards."""
         number = len(self.segments)
         while number and self.segments[number - 1].last_cut > after_cut:
             number -= 1
@@ -183,16 +186,16 @@ class Range:
         return number
 
     def files(self, table: TableId, after_cut: int, since: int = 0) -> list[InputFile]:
-        """The files with rows of `table` behind cut `after_cut`, from offset `since` on, in the order of their offsets.
+        """Return the files with rows of `table` after cut `after_cut`, starting at offset `since`, sorted by offset.
 
         Raises:
-            InvariantViolated: no segment has ended at the cut, so no merge of ours can have left it.
+            InvariantViolated: no segment ended at the cut, so no merge by cdcflow can have stopped there.
         """
         found: list[InputFile] = []
         for segment in self.segments[self._from(after_cut) :]:
             after: int | None = 0
             if segment.first_cut <= after_cut:
-                after = segment.offset_of(after_cut)  # it ended there before it was compacted
+                after = segment.offset_of(after_cut)  # it ended at that cut before it was compacted
             if after is None:
                 raise InvariantViolated(
                     f"merging {table}: it has cut {after_cut}, which lies inside segment"
@@ -210,8 +213,8 @@ class Range:
         return sorted(found, key=lambda f: f.file.first_offset)
 
     def steps(self, after_cut: int) -> Iterator[Range]:
-        """The log up to one cut after another, the newest at last: from each to the next not much more lies in the
-        store than may be fetched to the local disk at one time. Of a log without a store: one step."""
+        """Yield the log up to one cut after another, the latest at last, so that each step adds not much more data from
+        the store than may be fetched to the local disk at a time. A log without a store is one step."""
         store = self.layout.store
         total = 0
         first = self._from(after_cut) if store is not None else len(self.segments)
@@ -224,13 +227,13 @@ class Range:
         yield self
 
     def reaches(self, after_cut: int) -> bool:
-        """Whether everything behind a cut is in the log still."""
+        """Return whether the log still has everything after a cut."""
         first = self.segments[0]
-        # A copy has fewer cuts than its original, and begins where that began.
+        # A copy has fewer cuts than its original, and begins where the original began.
         return self._known(first.first_offset == 1 or first.first_cut <= after_cut + 1)
 
     def has(self, offset: int) -> bool:
-        """Whether everything from an offset on is in the log still. Offset 0: all that ever was."""
+        """Return whether the log still has everything starting at an offset. Offset 0: from the very beginning."""
         first = self.segments[0].first_offset
         return self._known(first == 1 or offset >= first)
 
@@ -241,11 +244,11 @@ class Range:
 
     @property
     def beginning(self) -> int:
-        """The offset with which the log begins; 0: it has all that ever was."""
+        """The first offset of the log; 0 if it still has everything from the very beginning."""
         return 0 if self.reaches(0) else self.segments[0].first_offset
 
     def changes_lost(self, table: TableId, after_cut: int) -> HistoryLost:
-        """What to say when a table that holds every change must go on from a cut that is not reached."""
+        """Return the error for a table that holds every change when the log no longer reaches back to its cut."""
         first = self.segments[0]
         return HistoryLost(
             f"merging {table} from cut {after_cut}: the log {self.layout.name} begins at cut {first.first_cut}"
@@ -255,7 +258,7 @@ class Range:
         )
 
     def history_lost(self, table: TableId, after_cut: int) -> HistoryLost:
-        """What to say when a table must go on from a cut that is not reached."""
+        """Return the error for a table when the log no longer reaches back to its cut."""
         first = self.segments[0]
         return HistoryLost(
             f"merging {table} from cut {after_cut}: the log {self.layout.name} begins at cut {first.first_cut}"
@@ -276,12 +279,12 @@ def _tables_in(segments: Manifests) -> dict[str, TableId]:
 
 
 def sealed(location: LogLocation, behind: int = 0, *, recent: bool = False) -> Range:
-    """The sealed segments of a log; of those with rows behind an offset the manifests are read at once. `recent`: at
-    least these are listed, and others only where that costs nothing.
+    """Return the sealed segments of a log; the manifests of segments with rows after offset `behind` are read at once.
+    `recent`: list at least these, and others only if that costs nothing.
 
     Raises:
         ConfigurationError: there is no log, or a newer cdcflow wrote it.
-        InvariantViolated: a segment between two others is missing, or is another log's.
+        InvariantViolated: a segment between two others is missing, or belongs to another log.
     """
     layout = Layout.of(location)
     log = layout.log_file()
@@ -299,11 +302,11 @@ def sealed(location: LogLocation, behind: int = 0, *, recent: bool = False) -> R
 
 
 def backfills(log: Range, newest: Checkpoint | None = None) -> Mapping[str, Mapping[str, Any]]:
-    """Per table (by name) the backfill's `state`, `generation`, `since`, as of the newest sealed row.
+    """Return the backfill's `state`, `generation` and `since` per table name, as of the latest sealed row.
 
-    That a backfill is done may be said by a later cut than the last sealed one, with no row between them: on a quiet
-    source no segment may come for hours. A fact about rows that are sealed can be taken from there.
-    `newest` is that newest checkpoint, where it is not in the log's folder.
+    A later cut than the last sealed one may record that a backfill is done, with no row between the two: on a quiet
+    source no segment may be sealed for hours. A fact about rows that are sealed can be taken from that cut. `newest` is
+    that latest checkpoint, for a log whose folder does not have it.
     """
     checkpoint = log.checkpoint
     if newest is None and log.layout.journal_offsets():
@@ -322,8 +325,8 @@ def _tables_of(checkpoint: Checkpoint) -> dict[str, Mapping[str, Any]]:
 def _attached(
     before: Mapping[str, Mapping[str, Any]], newest: Mapping[str, Mapping[str, Any]], next_offset: int
 ) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """The tables that have a base of which their newest sealed row does not know yet, as they were when they got it:
-    what is known of them since is about later rows."""
+    """Yield the tables with a base that their latest sealed row does not know of yet, in the state in which they got
+    it: anything known since then is about later rows."""
     for name, entry in newest.items():
         gap = entry.get("gap") or {}
         known = (before.get(name) or {}).get("gap") or {}
@@ -333,8 +336,8 @@ def _attached(
 
 
 def without_rows(found: Mapping[str, Mapping[str, Any]]) -> dict[TableId, Table]:
-    """Of these backfills' tables (see `backfills`) those that are captured and of which no row was read, each with its
-    shape."""
+    """Return the captured tables among these backfills' tables (see `backfills`) of which no row was read, with their
+    shapes."""
     shapes = [
         table_from_text(entry["shape"])
         for entry in found.values()
@@ -344,8 +347,8 @@ def without_rows(found: Mapping[str, Mapping[str, Any]]) -> dict[TableId, Table]
 
 
 def present(layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
-    """These files on the local disk, for as long as `room` is there: fetched from the log's store into it, their
-    content compared with the manifests."""
+    """Return these files on the local disk, for as long as `room` exists: they are fetched from the log's store into
+    it, and their contents are verified against the manifests."""
     if layout.store is None:
         return list(files)
     with ThreadPoolExecutor(FETCHED_AT_ONCE) as pool:
@@ -358,11 +361,11 @@ def _present(layout: Layout, file: InputFile, room: Path) -> InputFile:
     if store is None:
         return file
     try:
-        # Another name for it: the log lets go of its own copy when it has been in the store for a while.
+        # A hard link: the log removes its own copy some time after the upload.
         target.hardlink_to(file.path)
     except FileNotFoundError:
         _fetch(store, layout, file, target)
-    except OSError:  # another file system
+    except OSError:  # different file system
         if layout.is_here(file.segment, file.file):
             return file
         _fetch(store, layout, file, target)
@@ -389,11 +392,11 @@ def _nowhere(store: Store, layout: Layout, file: InputFile) -> HistoryLost:
 
 
 def copied(layout: Layout, files: Sequence[InputFile]) -> list[InputFile]:
-    """These files on the local disk, those of the log's store as the copies that are kept here: one goes when there is
-    no room for it and others.
+    """Return these files on the local disk; those of the log's store are kept in the local cache, which evicts files
+    when it has no room for others.
 
     Raises:
-        HistoryLost: one of them is nowhere.
+        HistoryLost: one of them exists nowhere.
     """
     if (store := layout.store) is None:
         return list(files)
@@ -409,7 +412,7 @@ def _copied(store: Store, layout: Layout, file: InputFile) -> InputFile:
 
 
 def in_place(layout: Layout, file: InputFile) -> InputFile:
-    """The file where it lies: as it is here, or as the log's store has it, under a URL that Hadoop knows."""
+    """Return the file in place: the local file, or the object in the log's store, under a URL that Hadoop knows."""
     if layout.store is None or layout.is_here(file.segment, file.file):
         return file
     segment = segment_name((file.segment.first_offset, file.segment.last_offset))
@@ -418,12 +421,12 @@ def in_place(layout: Layout, file: InputFile) -> InputFile:
 
 
 def visible(file: InputFile, room: Path) -> InputFile:
-    """The file under a name that Spark reads: one that begins with `_` or `.` it takes for hidden, and reads nothing
-    without a word. Such a file (a schema may be called `_x`) gets a link in `room`."""
+    """Return the file under a name that Spark reads. Spark treats a name that begins with `_` or `.` as hidden and
+    silently reads nothing; such a file (a schema may be called `_x`) gets a link in `room`."""
     path = Path(file.path)
     if path.name[0] not in "_.":
         return file
-    # By the whole path: another log, or this one compacted, has a file of that name and first offset, too.
+    # Derived from the whole path: another log, or this one compacted, has a file with the same name and first offset.
     link = room / f"{hashlib.sha256(str(path).encode()).hexdigest()[:32]}-{path.name}"
     with contextlib.suppress(FileExistsError):
         link.symlink_to(path)
@@ -431,7 +434,8 @@ def visible(file: InputFile, room: Path) -> InputFile:
 
 
 def shapes_of(files: Iterable[InputFile]) -> list[Table]:
-    """The shapes in these files, the one that was in force last at the end (one may come back after another)."""
+    """Return the shapes in these files, the one that was in force last at the end (a shape may return after
+    another)."""
     last: dict[Table, int] = {}
     for file in files:
         last[file.shape] = max(last.get(file.shape, 0), file.file.last_offset)
@@ -439,12 +443,12 @@ def shapes_of(files: Iterable[InputFile]) -> list[Table]:
 
 
 def began_as(files: Iterable[InputFile], incarnation: int) -> Table:
-    """The shape of the first row that an incarnation of the source table has in these files: not always the first of
-    `shapes_of`, since one may come back after another."""
+    """Return the shape of the first row that an incarnation of the source table has in these files. It is not always
+    the first of `shapes_of`, since a shape may return after another."""
     return min((f for f in files if f.shape.incarnation == incarnation), key=lambda f: f.file.first_offset).shape
 
 
 def offsets_of(files: Iterable[InputFile]) -> tuple[int, int]:
-    """The first and the last offset in these files; (0, 0) when there are none."""
+    """Return the first and the last offset in these files; (0, 0) if there are no files."""
     known = [(max(f.file.first_offset, f.after + 1), f.file.last_offset) for f in files]
     return (min(a for a, _ in known), max(b for _, b in known)) if known else (0, 0)

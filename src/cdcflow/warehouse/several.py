@@ -4,12 +4,13 @@
     crm    ──cut 7 @ 09:59:58──────────cut 8 @ 10:00:18─────▶ 10:00:21   the common clock
     published                                   cut 3: shop as of its cut 42, crm as of its cut 8
 
-Each log is merged as `job` does it, up to its newest sealed cut that is not behind the commit clock which all of them
-have reached. So no table is ahead of that clock, and none is further behind it than a segment is long. Then one row
-names the versions of all tables, and where each log is in it. Readers of a cut need not know that there are several.
+Each log is merged as in `job`, up to its latest sealed cut at or before the common commit clock, which all of the logs
+have reached. So no table is ahead of that clock, and none lags it by more than the length of a segment. Then one row
+records the versions of all tables, and the position of each log. Readers of a cut need not know that there are several
+logs.
 
-A log whose clock stands still holds the cut. It is not left behind unless somebody says so (`without`); then its tables
-stay in the cut as they were.
+A log whose clock does not advance holds the cut back. The merge waits for it unless it is listed in `without`; then its
+tables stay unchanged in the cut.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ from cdcflow.warehouse.segments import Range, backfills, sealed, without_rows
 _log = structlog.get_logger()
 
 POSITION = "several logs"
-"""What a cut of several logs says for its position: none that could be taken for one of a source."""
+"""The position of a cut of several logs: a text that cannot be mistaken for a source position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """A log to be merged: what people call it, where it is, and what is decided of its tables. `newest` and `origin` of
-    one in Kafka, whose history `layout` is: as of `job.merge`."""
+    """A log to be merged: its configured name, its location, and the settings of its tables. `newest` and `origin`, for
+    a log in Kafka whose history `layout` is: as in `job.merge`."""
 
     name: str
     layout: Layout
@@ -64,11 +65,11 @@ def merge_logs(
 ) -> SeveralReport:
     """Bring the tables of every log to a sealed cut at or before the common commit clock, then publish one cut.
 
-    `without`: logs, by name, that are not waited for; their tables stay in the cut as they were.
+    `without`: names of logs that the merge does not wait for; their tables stay unchanged in the cut.
 
     Raises:
-        ConfigurationError: two logs have a table of one name, the warehouse has tables of a log that is not among
-            these, or as `job.merge`.
+        ConfigurationError: two logs have a table with the same name, the warehouse has tables of a log that is not in
+            `logs`, or as `job.merge`.
         SinkUnavailable, HistoryLost, InvariantViolated: as `job.merge`.
     """
     began = time.monotonic()
@@ -138,9 +139,10 @@ class _Work:
         self._runs: dict[str, Run] = {}
 
     def check_logs(self, logs: Sequence[Merged]) -> None:
-        """
+        """Check that all logs of the latest cut are in `logs`.
+
         Raises:
-            ConfigurationError: the newest cut has another log's tables.
+            ConfigurationError: the latest cut has another log's tables.
         """
         before = self._before
         ids = {log.layout.log_file().log_id for log in logs}
@@ -174,15 +176,16 @@ class _Work:
         return reports
 
     def _range(self, log: Merged, clock: int) -> tuple[Range, int] | None:
-        """A log up to its newest segment that is not behind a clock, and the clock up to which that has everything: of
-        an idle log a later one than the segment's own. None: it has none, or nothing newer is in it."""
+        """Return a log's range up to its latest segment at or before a clock, and the clock up to which that range is
+        complete; for an idle log this is later than the segment's own. `None` if there is no such segment, or if it has
+        nothing newer than the published cut."""
         before = self._parts.get(log.name)
         found = sealed(log.layout, 0 if before is None else before.offset)
         count = len(found.segments)
         while count and found.segments[count - 1].last_checkpoint().commit_clock > clock:
             count -= 1
         upto = replace(found, segments=found.segments[:count])
-        # Who was left out once, and is back, may have less than what was published without it.
+        # A log that an earlier merge did not wait for may have less than was published in the meantime.
         is_older = upto.newest is None or (before is not None and upto.checkpoint.cut < before.cut)
         if is_older:
             return None
@@ -214,7 +217,8 @@ class _Work:
         return reports
 
     def cut(self, logs: Sequence[Merged], waited: Collection[str]) -> Cut | None:
-        """The cut to publish; None where it says nothing new, or a log that is waited for has no part in it yet."""
+        """Return the cut to publish; `None` if it contains nothing new, or if a log that the merge waits for has no
+        part in it yet."""
         before = self._before
         if any(name not in self._parts for name in waited):
             return None
@@ -242,14 +246,14 @@ class _Work:
         return None if before is not None and _content(before) == _content(new) else new
 
     def _tagged(self, name: str, table: CutTable, number: int) -> CutTable:
-        """Its version is tagged by the cut that was the first to show it."""
+        """Return the table with the tag of the cut that was the first to show its version."""
         known = None if self._before is None else self._before.tables.get(name)
         if known is not None and (known.id, known.version, known.commit) == (table.id, table.version, table.commit):
             return replace(table, tag=known.tag)
         return replace(table, tag=tag_of(self._engines.first.rules.name, number) if table.version else "")
 
     def pinned(self, new: Cut) -> Cut:
-        """The cut without the tables of which a format could not keep what it shows."""
+        """Return the cut without the tables whose shown version a format could not pin."""
         left_out = dict(new.left_out)
         for name, run in self._runs.items():
             left_out |= run.pinned(replace(self._parts[name], cut=new.cut)).left_out
@@ -257,7 +261,7 @@ class _Work:
 
 
 def _content(cut: Cut) -> object:
-    """What readers see of a cut. That an idle log has come to a later time alone is worth none."""
+    """Return what readers see of a cut. An idle log whose clock has advanced is not a reason to publish."""
     places = {log_id: (part.name, part.cut, part.tables) for log_id, part in cut.logs.items()}
     return places, dict(cut.tables), dict(cut.left_out)
 
@@ -267,7 +271,7 @@ def _names(part: Cut) -> tuple[str, ...]:
 
 
 def held_text(report: SeveralReport) -> str:
-    """Which log holds the cut, and since when; "": none is behind the others."""
+    """Return which log holds the cut back, and since when; "" if no log lags the others."""
     clocks = {name: clock for name, clock in report.clocks.items() if name not in report.without}
     slowest = report.held_back_by
     behind = max(clocks.values()) - clocks[slowest]

@@ -1,4 +1,4 @@
-"""The merge of one table: its range of the log, in as few commits as it takes."""
+"""The merge of one table: applies its range of the log in as few commits as possible."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from cdcflow.warehouse.segments import InputFile, Range, offsets_of, shapes_of
 
 
 class TableMerge:
-    """One table, one range. `origin` is what each commit tells besides."""
+    """One range of one table. `origin`: what each commit records in addition."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class TableMerge:
         since: int,
         origin: Mapping[str, object],
     ) -> None:
-        """`since`: the offset before which nothing is needed of the log (0: none)."""
+        """`since`: nothing before this offset of the log is needed (0: no limit)."""
         self._log = log
         self._cut = log.checkpoint.cut
         self._positions = positions
@@ -48,11 +48,11 @@ class TableMerge:
 
     @property
     def sweeps(self) -> bool:
-        """Rows may be there that a backfill did not find."""
+        """Whether the table may have rows that a backfill did not find."""
         return self._range.sweep > 0
 
     def sweep(self) -> None:
-        """Nothing new, but a backfill is done: remove what it did not find."""
+        """Remove what a finished backfill did not find, although the log has no new changes."""
         generation = self._positions.backfill(self._range.table).finished
         mode, before = self._range.mode, self._range.sweep
         assigned = ""
@@ -63,20 +63,20 @@ class TableMerge:
         self._there.sweep(before, self._metadata(), app, generation, mode.ended, assigned)
 
     def _moment(self, offset: int) -> tuple[str, int] | None:
-        """Position and time of an offset's transaction."""
+        """Return the position and time of the transaction with an offset."""
         with self._room() as room:
             files = self._engine.located(self._log.layout, self._log.transactions([], [offset]), room)
             return histories.moment(self._there.session, files, offset)
 
     def make_empty(self, shape: Table) -> None:
-        """Make a table of which the log has no row yet."""
+        """Create a table that has no row in the log yet."""
         mode = self._range.mode
         target = evolve(None, [shape], format_=self._engine.rules, mode=mode).target
         source = json.dumps(self._positions.source(self._range.table), separators=(",", ":"))
         self._make(target, source, 0)
 
     def run(self) -> None:
-        """Bring the range into the table."""
+        """Merge the range into the table."""
         range_, layout = self._range, self._log.layout
         with self._room() as room:
             files = self._engine.located(layout, range_.files, room)
@@ -92,13 +92,13 @@ class TableMerge:
 
     @contextmanager
     def _room(self) -> Iterator[Path]:
-        """A folder for files that are fetched."""
+        """Yield a folder for fetched files."""
         store = self._log.layout.store
         with tempfile.TemporaryDirectory(prefix="cdcflow-merge-", dir=None if store is None else store.room) as room:
             yield Path(room)
 
     def _merge_in_turn(self) -> None:
-        """Each incarnation of the source table in a commit of its own: the rows of one that is gone stay."""
+        """Merge each incarnation of the source table in a separate commit: the rows of a dropped one stay."""
         whole = self._range
         groups = grouped(shapes_of(whole.files), whole.mode)
         for shapes in groups:
@@ -107,7 +107,7 @@ class TableMerge:
             app = self._app if is_last else f"{self._app}/until/{offsets_of(files)[1]}"
             before = self._range.before
             if before is not None and before.transactions.get(app) and not is_last:
-                continue  # a merge that died came further
+                continue  # an interrupted merge has done this already
             self._range = replace(self._range, files=files, sweep=whole.sweep if is_last else 0)
             evolution = self._range.evolution(before, shapes, self._engine.rules)
             self._evolve(evolution)
@@ -128,7 +128,8 @@ class TableMerge:
             self._there.fold(found, self._metadata(), self._app, self._cut)
 
     def _looked_at_again(self) -> Snapshot | None:
-        """The table after an evolution, to which the next one adds. Rows that came meanwhile are somebody else's."""
+        """Return the table after an evolution; the next evolution starts from it. Raise an error if another merge has
+        added rows."""
         found, before = self._there.snapshot(), self._range.before
         came_to = 0 if found is None else found.transactions.get(self._app, 0)
         if came_to != (0 if before is None else before.transactions.get(self._app, 0)):

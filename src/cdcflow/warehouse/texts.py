@@ -1,4 +1,4 @@
-"""Small files of ours in a warehouse that is a folder."""
+"""cdcflow's small text files in a warehouse that is a folder."""
 
 from __future__ import annotations
 

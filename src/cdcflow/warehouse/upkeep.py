@@ -1,14 +1,15 @@
-"""Upkeep: cuts that are old enough go, and what only they needed; small files become one. Beside merges, bit by bit.
+"""Maintenance: expire old cuts and the files that only they need, and merge small files, in small steps between merges.
 
     cuts      10   20   30 │ 40   50   60        keep: cuts published since │
-              └─ expired ──┘ └── kept ──┘        the newest is kept in any case
-    a table    v3   v4   v4   v4   v7   v9       needed of it: v4, v7, v9, and whatever is newer
+              └─ expired ──┘ └── kept ──┘        the latest is always kept
+    a table    v3   v4   v4   v4   v7   v9       needed: v4, v7, v9, and everything newer
 
-First the rows of expired cuts go, then what the tables kept for them: a run that dies anywhere leaves more than is
-needed, never less, and the next one goes on. What nobody ever published, and what is younger than `keep`, stays.
+The rows of expired cuts are removed first, then what the tables kept for them: a run that dies at any point leaves more
+than is needed, never less, and the next run continues. Versions that no cut ever showed, and everything younger than
+`keep`, stay.
 
-A merge has the tables to itself while it works: each step here waits for none, and is left out then. Files are made
-larger beside a merge; of two commits at once the format takes one, and a merge does its table again.
+A merge has the tables to itself while it works: a step here never waits for one, and is skipped instead. Compaction may
+run during a merge; of two concurrent commits the format accepts one, and a merge then repeats its table.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from cdcflow.warehouse.ranges import order_of
 from cdcflow.warehouse.reports import TableReport
 
 Step = Callable[[Engine, CurrentTable, Snapshot], str]
-"""Something that is done to a table, which looked so just now. Returns what was done."""
+"""A step of maintenance of one table, which gets the table's current snapshot. Returns what was done."""
 
 OUT_OF_TIME = "the budget was used up; its turn comes first the next time"
 
@@ -44,10 +45,10 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class UpkeepPolicy:
-    """What a warehouse's upkeep may do. `keep_s`: cuts are kept so long (None: for ever). `every_s`: how often a table
-    is looked after. `budget_s`: no step begins later than so long after the first. `compact`: make small files one.
-    `after_merges`: a table's turn comes after so many merges of it, too (0: by the time alone). `cluster`: files that
-    are made have their rows in the order of the table's key."""
+    """What maintenance of a warehouse may do. `keep_s`: how long cuts are kept (`None`: indefinitely). `every_s`: how
+    often a table is maintained. `budget_s`: no step begins later than this after the first. `compact`: merge small
+    files. `after_merges`: a table is also maintained after this many merges of it (0: only by time). `cluster`: rows of
+    rewritten files are sorted by the table's key."""
 
     keep_s: float | None = None
     every_s: float = 3600.0
@@ -59,7 +60,7 @@ class UpkeepPolicy:
 
 @dataclass(frozen=True, slots=True)
 class TableUpkeep:
-    """What was done to a table, and why the rest was not ("": all was)."""
+    """What was done to a table, and why the rest was not ("": everything was done)."""
 
     name: str
     done: tuple[str, ...] = ()
@@ -68,8 +69,8 @@ class TableUpkeep:
 
 @dataclass(frozen=True, slots=True)
 class UpkeepReport:
-    """What an upkeep did. `expired`: how many cuts went. `oldest`: the oldest that is kept (0: none was published).
-    `put_off`: tables whose turn did not come within the budget."""
+    """What a maintenance run did. `expired`: number of expired cuts. `oldest`: the oldest kept cut (0 if none was
+    published). `put_off`: tables that the budget did not suffice for."""
 
     expired: int = 0
     oldest: int = 0
@@ -80,7 +81,7 @@ class UpkeepReport:
 
 @dataclass(slots=True)
 class _Turns:
-    """When each table was looked after last, as the warehouse says. Seconds since 1970."""
+    """When each table was last maintained, as recorded in the warehouse. Seconds since 1970."""
 
     engine: Engine
     began: float = 0.0
@@ -102,10 +103,10 @@ class _Turns:
 
 
 class UpkeepWhenDue:
-    """The upkeep of tables whose turn it is, beside the merges of one process.
+    """Maintenance of tables when it is due, in the process that merges.
 
-    Each small merge leaves small files, and the next one reads them: a table that is merged every few seconds has its
-    turn long before an hour is over. Those merges are counted here, so another process begins anew.
+    Each small merge leaves small files, and the next one reads them: a table that is merged every few seconds is due
+    long before an hour is over. Merges are counted in this process, so another process starts again at 0.
     """
 
     def __init__(self, engines: Engines, policy: UpkeepPolicy, clock: Callable[[], float] = time.time) -> None:
@@ -115,28 +116,29 @@ class UpkeepWhenDue:
         self._merges: Counter[str] = Counter()
 
     def after(self, tables: Iterable[TableReport]) -> UpkeepReport:
-        """What is due after a merge of these tables. What is in its way puts it off; a merge never fails by it."""
+        """Run the maintenance that is due after a merge of these tables. An error postpones it; the merge never fails
+        because of it."""
         policy, now = self._policy, self._clock()
         self._merges.update(table.name for table in tables if table.changes)
         counted = policy.compact and policy.after_merges > 0
         worn = {name for name, count in self._merges.items() if counted and count >= policy.after_merges}
         try:
             turns = _Turns.of(self._engines.first)
-            if not turns.began:  # a warehouse that is new, or new to upkeep, has nothing to be done yet
+            if not turns.began:  # nothing is due in a warehouse that is new, or new to maintenance
                 turns.began = now
                 turns.save()
             oldest = min((turns.last(name) for name in turns.tables), default=turns.began)
             if not worn and now - oldest < policy.every_s:
                 return UpkeepReport()
             report = upkeep(self._engines, policy, self._clock, due_only=True, worn=worn)
-        except Exception as error:  # noqa: BLE001  the merge before it is done, and stays done
+        except Exception as error:  # noqa: BLE001  the merge is done and stays done
             reason = kinds(error)
-            if isinstance(error, CdcflowError):  # others' texts may have values of rows
+            if isinstance(error, CdcflowError):  # other errors' texts may contain values of rows
                 reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
             _log.warning("upkeep ended early", reason=reason)
             return UpkeepReport(skipped=reason)
         asked = {table.name: table.skipped for table in report.tables}
-        for name in worn | asked.keys():  # one that no kept cut shows is not asked, and is counted anew, too
+        for name in worn | asked.keys():  # a table that no kept cut shows is not in the report; its count is reset too
             if name not in report.put_off and asked.get(name) != OUT_OF_TIME:
                 del self._merges[name]
         return report
@@ -150,8 +152,8 @@ def upkeep(
     due_only: bool = False,
     worn: Collection[str] = (),
 ) -> UpkeepReport:
-    """Look after the cuts and tables of the warehouse in which `engines` work; those that waited longest come first.
-    `due_only`: only after those whose time has come, and the `worn` ones.
+    """Maintain the cuts and tables of the warehouse in which `engines` work; the tables that have waited longest come
+    first. `due_only`: only tables that are due, and the `worn` ones.
 
     Raises:
         SinkUnavailable: the warehouse's store does not answer.
@@ -165,7 +167,7 @@ def upkeep(
     try:
         with engine.upkeep_lease():
             expired, oldest = _expire(cuts, policy.keep_s, clock())
-    except Exception as error:  # noqa: BLE001  raised again where it is not one of those
+    except Exception as error:  # noqa: BLE001  raised again unless it is a reason to skip
         why_not = _passes(engine, error)
     known = cuts.shown()
     names = sorted(known, key=lambda name: (turns.last(name), name))
@@ -186,7 +188,7 @@ def upkeep(
 
 
 def first_kept(listed: list[ListedCut], keep_s: float | None, now: float) -> int:
-    """The number of the oldest cut that is kept: cuts as young as `keep_s`, and always the newest."""
+    """Return the number of the oldest cut that is kept: cuts no older than `keep_s` are kept, and always the latest."""
     if keep_s is None:
         return listed[0].cut
     since = (now - keep_s) * 1e6
@@ -194,7 +196,7 @@ def first_kept(listed: list[ListedCut], keep_s: float | None, now: float) -> int
 
 
 def _expire(cuts: Cuts, keep_s: float | None, now: float) -> tuple[int, int]:
-    """Let go of old cuts. Returns how many, and the oldest that is kept."""
+    """Expire old cuts. Return how many, and the oldest kept one."""
     listed = cuts.listed()
     if not listed:
         return 0, 0
@@ -234,15 +236,15 @@ def _looked_after(
 
 @dataclass(slots=True)
 class _Compacted:
-    """The files of a table, made larger until a time (`monotonic`). `clusters`: with their rows in the order of the
-    key. `is_late`: that was too early for all of it."""
+    """Compaction of a table's files until a deadline (`monotonic`). `clusters`: with rows sorted by the key. `is_late`:
+    the deadline came before everything was compacted."""
 
     deadline: float
     clusters: bool
     is_late: bool = False
 
     def bit_by_bit(self, engine: Engine, there: CurrentTable, found: Snapshot) -> str:
-        """A merge gets its turn between two commits."""
+        """Compact in several commits; a merge can run between two of them."""
         if engine.compacts_beside:
             return str(there.compact(self._order(found)))
         done = Compacted(has_more=True)
@@ -257,14 +259,14 @@ class _Compacted:
 
 
 def _let_go(kept: Kept, engine: Engine, there: CurrentTable, found: Snapshot) -> str:
-    # A merge that publishes says meanwhile what a cut needs.
+    # A merge that publishes at the same time would change what cuts need.
     with engine.upkeep_lease():
         there.snapshot()
         return there.let_go(kept)
 
 
 def _asked(engines: Engines, engine: Engine, path: str, step: Step) -> tuple[Engine, str]:
-    """A step by the engine that is asked first, or by the other one where that works already."""
+    """Run a step with the first engine, or with the other one if the first cannot and the other is already running."""
     try:
         with closing(engine.table(path.split("/"))) as there:
             found = there.snapshot()
@@ -276,10 +278,10 @@ def _asked(engines: Engines, engine: Engine, path: str, step: Step) -> tuple[Eng
 
 
 def _passes(engine: Engine, error: Exception) -> str:
-    """Why a step was left out; it is raised again where that is no reason."""
+    """Return why a step was skipped; raise the error again if it is not a reason to skip."""
     if isinstance(error, HandOver | SinkUnavailable | HistoryLost) or engine.is_conflict(error):
         return str(error).splitlines()[0]
-    # One table that is damaged, or whatever an engine fails at, does not keep the others from their turn.
+    # One damaged table, or any failure of an engine, must not keep the others from their turn.
     failure = None if isinstance(error, CdcflowError) else engine.failure(error)
     if failure is None:
         raise error

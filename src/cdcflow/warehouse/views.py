@@ -1,9 +1,10 @@
-"""SQL for people without cdcflow: temporary views of every table as it was at one cut.
+"""SQL for readers without cdcflow: temporary views of every table at one cut.
 
-    <warehouse>/_cdcflow_views/latest.sql      the newest cut, in Spark's SQL
+    <warehouse>/_cdcflow_views/latest.sql      the latest cut, in Spark's SQL
 
-One file, put there as a whole when a cut is published, names a version of every table. Views in a metastore, or a tag
-that moves in each table, would change one after another, and between two of them a reader would see two moments.
+A merge writes this one file atomically when it publishes a cut; it names a version of every table. Views in a
+metastore, or a moving tag in each table, would change one after another, and a reader between two changes would see an
+inconsistent state.
 """
 
 # ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
@@ -21,11 +22,11 @@ LATEST = (VIEWS, "latest.sql")
 
 
 def spark_sql(cut: Cut, warehouse: Warehouse, format_: str) -> str:
-    """Statements, each with `;` and the line's end behind it. A view is called `schema.table`, in one pair of
+    """Return statements, each followed by `;` and a line end. A view is called `schema.table`, in one pair of
     backquotes.
 
-    Comments name the tables that have no view, and say why. Of an Iceberg table no catalog is named: the reader's
-    session says which one it is in, by USE.
+    Comments name the tables that have no view, and say why. Iceberg tables are named without a catalog: the reader's
+    session selects it with USE.
     """
     committed = datetime.fromtimestamp(cut.commit_clock / 1e6, UTC).isoformat(timespec="microseconds")
     comments = [f"cut {cut.cut}: {_said(cut)}, committed by {committed}"]
@@ -47,14 +48,14 @@ def _said(cut: Cut) -> str:
 
 
 def _settings(format_: str, names: Collection[str]) -> list[str]:
-    """Of the reader's session. A table that has not changed for a week has an old version, which Delta would refuse;
-    and in a name `${x}` is no variable of Spark's."""
+    """Return SET statements for the reader's session. A table that has not changed for a week has an old version, which
+    Delta would refuse to read; and Spark must not substitute a `${x}` in a name."""
     made = [f"SET {delta.TIME_TRAVEL_ENFORCED} = false"] if format_ == "delta" else []
     return made + ["SET spark.sql.variable.substitute = false"] * any("${" in name for name in names)
 
 
 def _absent(table: CutTable, format_: str, *, twice: bool) -> str | None:
-    """Why a table has no view; None: it has one."""
+    """Return why a table has no view; `None` if it has one."""
     if not table.complete:
         return "not all of its rows were read at that cut"
     if format_ == "iceberg" and table.version and not table.tag:
@@ -77,7 +78,8 @@ def _as_spark_does(name: str) -> str:
 
 
 def _one_line(text: str) -> str:
-    """A comment ends with its line, and a statement with a `;` at the end of one."""
+    """Join a text's lines and strip trailing `;`: a comment ends with its line, and a statement with a `;` at a line's
+    end."""
     return " ".join(text.split()).rstrip(";")
 
 

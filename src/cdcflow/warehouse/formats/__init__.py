@@ -1,9 +1,9 @@
-"""Table formats, as far as they are the same for every engine: what tables hold, and how a warehouse tells its own.
+"""Table formats, as far as they are the same for every engine: what tables can hold, and how a warehouse is recognized.
 
     warehouse.formats.delta      spark.formats.delta
     warehouse.formats.iceberg    spark.formats.iceberg    local.iceberg
 
-A further format is a module here with `RULES` and `is_in`, its line below, and one more in each engine that writes it.
+To add a format, add a module here with `RULES` and `is_in`, its line below, and a module in each engine that writes it.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from cdcflow.warehouse.formats import delta, iceberg
 from cdcflow.warehouse.paths import Warehouse
 
 _FORMATS: dict[str, ModuleType] = {"iceberg": iceberg, "delta": delta}
-"""In the order in which a warehouse is looked at: a folder of somebody's Delta table may lie in any."""
+"""In the order in which a warehouse is checked: a folder may also contain an unrelated Delta table."""
 
 FORMATS: tuple[str, ...] = tuple(sorted(_FORMATS))
 
 
 def rules_of(name: str) -> Format:
-    """The format of that name.
+    """Return the rules of a format by its name.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: there is no such format.
     """
     if name not in _FORMATS:
         raise ConfigurationError(
@@ -39,19 +39,20 @@ def rules_of(name: str) -> Format:
 
 
 def tag_of(name: str, cut: int) -> str:
-    """The tag of a version that a cut is the first to show; "": tables of this format have none."""
+    """Return the tag of a version that a cut is the first to show; "" if tables of this format have no tags."""
     return iceberg.tag(cut) if name == "iceberg" else ""
 
 
 def format_in(warehouse: Path) -> str | None:
-    """The format of the tables in a warehouse; None where no merge has begun."""
+    """Return the format of the tables in a warehouse; `None` if no merge has begun there."""
     return next((name for name, format_ in _FORMATS.items() if format_.is_in(warehouse)), None)
 
 
 def format_for(warehouse: Warehouse | Path | str, name: str | None) -> str:
-    """The format to merge into a warehouse with; `name` None: that of its tables, and Delta where there are none.
+    """Return the format to merge into a warehouse with. `name` `None`: the format of its tables, or Delta if it has
+    none.
 
-    What has a catalog has Iceberg tables; what has none and is no folder has Delta's.
+    A warehouse with a catalog has Iceberg tables; one without a catalog that is not a folder has Delta tables.
 
     Raises:
         ConfigurationError: the warehouse has tables of another format than `name`, or there is no such format.

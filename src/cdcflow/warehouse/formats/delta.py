@@ -1,4 +1,4 @@
-"""What a Delta table holds, where one is seen, and what its log says. How it is written is an engine's."""
+"""What a Delta table can hold, how to recognize one, and the contents of its log. Writing is up to the engines."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ HARMLESS = {
 """Operations that change no row."""
 
 TYPES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint"}
-"""Types that SQL calls otherwise."""
+"""Types that SQL names differently."""
 
 REMOVED_KEPT_S = 7 * 86_400.0
-"""Files that a table let go of stay at least so long, whatever cuts are kept: a reader may be at them, and a writer may
-not have committed a new one yet. Delta's own least retention."""
+"""Minimum age of removed files before they are deleted, whatever cuts are kept: a reader may still use them, and a
+writer may not yet have committed a new one. This is Delta's own minimum retention."""
 
 TIME_TRAVEL_ENFORCED = "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration"
-"""Of a Spark session: with it a version cannot be read that is older than its table's retention."""
+"""A setting of the Spark session; if it is on, a version older than its table's retention cannot be read."""
 
 LOG_KEPT_S = 30 * 86_400.0
-"""Versions stay in a table's log so long: Delta's own default."""
+"""How long versions stay in a table's log: Delta's own default."""
 
 _OWN_DATABASE = "_cdcflow"
 _NAME_MAX = 128
@@ -60,18 +60,18 @@ def _needs(act: Act) -> Mapping[str, str]:
 MAPPING, MARKS = "delta.columnMapping.mode", "delta.enableDeletionVectors"
 
 CHECKPOINTS, CHECKPOINT_EVERY = "delta.checkpointInterval", 50
-"""Versions from one checkpoint to the next, of a new table. Spark works a table's whole state out again for each, which
-takes longer than a small merge, and Delta's own default has every tenth merge wait for it."""
+"""Versions from one checkpoint to the next, for a new table. For each checkpoint Spark computes a table's whole state
+again, which takes longer than a small merge, and with Delta's default every tenth merge would wait for that."""
 
 _CHECKPOINTS = {CHECKPOINTS: str(CHECKPOINT_EVERY)}
 ROW_INDEX = "_tmp_metadata_row_index"
-"""Of a column that a Parquet file calls so Spark reads the rows' numbers in the file."""
+"""If a column of a Parquet file has this name, Spark returns row numbers instead of its values."""
 _NOT_PLAIN = re.compile(r"[ ,;{}()\n\t=]")
 
 
 def is_plain(name: str, *, has_fields: bool) -> bool:
-    """Whether a table without column mapping may have a column. Behind one with fields the others would not keep the
-    numbers of their places when the table gets mapped."""
+    """Return whether a table without column mapping may have such a column. If it follows a column with fields, the
+    other columns would not keep their position numbers as ids when the table becomes mapped."""
     return _NOT_PLAIN.search(name) is None and not has_fields and name.lower() != ROW_INDEX
 
 
@@ -84,18 +84,19 @@ def _wide(columns: Sequence[TargetColumn]) -> Mapping[str, str]:
 
 
 def needs_mapping(act: Act) -> bool:
-    """Whether it is for a table with column mapping only."""
+    """Return whether the act requires a table with column mapping."""
     return isinstance(act, Rename) or (isinstance(act, Add) and not _is_plain(act.column))
 
 
 def checkpoint_every(properties: Mapping[str, str]) -> int:
-    """Versions from one checkpoint of a table to the next; Delta's default where it says nothing, or no number."""
+    """Return the number of versions between two checkpoints of a table; Delta's default if its property is missing or
+    not a number."""
     said = properties.get(CHECKPOINTS, "")
     return int(said) if said.isdecimal() and int(said) else 10
 
 
 def is_mapped(properties: Mapping[str, str]) -> bool:
-    """Whether names of a table's columns are not those in its files."""
+    """Return whether the names of a table's columns differ from those in its files."""
     return properties.get(MAPPING, "none") != "none"
 
 
@@ -112,8 +113,8 @@ RULES = Format(
 
 
 def retention(keep_s: float, settings: Mapping[str, str], now: float) -> dict[str, str]:
-    """Properties that a table lacks for its files and versions to outlive the cuts that are kept. Of what is longer
-    Delta's log remembers nothing, so a VACUUM could not know."""
+    """Return the properties that a table still needs so that its files and versions outlive the kept cuts. Delta's log
+    forgets removed files after that time, so a VACUUM could not know about older ones."""
     wanted = {
         _FILES: max(REMOVED_KEPT_S, 1.25 * keep_s),
         _LOG: max(LOG_KEPT_S, 1.25 * keep_s),
@@ -129,9 +130,9 @@ def retention(keep_s: float, settings: Mapping[str, str], now: float) -> dict[st
 
 
 def removals_known_since(settings: Mapping[str, str], now: float) -> float:
-    """Since when, in seconds since 1970, a table's log remembers every file that it let go of. VACUUM takes the others
-    for nobody's. What was forgotten before the table was told to remember longer stays forgotten; `now` where it was
-    told in words that are not understood."""
+    """Return the time, in seconds since 1970, since when a table's log remembers every file that the table removed.
+    VACUUM takes all other files for unreferenced ones. What was forgotten before the retention was raised stays
+    forgotten; returns `now` if the property cannot be parsed."""
     remembered_s = _set_to(_FILES, settings)
     return now if remembered_s is None else max(now - remembered_s, float(settings.get(_KNOWN_SINCE, "0")))
 
@@ -151,12 +152,13 @@ _DEFAULTS = {_FILES: REMOVED_KEPT_S, _LOG: LOG_KEPT_S}
 
 
 def is_in(warehouse: Path) -> bool:
-    # The first merge may have died before its cut.
+    # Also checked without a cut: the first merge may have died before it published one.
     return any(next(warehouse.glob(logs), None) is not None for logs in ("*/_delta_log", "*/*/_delta_log"))
 
 
 def metastore_name(path: Sequence[str], prefix: str) -> tuple[str, str]:
-    """Database and name, in a Hive metastore, of the table at a path; our own tables have a database of their own.
+    """Return the database and name of the table at a path in a Hive metastore; cdcflow's own tables have a separate
+    database.
 
     A metastore has lower case only. What it does not allow is written as `__XX`, its bytes in UTF-8.
     """
@@ -174,12 +176,12 @@ def _allowed(name: str) -> str:
 
 
 def said(metadata: Mapping[str, Any]) -> str:
-    """The `userMetadata` of a commit of ours."""
+    """Return the `userMetadata` of a commit by cdcflow."""
     return json.dumps({COMMITTED: metadata}, separators=(",", ":"))
 
 
 def ours(metadata: str | None) -> Mapping[str, Any] | None:
-    """What a commit of ours said; None: it is not ours."""
+    """Return the metadata that cdcflow wrote into a commit; `None` if another writer made it."""
     if metadata is None or not metadata.startswith(f'{{"{COMMITTED}":'):
         return None
     found: Mapping[str, Any] = json.loads(metadata)[COMMITTED]
@@ -187,25 +189,25 @@ def ours(metadata: str | None) -> Mapping[str, Any] | None:
 
 
 def vector_path(stored: str) -> str:
-    """The file of a deletion vector, as Delta's protocol names it: maybe a folder, then a UUID in Z85."""
+    """Return the file of a deletion vector as Delta's protocol names it: an optional folder, then a UUID in Z85."""
     folder, id_ = stored[:-20], stored[-20:]
     uuid = UUID(bytes=from_z85(id_))
     return f"{folder}/deletion_vector_{uuid}.bin" if folder else f"deletion_vector_{uuid}.bin"
 
 
 def from_z85(text: str) -> bytes:
-    """What a text in Z85 holds."""
+    """Decode a text in Z85."""
     return base64.b85decode(text.translate(_Z85_TO_B85))
 
 
 def to_z85(held: bytes) -> str:
-    """Bytes as a text in Z85; as many as four divides."""
+    """Encode bytes in Z85; their number must be a multiple of four."""
     return base64.b85encode(held).decode().translate(_B85_TO_Z85)
 
 
 def columns(schema: str) -> tuple[FormatColumn, ...]:
-    """A schema's columns from its JSON. A table without column mapping has no ids: there, none is renamed or removed,
-    and once it is mapped their ids are the numbers of their places."""
+    """Return a schema's columns from its JSON. A table without column mapping has no ids: no column of it is renamed or
+    removed, and when it becomes mapped the ids are the positions of the columns."""
     found = []
     for number, field in enumerate(json.loads(schema)["fields"], start=1):
         type_ = field["type"]

@@ -1,11 +1,12 @@
-"""Commits of a Delta table as files in a folder: whether one is whole, what identifies it, and how a torn one goes.
+"""Commits of a Delta table as files in a folder: whether one is whole, what identifies it, and how to remove a torn
+one.
 
     _delta_log/00000000000000000041.json       a JSON object per line
                00000000000000000042.json       0 bytes: the machine lost power before the file reached its disk
                .torn-…-00000000000000000042    the same after the next merge
 
-A writer makes a commit's file under another name and then gives it its own, so a file without all of its lines was
-left by a power cut. Its version was never durable, and counts as one that never came.
+A writer creates a commit's file under another name and then renames it, so a file that lacks lines was left by a power
+cut. Its version was never durable, and counts as never made.
 """
 
 from __future__ import annotations
@@ -35,29 +36,31 @@ _log = structlog.get_logger()
 
 
 def lines_of(text: str) -> list[str]:
-    """A commit's lines: only a line feed ends one, as texts within may hold other separators."""
+    """Split a commit into lines at line feeds only, as texts in it may contain other separators."""
     return [line for line in text.split("\n") if line.strip()]
 
 
 def actions_of(content: bytes) -> list[dict[str, Any]] | None:
-    """What a commit changed; None if its file is torn."""
+    """Return what a commit changed; `None` if its file is torn."""
     try:
         found = [json.loads(line) for line in lines_of(content.decode())]
-    except ValueError:  # JSON and characters that are cut short
+    except ValueError:  # JSON or characters that are cut short
         return None
     return found if found and all(isinstance(action, dict) for action in found) else None
 
 
 def identity(lines: Sequence[str]) -> str:
-    """What no other commit has, also not one of the same version: it names files of its own, and its time."""
+    """Return a text that no other commit has, not even one with the same version, since a commit names its own files
+    and its time."""
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def torn_since(log: Path, published: int | None) -> list[int]:
-    """Versions of a table that a power cut left torn, the latest first: nothing whole comes after them.
+    """Return the versions of a table that a power cut left torn, the latest first; nothing whole follows them.
 
-    `log`: the folder `_delta_log`. Of versions after `published` (None: of the latest one) the files count, too: what
-    was published was synced before. A commit whose files are missing or end early is torn, and so is each later one.
+    `log`: the folder `_delta_log`. For versions after `published` (`None`: for the latest one) the data files are
+    checked as well; what was published had been synced before. A commit whose files are missing or end early is torn,
+    and so is every later one.
     """
     try:
         versions = sorted(int(found[1]) for name in os.listdir(log) if (found := _COMMIT.fullmatch(name)))
@@ -68,7 +71,7 @@ def torn_since(log: Path, published: int | None) -> list[int]:
     commits = {v: actions_of(_file(log, v).read_bytes()) for v in later}
     gone = {_path(a["remove"]) for actions in commits.values() for a in actions or () if "remove" in a}
     for version, actions in commits.items():
-        # Of one that is not the latest the reader says so: see `built_on_torn`.
+        # A torn commit that is not the latest is reported by the reader: see `built_on_torn`.
         if actions is None:
             return [version] if version == versions[-1] else []
         was_synced = published is not None and version <= published
@@ -84,7 +87,8 @@ def _path(action: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _is_whole(folder: Path, add: Mapping[str, Any]) -> bool:
-    """Whether a file and its deletion vector are as long as the commit says. Files elsewhere are a clone's."""
+    """Return whether a file and its deletion vector are as long as the commit records. Files elsewhere belong to a
+    clone and are not checked."""
     parts, vector = urlsplit(add["path"]), add.get("deletionVector") or {}
     if parts.scheme or parts.path.startswith("/"):
         return True
@@ -98,10 +102,11 @@ def _is_whole(folder: Path, add: Mapping[str, Any]) -> bool:
 
 
 def _drop_torn_sums(log: Path, versions: Sequence[int]) -> None:
-    """Remove what was computed from commits and is torn, or of other bytes: readers compute it again, or do without."""
+    """Remove files computed from commits if they are torn or do not match; readers compute them again, or do
+    without."""
     latest = versions[-1] if versions else -1
     for name in os.listdir(log):
-        # Of a commit that never came: the next one of its number would not be what they say.
+        # Computed from a commit that was never made: it would not match the next commit with its number.
         if (found := _COMPUTED.fullmatch(name)) is not None and int(found[1]) > latest:
             (log / name).unlink()
     for version in versions:
@@ -118,7 +123,8 @@ def _beside(path: Path) -> Path:
 
 
 def _check_sum(path: Path) -> bool:
-    """Whether a file is what the checksums are of that Hadoop keeps alongside. Torn ones go: they say nothing."""
+    """Return whether a file matches the checksums that Hadoop keeps next to it. Torn checksum files are removed: they
+    prove nothing."""
     beside = _beside(path)
     if not beside.exists() or not path.exists():
         return True
@@ -139,8 +145,8 @@ def _size(path: Path) -> int:
 
 
 def set_aside(log: Path, versions: Sequence[int]) -> None:
-    """Give torn commits' files, the latest first, names that no reader looks at, and remove what was computed from
-    them. Only for a merge, which has the warehouse's lease."""
+    """Rename torn commits' files, the latest first, so that no reader sees them, and remove what was computed from
+    them. Only for a merge that holds the warehouse's lease."""
     for version in versions:
         file = _file(log, version)
         _log.warning("a torn commit is set aside, its range is merged again", table=log.parent.name, version=version)

@@ -1,12 +1,14 @@
-"""What an Iceberg table holds, where one is seen, and what our snapshots say. How it is written is an engine's.
+"""What an Iceberg table can hold, how to recognize one, and what cdcflow's snapshots record. Writing is up to the
+engines.
 
     <warehouse>/_cdcflow_catalog.db    the catalog: SQLite with the tables of Iceberg's JDBC catalog, which makes a
                                        commit one row's change
     <warehouse>/<schema>/<table>/      data and metadata
 
 A version is a snapshot's sequence number: it grows with every change of rows, which a snapshot's id does not. A summary
-belongs to one snapshot only, so each of ours repeats what those before it recorded; of a snapshot that somebody else
-made the newest ancestor of ours tells. A version that a cut shows gets a tag, which expire_snapshots leaves alone.
+belongs to one snapshot only, so each of cdcflow's snapshots repeats what the earlier ones recorded. For a snapshot that
+another writer made, the latest ancestor that cdcflow made counts. A version that a cut shows gets a tag, so that
+expire_snapshots keeps it.
 """
 
 from __future__ import annotations
@@ -24,15 +26,15 @@ from cdcflow.warehouse.port import COMMITTED, ROW_GROUP_BYTES
 
 CATALOG = "_cdcflow_catalog.db"
 TRANSACTIONS = f"{COMMITTED}.transactions"
-"""What the newest version that each writer recorded stands under in a snapshot's summary."""
+"""The key, in a snapshot's summary, of the latest version that each writer recorded."""
 
 BRANCH_S = 86_400.0
-"""No change of rows takes so long, in seconds: a branch that was made earlier was left by a process that was killed."""
+"""In seconds; no change of rows takes this long, so an older branch was left by a process that was killed."""
 
 _OWN_NAMESPACE = "_cdcflow"
 _SMALL_INTEGERS = re.compile(r"\b(tinyint|smallint)\b")
 _TYPES = {"long": "bigint", "timestamp": "timestamp_ntz", "timestamptz": "timestamp"}
-"""Types that SQL calls otherwise."""
+"""Types that SQL names differently."""
 _PLAIN = {"int", "float", "double", "boolean", "string", "binary", "date"}
 _TAG = re.compile(r"cdcflow_cut_(\d+)")
 _BRANCH = re.compile(r"cdcflow_fold_(\d+)_[0-9a-f]+")
@@ -52,11 +54,11 @@ def _widens(old: str, new: str) -> bool:
 
 
 ROW_GROUPS = "write.parquet.row-group-size-bytes"
-"""The property of a table that only Spark obeys; see `ROW_GROUP_BYTES`."""
+"""A table property that only Spark applies; see `ROW_GROUP_BYTES`."""
 
 _MODES = ("write.delete.mode", "write.update.mode", "write.merge.mode")
 REWRITES = "copy-on-write"
-"""The mode of tables of which files are written again where a row changed."""
+"""The mode of tables whose files are rewritten when a row changes."""
 
 
 def _properties(mode: str) -> Mapping[str, str]:
@@ -70,7 +72,7 @@ def _properties(mode: str) -> Mapping[str, str]:
 
 
 def marks(properties: Mapping[str, str]) -> bool:
-    """Whether rows of a table that change are marked in their files."""
+    """Return whether changed rows of a table are marked in their files instead of rewriting the files."""
     return properties.get("write.merge.mode") != REWRITES
 
 
@@ -88,36 +90,37 @@ def is_in(warehouse: Path) -> bool:
 
 
 def catalog_name(warehouse: Warehouse) -> str:
-    """The catalog's name, which stands beside each table in its database."""
+    """Return the catalog's name, which its database stores with each table."""
     return f"cdcflow_{hashlib.sha256(warehouse.at(()).encode()).hexdigest()[:12]}"
 
 
 def identifier(path: Sequence[str]) -> tuple[str, str]:
-    """Namespace and name of the table at a path; our own tables have a namespace of their own."""
+    """Return the namespace and name of the table at a path; cdcflow's own tables have a separate namespace."""
     namespace, name = path if len(path) > 1 else (_OWN_NAMESPACE, *path)
     return _part(namespace), _part(name)
 
 
 def _part(part: str) -> str:
-    """A part of a path as a part of a name: a dot would begin another namespace."""
+    """Escape a part of a path for use in a name: a dot would begin another namespace."""
     return part.replace(".", "~2E")
 
 
 def tag(cut: int) -> str:
-    """The tag of a version that a cut shows."""
+    """Return the tag of a version that a cut shows."""
     return f"cdcflow_cut_{cut}"
 
 
 def expired_tags(tags: Mapping[str, int], kept: Collection[int], oldest: int) -> list[str]:
-    """Those of our tags, each with the version that it names, which no kept cut needs: its own cut has expired, and no
-    younger one shows that version."""
+    """Return cdcflow's tags that no kept cut needs: the tag's own cut has expired, and no later cut shows that version.
+    `tags` maps each tag to its version."""
     ours = {tag: found for tag in tags if (found := _TAG.fullmatch(tag)) is not None}
     return [tag for tag, found in ours.items() if int(found[1]) < oldest and tags[tag] not in kept]
 
 
 @dataclass(frozen=True, slots=True)
 class KeptSnapshot:
-    """A snapshot that a table keeps. `committed`: in seconds since 1970. `tells`: it says what its writers recorded."""
+    """A snapshot that a table keeps. `committed`: in seconds since 1970. `tells`: its summary contains what its writers
+    recorded."""
 
     id: int
     version: int
@@ -127,12 +130,13 @@ class KeptSnapshot:
 
 
 def branch(now: float) -> str:
-    """A name for a branch on which rows change before the table does. `now`, in seconds since 1970, stands in it."""
+    """Return a name for a branch on which rows change before the table does. It contains `now`, in seconds since
+    1970."""
     return f"cdcflow_fold_{now:.0f}_{uuid.uuid4().hex}"
 
 
 def abandoned_branches(refs: Collection[str], now: float) -> list[str]:
-    """The names of our branches that nobody works on any more."""
+    """Return the names of cdcflow's branches that no process works on any longer."""
     ours = {name: found for name in refs if (found := _BRANCH.fullmatch(name)) is not None}
     return [name for name, found in ours.items() if int(found[1]) < now - BRANCH_S]
 
@@ -144,8 +148,8 @@ def expired_snapshots(
     kept: Collection[int],
     since: float,
 ) -> list[int]:
-    """Ids of those that are older than `since`, that no reference names and no kept cut shows, and that are not needed
-    to tell where the table is: the newest one of ours says that."""
+    """Return the ids of the snapshots to expire: those older than `since` that no reference names, that no kept cut
+    shows, and that are not needed to find the table's position, which the latest snapshot by cdcflow records."""
     by_id = {one.id: one for one in snapshots}
     needed = set(referred)
     while current is not None and current in by_id:
@@ -157,7 +161,7 @@ def expired_snapshots(
 
 
 def type_sql(type_: str) -> str | None:
-    """Spark's text of a type from Iceberg's; None where it has parts."""
+    """Return Spark's text of a type for Iceberg's; `None` for a nested type."""
     decimal = _DECIMAL.fullmatch(type_)
     if decimal is not None:
         return f"decimal({decimal[1]},{decimal[2]})"

@@ -1,10 +1,10 @@
-"""The catalog of a warehouse in a folder, where a power cut left a table's metadata torn.
+"""Repair the catalog of a warehouse in a folder after a power cut has left a table's metadata torn.
 
-    iceberg_tables    metadata_location ──▶ 00042-….metadata.json     0 bytes, or not there
-                      previous_…        ──▶ 00041-….metadata.json     what counts then
+    iceberg_tables    metadata_location ──▶ 00042-….metadata.json     0 bytes, or missing
+                      previous_…        ──▶ 00041-….metadata.json     counts instead
 
-SQLite's own file is durable with each commit; a metadata file that it names may not have been. What was published had
-been synced, so such a commit was not published: it counts as one that never came.
+SQLite makes its own file durable with each commit, but a metadata file that it names may not be durable. Published
+versions had been synced before, so such a commit was not published, and it counts as never made.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ _log = structlog.get_logger()
 
 
 def step_back(catalog: Path, name: str, table: tuple[str, str]) -> None:
-    """Have the catalog, whose own name is `name`, point to the latest whole metadata of a table. Only for a merge,
-    which has the warehouse's lease."""
+    """Set the catalog named `name` to the latest whole metadata of a table. Only for a merge that holds the warehouse's
+    lease."""
     if not catalog.exists():
         return
     key = (name, *table)
     with closing(sqlite3.connect(catalog, timeout=BUSY_S)) as opened, opened:
         try:
             found = opened.execute(
-                f"SELECT metadata_location, previous_metadata_location FROM iceberg_tables {_WHERE}",  # noqa: S608  ours
+                f"SELECT metadata_location, previous_metadata_location FROM iceberg_tables {_WHERE}",  # noqa: S608  cdcflow's own
                 key,
             ).fetchone()
-        except sqlite3.OperationalError:  # a catalog in which nothing was ever made
+        except sqlite3.OperationalError:  # a catalog without any table yet
             return
         if found is None or found[0] is None or is_whole(found[0]):
             return
         before = _before(found[0], found[1])
         if before is None:
-            return  # nothing counts: its reader says so
+            return  # nothing is whole: the reader reports it
         _log.warning("a torn commit is set aside, its range is merged again", table=".".join(table))
         opened.execute(
             f"UPDATE iceberg_tables SET metadata_location = ?, previous_metadata_location = NULL {_WHERE}",  # noqa: S608
@@ -52,7 +52,7 @@ def step_back(catalog: Path, name: str, table: tuple[str, str]) -> None:
 
 
 def is_whole(location: str) -> bool:
-    """Whether a table's metadata file is there and has all of its JSON."""
+    """Return whether a table's metadata file exists and its JSON is complete."""
     try:
         return isinstance(json.loads(_path(location).read_bytes()), dict)
     except (FileNotFoundError, ValueError):
@@ -60,7 +60,7 @@ def is_whole(location: str) -> bool:
 
 
 def _before(torn: str, previous: str | None) -> str | None:
-    """The location of the metadata before a torn one; None: there is none."""
+    """Return the location of the latest whole metadata before a torn one; `None` if no earlier metadata is whole."""
     if previous is not None and is_whole(previous):
         return previous
     place, prefix = _path(torn).parent, torn.rpartition("/")[0]
