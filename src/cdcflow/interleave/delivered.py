@@ -1,11 +1,11 @@
 """The visibility fence's memory: which transactions the stream has delivered that a chunk might not see yet.
 
-A commit reaches the source's log, and us, before other sessions see its rows: for microseconds on a quiet server, for
-as long as a synchronous standby makes it wait on another (hard case W01). Such an id stays here until some snapshot has
-seen it. What one snapshot sees, every later one sees, so it can be forgotten then.
+A commit reaches the source's log, and cdcflow, before other sessions see its rows: for microseconds on a quiet server,
+for as long as a synchronous standby makes it wait on another (hard case W01). Such an id stays here until some snapshot
+has seen it. What one snapshot sees, every later one sees, so it can be forgotten then.
 
-"Later" is the hazard: a chunk's snapshot that is already taken but not yet answered is not later. So snapshots are
-only kept at first, and are applied by `forget`, which the machine calls while no chunk is under way.
+"Later" is the hazard: a chunk's snapshot that is already taken but not yet answered is not later. So snapshots are only
+kept at first, and are applied by `forget`, which the machine calls while no chunk is under way.
 """
 
 from __future__ import annotations
@@ -40,8 +40,11 @@ class Delivered:
         return self._parts[0]
 
     def seen(self, *visibilities: Visibility) -> None:
-        """A snapshot was taken; `forget` may make use of it. With several visibilities, what all of them see was seen:
-        one may only be a bound that the snapshot does not go beyond."""
+        """A snapshot was taken; `forget` may use it.
+
+        With several visibilities, only what all of them see counts as seen: one may just be a bound that the snapshot
+        does not go beyond.
+        """
         if visibilities:
             self._snapshots.append(visibilities)
 

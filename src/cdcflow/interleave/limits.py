@@ -11,14 +11,14 @@ from cdcflow.model.change import PARTIAL_KEYS_MAX
 class Limits:
     """How the machine may use the source and memory.
 
-    Chunks aim at `chunk_time_target_s` while nothing that is captured is written to. Live transactions wait while a
-    chunk goes into the log, and need processors: where some come by, chunks aim at `chunk_time_live_s` and are read
-    through one connection. Those that write to the chunk's own table wait for the window's end too: there chunks aim at
-    `chunk_time_busy_s`.
-    `rows_per_second_max` is per table, 0: no limit. `backfill_new`: a table that was never captured is read at once;
-    else it waits for a `Backfill`. `retry_pause_us` is how long a chunk that did not work out waits.
-    Keys of partial rows are read after the ranges, or before the next range where more than `keys_waiting_max` wait.
-    Where more than `keys_max` of a table wait it is read again from the start.
+    Chunks aim at `chunk_time_target_s` while no captured table is written to. Live transactions wait, and need
+    processors, while a chunk goes into the log; so while there are any, chunks aim at `chunk_time_live_s` and are read
+    through one connection. Transactions that write to the chunk's own table also wait until the window ends; while
+    there are any of those, chunks aim at `chunk_time_busy_s`.
+    `rows_per_second_max` is per table, 0: no limit. `backfill_new`: read a table that was never captured at once;
+    otherwise it waits for a `Backfill`. `retry_pause_us` is the pause after a failed chunk.
+    Keys of partial rows are read after the ranges, or before the next range if more than `keys_waiting_max` wait. If
+    more than `keys_max` keys of a table wait, the table is read again from the start.
     """
 
     chunks_per_window: int = 2

@@ -1,18 +1,19 @@
-"""The machine that puts chunks of existing rows and the live log of a source into one order.
+"""The machine that brings chunks of existing rows and the live log of a source into one order.
 
     source log   ──c──c──[low]──c──c──c──c──[high]──c──▶     c: a committed transaction
     chunk                    rows read here
     change log   ──c──c──c──│ r r r r c──c──c │──c──▶        │: a cut; r: rows of the chunk
 
 Which of them comes first, and why that is right, is in `windowing`; whose turn it is, and which rows must be read by
-key, in `backlog`. Here is what source and people change about the tables while that goes on.
+key, in `backlog`. This module handles what source and operators change about the tables during a backfill.
 
-Rows that a statement changes without a word in the log (ALTER TYPE … USING). Its source tells a *row version*, which is
-another one after any such statement; rows are read again when the version they were read at is not today's. A row
-may get another key by it, and then only the sweep of the new generation removes what stands under the old one: so
-nothing from before the statement may come behind `since`. Hence a version V must be known, then a mark written and
-come back, then `since` be taken, and then the table be planned at the same V. In between there was no statement, and
-what was before V is before `since`. When V is another one at the plan, it counts as known, and so on from there.
+Rows that a statement changes without writing them to the log (ALTER TYPE … USING). The source provides a *row version*,
+which differs after any such statement; rows are read again if the version they were read at is not the current one. The
+statement may give a row another key, and then only the sweep of the new generation removes the row under the old one:
+so nothing from before the statement may come after `since`. Hence the order: a version V is known, then a mark is
+written and arrives, then `since` is taken, and then the table is planned at the same V. There was no such statement in
+between, and everything before V is before `since`. If the version differs at the plan, it becomes the known one, and
+the steps start again from there.
 """
 
 from __future__ import annotations
@@ -67,15 +68,15 @@ from cdcflow.model.table import TableId
 
 
 class Interleave:
-    """Decides what goes into the change log, in which order, and what to ask of the source. Pure.
+    """Decides what goes into the change log, in which order, and what to request from the source. Pure.
 
-    One machine serves one connection of the stream, from a checkpoint on. After an exception from `step` it must not
-    be used again.
+    One machine serves one connection of the stream, starting at a checkpoint. After an exception from `step` it must
+    not be used again.
 
-    `tables` are those captured now, with their shape (its `incarnation`, where it has one, tells a table from another
-    of the same name). `delivered` are ids that earlier epochs delivered and that may still be invisible; `partial`
-    are the keys of partial rows in the log since the `since` of each table that is being read; None: nobody knows them,
-    so that the table is read from the start.
+    `tables` are those captured now, with their shape (its `incarnation`, where it has one, distinguishes a table from
+    another of the same name). `delivered` are ids that earlier epochs delivered and that may still be invisible;
+    `partial` are the keys of partial rows in the log since the `since` of each table that is being read. None: they are
+    unknown, so the table is read from the start.
     """
 
     def __init__(
@@ -99,15 +100,15 @@ class Interleave:
                 self._windowing.again(table, UNKNOWN)
 
     def step(self, given: Input) -> list[Effect]:
-        """Take one input and say what to do, in this order. What goes to the log comes first.
+        """Take one input and return the effects to carry out, in this order. Those on the log come first.
 
         Raises:
-            InvariantViolated: the input cannot be; stop, nothing more may be written.
+            InvariantViolated: the input is impossible; stop, nothing more may be written.
         """
         self._take(given)
         self._windowing.go_on()
         is_due = self._tail.due or (self._backlog.changed and not self._windowing.holding)
-        if is_due and self._tail.position is not None:  # else the source was never read: nothing to stand behind
+        if is_due and self._tail.position is not None:  # otherwise the source was never read: no position
             self._tail.make_cut(self._backlog.json())
             self._backlog.changed = False
         effects = self._tail.effects + self._windowing.asks
@@ -116,22 +117,22 @@ class Interleave:
 
     @property
     def is_reading(self) -> bool:
-        """Chunks are still to be read, and nobody paused all of them."""
+        """Chunks are still to be read, and not all of them are paused."""
         return any(p.active and p.state != "paused" for p in self.progress.tables.values())
 
     def use(self, limits: Limits) -> None:
-        """Go on with other limits from the next chunk on."""
+        """Apply other limits, beginning with the next chunk."""
         self._windowing.limits = limits
         self._backlog.use(limits)
 
     @property
     def progress(self) -> Progress:
-        """How far each table is. May be asked for from any thread."""
+        """How far each table is. Any thread may call it."""
         return self._backlog.progress
 
     @property
     def held(self) -> tuple[int, int]:
-        """Rows and bytes of what is held because a window is open. May be asked for from any thread."""
+        """Rows and bytes held because a window is open. Any thread may call it."""
         window = self._windowing.window
         if window is None:
             return 0, 0
@@ -139,7 +140,7 @@ class Interleave:
 
     @property
     def window_tables(self) -> tuple[TableId, ...]:
-        """The tables of the window that is open; none: none is. May be asked for from any thread."""
+        """The tables of the open window; empty if no window is open. Any thread may call it."""
         window = self._windowing.window
         return () if window is None else tuple(window.chunks)
 
@@ -188,19 +189,19 @@ class Interleave:
     def _compared(self, version: RowVersion) -> None:
         known = self._backlog.get(version.table)
         if known is None or known.row_version != version.known:
-            return  # planned again meanwhile
+            return  # planned again since then
         if version.changed:
             self._rows_changed(version.table)
-        # What changed rows may have left the version as it was: a partition that came, was written to, and is gone.
+        # A change of rows may have left the version the same: a partition that was added, written to, and dropped.
         if self._backlog.keep_version(version) or version.changed:
             self._windowing.wait_for_mark()
 
     def _rows_changed(self, table: TableId) -> None:
-        # Also where the reading failed: the statement may have mended what it failed at, and a table that it emptied
-        # would stay empty.
+        # Also if its backfill failed: the statement may have fixed the cause, and a table that it emptied would stay
+        # empty.
         if not self._is_unread(table, "cancelled", "forgotten"):
             self._windowing.again(table, "a statement changed its old rows")
-            self._windowing.wait_for_mark()  # rows from before the statement may be in the same batch, behind this
+            self._windowing.wait_for_mark()  # rows from before the statement may follow in the same batch
 
     def _swapped(self, table: TableId) -> None:
         known = self._backlog.get(table)
@@ -209,8 +210,8 @@ class Interleave:
             self._windowing.wait_for_mark()  # as above
 
     def _rows_incomplete(self, table: TableId, keys: KeySet) -> None:
-        # Not where the reading failed: it would be tried and fail anew with every such row. None of its rows is proven
-        # to be right before somebody orders to read it.
+        # Not if its backfill failed: it would be tried and fail again with every such row. Until an operator requests a
+        # backfill, none of its rows is proven to be right.
         if self._is_unread(table, "cancelled", "failed", "forgotten"):
             return
         known = self._backlog.progress.tables[table]
@@ -222,28 +223,28 @@ class Interleave:
         self._backlog.read_keys(table, keys, self._tail.next_offset)
 
     def _is_unread(self, table: TableId, *states: State) -> bool:
-        """Whether nobody reads this table, for it is unknown or in one of these states."""
+        """Whether this table is not being read, because it is unknown or in one of these states."""
         known = self._backlog.get(table)
         if known is None or known.state in states:
             self._windowing.tell("rows changed unseen", table=str(table), state=known.state if known else "unknown")
             return True
         return False
 
-    # ── people ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── commands ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _command(self, command: Command) -> None:
-        """Do what a command orders, answer it, and keep its trace."""
+        """Carry out a command, answer it, and store its record."""
         outcomes = tuple(outcome for order in command.orders for outcome in self._order(order))
         commands = self._backlog.progress.commands
         number = commands[-1].number + 1 if commands else 1
         told = {str(o.table or "capture"): f"{o.outcome}: {o.reason}" if o.reason else o.outcome for o in outcomes}
         record = CommandRecord(number, command.at_us, command.asked_by, command.op, told, command.details)
         self._backlog.note(record)
-        # Among what goes to the log, for the cut that keeps the trace comes behind it.
+        # Among the effects on the log, because the cut that stores the record must follow it.
         self._tail.effects.append(Answered(command.id, number, outcomes))
 
     def _order(self, order: Order) -> list[Outcome]:
-        """Do what people want, table by table. An order that does not fit changes nothing, and is said so."""
+        """Carry out one order, table by table. One that does not fit changes nothing, and its outcome reports that."""
         if isinstance(order, Late):
             return [order.outcome]
         if isinstance(order, PauseCapture | ResumeCapture):
@@ -293,7 +294,7 @@ class Interleave:
             self._windowing.stop(table, "forgotten")
 
     def _pause_capture(self, paused: bool) -> None:
-        """Give up the window, so that nothing is held and a cut can be made at once; or go on."""
+        """Abandon the window, so that nothing is held and a cut is possible at once; or continue."""
         self._windowing.leave_all()
         self._backlog.pause_capture(paused)
         self._windowing.tell("capture paused" if paused else "capture resumed")

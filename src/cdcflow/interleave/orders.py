@@ -1,4 +1,4 @@
-"""Which order fits which state: the one rule, for every door and for the machine itself."""
+"""Which order fits which state: one rule for every interface and for the machine itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cdcflow.interleave.progress import Gap, Progress, TableProgress
 from cdcflow.model.table import TableId
 
 REREAD_BYTES_MAX = 1 << 20
-"""Keys that are ordered and not yet read are in every checkpoint: no more than this of one table."""
+"""Keys that are requested and not yet read are in every checkpoint: at most this many bytes per table."""
 
 TableOrder = Backfill | Pause | Resume | Cancel | Adjust | Reread | Repair | Proven | Attach
 
@@ -70,7 +70,7 @@ def outcome_of(order: TableOrder, table: TableId, known: TableProgress | None) -
 
 
 def _fitting(order: TableOrder, known: TableProgress) -> OutcomeKind | None:
-    """The outcome of an order that fits; None: it does not."""
+    """The outcome of an order that fits the state; None if it does not fit."""
     match order:
         case Backfill():
             return "ordered"
@@ -93,7 +93,7 @@ def _fitting(order: TableOrder, known: TableProgress) -> OutcomeKind | None:
 
 
 def _is_of(order: Proven, gap: Gap) -> bool:
-    """Whether a comparison was of the rows that are in doubt, and began when they were."""
+    """Whether a comparison was of the rows that are unverified now, and began after they were."""
     return order.epoch >= gap.epoch and order.base == gap.base
 
 

@@ -1,12 +1,12 @@
-"""How far the backfill of each table is: the part of a checkpoint that the machine owns.
+"""The backfill progress of each table: the part of a checkpoint that the machine owns.
 
 Frozen and versioned, because it is stored with every cut and read by the merge (`state`, `generation`, `since`) and by
-`status`. It holds no row values but the keys that people ordered to be read again, or repaired, while they wait. Those
-that must be read again because rows came incomplete are in the log itself: they are those of the rows from `since` on
-that came with unchanged columns.
+`status`. The only row values in it are the keys that operators requested to be read again or repaired, while they wait.
+Keys that must be read again because rows were incomplete are in the log itself: they are the keys of the rows since
+`since` that have unchanged columns.
 
-The newest commands of people are in it too, the newest repairs, and whether the capture is paused: all of it outlives
-a restart, and a seal.
+It also contains the latest commands, the latest repairs, and whether the capture is paused; all of these survive a
+restart and a seal.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ State = Literal["waiting", "reading", "done", "paused", "cancelled", "failed", "
 
 @dataclass(frozen=True, slots=True)
 class RepairOrder:
-    """Keys of a table whose rows are still to be repaired. `number` is that of the repair in the log's record, `keys`
-    are as `KeySet.to_text`; `known_until` see `Repair`."""
+    """Keys of a table whose rows are still to be repaired.
+
+    `number` is that of the repair in the log's record, `keys` are as `KeySet.to_text`; for `known_until` see `Repair`.
+    """
 
     number: int
     keys: str
@@ -42,14 +44,16 @@ class RepairOrder:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Changes that were lost, between the positions `before` and `after` of the source's log, of a table whose rows
-    were kept. `offset` is the log's next one at that moment, `generation` the table's, `epoch` that of the capture
-    which took the new position. `proven`: the position through which a comparison that began behind the gap found the
-    table equal to its source, `until` the log's next offset when that was said; None: none has, and the table is in
-    doubt.
+    """Changes of a table that were lost between the positions `before` and `after` of the source's log; its rows were
+    kept.
 
-    `base`: the log does not have the table's rows at all, because they were loaded another way; it names them ("": the
-    log has them). `before` is "" then: nobody knows from when on a change is missing in them.
+    `offset` is the log's next one when the gap was recorded, `generation` the table's, `epoch` that of the capture that
+    took the new position. `proven`: the position through which a comparison that began after the gap found the table
+    equal to its source; `until`: the log's next offset when that was recorded. Both are None while no comparison has,
+    and the table is unverified.
+
+    `base`: names the table's base, if its rows were loaded another way and are not in the log at all ("": the log has
+    them). `before` is "" then: it is unknown since when changes are missing in them.
     """
 
     offset: Offset
@@ -69,33 +73,38 @@ class Gap:
 class TableProgress:
     """One table's backfill.
 
-    `state`       waiting: to be planned; reading: planned, chunks are being read; paused: goes on at its cursor when
-                  resumed; done: every row is in the log; cancelled, failed: given up, `reason` says why; forgotten:
-                  no longer captured, and a new generation when it is captured again
-    `generation`  counts the table's backfills from 1; 0: none was ever asked for
-    `since`       offset at which this generation began: every row that exists has a row in the log from there on once
-                  the state is done, so what the fold holds with a lower offset is gone from the source
-    `incarnation` tells the table from another of the same name (PostgreSQL oid)
+    `state`       waiting: to be planned; reading: planned, chunks are being read; paused: continues at its cursor when
+                  resumed; done: every row is in the log; cancelled, failed: ended early, `reason` explains why;
+                  forgotten: no longer captured, and a new generation when it is captured again
+    `generation`  counts the table's backfills from 1; 0: none was ever requested
+    `since`       offset at which this generation began: once the state is done, every row that exists has a row in the
+    log
+                  at or after it, so what the fold holds with a lower offset is gone from the source
+    `incarnation` distinguishes the table from another of the same name (PostgreSQL oid)
     `units`, `units_done`  how much there is to read and was read, in the source's units (PostgreSQL: pages)
     `rows`        rows that this generation has read into the log
-    `reason`      why it failed or was cancelled, for people
-    `row_version` what the source said of the rows when this generation was planned; compared with what it says later,
-                  it shows that they must be read again (None: the source's log tells, or an older cdcflow wrote this)
-    `keys_since`  the offset from which rows may be incomplete although everything was read once: the keys of partial
-                  rows from there on are to be read again; None mostly
-    `whole_since`  the `since` of the newest generation that was done: from there on the log has every row of the table,
-                  whatever became of later generations. None: no generation of this table was ever done, or changes
+    `reason`      why it failed or was cancelled, for operators
+    `row_version` the source's version of the rows when this generation was planned; a different version later means
+    that
+                  they must be read again (None: the source's log has all changes, or an older cdcflow wrote this)
+    `keys_since`  usually None; otherwise the offset from which rows may be incomplete although everything was read
+    once:
+                  the keys of partial rows since then are to be read again
+    `whole_since`  the `since` of the latest generation that was done: since then the log has every row of the table,
+                  whatever happened to later generations. None if no generation of this table was ever done, or changes
                   were lost since, or the table was not captured for a while
     `priority`, `rows_per_second_max`  what an operator adjusted (higher first; 0: no limit, None: the settings') until
                   the generation ends
     `shape`       of a table of which this generation has read no row: its shape at the start of the capture
-                  (`Table.to_text`), because nothing else in the log may tell what its columns are. None: rows do
-    `keys_ordered`  the keys that people ordered to be read again and that are not all read yet, as `KeySet.to_text`
-    `to_repair`   the orders to repair rows that are not done yet, oldest first, each with the keys that are left of it
+                  (`Table.to_text`), because nothing else in the log need contain its columns. None: its rows do
+    `keys_ordered`  the keys that operators requested to be read again and that are not all read yet, as
+    `KeySet.to_text`
+    `to_repair`   the unfinished requests to repair rows, oldest first, each with the keys that are left of it
     `gap`         where changes of it were lost and its rows were kept, or where it got a base; until a later generation
                   is done
 
-    The rest says where to go on and is for the machine and the source only: `plan` and `cursor` as the source wrote
+    The rest records where to continue and is for the machine and the source only: `plan` and `cursor` as the source
+    wrote
     them, `size` of the next chunk in units, `chunks` read, `exhausted` when only keys are left to read, `whole` for
     a table without a key.
     """
@@ -126,7 +135,7 @@ class TableProgress:
 
     @property
     def in_doubt(self) -> bool:
-        """Changes of it were lost, and nobody has shown since that its rows are right."""
+        """Changes of it were lost, and no comparison has shown since that its rows are right."""
         return self.gap is not None and self.gap.proven is None
 
     @property
@@ -136,7 +145,7 @@ class TableProgress:
 
     @property
     def keys_bytes(self) -> int:
-        """How large the keys are that people ordered and that wait."""
+        """The size of the waiting keys that operators requested."""
         return len(self.keys_ordered or "") + sum(len(order.keys) for order in self.to_repair)
 
     @property
@@ -146,7 +155,7 @@ class TableProgress:
 
     @property
     def collects_from(self) -> Offset | None:
-        """The offset from which on keys of partial rows are to be read by key; None: there are no such."""
+        """The offset since which keys of partial rows are to be read by key; None if no keys are."""
         if self.keys_since is not None:
             return self.keys_since
         return self.since if self.active and self.plan is not None else None
@@ -173,7 +182,10 @@ class TableProgress:
         return {name: value for name, value in entry.items() if value is not None or name not in _LATER_FIELDS}
 
     def to_status(self, table: TableId, rate_of_settings: int) -> dict[str, object]:
-        """A table's entry in a status: no keys, but the rate that it may be read at (0: no limit) and who says so."""
+        """A table's entry in a status:
+
+        without keys, but with the rate it may be read at (0: no limit) and where that is set.
+        """
         entry = self.to_json(table)
         for name in _NOT_IN_STATUS:
             entry.pop(name, None)
@@ -188,13 +200,15 @@ class TableProgress:
 _FIELDS = tuple(f.name for f in fields(TableProgress))
 _NOT_IN_STATUS = ("keys_ordered", "shape", "to_repair")
 _LATER_FIELDS = (*_NOT_IN_STATUS, "gap")
-"""Left out where they say nothing."""
+"""Omitted where they are empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandRecord:
-    """The trace of a command: who asked by which door for what, when (microseconds since 1970, UTC), and what came of
-    it. `outcomes` by table (`capture`: the capture itself), with the reason where it changed nothing. No row values.
+    """The record of a command: who requested what, through which interface, when, and the outcome.
+
+    `at_us`: microseconds since 1970, UTC. `outcomes` by table (`capture`: the capture itself), with the reason where it
+    changed nothing. No row values.
     """
 
     number: int
@@ -220,12 +234,14 @@ class CommandRecord:
 
 @dataclass(frozen=True, slots=True)
 class RepairRecord:
-    """The trace of a repair. What it wrote are the rows of its table in transactions of kind read, from `first_offset`
-    to `last_offset`: a delete there is a key that the source does not have.
+    """The record of a repair.
 
-    Between `known_until` (None: nobody knows) and `position`, both in the source's log, what the log says of these rows
-    may be wrong; `position` is that of the snapshot that they were read in last. `keys` were looked for, `deleted` of
-    them were not there, and `left` are still to be read. No row values.
+    It wrote the rows of its table in transactions of kind read, from `first_offset` to `last_offset`: a delete there is
+    a key that the source does not have.
+
+    Between `known_until` (None: unknown) and `position`, both in the source's log, the change log may be wrong about
+    these rows; `position` is that of the snapshot in which they were last read. `keys` were looked up, `deleted` of
+    them did not exist, and `left` are still to be read. No row values.
     """
 
     number: int
@@ -261,12 +277,11 @@ class RepairRecord:
 class Progress:
     """The backfill progress of every table that was ever captured. Read-only.
 
-    `commands`: the newest that people gave, oldest first; `repairs`: the newest that wrote something, likewise.
+    `commands`: the latest commands, oldest first; `repairs`: the latest repairs that wrote something, likewise.
     `capture_paused`: nothing is read of the source.
 
     JSON: `{"version": 1, "tables": {"schema.name": {"schema": …, "name": …, and the fields of TableProgress}}}`, and
-    where there is something to say `"commands": {"17": {…}}`, `"repairs": {"3": {…}}` and
-    `"capture": {"paused": true}`.
+    where they are not empty `"commands": {"17": {…}}`, `"repairs": {"3": {…}}` and `"capture": {"paused": true}`.
     """
 
     tables: Mapping[TableId, TableProgress] = field(default_factory=dict)
@@ -282,7 +297,7 @@ class Progress:
         }
 
     def people_json(self) -> dict[str, object]:
-        """The part of the JSON that tells of people's commands, and what came of them."""
+        """The part of the JSON with operators' commands and their outcomes."""
         commands = {str(one.number): one.to_json() for one in self.commands}
         repairs = {str(one.number): one.to_json() for one in self.repairs}
         found: dict[str, object] = {"commands": commands, "repairs": repairs}
@@ -291,14 +306,14 @@ class Progress:
         return {name: value for name, value in found.items() if value}
 
     def to_status(self, rate_of_settings: int) -> dict[str, object]:
-        """Every table's entry in a status, by name."""
+        """Every table's entry in a status, by table name."""
         return {str(table): known.to_status(table, rate_of_settings) for table, known in self.tables.items()}
 
     def with_command(self, record: CommandRecord) -> Progress:
         return replace(self, commands=(*self.commands, record)[-COMMANDS_KEPT:])
 
     def with_repair(self, record: RepairRecord) -> Progress:
-        """With the trace of another chunk of a repair."""
+        """With the record of another chunk of a repair."""
         known = {one.number: one for one in self.repairs}
         if (before := known.get(record.number)) is not None:
             keys, deleted = before.keys + record.keys, before.deleted + record.deleted
@@ -345,5 +360,5 @@ def _table_progress(entry: Mapping[str, Any]) -> TableProgress:
     to_repair = tuple(RepairOrder(**order) for order in told.pop("to_repair", ()))
     gap = told.pop("gap", None)
     known = TableProgress(**told, to_repair=to_repair, gap=None if gap is None else Gap(**gap))
-    # An older cdcflow did not say it.
+    # An older cdcflow did not store it.
     return replace(known, whole_since=known.since) if known.state == "done" and "whole_since" not in entry else known

@@ -1,4 +1,4 @@
-"""The end of the change log: the numbers that come next, and what goes there."""
+"""The end of the change log: the next numbers to assign, and the effects that append to it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from cdcflow.model.position import Offset, Position
 
 @dataclass(slots=True)
 class Tail:
-    """The end of the change log: the numbers that come next, and the position of everything before. `commit_ts`: the
-    newest time of the source that came with such a position; 0: none yet."""
+    """The end of the change log: the next numbers to assign, and the position of everything before.
+
+    `commit_ts`: the latest time of the source that arrived with such a position; 0: none yet.
+    """
 
     next_offset: Offset
     next_transaction: int
@@ -23,7 +25,7 @@ class Tail:
     due: bool = False
 
     def append(self, run: Transactions) -> None:
-        """Transactions without rows leave no trace in the log and get no number."""
+        """Append transactions. Those without rows leave nothing in the log and get no number."""
         if run.rows:
             self.effects.append(Append(run, self.next_offset, self.next_transaction))
             self.next_offset = Offset(self.next_offset + run.rows)
@@ -35,7 +37,7 @@ class Tail:
         self.due = True
 
     def move(self, position: Position, commit_ts: int) -> None:
-        """Everything up to this position is appended. Worth no cut of its own, but the next one stands behind it."""
+        """Everything up to this position is appended. This causes no cut, but the next cut is after it."""
         self.position = position
         self.commit_ts = max(self.commit_ts, commit_ts)
 
@@ -44,13 +46,13 @@ class Tail:
             self.append(run)
 
     def release(self, run: Transactions) -> None:
-        """Nothing holds these up: they go on, and everything up to their end is appended."""
+        """Nothing holds these up: append them, and everything up to their end is appended."""
         self.append(run)
         self.reach(run.last_position)
 
     def make_cut(self, progress: dict[str, object]) -> None:
-        """Cut here. Only once the source was read: before that there is no position to stand behind."""
-        assert self.position is not None  # noqa: S101 - the caller's question
+        """Cut here. Only once the source was read: before that there is no position for the cut."""
+        assert self.position is not None  # noqa: S101 - the caller checks it
         self.cut += 1
         reached = self.position, self.next_offset, self.next_transaction
         self.effects.append(Cut(self.cut, *reached, progress, self.commit_ts))

@@ -1,4 +1,4 @@
-"""The stored progress as it is for the tables that are captured now."""
+"""Adapt the stored progress to the tables that are captured now."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cdcflow.model.table import Table, TableId
 def taken_up(
     stored: Progress, tables: Mapping[TableId, Shape], next_offset: Offset, *, backfill_new: bool
 ) -> dict[TableId, TableProgress]:
-    """Every table's progress, with those that are new and those that are captured no longer (O05).
+    """Every table's progress, including new tables and those that are no longer captured (O05).
 
     `next_offset` is the log's. `backfill_new`: a table that was never captured is to be read at once.
     """
@@ -28,7 +28,7 @@ def _known(
         if table in tables:
             incarnation = getattr(tables[table], "incarnation", known.incarnation)
             same = known.state != "forgotten" and known.incarnation == incarnation
-            # What changed while nobody captured it, or made it another table, is not in the log.
+            # Changes from while it was not captured, or of the table that had its name before, are not in the log.
             lost = replace(known, whole_since=None, gap=without_base(known.gap))
             now = known if same else lost.next_generation(next_offset, incarnation)
             now = with_shape(now, tables[table])
@@ -49,11 +49,11 @@ def _new(
 
 
 def without_base(gap: Gap | None) -> Gap | None:
-    """The gap of a table whose rows are not those of its base any more."""
+    """The gap of a table whose rows are no longer those of its base."""
     return None if gap is not None and gap.base else gap
 
 
 def with_shape(known: TableProgress, shape: Shape) -> TableProgress:
-    """What a table looks like stands beside its progress until rows of it tell."""
+    """Store a table's shape with its progress until rows of it show the shape."""
     text = None if known.rows or not isinstance(shape, Table) else shape.to_text()
     return known if known.shape == text else replace(known, shape=text)

@@ -1,6 +1,6 @@
-"""One window: the marks, the chunks between them, and what the stream has brought since low.
+"""One window: the marks, the chunks between them, and what the stream has delivered since low.
 
-No decisions about when: that is `cdcflow.interleave.windowing`. What is here answers questions about one window.
+It answers questions about one window. When to open or close one is decided in `cdcflow.interleave.windowing`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ End = Literal["low", "high"]
 
 
 def token(epoch: Epoch, number: int, end: End) -> Token:
-    """The text of a mark. It begins with the epoch: the marks of an earlier run come by again after a restart."""
+    """The text of a mark. It begins with the epoch: after a restart, marks of an earlier run arrive again."""
     return Token(f"{epoch}/{number}/{end}")
 
 
@@ -36,9 +36,9 @@ def window_number(text: Token, epoch: Epoch) -> int | None:
 class Window:
     """`chunks` are those that still take part, `reads` their answers so far.
 
-    `before` are the ids delivered before low, in stream order; None until low has come by. `held` are the
-    transactions from the first one that touches a table of the window, in order. `live`: some have come by since the
-    window was opened, whatever they touch.
+    `before` are the ids delivered before low, in stream order; None until low has arrived. `held` are the transactions
+    starting with the first one that touches a table of the window, in order. `live`: some arrived since the window was
+    opened, whatever they touch.
     """
 
     number: int
@@ -81,7 +81,7 @@ class Window:
         return taken
 
     def conflict(self, table: TableId, runs: Sequence[Transactions]) -> str | None:
-        """Why the table's chunk cannot stand before these held transactions; None when it can."""
+        """Why the table's chunk cannot precede these held transactions; None if it can."""
         if any(run.truncates(table) for run in runs):
             return "truncated in the window"
         read = self.reads.get(table)
@@ -90,12 +90,12 @@ class Window:
         return None
 
     def held_before(self, table: TableId) -> int | None:
-        """How many of the held transactions come before the table's chunk; None: no number of them is right.
+        """How many of the held transactions come before the table's chunk; None if no number is right.
 
-        At low, before all of them, wherever a replay of what the chunk has seen already does no harm. It does harm
-        to a table without a key, whose rows a replay cannot find. And a key change that omits columns takes them
-        from the row of its old key: replayed over a chunk, it would take them from whatever row has that key by now.
-        Then the chunk must stand exactly between what its snapshots saw and what they did not.
+        0 (at low, before all of them) wherever it does no harm to replay what the chunk has already seen. It does harm
+        to a table without a key, whose rows a replay cannot find. And a key change that omits columns takes them from
+        the row of its old key: replayed over a chunk, it would take them from whatever row has that key in the chunk.
+        Then the chunk must be exactly between what its snapshots saw and what they did not.
         """
         if self.chunks[table].kind != "whole" and all(run.moved_keys(table) is None for run in self.held):
             return 0
@@ -103,18 +103,18 @@ class Window:
         return counts.pop() if len(counts) == 1 else None
 
     def hidden(self, table: TableId) -> Uint64s:
-        """The transactions that the stream delivered before low and that some snapshot of the table's chunk did not
-        see."""
+        """The transactions delivered before low that some snapshot of the table's chunk did not see."""
         if self.before is None or table not in self.reads or not self.reads[table].visibilities:
             return np.empty(0, np.uint64)
         return np.unique(np.concatenate([v.hidden(self.before) for v in self.reads[table].visibilities]))
 
 
 def held_before(table: TableId, held: Sequence[Transactions], visibility: Visibility) -> int | None:
-    """How many held transactions come before a chunk, so that it stands behind every one that touches its table and
-    that the snapshot saw, and before every one that it did not see.
+    """How many held transactions come before a chunk.
 
-    None: there is no such number, because commits became visible in another order than they were logged.
+    The chunk must follow every transaction that touches its table and that the snapshot saw, and precede every one that
+    it did not see. None if there is no such number, because commits became visible in another order than they were
+    logged.
     """
     count = start = 0
     hidden = False

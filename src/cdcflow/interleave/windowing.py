@@ -1,13 +1,14 @@
-"""Opens windows for chunks, holds what the log brings meanwhile, and lets both go in one order.
+"""Opens windows for chunks, holds the log's transactions until a window ends, and releases both in one order.
 
     source log   ──c──c──[low]──c──c──c──c──[high]──c──▶     c: a committed transaction
     chunk                    rows read here
     change log   ──c──c──c──│ r r r r c──c──c │──c──▶        │: a cut; r: rows of the chunk
 
-Write low; when it is written read the chunk, in one snapshot; when that is answered write high. (The first two are
-asked for together: the source reads while the machine is still busy with the chunk before.) What arrives between
-low and high *in the log* is held from the first transaction on that touches a table of the window; when high comes
-back through the log, the chunk's rows go first, then what was held, then a cut. Readers see all of it or nothing.
+Write low; when it is written read the chunk, in one snapshot; when the rows arrive write high. (The first two are
+requested together: the source reads while the machine is still busy with the previous chunk.) Transactions that arrive
+between low and high *in the log* are held, starting with the first one that touches a table of the window. When high
+arrives through the log, the chunk's rows go first, then the held transactions, then a cut. Readers see all of it or
+nothing.
 
 Why this is right, for a row R that the chunk shows with the value of its snapshot S:
 - Changes of R that S does not see commit after S, so after low; they are held and come after R's row. They are replayed
@@ -15,20 +16,20 @@ Why this is right, for a row R that the chunk shows with the value of its snapsh
 - Changes of R that S sees are either held, and replayed over a row that has them already: the same values again,
   for c, u and d alike, and the last one wins. Or they came before low, and R's row replaces what they left. One kind
   of change is not harmless to repeat (a key change that omits columns); `Window.held_before` deals with it.
-- Changes that came before low and that S does not see would be lost under R's row (W01, W13). So they are looked
-  for: every id delivered before low must be visible to every snapshot of the chunk. Else it is read again, once a
-  snapshot has seen them. A plan's bound is held to the same: what was delivered before the plan was asked for has
-  offsets that the sweep removes, so a bound (a greatest key) that was read without it is asked for again.
-- S may see a commit that a crash of the server then erases (W02). The rows are let go only when high has come back
+- Changes that came before low and that S does not see would be lost under R's row (W01, W13). So cdcflow checks for
+  them: every id delivered before low must be visible to every snapshot of the chunk. Otherwise the chunk is read again,
+  once a snapshot has seen them. The same holds for a plan's bound: the transactions delivered before the plan was
+  requested have offsets that the sweep removes, so a bound (a greatest key) read without them is queried again.
+- S may see a commit that a crash of the server then erases (W02). The rows are released only when high has arrived
   through the log, which the server sends only once it is durable, and everything before it with it. This needs one
   machine per connection of the stream: after a lost connection a new machine with a new epoch starts, and whatever
   the old one had read is gone.
 - What arrives after low but before the first transaction that touches a table of the window commutes with the chunk, so
   it is not held up: a quiet table's backfill costs no latency.
 
-Hazards that look harmless: forgetting a delivered id because of a snapshot newer than one still under way
-(see `delivered`); acknowledging a position beyond a held transaction; a mark of an earlier epoch; answers that
-arrive after their window was given up, which are ignored.
+Hazards that appear harmless: forgetting a delivered id because of a snapshot newer than one still under way (see
+`delivered`); acknowledging a position beyond a held transaction; a mark of an earlier epoch; answers that arrive after
+their window was abandoned, which are ignored.
 """
 
 from __future__ import annotations
@@ -61,8 +62,8 @@ from cdcflow.model.table import TableId
 class Windowing:
     """One window at a time, over the tables of a backlog. Pure.
 
-    What goes to the log is in `tail`, what is asked of the source and told to people in `asks`; the machine takes both.
-    `window` may be looked at from any thread.
+    Effects on the log are in `tail`; requests to the source and events for operators are in `asks`; the machine takes
+    both. Any thread may read `window`.
     """
 
     def __init__(self, epoch: Epoch, backlog: Backlog, tail: Tail, delivered: Delivered, limits: Limits) -> None:
@@ -74,7 +75,7 @@ class Windowing:
         self.asks: list[Effect] = []
         self.window: Window | None = None
         self._windows = 0
-        # No table is planned before the low mark of this window, or of a later one, has come back (0: it has).
+        # No table is planned before the low mark of this window, or of a later one, has arrived (0: it has).
         self._caught_up_by = 0 if epoch == 1 else 1
         self._mark_not_before_us = 0
         self._is_taking_snapshot = False
@@ -82,7 +83,7 @@ class Windowing:
 
     @property
     def holding(self) -> bool:
-        """Something that came from the log waits for the window's end."""
+        """Something from the log waits for the window's end."""
         return self.window is not None and bool(self.window.held)
 
     def tick(self, now_us: int) -> None:
@@ -91,7 +92,7 @@ class Windowing:
         self._now_us = now_us
 
     def go_on(self) -> None:
-        """Open the next window, if none is, and have a look taken, if one is wanted."""
+        """Open the next window if no window is open, and request a snapshot if one is needed."""
         if self.window is None and not self._backlog.progress.capture_paused:
             self._open()
         if self._delivered.wants_snapshot():
@@ -127,7 +128,7 @@ class Windowing:
             self._give_up_overflow(window)
 
     def advanced(self, position: Position, commit_ts: int) -> None:
-        # What is held will be appended behind this: the time, like the position, must not run ahead of it.
+        # What is held will be appended after this: the time, like the position, must not run ahead of it.
         if not self.holding and (position != self._tail.position or commit_ts > self._tail.commit_ts):
             self._tail.reach(position, commit_ts)
 
@@ -144,7 +145,7 @@ class Windowing:
             self._high_seen(window, seen)
 
     def _pass(self, seen: MarkSeen) -> None:
-        """A mark that means nothing (any more): worth no cut of its own, but the next one may stand behind it."""
+        """A mark without a meaning (or no longer with one): it causes no cut, but the next cut may be after it."""
         if not self.holding:
             self._tail.move(seen.position, seen.commit_ts)
 
@@ -200,11 +201,11 @@ class Windowing:
     def _open(self) -> None:
         """Plan the tables whose turn it is, and open a window for the chunks of those that have a plan.
 
-        A table that was not captured for a while, or is another one of the same name now, may have changes from before
-        that on their way. They must get offsets below the new `since`, or what they touch outlives the sweep. So no
-        table is planned before a mark of this epoch has come back; where no window brings one, a window without
-        chunks does. In the very first epoch there is no before. The same when the catalog showed that a table's rows
-        changed: what is on its way may be from before that.
+        If a table was not captured for a while, or is now a different one of the same name, changes from before that
+        may still be under way. They must get offsets below the new `since`, or what they touch outlives the sweep. So
+        no table is planned before a mark of this epoch has arrived; if no window brings one, a window without chunks
+        does. In the very first epoch there is no before. The same applies when the catalog showed that a table's rows
+        changed: changes still under way may be from before that.
         """
         low, high = (token(self._epoch, self._windows + 1, end) for end in ("low", "high"))
         chunks: dict[TableId, Chunk] = {}
@@ -217,7 +218,8 @@ class Windowing:
             if turns == self.limits.chunks_per_window:
                 break
             if self._backlog.is_held_up(table, self._delivered):
-                # Reading it now would be for nothing: a snapshot tells as much as a chunk and costs the source little.
+                # Reading it now would be useless: a snapshot answers the question as well as a chunk and costs the
+                # source little.
                 self._backlog.wait(table, self._now_us)
                 wants_snapshot = True
                 continue
@@ -236,7 +238,7 @@ class Windowing:
             self._ask_snapshot()
 
     def _ask_snapshot(self) -> None:
-        """One at a time: a source that does not answer must not be asked ever more."""
+        """One at a time: a source that does not answer must not get more and more requests."""
         if not self._is_taking_snapshot:
             self._is_taking_snapshot = True
             self.asks.append(TakeSnapshot())
@@ -265,7 +267,7 @@ class Windowing:
         if table in window.reads or not window.low_written:
             raise InvariantViolated(f"chunk {chunk.number} of {table} was read twice, or before its low mark")
         if read.rewritten:
-            if chunk.repairs:  # its keys may be none of the table any more; whoever reads it anew repairs it too
+            if chunk.repairs:  # its keys may not be the table's keys now; reading the table again repairs it too
                 self.again(table, "it was rewritten while rows of it were to be repaired")
                 return
             self._give_up(table, "the table was rewritten")
@@ -275,7 +277,7 @@ class Windowing:
             raise InvariantViolated(f"chunk {chunk.number} of {table} ({chunk.kind}) came without rows or snapshot")
         self._backlog.adapt_size(read, holding=bool(window.held), live=window.live)
         window.reads[table] = read
-        if chunk.kind != "whole":  # what that one sees, it need see of its own table only
+        if chunk.kind != "whole":  # it need see only its own table
             self._delivered.seen(*read.visibilities)
         if (reason := window.conflict(table, window.held)) is not None:
             self._give_up(table, reason)
@@ -283,7 +285,10 @@ class Windowing:
             self._ask_high(window)
 
     def _check_fence(self, window: Window, table: TableId) -> bool:
-        """Whether the chunk saw all that was delivered before low. Else it is given up; nothing else waits for it."""
+        """Whether the chunk saw all that was delivered before low.
+
+        Otherwise abandon it, so that nothing else waits for it.
+        """
         hidden = window.hidden(table)
         if len(hidden):
             self._backlog.wait_for(table, hidden)
@@ -297,7 +302,7 @@ class Windowing:
 
     def _give_up(self, table: TableId, reason: str, **fields: object) -> None:
         """Take a table's chunk out of the window; it is read again after a pause."""
-        assert self.window is not None  # noqa: S101 - only chunks of an open window are given up
+        assert self.window is not None  # noqa: S101 - only chunks of an open window are abandoned
         self._backlog.wait(table, self._now_us)
         self.tell("chunk given up", window=self.window.number, table=str(table), reason=reason, **fields)
         self.leave(table)
@@ -316,7 +321,7 @@ class Windowing:
                 )
 
     def leave(self, table: TableId) -> None:
-        """Take a table's chunk out of the window, if it is in; what was held only for it goes on."""
+        """Take a table's chunk out of the window, if it is in; release what was held only for it."""
         window = self.window
         if window is None or table not in window.chunks:
             return
@@ -354,7 +359,7 @@ class Windowing:
     def failed(self, failed: ChunkFailed) -> None:
         inside = frozenset() if self.window is None else self.window.tables
         if failed.table is None:
-            self._is_taking_snapshot = False  # it may have been the snapshot, or a mark: another one does no harm
+            self._is_taking_snapshot = False  # it may have been the snapshot, or a mark: a second one does no harm
             for table in sorted(inside):
                 self._give_up(table, failed.reason)
             if self.window is not None and not inside:
@@ -375,7 +380,7 @@ class Windowing:
             self.tell("table waits", table=str(failed.table), reason=failed.reason)
 
     def again(self, table: TableId, reason: str) -> None:
-        """Read a table from the start; one that is paused when it is resumed."""
+        """Read a table from the start; if it is paused, when it is resumed."""
         state = self._backlog.progress.tables[table].state
         self.tell("table to be read again", table=str(table), reason=reason)
         if state == "forgotten":
@@ -393,7 +398,7 @@ class Windowing:
         self.tell(f"table {state}", table=str(table), generation=known.generation, rows=known.rows, reason=reason)
 
     def wait_for_mark(self) -> None:
-        """Plan nothing until a mark has come back that is written from now on."""
+        """Plan nothing until a mark written after this call has arrived."""
         self._caught_up_by = self._windows + 1
 
     def snapshot_taken(self, visibility: Visibility) -> None:
@@ -403,7 +408,7 @@ class Windowing:
             self._delivered.forget()
 
     def leave_all(self) -> None:
-        """Close the window, so that nothing is held and a cut can be made at once. Its chunks are read again."""
+        """Close the window, so that nothing is held and a cut is possible at once. Its chunks are read again."""
         for table in () if self.window is None else sorted(self.window.tables):
             self.leave(table)
         if self.window is not None:  # one without chunks: it holds nothing

@@ -1,4 +1,4 @@
-"""What is known of a table beside its stored progress: the keys that must be read again, pauses, the plan under way."""
+"""Unstored facts about a table's backfill: the keys that must be read again, pauses, the plan under way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cdcflow.model.change import KeySet, Uint64s
 
 KEYS_UNSORTED_MAX = 10_000
 QUIET_WINDOWS_MIN = 20
-"""Chunks that were made short stay so until this many windows in a row gave no reason for it."""
+"""After chunks were shortened, they stay short until this many windows in a row gave no reason for it."""
 
 
 def no_ids() -> Uint64s:
@@ -19,15 +19,15 @@ def no_ids() -> Uint64s:
 
 @dataclass(slots=True)
 class Work:
-    """What is known of a table beside its stored progress.
+    """Unstored facts about a table's backfill.
 
-    `collecting`: a plan was asked for and the table is not done, so keys of partial rows are remembered in `keys`.
-    `planning`: a plan is under way; `planned_after`: the transactions delivered when it was asked for that might not
+    `collecting`: a plan was requested and the table is not done, so keys of partial rows are remembered in `keys`.
+    `planning`: a plan is under way; `planned_after`: the transactions delivered when it was requested that might not
     have been visible then. `hidden`: transactions that the last plan or chunk did not see and should have; nothing is
-    read before a snapshot sees them. `overflows` counts the windows given up in a row because too many changes were
-    held back, `quiet` those in a row that held nothing back, `still` those that no live transaction came by in,
-    `failures` the times
-    in a row that the source could not be asked. `version`: the table's row version at some moment before `since`.
+    read before a snapshot sees them. `overflows` counts the windows abandoned in a row because too many changes were
+    held back, `quiet` those in a row that held nothing back, `still` those in which no live transaction arrived,
+    `failures` the times in a row that the source could not be queried. `version`: the table's row version at some point
+    before `since`.
     """
 
     keys_max: int
@@ -46,7 +46,7 @@ class Work:
     still: int = QUIET_WINDOWS_MIN
 
     def remember(self, keys: KeySet | None) -> None:
-        """Add keys; now and then those that are there several times are made one."""
+        """Add keys; remove duplicates now and then."""
         if keys is None or not len(keys):
             return
         self.keys.append(keys)
@@ -63,7 +63,7 @@ class Work:
         return taken
 
     def has_more_than(self, keys_max: int) -> bool:
-        """Whether so many different keys wait. The same ones are made one only when there may be too many."""
+        """Whether more than `keys_max` different keys wait. Duplicates are removed only when there may be too many."""
         if self.keys_count > keys_max:
             self._put([self.keys[0].union(*self.keys[1:]).distinct()])
         return self.keys_count > keys_max

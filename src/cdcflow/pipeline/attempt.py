@@ -1,8 +1,8 @@
-"""One attempt at capturing: from the log's checkpoint, until it is told to stop or something breaks.
+"""One attempt at capturing: from the log's checkpoint, until it is stopped or something breaks.
 
-Nothing of an attempt outlives it but the log. After a broken connection, a full disk or a changed list of tables the
-next attempt begins from the log's last durable cut with a new epoch, exactly as a new process would: one way to
-start, tried all the time, instead of a repair for each thing that can break.
+Nothing of an attempt outlives it except the log. After a broken connection, a full disk or a changed list of tables the
+next attempt begins at the log's last durable cut with a new epoch, exactly as a new process would: there is one way to
+start, used all the time, instead of a repair for each thing that can break.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ IDS_ABOVE_XMAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Orders:
-    """What an attempt is for. `backfill`: None reads new tables only; else these are read (again), () being all.
+    """The purpose of an attempt. `backfill`: None reads new tables only; otherwise read these (again), () being all.
 
-    `given`: the log knows of this order already, from an earlier attempt; it is only waited for. `once`: stop when
-    the ordered tables are read. `accept_history_loss`: the operator accepts that the source has discarded log that
-    cdcflow still needs: take a new position in its log, and read every table anew; with `keep_rows` only those that
-    cannot be compared with the source instead. `asked_by`: who ordered it.
+    `given`: the log already has this order, from an earlier attempt; only wait for it. `once`: stop when the requested
+    tables are read. `accept_history_loss`: the operator accepts that the source has discarded log that cdcflow still
+    needs: take a new position in its log, and read every table again; with `keep_rows` only those that cannot be
+    compared with the source instead. `asked_by`: the caller.
     """
 
     backfill: tuple[str, ...] | None = None
@@ -80,7 +80,7 @@ class Orders:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often the loop looks after things, in seconds."""
+    """The intervals of the loop's periodic checks, and how long it waits for the last sync, in seconds."""
 
     heartbeat_s: float = 10.0
     tables_look_s: float = 30.0
@@ -88,7 +88,7 @@ class Pace:
 
 
 class Attempt:
-    """Opens nothing itself: it is given a source and a log, and leaves both to its caller to close."""
+    """Opens nothing itself: it gets a source and a log, and its caller closes both."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class Attempt:
     # ── starting ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _machine_from(self, checkpoint: Checkpoint, limits: Limits) -> Interleave:
-        """A machine that remembers what only the log still knows: ids delivered earlier, keys of partial rows."""
+        """A machine with what only the log still knows: ids delivered earlier, keys of partial rows."""
         progress = Progress.from_json(checkpoint.progress)
         reading = (t for t, p in progress.tables.items() if p.state != "paused" and p.collects_from is not None)
         partial = {table: self._partial_keys.of(table, progress) for table in reading}
@@ -175,7 +175,7 @@ class Attempt:
             )
         source = self._recording.checkpoint.source
         again = reread.kept_otherwise(source, self._machine.progress)
-        # Out of the checkpoint with the cut that has the order: a crash before it finds both as they were.
+        # Removed from the checkpoint by the cut that has the order: after a crash before it both are unchanged.
         self._recording.checkpoint = replace(self._recording.checkpoint, source=reread.without_orders(source))
         if source.get("history") == reread.LOST:
             self._handle(Backfill(tuple(t.id for t in self.tables)))
@@ -183,21 +183,21 @@ class Attempt:
             if source.get("history") == reread.KEPT:
                 self._read_others()
             self._read_anew(() if self._orders.given else self._ordered, again)
-        if self.capture_paused:  # only who resumes it starts an attempt on a capture that is paused
+        if self.capture_paused:  # a paused capture starts an attempt only when it is resumed
             self._take_requests()
-        # A statement may have changed rows while nobody captured, and the order to read them again may not have been
-        # durable when the last attempt ended: the version they were read at is.
+        # A statement may have changed rows while nothing was captured, and the order to read them again may not have
+        # been durable when the last attempt ended. The version they were read at is durable.
         self._handle(self._source.compare_rows(row_versions(self._machine.progress)))
         self._began_at_cut = self._recording.checkpoint.cut
 
     def _ordered_tables(self, names: tuple[str, ...]) -> tuple[TableId, ...]:
-        """The tables of the order; of one that the log has already, those that are left: a table may be gone since."""
+        """The tables of the order. If the log already has the order, only those that still exist."""
         left = {str(table.id) for table in self.tables}
         kept = tuple(name for name in names if name in left) if self._orders.given else names
         return table_ids(kept, self.tables) if kept or not names else ()
 
     def _read_others(self) -> None:
-        """Behind a gap, have the tables read anew that are not in doubt."""
+        """After a gap, read the tables again that are not unverified."""
         known = self._machine.progress.tables
         kept = [t.id for t in self.tables if reread.is_kept(known.get(t.id))]
         for table in kept:
@@ -205,7 +205,7 @@ class Attempt:
         self._handle(Backfill(tuple(t.id for t in self.tables if t.id not in kept)))
 
     def _read_anew(self, ordered: tuple[TableId, ...], again: tuple[TableId, ...]) -> None:
-        """What an operator ordered, and what other settings have read again."""
+        """Read the tables that an operator requested, and those that other settings require to be read again."""
         if ordered:
             at_us = int(time.time() * 1e6)
             self._handle(Command(0, "backfill", self._orders.asked_by, at_us, (Backfill(ordered),)))
@@ -216,16 +216,16 @@ class Attempt:
             self._handle(order)
 
     def order_is_kept(self) -> bool:
-        """The order to backfill is in a durable cut; a later attempt need not give it again."""
+        """The order to backfill is in a durable cut; a later attempt need not repeat it."""
         return self._durability.durable.cut >= self._began_at_cut
 
     # ── the loop ────────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self, stopping: Callable[[], bool]) -> None:
-        """Capture until `stopping` says so, somebody pauses the capture, or with `once` until the ordered tables are
-        read. Ends at a cut.
+        """Capture until `stopping` returns true, the capture is paused, or with `once` until the requested tables are
+        read.
 
-        Raises whatever ends the attempt early; what is durable stays, and the rest counts as never read.
+        Ends at a cut. Raises whatever ends the attempt early; what is durable stays, and the rest counts as never read.
         """
         self._on_event("capture started", {"epoch": self._epoch, "tables": len(self.tables)})
         self._begin()
@@ -257,7 +257,7 @@ class Attempt:
 
     @property
     def capture_paused(self) -> bool:
-        """Somebody has paused the capture."""
+        """The capture is paused."""
         return self._machine.progress.capture_paused
 
     def _take_requests(self) -> None:
@@ -311,7 +311,7 @@ class Attempt:
             self._reading.seen(now, rows["read"], is_reading=self._machine.is_reading)
 
     def use(self, limits: Limits) -> None:
-        """Go on with other limits from the next turn on. May be called from any thread."""
+        """Apply other limits at the next turn. May be called from any thread."""
         self._new_limits = limits
 
     def _use_new_limits(self) -> None:
@@ -341,14 +341,14 @@ class Attempt:
         return self._settled and is_durable and self._reported(wanted)
 
     def _reported(self, wanted: Sequence[TableId]) -> bool:
-        """The log's last cut knows how the ordered tables ended."""
+        """The log's last cut records how the requested tables ended."""
         logged = self._recording.checkpoint.progress.get("tables", {})
         now = self._machine.progress
-        assert isinstance(logged, dict)  # noqa: S101 - our own progress JSON
+        assert isinstance(logged, dict)  # noqa: S101 - cdcflow's own progress JSON
         return all(logged.get(str(t), {}).get("state") == now.tables[t].state for t in wanted)
 
     def _finish(self) -> None:
-        """Make the last cut durable and tell the source, then let go of it."""
+        """Make the last cut durable, acknowledge it to the source, and release the source."""
         self._durability.ask_sync()
         if not self._durability.settle(self._pace.stop_s):
             self._durability.check()
@@ -364,18 +364,19 @@ class Attempt:
         self._durability.stop()
 
     def keys_where(self, table: TableId, predicate: str, keys_max: int) -> KeySet:
-        """The keys of a table's rows that a predicate (SQL of the source) is true for, one more than `keys_max` at
-        most. May be called from any thread.
+        """The keys of the rows for which a predicate (the source's SQL) is true, at most `keys_max` + 1.
+
+        Any thread may call it.
 
         Raises:
-            ConfigurationError: the source does not understand it, or it takes too long.
+            ConfigurationError: the source does not understand the predicate, or it takes too long.
         """
         return self._chunks.keys_where(table, predicate, keys_max + 1)
 
-    # ── looking in from outside ─────────────────────────────────────────────────────────────────────────────
+    # ── status ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def status(self) -> dict[str, object]:
-        """What is going on, as JSON-able values. May be called from any thread."""
+        """The current state, as JSON-able values. May be called from any thread."""
         durable = self._durability.durable
         held_rows, held_bytes = self._machine.held
         return {
@@ -402,7 +403,7 @@ class Attempt:
 
     @property
     def events(self) -> Counter[str]:
-        return Counter(dict(self._events))  # copied at once: the loop goes on counting
+        return Counter(dict(self._events))  # copied at once: the loop keeps counting
 
     @property
     def progress(self) -> Progress:
@@ -427,10 +428,10 @@ def table_ids(names: Sequence[str], tables: Sequence[Table]) -> tuple[TableId, .
 
 
 def maybe_hidden(visibility: Visibility) -> Uint64s:
-    """Ids of transactions that an earlier epoch may have delivered although this look does not see them.
+    """Ids of transactions that an earlier epoch may have delivered although this snapshot does not see them.
 
-    Those listed as running, and those from xmax on: a transaction that waits for a standby may bear the highest id of
-    all, and then it stands above xmax and in no list.
+    Those listed as running, and those starting at xmax: a transaction that waits for a standby may have the highest id
+    of all, which is then above xmax and in no list.
     """
     if not isinstance(visibility, XidSnapshot):
         return np.empty(0, np.uint64)

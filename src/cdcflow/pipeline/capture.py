@@ -1,9 +1,9 @@
-"""Capture, with retries: attempt after attempt until it is told to stop or an error says that it must.
+"""Capture, with retries: attempt after attempt until it is stopped or an error must end it.
 
-`SourceUnavailable` and `SinkUnavailable` are tried again with growing pauses; a try that ran for a while starts the
-pauses anew. Every other error ends the capture, because trying again would not change it (O08). Where source or log
-have never been reached since the start, an address is more likely wrong than a server away: with `wait` False that ends
-it too. A stop that was asked for is no failure, whatever was waited for.
+`SourceUnavailable` and `SinkUnavailable` are retried with growing pauses; an attempt that ran for a while resets the
+pauses. Every other error ends the capture, because retrying would not change it (O08). If source or log have never been
+reached since the start, a wrong address is more likely than an unavailable server: with `wait` False that ends the
+capture too. A requested stop is no failure, whatever it was waiting for.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ from cdcflow.ports import Source
 
 HEALTHY_AFTER_S = 30.0
 ANSWER_WAIT_S = 5.0
-"""How long who gives a command waits for its answer."""
+"""How long the caller of a command waits for its answer."""
 PAUSED_LOOK_S = 1.0
 
 
 class SettingsChanged(Exception):
-    """Other settings are to be gone on with; the next attempt takes them up."""
+    """There are other settings; the next attempt uses them."""
 
 
 class Capture:
@@ -88,7 +88,7 @@ class Capture:
         self._on_event = on_event
         self._commands = Commands()
         self._requests: SimpleQueue[Input] = self._commands.queue
-        self._paused: bool | None = None  # None: nobody has asked the log so far
+        self._paused: bool | None = None  # None until the log was read
         self._resuming: Command | None = None
         self._stop = threading.Event()
         self._nudged = threading.Event()
@@ -112,12 +112,15 @@ class Capture:
 
     @property
     def is_starting(self) -> bool:
-        """Nothing is captured yet by the attempt under way, so nothing is lost where it is cut off; nor while the log
-        is asked for the first time whether the capture is paused."""
+        """Nothing is lost if it is interrupted now.
+
+        The attempt under way has captured nothing yet, or the log has not been read yet to find out whether the capture
+        is paused.
+        """
         return self._starting is not None or self._paused is None
 
     def run(self) -> None:
-        """Capture until `stop`, or until the orders are served. Everything that was cut is durable on return.
+        """Capture until `stop`, or until the orders are carried out. Everything that was cut is durable on return.
 
         Raises:
             ConfigurationError, HistoryLost, InvariantViolated: trying again would not help.
@@ -129,20 +132,23 @@ class Capture:
                 self._hold()
                 self._try_on()
         except Exception as error:
-            # What does not answer may do so at the next start; everything else must be mended first.
+            # What does not answer may do so at the next start; everything else must be fixed first.
             is_away = isinstance(error, SourceUnavailable | SinkUnavailable) and not isinstance(error, RightMissing)
             if not (is_away or (self._stop.is_set() and self._is_tried_again(error))):
                 self._halted = error
-                if not self._orders.once:  # who reads tables and ends was answered
+                if not self._orders.once:  # a command that reads tables and ends was answered
                     self._late.add("end", "cdcflow", "ended", f"{type(error).__name__}: {said(error).splitlines()[0]}")
             raise
         finally:
             self._waker.close()
 
     def _hold(self) -> None:
-        """Wait until somebody resumes the capture that is paused, or stops it. The log and the source are closed
-        meanwhile: what the source keeps for us it keeps for who is away."""
-        assert self._waker is not None  # noqa: S101 - made by `run`
+        """Wait until the paused capture is resumed or stopped.
+
+        The log and the source are closed during that time: the source retains its log for cdcflow as for any
+        disconnected client.
+        """
+        assert self._waker is not None  # noqa: S101 - created by `run`
         if self._orders.once:
             raise ConfigurationError(
                 "reading tables: the capture of this log is paused",
@@ -167,17 +173,17 @@ class Capture:
                 try:
                     self._once()
                 except (TablesChanged, SettingsChanged):
-                    # No error: who was told to stop has no more attempt that could take the new list up.
+                    # No error: after a stop no attempt follows that could use the new list.
                     if not self._stop.is_set():
                         raise
                 except (SourceUnavailable, SinkUnavailable) as error:
-                    # What a running attempt could not write to its log at the end is still told as what it is.
+                    # If a running attempt could not write to its log at the end, that is still reported as an error.
                     if not self._stop.is_set() or (self._ran and isinstance(error, SinkUnavailable)):
                         raise
                     self._on_event("stopped while it was interrupted", fields_of(error))
 
     def _is_tried_again(self, error: BaseException) -> bool:
-        """A right that is missing at the start is a mistake; one that was there a moment ago may be given back."""
+        """A right that is missing at the start is a mistake; one revoked during capture may be granted again."""
         if isinstance(error, RightMissing):
             return self._has_captured
         if isinstance(error, SourceUnavailable | SinkUnavailable) and not self.has_begun:
@@ -185,7 +191,7 @@ class Capture:
         return isinstance(error, SourceUnavailable | SinkUnavailable | OutcomeUnknown | TablesChanged | SettingsChanged)
 
     def stop(self) -> None:
-        """Ask it to stop at the next cut, or to give up a start that is under way. Safe in a signal handler."""
+        """Request a stop at the next cut, or cancel a start that is under way. Safe in a signal handler."""
         self._stop.set()
         self._nudged.set()
         self._wake()
@@ -194,7 +200,7 @@ class Capture:
             threading.Thread(target=self._break_off, args=(source,), name="break-off", daemon=True).start()
 
     def _break_off(self, source: Source) -> None:
-        """End a start that waits for the server: making a slot may wait a minute for other people's transactions."""
+        """End a start that waits for the server: creating a slot may wait a minute for other sessions' transactions."""
         with self._starting_lock:
             if self._starting is source:
                 self._broke_off = True
@@ -205,7 +211,7 @@ class Capture:
             self._waker.wake()
 
     def _take_resume(self) -> None:
-        """Take an order to resume that came while the last attempt ended. What else came waits for the next one."""
+        """Take a command to resume that arrived while the last attempt ended. Other commands wait for the next one."""
         for given in [self._requests.get() for _ in range(self._requests.qsize())]:
             if isinstance(given, Command) and ResumeCapture() in given.orders:
                 self._resuming = given
@@ -237,7 +243,7 @@ class Capture:
         self._starting = source
         try:
             if self._stop.is_set():
-                return  # it came too early to see what is starting
+                return  # it was too early to see the starting source
             log = settings.open_log(source.identity(), self._orders.accept_history_loss)
             self.has_begun = True
             try:
@@ -249,7 +255,7 @@ class Capture:
             source.close()
 
     def _is_paused(self) -> bool:
-        """Whether the capture is paused and nobody has resumed it. The log knows it from an earlier process."""
+        """Whether the capture is paused and not resumed yet. The log records it across processes."""
         if self._paused is None:
             found = self._newest_checkpoint()
             progress = Progress.from_json(found.progress)
@@ -261,12 +267,12 @@ class Capture:
         return self._paused and self._resuming is None
 
     def _started(self) -> None:
-        """From here on a stop is heard by the attempt itself, and ends at a cut."""
+        """From now on the attempt itself handles a stop, and ends at a cut."""
         with self._starting_lock:
             self._starting = None
 
     def _run_on(self, source: Source, log: OpenedLog, settings: CaptureSettings) -> None:
-        assert self._waker is not None  # noqa: S101 - made by `run`
+        assert self._waker is not None  # noqa: S101 - created by `run`
         attempt = Attempt(
             source,
             log,
@@ -285,7 +291,7 @@ class Capture:
         )
         self._late.give(self._requests)
         if self._resuming is not None:
-            self._requests.put(self._resuming)  # again, if the one before did not come to keep it
+            self._requests.put(self._resuming)  # again, if the last attempt did not store it
         self._attempt, self._waiting_for = attempt, None
         self._has_captured = self._ran = True
         self._started()
@@ -300,19 +306,19 @@ class Capture:
                 self._attempt = None
             self._paused = attempt.capture_paused or self._resuming is not None
             attempt.close()
-            # An operator's order counts once: what is durable is not ordered again by the next attempt.
+            # An operator's command counts once: if it is durable, the next attempt does not repeat it.
             given = self._orders.given or attempt.order_is_kept()
             self._orders = replace(self._orders, given=given, accept_history_loss=False)
         if self._settings.are_waiting:
             raise SettingsChanged
 
     def _wait(self, seconds: float) -> None:
-        """Until then, or until it is told to stop or gets other settings."""
+        """Wait, but return early if it is stopped or gets other settings."""
         self._nudged.wait(seconds)
 
     def _pause_s(self, state: tenacity.RetryCallState) -> float:
         if state.outcome is not None and isinstance(state.outcome.exception(), TablesChanged | SettingsChanged):
-            self._attempts = 0  # it captured: no failure, however many tables are made in a row
+            self._attempts = 0  # it captured: no failure, however many tables are created in a row
             return 0.0
         if time.monotonic() - self._began > HEALTHY_AFTER_S:
             self._attempts = 1
@@ -347,15 +353,15 @@ class Capture:
         rows_per_second_max: int | None = None,
         reset: bool = False,
     ) -> dict[str, object]:
-        """Order something of the capture; `cdcflow.service.operations` says what there is.
+        """Request an operation of the capture; `cdcflow.service.operations` lists them.
 
         Returns `{"op": …, "tables": {"public.orders": {"outcome": "paused"}, …}, "number": …, "durable": …}`, with a
-        `reason` where nothing was changed; for an order about the capture itself `capture` has its outcome. `number` is
-        that of the trace in the log; `durable` false: it is not safe on disk yet, and a crash may undo the order.
+        `reason` where nothing was changed; for a command about the capture itself `capture` has its outcome. `number`
+        is that of the record in the log; `durable` false: it is not safe on disk yet, and a crash may undo the command.
 
         Raises:
-            ConfigurationError: an unknown table or operation, or keys that are none of the table.
-            SourceUnavailable: it is not capturing just now.
+            ConfigurationError: an unknown table or operation, or keys that do not fit the table.
+            SourceUnavailable: it is not capturing currently.
         """
         match op:
             case "stop":
@@ -428,15 +434,16 @@ class Capture:
         self._resuming = command
         self._wake()
         answer, durable = self._commands.wait(command, ANSWER_WAIT_S)
-        if answer is None:  # it stands, for as long as this process does
+        if answer is None:  # it is in effect while this process runs
             return answer_json("resume-capture", (Outcome(None, "resumed", "the source has not been reached yet"),))
         return answer_json("resume-capture", answer.outcomes, number=answer.number, durable=durable)
 
     def reload(self, settings: CaptureSettings, *, in_place: bool) -> int:
-        """Go on with other settings, and return their number. They are taken up when `status` says so.
+        """Continue with other settings, and return their number. They are applied when `status` reports that number.
 
-        `in_place`: only the limits differ, and the running attempt takes them. Else it ends at its next cut, and the
-        next one begins with them; if that does not come to capture, they are given up and those before go on.
+        `in_place`: only the limits differ, and the running attempt applies them. Otherwise it ends at its next cut, and
+        the next attempt begins with them; if that one fails before it captures, they are rejected and the previous
+        settings are used again.
         """
         attempt = self._attempt
         number = self._settings.change(settings, is_live=attempt is not None, in_place=in_place)
@@ -447,7 +454,10 @@ class Capture:
         return number
 
     def observe(self, on_span: OnSpan | None, freshness_every_s: float, shadow_every_s: float | None = None) -> None:
-        """Prove freshness and check rows (None: none) so often from now on, and tell spans from the next attempt on."""
+        """Set the intervals of freshness proofs and of shadow checks (None:
+
+        off), and the span callback of later attempts.
+        """
         self._on_span = on_span
         if self._freshness is not None:
             self._freshness.every_s = freshness_every_s
@@ -460,7 +470,7 @@ class Capture:
         return self._settings.number
 
     def status(self) -> dict[str, object]:
-        """What is going on, as JSON-able values. `halted` is for good; `waiting` is tried again by itself."""
+        """The current state, as JSON-able values. `halted` is permanent; `waiting` is retried automatically."""
         attempt, settings = self._attempt, {"settings": self._settings.status()}
         if (halted := self._halted) is not None:
             return {"state": "halted", "kind": type(halted).__name__, "reason": said(halted), **settings}
@@ -471,11 +481,11 @@ class Capture:
         return {"state": "capturing", **attempt.status(), **settings}
 
     def last_known(self) -> dict[str, object]:
-        """What the latest attempt knew when it ended: where the log stands while nothing is captured. {}: none ran."""
+        """What the latest attempt knew when it ended: the log's status while nothing is captured. {} if none ran."""
         return dict(self._tally.last_known)
 
     def counts(self) -> dict[str, object]:
-        """What was done since the process was started, over all attempts. It only grows."""
+        """Counts since the process was started, over all attempts. They only grow."""
         tally = self._tally
         with tally.lock:
             attempt = self._attempt
@@ -495,7 +505,7 @@ class Capture:
         }
 
     def shadow(self) -> dict[str, dict[str, object]]:
-        """Of each table of which a row was found to differ from the source's, what (see `pipeline.shadow`)."""
+        """For each table with a row that differs from the source's: the difference (see `pipeline.shadow`)."""
         if self._shadow is None:
             return {}
         attempt = self._attempt

@@ -1,7 +1,7 @@
 """Commands on their way to the capture's loop, and their answers on the way back.
 
-A command is answered twice: once when the machine has done what it orders, and once when the cut with its trace is
-durable. Who gave it waits for the second, for some seconds: what a crash could still undo is not told as done.
+A command is answered twice: once when the machine has carried it out, and once when the cut with its record is durable.
+The caller waits some seconds for the second: what a crash could still undo is not reported as done.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Waiting:
 
 
 class Commands:
-    """Gives commands to whoever takes them from `queue`. Thread-safe."""
+    """Passes commands to the loop, which takes them from `queue`. Thread-safe."""
 
     def __init__(self) -> None:
         self.queue: SimpleQueue[Input] = SimpleQueue()
@@ -31,20 +31,20 @@ class Commands:
         self._waiting: dict[int, _Waiting] = {}
 
     def new(self, op: str, asked_by: str, orders: tuple[Order, ...], details: Mapping[str, object]) -> Command:
-        """A command that somebody will wait for."""
+        """A command whose caller will wait for the answer."""
         command = Command(next(self._ids), op, asked_by, int(time.time() * 1e6), orders, details)
         self._waiting[command.id] = _Waiting()
         return command
 
     def wait(self, command: Command, seconds: float) -> tuple[Answered | None, bool]:
-        """The answer (None: nobody has taken the command so far), and whether its trace is durable."""
+        """The answer (None if the loop has not taken the command yet), and whether its record is durable."""
         waiting = self._waiting[command.id]
         kept = waiting.kept.wait(seconds)
         del self._waiting[command.id]
         return waiting.answer, kept
 
     def answered(self, answer: Answered, durable: bool) -> None:
-        """The loop's word; see `attempt.OnAnswer`. Of a command that nobody waits for it is nobody's."""
+        """The loop's answer; see `attempt.OnAnswer`. Ignored if no caller waits for the command."""
         waiting = self._waiting.get(answer.id)
         if waiting is None:
             return

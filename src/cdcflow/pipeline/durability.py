@@ -1,14 +1,14 @@
-"""What makes the log durable: the loop itself, or a thread beside it; and a thread that seals.
+"""What makes the log durable: the loop itself, or a separate thread; and a thread that seals.
 
-Group commit needs no timer: the loop writes while the last fsync runs, and asks for the next one; whatever was cut
-before it begins is in it. The loop acknowledges a position to the source only after reading it from `durable`.
+Group commit needs no timer: the loop writes while the last fsync runs, and requests the next one, which includes
+everything cut before it begins. The loop acknowledges a position to the source only after reading it from `durable`.
 
-While changes come one by one, handing each sync to another thread and its answer back costs more than a quick disk
-takes, and makes three threads wait for the interpreter instead of one. Then the loop syncs itself, in between.
+While changes arrive one by one, handing each sync to another thread and its answer back takes longer than a quick disk,
+and makes three threads wait for the interpreter instead of one. Then the loop syncs itself, in between.
 
-Sealing is work for idle processors. While a backlog comes in and the server and the loop want them all, it gets the
-smaller part: what was rolled waits in its journal, durable and readable, a little longer. Not without end: the loop
-waits when too much does (`recording.UNSEALED_MAX`).
+Sealing is work for idle processors. While a backlog arrives and the server and the loop need all processors, sealing
+gets the smaller part: closed journals wait a little longer, durable and readable. Not indefinitely: the loop waits when
+too many do (`recording.UNSEALED_MAX`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from cdcflow.pipeline.threads import Clock, Threads
 from cdcflow.ports import Log
 
 QUICK_S = 0.002
-"""A sync that takes longer than this is worth another thread, so that the loop can go on reading."""
+"""A sync that takes longer than this runs on another thread, so that the loop can keep reading."""
 SEALING_NICE = 5
-"""How far sealing stands back: of a processor that both want the loop gets three quarters."""
+"""The nice value of sealing: of a processor that both need, the loop gets three quarters."""
 
 
 class Durability:
-    """Syncs and seals a log beside the loop, and knows the newest durable checkpoint."""
+    """Syncs and seals a log in the background or in the loop, and holds the latest durable checkpoint."""
 
     def __init__(
         self, log: Log, wake: Callable[[], None], threads: Threads | None = None, clock: Clock = time.monotonic
@@ -46,7 +46,8 @@ class Durability:
         self._syncer.ask()
 
     def sync_now(self) -> bool:
-        """Make the last cut durable here and now, where the disk is quick and nobody syncs; else False.
+        """Make the last cut durable in this thread, if the disk is quick and no sync is running; otherwise return
+        False.
 
         Raises what the log's `sync` raises.
         """

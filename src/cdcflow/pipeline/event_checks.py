@@ -19,7 +19,7 @@ class EventChecks:
         self._next_at = -1e9
 
     def look(self, now_s: float, every_s: float | None, tasks: SourceTasks, source: Source) -> None:
-        """Have the kept event compared, if it is time. `every_s` None: no longer."""
+        """Have the kept event compared, if it is time. `every_s` None: stop."""
         wanted = every_s is not None
         if source is not self._source or wanted is not self._wanted:
             self._source, self._wanted = source, wanted

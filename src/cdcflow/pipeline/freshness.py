@@ -1,19 +1,19 @@
-"""What is proven of each table's freshness, instead of assumed from a connection that is open.
+"""Proves each table's freshness, instead of assuming it from an open connection.
 
-A stream that sends nothing for a table is green everywhere: the table may be idle, or it may have left the
-publication. A canary tells the two apart. Again and again
+With a stream that sends nothing for a table, everything appears healthy: the table may be idle, or it may have left the
+publication. A canary distinguishes the two. Periodically:
 
-    T      note the clock, then ask the source's catalog whether the changes of each captured table reach us at all
-    mark   commit a mark, which comes back through the same slot, behind everything committed before T
+    T      read the clock, then query the source's catalog: do the changes of each captured table reach cdcflow?
+    mark   commit a mark, which arrives through the same slot, after everything committed before T
     proof  the mark was seen, and what came before it is durable: covered tables are fresh as of T
 
-That a table is covered does not say that every change of it is logged: a MySQL session may switch that off. So each
-look also takes a digest of a few rows of one table in turn, before its mark. When it differs from the table's last one,
-and the stream brought no change of the table up to the mark, its rows changed without a word. A change that was
-streamed before it could be seen (a commit that waits for a replica) counts for the digest after it, too.
+That a table is covered does not mean that every change of it is logged: a MySQL session may switch that off. So each
+canary also takes a digest of a few rows of one table in turn, before its mark. If the digest differs from the table's
+last one, and the stream delivered no change of the table up to the mark, its rows changed without being logged. A
+change that was streamed before it could be seen (a commit that waits for a replica) counts for the next digest, too.
 
-Between two proofs a table that had changes is `fresh`, one that had none is `quiet`: nothing happened there, and that
-is known. Everything else is `not proven`, with the reason. Pure but for the questions in `look`.
+Between two proofs a table that had changes is `fresh`, one without changes `quiet`: nothing happened there, and that is
+known. Everything else is `not proven`, with the reason. Pure except for the queries in `look`.
 """
 
 from __future__ import annotations
@@ -30,16 +30,22 @@ from cdcflow.model.table import Table, TableId, word
 from cdcflow.ports import ChunkSource, Covering, Sample, Sampled, Source
 
 CAUSES = ("outage", "uncovered", "backfill", "late")
-"""Why a table is not proven: nothing is captured; its changes do not reach us; its existing rows are not all read; no
-mark has come back for too long."""
+"""Why a table is not proven:
+
+nothing is captured; its changes do not reach cdcflow; its existing rows are not all read; no mark has arrived for too
+long.
+"""
 LATE_S = 90.0
-"""A proof that is older than this, and than three looks, is no proof of anything now."""
+"""A proof that is older than this, and than three canaries, no longer counts."""
 
 
 @dataclass(slots=True)
 class _Canary:
-    """A mark on its way. `cut`: with this cut durable, so is what came before the mark; None: not seen yet, or rows
-    from before it are still held back by a window."""
+    """A mark on its way.
+
+    `cut`: when this cut is durable, so is everything before the mark. None while the mark was not seen, or a window
+    holds back rows from before it.
+    """
 
     token: Token
     as_of: float
@@ -52,8 +58,10 @@ class _Canary:
 
 @dataclass(frozen=True, slots=True)
 class _Sampled:
-    """Some rows of a table. `moved`: the stream brought changes of it since the sample before; `generation` counts its
-    backfills: one that reads it anew makes up for whatever was missed."""
+    """Some rows of a table. `moved`: the stream delivered changes of it since the previous sample.
+
+    `generation` counts its backfills: one that reads the table again makes up for whatever was missed.
+    """
 
     table: TableId
     sample: Sample
@@ -62,7 +70,7 @@ class _Sampled:
 
 
 class Freshness:
-    """The canaries of a capture and what they have proven. `wall` gives seconds since 1970.
+    """The canaries of a capture and what they have proven. `wall` returns seconds since 1970.
 
     `look` is called from a task's thread, `states` from any, the rest from the loop's. It outlives attempts: what was
     proven before an outage stays known.
@@ -87,17 +95,17 @@ class Freshness:
         self._unlogged: dict[TableId, int] = {}  # with the generation in which that was found
 
     def begin(self, tables: Sequence[Table], epoch: Epoch) -> None:
-        """A new attempt captures these tables. A mark of the one before means nothing to it."""
+        """A new attempt captures these tables. It ignores marks of the previous attempt."""
         with self._lock:
             self._tables, self._prefix, self._canary = tuple(tables), f"canary {epoch}", None
             self._uncovered, self._unasked = {}, None
             known = {t.id for t in tables}
             self._fresh_as_of = {t: at for t, at in self._fresh_as_of.items() if t in known}
 
-    # ── asking ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── querying ────────────────────────────────────────────────────────────────────────────────────────────
 
     def look(self, source: Source, chunks: ChunkSource, progress: Progress) -> None:
-        """Ask the source which tables' changes reach us, and send a mark behind the question if none is on its way."""
+        """Query which tables' changes reach cdcflow, then send a mark if no mark is on its way."""
         as_of = self._wall()
         try:
             uncovered = self._asked(source)
@@ -106,7 +114,7 @@ class Freshness:
             if token is not None:
                 chunks.write_mark(token)
         except CdcflowError as error:
-            # The stream or the heartbeat meets the same trouble, and ends the attempt where it must.
+            # The stream or the heartbeat has the same problem, and ends the attempt if necessary.
             with self._lock:
                 self._unasked = str(error).split("\n")[0]
                 if self._canary is not None and not self._canary.seen:
@@ -120,20 +128,20 @@ class Freshness:
         return source.coverage(wanted)
 
     def _sample(self, source: Source, progress: Progress) -> _Sampled | None:
-        """Some rows of the table whose turn it is; None: there is none with a key and all of its rows."""
+        """Some rows of the table whose turn it is; None if no table has a key and all of its rows."""
         with self._lock:
             tables = [t for t in self._tables if t.key and _is_done(t.id, progress)]
             if not tables or not isinstance(source, Sampled):
                 return None
             self._turn += 1
             table = tables[self._turn % len(tables)]
-            # Before the rows are looked at: a change that comes while they are counts for the next sample as well.
+            # Before the rows are read: a change that arrives during the read also counts for the next sample.
             moved = table.id in self._moved
             self._moved.discard(table.id)
         try:
             found = source.sample(table.id, table.key)
         except CdcflowError:
-            found = None  # a right, a lock, a large row: the canary flies without it
+            found = None  # a right, a lock, a large row: the canary runs without it
         if found is None:
             self._samples.pop(table.id, None)
             return None
@@ -143,7 +151,7 @@ class Freshness:
         with self._lock:
             self._uncovered, self._unasked = uncovered, None
             if self._canary is not None:
-                # Not proven when its mark was sent and now, it may have been otherwise in between.
+                # Not proven when its mark was sent and proven now: it may have been otherwise in between.
                 self._canary.covered -= uncovered.keys()
                 return None
             self._number += 1
@@ -151,7 +159,7 @@ class Freshness:
             self._canary = _Canary(Token(f"{self._prefix} {self._number}"), as_of, covered, sampled=sampled)
             return self._canary.token
 
-    # ── what comes back ─────────────────────────────────────────────────────────────────────────────────────
+    # ── from the stream ─────────────────────────────────────────────────────────────────────────────────────
 
     def changed(self, tables: Iterable[TableId]) -> None:
         """Changes of these tables came through the stream."""
@@ -160,19 +168,21 @@ class Freshness:
             self._moved.update(tables)
 
     def seen(self, token: Token, windows: int) -> None:
-        """A mark came back. `windows` counts the windows that were closed until then."""
+        """A mark arrived. `windows` counts the windows that were closed until then."""
         canary = self._canary
         if canary is not None and canary.token == token:
             canary.seen, canary.windows = True, windows
 
     @property
     def awaits_durability(self) -> bool:
-        """A mark was seen, and what came before it is not known to be durable."""
+        """A mark was seen, and what came before it may not be durable yet."""
         return self._canary is not None and self._canary.seen
 
     def settle(self, *, held: bool, windows: int, next_cut: int, durable_cut: int) -> None:
         """Take a proof from a mark that was seen. `held`: a window holds rows back, maybe from before the mark.
-        `next_cut`: with this cut durable, everything appended until now is."""
+
+        `next_cut`: when this cut is durable, everything appended until now is.
+        """
         canary = self._canary
         if canary is None or not canary.seen:
             return
@@ -199,13 +209,14 @@ class Freshness:
         if before.sample.digest != now.sample.digest and not witnessed:
             self._unlogged[now.table] = now.generation
 
-    # ── telling ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reporting ───────────────────────────────────────────────────────────────────────────────────────────
 
     def states(self, progress: Progress, interrupted: str | None = None) -> dict[str, dict[str, object]]:
-        """Of each table `freshness`, `fresh_as_of` (seconds since 1970, None: never), `freshness_reason` and
-        `freshness_cause`, which is one of `CAUSES` where it is not proven.
+        """For each table `freshness`, `fresh_as_of` (seconds since 1970, None:
 
-        `interrupted` says why nothing is captured just now.
+        never), `freshness_reason` and `freshness_cause`, which is one of `CAUSES` if it is not proven.
+
+        `interrupted`: why nothing is captured currently.
         """
         now = self._wall()
         with self._lock:
@@ -239,7 +250,7 @@ class Freshness:
 
 
 def _unread(table: TableId, progress: Progress) -> str | None:
-    """Why a table has not all of its rows, however fresh its changes are."""
+    """Why not all of a table's rows are read, however fresh its changes are."""
     known = progress.tables.get(table)
     if known is not None and known.in_doubt:
         why = "it was attached" if known.has_base else "changes of it were lost"

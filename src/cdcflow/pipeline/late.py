@@ -1,11 +1,11 @@
-"""Traces of what happened while no log was open: commands that were refused or obeyed meanwhile, and ends.
+"""Records of what happened while no log was open: commands that were refused or carried out, and exits.
 
-    paused, or waiting to try again ──▶ noted, here and in a file ──▶ the next attempt gives them to its log
-                                                                       └─ durable: no longer noted
+    paused, or waiting to try again ──▶ noted, in memory and in a file ──▶ the next attempt passes them to its log
+                                                                            └─ durable: the note is deleted
 
-A trace belongs to a cut, and a cut needs the log's next number, which only its one writer may give. So none is written
-before an attempt has the log, in this process or in the next one. A crash between a durable trace and its removal from
-the notes leaves both; a trace that the log has already is not written again.
+A record belongs to a cut, and a cut needs the log's next number, which only its one writer may assign. So no record is
+written before an attempt has the log, in this process or in the next one. A crash after a record is durable and before
+its note is deleted leaves both; a record that the log already has is not written again.
 """
 
 from __future__ import annotations
@@ -21,31 +21,33 @@ from cdcflow.interleave.messages import Command, Input, Late, Outcome, OutcomeKi
 from cdcflow.interleave.progress import CommandRecord
 
 KEPT_MAX = 20
-"""The newest of them: a daemon that a service manager starts again and again must not fill a log with its ends."""
+"""The latest are kept: a daemon that a service manager restarts over and over must not fill a log with its exits."""
 
 Load = Callable[[], Sequence[Mapping[str, Any]]]
 Store = Callable[[Sequence[Mapping[str, Any]]], None]
 
 
 class LateTraces:
-    """Used by the capture's thread and by whoever gives commands. `load` and `store` keep them outside of the process;
-    they must not raise."""
+    """Used by the capture's thread and by callers that give commands.
+
+    `load` and `store` keep the notes outside the process; they must not raise.
+    """
 
     def __init__(self, load: Load = lambda: (), store: Store = lambda notes: None) -> None:
         self._load = load
         self._store = store
         self._lock = threading.Lock()
-        self._ids = itertools.count(-1, -1)  # nobody waits for them
+        self._ids = itertools.count(-1, -1)  # no caller waits for them
         self._commands: list[Command] | None = None
 
     def begin(self, known: Sequence[CommandRecord]) -> None:
-        """Take up what earlier processes have left, but for what the log has already."""
+        """Load what earlier processes noted, except what the log already has."""
         there = {(one.at_us, one.op, one.asked_by) for one in known}
         with self._lock:
             self._commands = [one for one in self._found() if (one.at_us, one.op, one.asked_by) not in there]
 
     def add(self, op: str, asked_by: str, outcome: OutcomeKind, reason: str | None, tables: Sequence[str] = ()) -> None:
-        """Something has happened just now. `tables` were named; no row values."""
+        """Note something that has happened now. `tables` were named; no row values."""
         details = {"tables": ", ".join(tables)} if tables else {}
         told = Late(Outcome(None, outcome, reason))
         with self._lock:
@@ -53,8 +55,11 @@ class LateTraces:
             self._keep([*self._found(), command][-KEPT_MAX:])
 
     def give(self, requests: SimpleQueue[Input]) -> None:
-        """Put them before whatever else an attempt is to take. What an attempt before took and did not keep comes
-        again, and what it did not take is there once."""
+        """Queue the notes before the other inputs of an attempt.
+
+        Notes that the previous attempt took and did not make durable are queued again; those it did not take are queued
+        once.
+        """
         with self._lock:
             late = self._found()
         others = [requests.get() for _ in range(requests.qsize())]
@@ -62,7 +67,7 @@ class LateTraces:
             requests.put(given)
 
     def written(self, number: int) -> None:
-        """The trace of the command with this id is durable."""
+        """The record of the command with this id is durable."""
         if number < 0:
             with self._lock:
                 self._keep([one for one in self._found() if one.id != number])
@@ -79,7 +84,7 @@ class LateTraces:
 
 def _note(command: Command) -> dict[str, Any]:
     (late,) = command.orders
-    assert isinstance(late, Late)  # noqa: S101 - made by `add` or `_command`
+    assert isinstance(late, Late)  # noqa: S101 - created by `add` or `_command`
     return {
         "op": command.op,
         "asked_by": command.asked_by,

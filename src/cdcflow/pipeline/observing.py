@@ -1,5 +1,6 @@
-"""What is noted of an attempt for those who watch it: counts, spans, what its canaries prove, and what its
-shadow checks find. Decides nothing.
+"""What is recorded of an attempt for monitoring:
+
+counts, spans, the results of its canaries and of its shadow checks. It decides nothing.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class Observed:
             self._spans.mark_asked_for(effect.token)
 
     def came(self, event: StreamEvent) -> None:
-        """The stream brought this, and it is handled."""
+        """The stream delivered this, and it is handled."""
         if self._freshness is not None and isinstance(event, MarkSeen):
             self._freshness.seen(event.token, self._windows)
         if self._shadow is not None:
@@ -60,7 +61,7 @@ class Observed:
                 self._spans.window_closed(fields)
 
     def appended(self, run: Run | SpooledTransaction | HeldRun) -> int:
-        """The run's bytes, which take a while to add up."""
+        """The run's bytes, which are slow to add up."""
         size = run.bytes
         self._bytes += size
         self._rows[run.kind] += run.rows
@@ -82,8 +83,10 @@ class Observed:
             self._spans.durable(cut)
 
     def prove(self, machine: Interleave, cut: int, durable_cut: int) -> None:
-        """Take the proof of a mark that has come back. `cut` is the newest one; a spooled transaction has rows, and no
-        bytes that would say that there must be another."""
+        """Take the proof of a mark that has arrived. `cut` is the latest cut.
+
+        Whether another cut follows is decided by rows: a spooled transaction counts no bytes.
+        """
         if self._freshness is not None and self._freshness.awaits_durability:
             next_cut = cut + (1 if self._rows_since_cut else 0)
             held = machine.held[0] > 0

@@ -1,4 +1,4 @@
-"""What people ask of a capture, as orders to the machine, and its outcomes as the answer that every door gives."""
+"""Operators' requests to a capture, as commands for the machine, and its outcomes as the answer for every interface."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REREAD_KEYS_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """What an operation on tables may be given besides their names; `cdcflow.service.operations` says what it means."""
+    """The arguments of an operation on tables other than their names; `cdcflow.service.operations` documents them."""
 
     keys: Sequence[Sequence[str]] | None = None
     where: str | None = None
@@ -42,7 +42,7 @@ class Arguments:
     reset: bool = False
 
     def details(self, orders: Sequence[Order]) -> dict[str, object]:
-        """What of it is kept in the log: no keys and no predicate, for they are values of rows."""
+        """The arguments that are stored in the log: no keys and no predicate, because they are values of rows."""
         found = {
             "priority": self.priority,
             "rows_per_second_max": self.rows_per_second_max,
@@ -57,11 +57,11 @@ class Arguments:
 
 
 def orders_of(attempt: Attempt, op: str, names: Sequence[str], told: Arguments) -> tuple[Order, ...]:
-    """The orders of an operation on tables (no names: all that are captured).
+    """The machine's commands for an operation on tables (no names: all that are captured).
 
     Raises:
-        ConfigurationError: an unknown table or operation, nothing to adjust, or keys that are none of the table.
-        SourceUnavailable: the source does not answer what rows a predicate means.
+        ConfigurationError: an unknown table or operation, nothing to adjust, or keys that do not fit the table.
+        SourceUnavailable: the source does not answer which rows a predicate selects.
     """
     ids = table_ids(names, attempt.tables)
     match op:
@@ -174,7 +174,7 @@ def _check_count(attempted: str, table: TableId, found: KeySet) -> None:
 def answer_json(
     op: str, outcomes: Sequence[Outcome], *, number: int | None = None, durable: bool = False
 ) -> dict[str, object]:
-    """The answer to an order, for every door."""
+    """The answer to a command, for every interface."""
     told = {
         str(o.table or "capture"): {"outcome": o.outcome, **({"reason": o.reason} if o.reason else {})}
         for o in outcomes

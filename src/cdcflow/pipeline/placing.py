@@ -20,9 +20,9 @@ def placed(
     accept_history_loss: bool,
     keep_rows: bool = False,
 ) -> Checkpoint:
-    """Have the source make or check the log's position, and keep what it says about it. Durable on return.
+    """Have the source create or check the log's position, and store its answer. Durable on return.
 
-    `keep_rows`: where history is lost, tables of which all was read stay as they are, in doubt, if they have a key.
+    `keep_rows`: where history is lost, tables with a key that were completely read keep their rows, unverified.
 
     Raises:
         HistoryLost, ConfigurationError: see `cdcflow.ports.Source.prepare`.
@@ -33,11 +33,11 @@ def placed(
         source.use_shapes(log.newest_shape)
     prepared = source.prepare(replace(before, source=asked), log_id, log.transactions_back)
     if before.position is None:
-        # A log that begins may be there instead of one that was lost, whose slot still holds the server's log.
+        # A new log may replace one that was lost, whose slot still makes the server retain its log.
         for left in source.left_behind(log_id):
             on_event("left behind", {"what": left.subject, "found": left.text, "remedy": left.remedy})
-    # "history" stays in the checkpoint until the cut that orders the new backfill: a crash between the two must
-    # not leave a log with a hole and nobody who knows.
+    # "history" stays in the checkpoint until the cut that orders the new backfill: otherwise a crash between the two
+    # would leave a log with a hole that nothing records.
     was, now = before.source.get("history"), prepared.source.get("history")
     is_new = now == reread.LOST and (accept_history_loss or was != reread.LOST)
     keeps = is_new and keep_rows

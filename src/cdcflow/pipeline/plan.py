@@ -1,9 +1,9 @@
 """What changed settings will do before they do it: tables, settings, cost. Pure.
 
-settings in use ─┐                       ┌─ tables: added, captured again, read again, left out, unchanged
-settings file ───┼─▶ settings.changes ──▶│  settings: how each is taken up, or why it is refused
-log's progress ──┤                       │  cost: rows and bytes to read, time, log that the source keeps meanwhile
-source's preview ┘                       └─ warnings: where more is done than was asked for
+settings in use ─┐                       ┌─ tables: added, captured again, read again, excluded, unchanged
+settings file ───┼─▶ settings.changes ──▶│  settings: how each is applied, or why it is refused
+log's progress ──┤                       │  cost: rows and bytes to read, time, log that the source retains until then
+source's preview ┘                       └─ warnings: where more is done than was requested
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ READS: tuple[Action, ...] = ("added", "captured again", "read again")
 
 @dataclass(frozen=True, slots=True)
 class TablePlan:
-    """What becomes of one table, and why. `rows`, `bytes`: estimates of what is read of it (None: unknown). `merged`:
-    it has a current-state table in the warehouse (None: nobody knows without Spark)."""
+    """What will happen to one table, and why. `rows`, `bytes`: estimates of what is read of it (None: unknown).
+
+    `merged`: it has a current-state table in the warehouse (None: unknown without Spark).
+    """
 
     name: str
     action: Action
@@ -41,7 +43,7 @@ class TablePlan:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Something that this log cannot go on with, and what to do."""
+    """Something that this log cannot continue with, and what to do."""
 
     text: str
     remedy: str = ""
@@ -49,8 +51,11 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What is known of speed: rows a second that backfills read lately, the limit on it for each table (0: none), and
-    bytes a second by which the source's log grows. None: unknown."""
+    """Known rates:
+
+    rows a second that backfills read recently, the limit on it per table (0: no limit), and bytes a second by which the
+    source's log grows. None: unknown.
+    """
 
     rows_per_second: float | None = None
     rows_per_second_max: int = 0
@@ -59,7 +64,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What reading tables will take, by estimates. None: unknown; with `rows_at_least` the rest is unknown as well."""
+    """Estimates of what reading tables will take. None: unknown; with `rows_at_least` the rest is unknown as well."""
 
     rows: int | None
     bytes: int | None
@@ -71,7 +76,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a settings file will do. `is_running`: a daemon takes it up; else the next `cdcflow run` does."""
+    """What a settings file will do. `is_running`: a daemon applies it; otherwise the next `cdcflow run` does."""
 
     is_running: bool
     tables: tuple[TablePlan, ...]
@@ -91,7 +96,9 @@ class Plan:
 
     @property
     def ends_attempt(self) -> bool:
-        """The running capture ends at a cut and goes on from there; else it takes all of it up as it is."""
+        """The running capture ends at a cut and a new attempt continues from it; otherwise it applies everything while
+        running.
+        """
         return any(c.taken == "next cut" for c in self.settings)
 
     def to_json(self) -> dict[str, object]:
@@ -108,8 +115,10 @@ def plan(
     rates: Rates | None = None,
     merged: Collection[TableId] | None = None,
 ) -> Plan:
-    """Put together what will happen. `preview`: None where the source refuses the settings. `merged`: the tables with
-    a current-state table; None: unknown."""
+    """Compute what will happen.
+
+    `preview`: None if the source refuses the settings. `merged`: the tables with a current-state table; None: unknown.
+    """
     rates = rates or Rates()
     tables = () if preview is None else tuple(_tables(preview, progress, merged))
     return Plan(
@@ -136,7 +145,7 @@ def _seconds(rows: int, each: Sequence[int], rates: Rates) -> float | None:
     if not rows:
         return 0.0
     limit = rates.rows_per_second_max
-    # Tables are read side by side, and the limit is one for each: the largest takes its own time at least.
+    # Tables are read concurrently, and the limit is per table: the largest takes its own time at least.
     at_least = max(each) / limit if limit else 0.0
     if rates.rows_per_second:
         return max(rows / rates.rows_per_second, at_least)

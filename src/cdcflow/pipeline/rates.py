@@ -1,4 +1,4 @@
-"""How fast rows come: all of them lately, and existing ones while there were some to read."""
+"""How fast rows arrive: all of them recently, and existing ones while there were some to read."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ RECENT_S = 5
 
 
 class RecentRate:
-    """Rows a second over the last seconds. Used by one thread, asked by any."""
+    """Rows a second over the last seconds. Used by one thread, readable from any."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, int]] = deque(maxlen=64)
 
     def is_due(self, now_s: float) -> bool:
-        """It is time to look again."""
+        """It is time to record again."""
         return not self._seen or now_s - self._seen[-1][0] >= LOOK_EACH_S
 
     def seen(self, now_s: float, rows: int) -> None:
-        """So many rows have come by now."""
+        """Record the number of rows so far."""
         self._seen.append((now_s, rows))
 
     def rows_per_second(self, now_s: float) -> float:
@@ -31,7 +31,7 @@ class RecentRate:
 
 
 class ReadingRate:
-    """Rows a second over the time in which a backfill was under way. Used by one thread, asked by any."""
+    """Rows a second over the time in which a backfill was under way. Used by one thread, readable from any."""
 
     def __init__(self) -> None:
         self._seconds = 0.0
@@ -39,7 +39,7 @@ class ReadingRate:
         self._before: tuple[float, int] | None = None
 
     def seen(self, now_s: float, rows: int, *, is_reading: bool) -> None:
-        """So many rows were read by now, and whether there are more to read."""
+        """Record the number of rows read so far, and whether there are more to read."""
         if self._before is not None and (is_reading or rows > self._before[1]):
             self._seconds += now_s - self._before[0]
             self._rows += rows - self._before[1]
@@ -47,5 +47,5 @@ class ReadingRate:
 
     @property
     def rows_per_second(self) -> float | None:
-        """None: nothing was read for long enough to tell."""
+        """None if reading did not last long enough to measure."""
         return self._rows / self._seconds if self._rows and self._seconds >= LEAST_S else None

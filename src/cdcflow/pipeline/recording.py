@@ -17,20 +17,26 @@ from cdcflow.pipeline.threads import Clock
 from cdcflow.ports import Log, Numbered, Stream
 
 OnAnswer = Callable[[Answered, bool], None]
-"""What became of a command; and whether its trace is durable, for it is called once before and once when it is."""
+"""Gets a command's outcomes and whether its record is durable: called once when it is carried out, once when durable.
+"""
 
 UNSYNCED_BYTES_MAX = 256 << 20
 """Stop reading the source while this much is appended and not yet durable: the disk sets the pace then."""
 UNSEALED_MAX = 16
-"""Stop reading the source while so many closed journals wait to be sealed: a merge sees only what is sealed, and a
-daemon that is told to stop seals the rest first."""
+"""Stop reading the source while more than this many closed journals wait to be sealed.
+
+A merge reads only what is sealed, and a daemon that is stopped seals the rest first.
+"""
 SMALL_BYTES_MAX = 64 << 10
 """Above this a cut is handed to the syncing thread at once, so that the rest of the turn overlaps with its writing."""
 
 
 class Recording:
-    """Used by the loop's thread. `checkpoint` is that of the newest cut, with what the next one is to have beside it;
-    `acknowledged` the newest that the source was told of; `rows` counts what was appended."""
+    """Used by the loop's thread.
+
+    `checkpoint` is that of the latest cut, with fields to store in the next one; `acknowledged` the latest that was
+    sent to the source; `rows` counts what was appended.
+    """
 
     def __init__(
         self,
@@ -58,7 +64,7 @@ class Recording:
 
     @property
     def is_behind(self) -> bool:
-        """So much waits for the disk, or to be sealed, that nothing more should be read meanwhile."""
+        """So much data waits for the disk or to be sealed that nothing more should be read."""
         return self._unsynced_bytes() > UNSYNCED_BYTES_MAX or self._durability.unsealed > UNSEALED_MAX
 
     def append(self, append: Append) -> None:
@@ -79,7 +85,8 @@ class Recording:
             next_transaction=cut.next_transaction,
             cut=cut.number,
             progress=cut.progress,
-            # Forward only. What commits later gets a later clock (`commit_clock`), so everything up to here is final.
+            # Forward only. What commits later gets a later clock (`commit_clock`), so everything before this cut is
+            # final.
             commit_clock=max(self.checkpoint.commit_clock, cut.commit_ts),
         )
         self._log.cut(self.checkpoint)
@@ -92,7 +99,7 @@ class Recording:
         self.roll_if_due(self._clock())
 
     def answered(self, answer: Answered) -> None:
-        """A command was done; whoever gave it is told again when its trace is durable."""
+        """A command was carried out; its caller is notified again when its record is durable."""
         self._answered.append(answer)
         self._on_answer(answer, False)
 
@@ -103,14 +110,17 @@ class Recording:
             self._durability.ask_seal()
 
     def make_durable(self) -> None:
-        """What this turn has cut: here, where nothing waits to be read and the disk is quick; else beside the loop."""
+        """Sync what this turn has cut:
+
+        in this thread, if nothing waits to be read and the disk is quick; otherwise in another.
+        """
         if self._is_due and (self._stream.ready or not self._durability.sync_now()):
             self._ask_sync()
         self._is_due = False
 
     def acknowledge(self) -> None:
-        # The server drops log that it believes we have. Only a checkpoint that `sync` has returned is said to it:
-        # an early word here is data lost on the next crash, and nothing would tell us.
+        # The server drops log that it believes we have. Only a checkpoint that `sync` has returned may be acknowledged:
+        # too early an acknowledgement loses data in the next crash, and nothing would report it.
         durable = self._durability.durable
         if durable is self.acknowledged or durable.position is None:
             return
@@ -122,11 +132,11 @@ class Recording:
         self._tell_kept(durable)
 
     def _tell_kept(self, durable: Checkpoint) -> None:
-        """Tell who gave commands that their traces are durable."""
+        """Notify the callers of commands whose records are durable."""
         if not self._answered:
             return
         kept = durable.progress.get("commands", {})
-        assert isinstance(kept, dict)  # noqa: S101 - our own progress JSON
+        assert isinstance(kept, dict)  # noqa: S101 - cdcflow's own progress JSON
         for answer in [a for a in self._answered if str(a.number) in kept]:
             self._answered.remove(answer)
             self._on_answer(answer, True)

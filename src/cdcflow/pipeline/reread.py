@@ -1,4 +1,4 @@
-"""Orders that a checkpoint's `source` carries until the cut that has them: read everything, or some tables, anew."""
+"""Requests that a checkpoint's `source` carries until the cut that has them: read all tables, or some, again."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from cdcflow.model.table import Table, TableId
 
 WHY = "the settings now keep its values differently"
 LOST, KEPT = "lost", "lost, rows kept"
-"""What `history` is in a checkpoint's `source` behind a gap: all tables are to be read anew, or those not in doubt."""
+"""`history` in a checkpoint's `source` after a gap: read all tables again, or only those that are not unverified."""
 
 
 def kept_otherwise(source: Mapping[str, str], progress: Progress) -> tuple[TableId, ...]:
-    """The tables whose rows the log has as other settings made them, or that could not be read with other settings. One
-    that nobody ordered to read is not among them."""
+    """The tables whose rows are in the log as other settings decoded them, or whose backfill failed with other
+    settings.
+
+    Tables that no backfill was ever requested for are not among them.
+    """
     known, named = progress.tables, rereading.pending(source)
     again = {table for table in named if table in known and is_read_again(known[table])}
     failed = {table for table in rereading.retried(source) if table in known and known[table].state == "failed"}
@@ -26,17 +29,17 @@ def kept_otherwise(source: Mapping[str, str], progress: Progress) -> tuple[Table
 
 
 def is_read_again(known: TableProgress) -> bool:
-    """Whether another setting for its values has the table read again: it has rows, or its reading failed."""
+    """Whether a changed setting for its values requires reading the table again: it has rows, or failed."""
     return has_rows(known) or known.state == "failed"
 
 
 def has_rows(known: TableProgress) -> bool:
-    """Whether the log has rows of it that a backfill read, or is about to get some."""
+    """Whether the log has rows of it that a backfill read, or will get some."""
     return known.state in ("waiting", "reading", "paused", "done") or known.whole_since is not None
 
 
 def orders(tables: tuple[TableId, ...], progress: Progress) -> list[Input]:
-    """What has these tables read anew; one that is paused when it is resumed."""
+    """The inputs that have these tables read again; a paused one is read when it is resumed."""
     paused = [Pause(table) for table in tables if progress.tables[table].state == "paused"]
     return [Backfill(tables), *paused] if tables else []
 
@@ -46,13 +49,15 @@ def without_orders(source: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_kept(known: TableProgress | None) -> bool:
-    """Whether a table stays as it is behind a gap, in doubt."""
+    """Whether a table keeps its rows after a gap, unverified."""
     return known is not None and known.in_doubt and known.state == "done" and _has_all(known)
 
 
 def in_doubt(after: Checkpoint, before: str, tables: Iterable[Table]) -> dict[str, object]:
-    """The progress after a hole in the history that began at position `before`: tables with a key of which everything
-    was read are in doubt from here on, the others are as `unread` leaves them."""
+    """The progress after a gap in the history that began at position `before`.
+
+    Tables with a key that were completely read are unverified from now on; the others are as `unread` leaves them.
+    """
     keyed = {table.id for table in tables if table.key}
     known = Progress.from_json(after.progress)
     found = {}
@@ -75,7 +80,7 @@ def _base(known: TableProgress) -> str:
 
 
 def unread(progress: Mapping[str, object]) -> dict[str, object]:
-    """The progress after a hole in the history: no table may be called done before it is read again."""
+    """The progress after a gap in the history: no table counts as done before it is read again."""
     known = Progress.from_json(progress)
     return replace(known, tables={t: _unread(p) for t, p in known.tables.items()}).to_json()
 

@@ -1,7 +1,7 @@
-"""The settings that a capture runs with, and those that it is to go on with.
+"""The settings that a capture runs with, and those that will replace them.
 
 change ──▶ waiting ──▶ taken by the next attempt ──▶ it captures: kept
-                                └─ it does not come to capture: given up, those before go on
+                                └─ it fails before it captures: rejected, the previous ones are used again
 """
 
 from __future__ import annotations
@@ -29,8 +29,11 @@ class OpenedLog(Log, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CaptureSettings:
-    """What a capture needs to know of settings. `open_log` gets the source's identity, and whether an operator accepts
-    that history is lost. `kept` is called when an attempt captures with them for the first time; it must not wait."""
+    """The settings that a capture needs.
+
+    `open_log` gets the source's identity, and whether an operator accepts that history is lost. `kept` is called when
+    an attempt captures with them for the first time; it must not wait.
+    """
 
     open_source: Callable[[], Source]
     open_log: Callable[[SourceIdentity, bool], OpenedLog]
@@ -41,8 +44,10 @@ class CaptureSettings:
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """Settings of this number, which an attempt began with and which have not captured yet. `before` are those of
-    until then; `was_live`: a capture ran with them, and did not wait for its source."""
+    """Settings with this number, which an attempt began with and which have not captured yet.
+
+    `before`: the previous settings; `was_live`: a capture ran with those, and did not wait for its source.
+    """
 
     number: int
     before: CaptureSettings
@@ -70,7 +75,7 @@ class SettingsInUse:
         return self._waiting is not None
 
     def change(self, settings: CaptureSettings, *, is_live: bool, in_place: bool) -> int:
-        """Go on with these. `is_live`: a capture runs with those before. Returns their number."""
+        """Replace the settings. `is_live`: a capture runs with the previous ones. Return the new settings' number."""
         with self._lock:
             self._given += 1
             self.refusal = {}
@@ -85,14 +90,14 @@ class SettingsInUse:
         with self._lock:
             if self._waiting is not None:
                 number, settings, was_live = self._waiting
-                # Of several that were given one after another, the ones that captured last are gone back to.
+                # If several were given one after another, the fallback is the ones that captured last.
                 tried = self._tried
                 self._tried = _Tried(number, self._in_use, was_live) if tried is None else replace(tried, number=number)
                 self._in_use, self._waiting = settings, None
             return self._in_use
 
     def keep(self) -> bool:
-        """An attempt captures with those in use. False: it is nothing new."""
+        """An attempt captures with the settings in use. Return False if they are not new."""
         with self._lock:
             if self._tried is None:
                 return False
@@ -100,8 +105,11 @@ class SettingsInUse:
             return True
 
     def give_up(self, error: CdcflowError) -> bool:
-        """An attempt ended by this error. True: before it captured, and its settings are new and given up for those
-        before. A source that does not answer is waited for with the new ones where it was waited for before."""
+        """An attempt ended with this error. Return true if it rejects new settings for the previous ones.
+
+        It does if the settings are new and the attempt had not captured yet. If the source does not answer and did not
+        answer with the previous settings either, the new ones stay and the capture waits.
+        """
         with self._lock:
             tried = self._tried
             if tried is None or (isinstance(error, SourceUnavailable) and not tried.was_live):
@@ -113,7 +121,7 @@ class SettingsInUse:
             return True
 
     def status(self) -> dict[str, object]:
-        """`number` of those in use, `given` of the newest; `refused` says why the newest were given up."""
+        """`number` of those in use, `given` of the latest; `refused` explains why the latest were rejected."""
         with self._lock:
             refused = {"refused": dict(self.refusal)} if self.refusal else {}
             return {"number": self._number, "given": self._given, **refused}

@@ -1,31 +1,32 @@
-"""Whether what the stream decoded is what the source holds: the shadow check, sampled, and off unless it is asked for.
+"""The shadow check: whether what the stream decoded equals what the source holds. Sampled; off unless requested.
 
-A decoder that errs gives rows that look like any other, and nothing behind it can tell. So now and then a row that a
+A wrong decoder yields rows that look like any other, and nothing downstream can detect it. So now and then a row that a
 transaction changed is read again by its key, and compared with what was decoded:
 
-    c      the stream brings a change of a row: key, columns and transaction are kept
+    c      the stream delivers a change of a row: key, columns and transaction are kept
     read   the row, by its key, in a snapshot that sees c
-    mark   is committed behind it, and comes back through the stream
+    mark   is committed after it, and arrives through the stream
 
                  c                        read      mark
     source log ──┴──(nothing of this key)──────────┴──▶
 
-Whatever the snapshot saw stands in the log in front of the mark. So if nothing between c and the mark touches the row,
-the snapshot showed it as c left it, and every column must be equal, exactly. If something does (a change of the key, a
-truncate, another shape, a statement that changes rows), the sample has moved on and is forgotten: nobody knows which
-side of it the snapshot was on.
+Whatever the snapshot saw is in the log before the mark. So if nothing between c and the mark touches the row, the
+snapshot showed it as c left it, and every column must be equal, exactly. If something does (a change of the key, a
+truncate, another shape, a statement that changes rows), the sample is useless and is dropped: it is unknown whether the
+snapshot was before or after that.
 
-A commit is in the log before it can be seen (hard case W03). A snapshot that does not see c says so (`hidden`), and the
-row is read again a little later.
+A commit is in the log before it can be seen (hard case W03). A snapshot that does not see c reports that (`hidden`),
+and the row is read again a little later.
 
-A statement that no log tells (PostgreSQL's rewrites) shows in the rows' version, which is asked for behind the read and
-compared with that of the table's backfill. The catalog may be ahead of the stream; but a backfill is done only when the
-stream has passed its last mark, so a row that comes afterwards was not decoded from before its version.
+A statement that changes rows without the log containing it (PostgreSQL's rewrites) shows in the rows' version, which is
+queried after the read and compared with that of the table's backfill. The catalog may be ahead of the stream; but a
+backfill is done only when the stream has passed its last mark, so a row that arrives afterwards was not decoded from
+before its version.
 
-The table that was read longest ago has its turn next. Its row is kept ahead of time where others change more often.
+The table that was read longest ago has its turn next. Its row is kept in advance if other tables change more often.
 
-Both sides have the same notion of a type. Where the source can, `event_checks` has row events decoded by another
-library as well; what that finds is counted and reported here.
+Both sides use cdcflow's own decoding of a type. Where the source can, `event_checks` has row events decoded by another
+library as well; its results are counted and reported here.
 """
 
 from __future__ import annotations
@@ -59,17 +60,19 @@ from cdcflow.ports import ChunkSource, EventComparison, Source, StreamEvent
 
 DIFFERENCE = "shadow check found a difference"
 AGAIN_S = 1.0
-"""After so long a row is read again whose transaction could not be seen."""
+"""The pause before a row whose transaction was not visible yet is read again."""
 READS_MAX = 60
 ROWS_TRIED = 4
-"""So many rows of a run are looked at for one that can be a sample."""
-_SPREAD = 2654435761  # 2^32 divided by the golden ratio: consecutive multiples lie far apart
+"""At most this many rows of a run are checked for one that can be a sample."""
+_SPREAD = 2654435761  # 2^32 divided by the golden ratio: consecutive multiples are far apart
 
 
 @dataclass(slots=True, eq=False)
 class _Sample:
-    """A row as it was decoded. `row_version` is that of its table's rows then; `again_at`: when it is read once more.
-    `token`: its mark, once it is read; `shown` is what the source showed, empty where there was no such row."""
+    """A decoded row. `row_version` is that of its table's rows then; `again_at`: when it is read once more.
+
+    `token`: its mark, once it is read; `shown` is what the source showed, empty if there was no such row.
+    """
 
     table: Table
     key: KeySet
@@ -87,17 +90,17 @@ class _Sample:
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """`generation` counts the table's backfills: a newer one makes up for what was decoded wrong."""
+    """`generation` counts the table's backfills: a newer one replaces what was decoded wrong."""
 
     generation: int
     text: str
 
 
 class Shadow:
-    """The shadow checks of a capture: one at a time, one each `every_s` at most (None: none). `tell` gets the event.
+    """The shadow checks of a capture: one at a time, at most one per `every_s` (None: off). `tell` gets the event.
 
-    `read` is called from a task's thread, `counts` and `states` from any, the rest from the loop's. What was found
-    outlives attempts.
+    `read` is called from a task's thread, `counts` and `states` from any, the rest from the loop's. Differences outlive
+    attempts.
     """
 
     def __init__(self, every_s: float | None, tell: Callable[[str, Mapping[str, object]], None]) -> None:
@@ -116,8 +119,10 @@ class Shadow:
         self._differences: dict[TableId, _Difference] = {}
 
     def begin(self, tables: Sequence[Table], epoch: Epoch) -> None:
-        """A new attempt captures these tables. Its stream begins earlier, so a sample of the one before means nothing
-        to it."""
+        """A new attempt captures these tables.
+
+        Its stream begins earlier, so it cannot use a sample of the previous attempt.
+        """
         with self._lock:
             self._prefix, self._progress = f"shadow {epoch}", Progress({})
             if self._sample is not None:
@@ -125,10 +130,10 @@ class Shadow:
             known = {t.id for t in tables}
             self._differences = {t: found for t, found in self._differences.items() if t in known}
 
-    # ── what comes through the stream ───────────────────────────────────────────────────────────────────────
+    # ── from the stream ─────────────────────────────────────────────────────────────────────────────────────
 
     def came(self, event: StreamEvent) -> None:
-        """The stream brought this: in the order of the source's log, whatever a window holds back."""
+        """The stream delivered this: in the order of the source's log, whatever a window holds back."""
         if self.every_s is None and self._sample is None:
             return
         found: _Sample | None = None
@@ -149,7 +154,7 @@ class Shadow:
             self._compare(found)
 
     def _passed(self, run: object) -> None:
-        """Forget the sample if this touches its row."""
+        """Drop the sample if this touches its row."""
         sample = self._sample
         if sample is None:
             return
@@ -175,7 +180,7 @@ class Shadow:
                 return
 
     def _of(self, run: Run, batch: ChangeBatch) -> _Sample | None:
-        """A row of this batch that came whole, and that no later row of the run changes."""
+        """A row of this batch that is complete, and that no later row of the run changes."""
         table, rows = batch.table, batch.rows
         known = self._progress.tables.get(table.id)
         if known is None or known.state != "done" or not _is_compared(table):
@@ -223,7 +228,7 @@ class Shadow:
                 if is_time:
                     sample.again_at = None
                 return is_time
-            if self.every_s is None:  # switched off meanwhile
+            if self.every_s is None:  # switched off since
                 self._forget(sample)
                 return False
             if self._now < self._next_at:
@@ -234,8 +239,10 @@ class Shadow:
             return True
 
     def read(self, sample: _Sample, source: Source, chunks: ChunkSource) -> Input | None:
-        """Read a sample's row and send a mark behind it, unless it has moved on. What the source says meanwhile of
-        rows that changed unlogged is the machine's to know."""
+        """Read a sample's row and send a mark after it, unless it was dropped.
+
+        Return the source's row version, from which the machine learns about unlogged changes of rows.
+        """
         compared: RowsCompared | None = None
         try:
             table = sample.table.id
@@ -249,7 +256,7 @@ class Shadow:
             if found.rewritten or _is_hidden(sample.xid, found):
                 self._read_again(sample)
                 return None
-            # Behind the read: what a statement changed before it is known by then.
+            # After the read: a statement that changed the row before is then known.
             compared = self._compared(sample, source)
             is_other = _is_another(sample.table, found.shape)
             if is_other or compared is None or any(v.changed or v.known is None for v in compared.found):
@@ -258,14 +265,16 @@ class Shadow:
             elif self._keep(sample, token, found):
                 chunks.write_mark(token)
         except CdcflowError:
-            # No answer, or no table: the stream and the looks meet the same trouble, and have the words for it.
+            # No answer, or no table: the stream and the periodic checks have the same problem, and report it.
             with self._lock:
                 self._forget(sample)
         return compared
 
     def _compared(self, sample: _Sample, source: Source) -> RowsCompared | None:
-        """The rows' version by the source's catalog, compared with the one that the sample was taken at. None: the
-        machine has another one by now."""
+        """The rows' version in the source's catalog, compared with the sample's.
+
+        None if the machine's has changed since.
+        """
         known = self._progress.tables.get(sample.table.id)
         if known is None or (known.generation, known.row_version) != (sample.generation, sample.row_version):
             return None
@@ -280,15 +289,15 @@ class Shadow:
                 sample.again_at = self._now + AGAIN_S
 
     def _keep(self, sample: _Sample, token: Token, found: ChunkRead) -> bool:
-        """Whether it has not moved on; then its mark may come back from here on."""
+        """Store what the source showed. Return whether the sample was kept; its mark may arrive from now on."""
         run = found.run
-        assert run is None or isinstance(run, Run)  # noqa: S101 - rows by key come in memory
+        assert run is None or isinstance(run, Run)  # noqa: S101 - rows read by key are in memory
         with self._lock:
             sample.token = token
             sample.shown = () if run is None else tuple(b.rows for b in run.batches if b.rows.num_rows)
             return self._sample is sample
 
-    # ── what comes of it ────────────────────────────────────────────────────────────────────────────────────
+    # ── the result ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _compare(self, sample: _Sample) -> None:
         table, count = sample.table, sum(rows.num_rows for rows in sample.shown)
@@ -307,7 +316,7 @@ class Shadow:
         self._tell(DIFFERENCE, {**fields, "transaction": sample.xid, "remedy": remedy})
 
     def event_compared(self, found: EventComparison) -> None:
-        """A row event was decoded by another library, too."""
+        """A row event was also decoded by another library."""
         what = " and ".join(
             [f"differs in {', '.join(found.columns)}"] * bool(found.columns) + [found.failure] * bool(found.failure)
         )
@@ -327,13 +336,14 @@ class Shadow:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Rows that were compared, samples that could not be compared, row events that were compared with what another
-        library makes of them, and differences of both kinds."""
+        """Counts of compared rows, of samples that could not be compared, of row events compared with another library's
+        decoding, and of differences of both kinds.
+        """
         with self._lock:
             return dict(self._counts)
 
     def states(self, progress: Progress) -> dict[str, dict[str, object]]:
-        """Of each table of which a sample differed, `shadow_difference`, until a newer backfill of it has begun."""
+        """`shadow_difference` for each table with a sample that differed, until a newer backfill of it has begun."""
         with self._lock:
             return {
                 str(table): {"shadow_difference": found.text}
@@ -343,7 +353,7 @@ class Shadow:
 
 
 def _is_compared(table: Table) -> bool:
-    """Whether rows of the table can be told apart in columns: by a key that Arrow compares as the server does."""
+    """Whether rows of the table can be distinguished by a key that Arrow compares as the server does."""
     types = [table.row_schema.field(name).type for name in table.key]
     return bool(types) and not any(pa.types.is_nested(t) or pa.types.is_floating(t) for t in types)
 
@@ -357,7 +367,7 @@ def _has_key(rows: pa.RecordBatch, one: pa.RecordBatch, table: Table) -> np.ndar
 
 
 def _touches(batch: ChangeBatch, sample: _Sample) -> bool:
-    """Whether this changes the sample's row, or what its table is. A truncate's key is NULL."""
+    """Whether this changes the sample's row, or the table's definition. A truncate's key is NULL."""
     if batch.table.id != sample.table.id:
         return False
     if batch.table != sample.table:
@@ -372,14 +382,14 @@ def _is_hidden(xid: int, found: ChunkRead) -> bool:
 
 
 def _is_another(table: Table, shape: object) -> bool:
-    """Whether its columns are others than those of the sample. What older rows show for a column is none of it."""
+    """Whether its columns differ from those of the sample. A column's default for older rows does not count."""
     if not isinstance(shape, Table) or shape.incarnation != table.incarnation or shape.key != table.key:
         return True
     return [(c.name, c.number, c.type) for c in shape.columns] != [(c.name, c.number, c.type) for c in table.columns]
 
 
 def differing(decoded: pa.RecordBatch, shown: pa.RecordBatch, table: Table) -> list[str]:
-    """The columns in which two batches of one table differ, exactly: floats by their bits but that NaN is NaN."""
+    """The columns in which two batches of one table differ; floats by their bits, except that NaN equals NaN."""
     return [n for n in table.row_schema.names if not same_values(decoded.column(n), shown.column(n))]
 
 

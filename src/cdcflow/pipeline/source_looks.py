@@ -1,4 +1,4 @@
-"""What the loop asks of the source from time to time: a heartbeat, and whether its tables still are what they were."""
+"""The loop's periodic requests to the source: a heartbeat, and whether its tables have changed."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cdcflow.ports import ChunkSource, Source
 
 
 class TablesChanged(Exception):
-    """The list of captured tables is another one now; the next attempt takes it up."""
+    """The list of captured tables has changed; the next attempt uses the new one."""
 
 
 class SourceLooks:
-    """Sends a look as a task when its time has come. What it finds is an answer of `tasks`.
+    """Sends periodic checks as tasks when they are due. Their results are answers of `tasks`.
 
-    `tables` are those captured now; `progress` gives the machine's, when the look is taken.
+    `tables` are those captured now; `progress` returns the machine's when a check runs.
     """
 
     def __init__(
@@ -53,9 +53,7 @@ class SourceLooks:
             self._tasks.call(self._look_at_tables)
 
     def _heartbeat(self) -> Input | None:
-        with contextlib.suppress(
-            SourceUnavailable, RightMissing
-        ):  # the stream notices too, and has the better words for it
+        with contextlib.suppress(SourceUnavailable, RightMissing):  # the stream notices too, and reports it better
             self._chunks.heartbeat()
             return SnapshotTaken(self._chunks.snapshot())
         return None
@@ -70,5 +68,5 @@ class SourceLooks:
 
 
 def row_versions(progress: Progress) -> dict[TableId, str | None]:
-    """Of the tables whose rows were read, are being read, or are still to be read (None: no version yet)."""
+    """The row versions (None: none yet) of the tables whose rows were read, are being read, or are still to be read."""
     return {t: p.row_version for t, p in progress.tables.items() if p.state == "done" or p.active}

@@ -1,7 +1,7 @@
-"""What the machine asks of the source beside the stream: plans, marks, chunks, snapshots, on a few threads.
+"""What the machine requests of the source outside the stream: plans, marks, chunks, snapshots, on a few threads.
 
-Each answer is an input for the machine. An task that fails is an answer too (`ChunkFailed`): the machine gives the
-window up and goes on; only a contradiction in cdcflow itself ends the attempt.
+Each answer is an input for the machine. A task that fails is an answer too (`ChunkFailed`): the machine abandons the
+window and continues; only a contradiction in cdcflow itself ends the attempt.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class SourceTasks:
         self._pool.submit(self._answer, lambda: self._run(task), _table_of(task))
 
     def call(self, work: Callable[[], Input | None]) -> None:
-        """Run something else that takes a connection (a heartbeat); it may give an input for the machine, or none."""
+        """Run something else that needs a connection (a heartbeat); it may return an input for the machine, or None."""
         self._pool.submit(self._answer, work, None)
 
     def answers(self) -> list[Input]:
-        """What has come back since the last call. Raises what an task could not answer for."""
+        """The answers since the last call. Raises an error that no answer can express."""
         found: list[Input] = []
         while True:
             try:
@@ -67,7 +67,7 @@ class SourceTasks:
         try:
             answer = work()
         except (SourceUnavailable, RightMissing) as error:
-            # A right that was taken away may be given back: nothing is wrong with what was read so far.
+            # A revoked right may be granted again: nothing is wrong with what was read so far.
             answer = ChunkFailed(table, str(error), retry=True)
         except ConfigurationError as error:
             answer = ChunkFailed(table, _of_backfill(str(error), table), retry=False) if table else error
@@ -97,8 +97,10 @@ class SourceTasks:
 
 
 def _of_backfill(reason: str, table: TableId) -> str:
-    """An error's words for a table whose backfill fails of it. The capture goes on, and a start reads the table again
-    only where a setting for its values was changed."""
+    """An error's text for a table whose backfill fails because of it.
+
+    The capture continues, and a start reads the table again only if a setting for its values was changed.
+    """
     return reason.replace(
         "then start again",
         "then start again or run `cdcflow apply`; where you changed the table or its rows, "

@@ -1,6 +1,6 @@
-"""How long a cut and a window took, for whoever traces them. Nothing is noted when nobody does.
+"""How long a cut and a window took, for tracing. Nothing is recorded while tracing is off.
 
-cut     from its first row, or from the cut itself where it has none, until it is durable
+cut     from its first row, or from the cut itself if it has no rows, until it is durable
 window  from its low mark until it is closed
 """
 
@@ -14,7 +14,7 @@ from cdcflow.interleave.window import window_number
 from cdcflow.model.position import Epoch, Token
 
 OnSpan = Callable[[str, int, int, Mapping[str, int | str]], None]
-"""Called with a name, its begin and end in nanoseconds since 1970, and what it was about. Must not block."""
+"""Called with a name, its begin and end in nanoseconds since 1970, and attributes. Must not block."""
 
 
 class Spans:

@@ -1,4 +1,4 @@
-"""What a capture says of an error, and of a log that it does not write just now."""
+"""How a capture reports an error, and the status of a log that it currently does not write."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def fields_of(error: BaseException | None) -> dict[str, object]:
 
 
 def said(error: Exception) -> str:
-    """An error's text; that of one which nobody foresaw may hold a row's values."""
+    """An error's text; an unexpected error's text is replaced, because it may hold a row's values."""
     return str(error) if isinstance(error, CdcflowError) else "a fault in cdcflow"
 
 
 def status_of(found: Checkpoint, progress: Progress, limits: Limits) -> dict[str, object]:
-    """Where a log stands that no attempt has open."""
+    """The status of a log that no attempt has open."""
     return {
         "epoch": found.epoch,
         "cut": found.cut,

@@ -1,7 +1,7 @@
-"""The threads of an attempt: a pool for what the source is asked, and workers for what is done over and over.
+"""The threads of an attempt: a pool for requests to the source, and workers for repeated tasks.
 
-An attempt gets both, and its clock, from outside: a simulation runs the same attempt step by step, in an order that
-follows from a seed.
+An attempt gets both, and its clock, from outside: a simulation runs the same attempt step by step, in an order
+determined by a seed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Clock = Callable[[], float]
 
 
 class Threads:
-    """Where an attempt's work beside the loop runs."""
+    """Creates the threads for an attempt's work outside the loop."""
 
     def pool(self, name: str, count: int) -> Executor:
         return ThreadPoolExecutor(count, thread_name_prefix=name)
@@ -28,9 +28,11 @@ class Threads:
 
 
 class Worker:
-    """A thread that does one thing whenever it was asked since it last began. Its error waits for `check`.
+    """A thread that runs one function again whenever it was requested since the last run began.
 
-    `nice`: how far it stands back where processors are scarce, as in nice(1); Linux only.
+    `check` raises its error.
+
+    `nice`: by how much its priority is lowered, as in nice(1); Linux only.
     """
 
     def __init__(self, name: str, work: Callable[[], None], nice: int = 0) -> None:
@@ -56,7 +58,7 @@ class Worker:
 
     @property
     def behind(self) -> int:
-        """How often it was asked since it last began what it has done."""
+        """The number of requests since its last finished run began."""
         return self._asked - self._done
 
     def check(self) -> None:
@@ -79,7 +81,7 @@ class Worker:
         self._thread.join()
 
     def _run(self) -> None:
-        if self._nice and sys.platform == "linux":  # elsewhere a thread has no priority of its own
+        if self._nice and sys.platform == "linux":  # elsewhere a thread has no separate priority
             with contextlib.suppress(OSError):
                 own = os.getpriority(os.PRIO_PROCESS, 0)
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), own + self._nice)

@@ -8,7 +8,7 @@ import socket
 
 
 class Waker:
-    """Any thread may `wake`; the loop's `wait` returns at once when somebody did, or when the stream has something."""
+    """Any thread may call `wake`; the loop's `wait` then returns at once, as it does when the stream has data."""
 
     def __init__(self) -> None:
         self._near, self._far = socket.socketpair()
@@ -19,12 +19,14 @@ class Waker:
         self._stream = -1
 
     def wake(self) -> None:
-        with contextlib.suppress(BlockingIOError, OSError):  # full: it rings already; closed: nobody waits any more
+        with contextlib.suppress(BlockingIOError, OSError):  # full: it wakes already; closed: no wait is left
             self._far.send(b"!")
 
     def wait(self, fileno: int | None, seconds: float) -> None:
-        """Return when `fileno` is readable, somebody called `wake`, or `seconds` have passed. None: whatever the
-        stream has."""
+        """Return when `fileno` is readable, `wake` was called, or `seconds` have passed.
+
+        `fileno` None: ignore the stream.
+        """
         self._look_at(-1 if fileno is None else fileno)
         for descriptor, _ in self._ready.poll(seconds * 1000):
             if descriptor == self._near.fileno():
