@@ -1,23 +1,24 @@
 """The merge without Spark and Java: small ranges, in this process (`engine`).
 
-    merge(log_path, warehouse)      fold what is new in a change log into tables
-    read_live(log_path, warehouse)  all tables as of the newest sealed cut, without a merge (`live`)
+    merge(log_path, warehouse)      merge the new changes of a log into tables
+    read_live(log_path, warehouse)  all tables as of the latest sealed cut, without a merge (`live`)
     read_cut(warehouse)             all tables as of one cut, as Arrow (`cuts`)
 
-    dialect     Spark's SQL as DuckDB's
+    dialect     translates Spark's SQL to DuckDB's
     session     DuckDB over the log's Parquet files
-    tables      tables made of files of which rows are marked, or which are replaced as wholes
-    picking     the rows that have one of a range's keys; scan reads what is needed for it
-    replacing   which files are written again
-    iceberg     tables of Iceberg, through PyIceberg; positions are their marks
-    delta       tables of Delta Lake; deltalog reads and writes their log, vectors are their marks
-    engine      what it takes on, and what it declines
-    live        tables with the log's tail folded over them, read and not merged
-    current     one table of a log as it was at an offset
-    comparing   the same, to be compared with their source
-    attaching   tables made of rows that were loaded another way; bases reads these
+    tables      tables of files: rows are marked, or whole files replaced
+    picking     finds the rows with one of a range's keys; scan reads them
+    replacing   chooses the files to rewrite
+    iceberg     tables of Iceberg, through PyIceberg; positions writes their position deletes
+    delta       tables of Delta Lake; deltalog reads and writes their log, vectors has deletion vectors
+    engine      the engine: which tables it merges, and which only Spark can
+    live        tables with the log's tail folded over them on read
+    current     one table of a log at a past offset
+    comparing   the same tables, for a comparison with their source
+    attaching   tables built from rows that were loaded another way; bases reads these
 
-Importing this package imports neither DuckDB nor what a format needs; what needs them says so when it is called.
+Importing this package imports neither DuckDB nor what a format needs; a missing package is reported on the first call
+that needs it.
 """
 
 from __future__ import annotations
@@ -60,15 +61,15 @@ __all__ = [
 ]
 
 _NEEDS = {"delta": ("duckdb", "deltalake"), "iceberg": ("duckdb", "pyiceberg.catalog.sql")}
-"""What the tables of each format need."""
+"""The packages that each format needs."""
 
 CHANGES_MAX, BYTES_MAX = 500_000, 128 << 20
-"""What `auto` gives it of a table at most: all of it is held in one process's memory. Of columns that are only looked
-through it may be `tables.SCANNED_TIMES` as much."""
+"""Limits for a table in `auto` mode: all of it is held in one process's memory. For columns that are only scanned the
+limit is `tables.SCANNED_TIMES` as high."""
 
 
 def is_installed(table_format: str) -> bool:
-    """Whether what it needs for tables of this format is there."""
+    """Return whether the packages for tables of this format are installed."""
     try:
         for name in _NEEDS[table_format]:
             importlib.import_module(name)
@@ -78,10 +79,10 @@ def is_installed(table_format: str) -> bool:
 
 
 def local_engine(warehouse: Path, table_format: str, *, bounded: bool = False) -> LocalEngine:
-    """The engine, in a warehouse. `bounded`: it declines what is large.
+    """Return the engine for a warehouse. `bounded`: it leaves large tables to Spark.
 
     Raises:
-        ConfigurationError: what it needs is not installed.
+        ConfigurationError: a package is not installed.
     """
     _check_installed(f"merging without Spark into {table_format} tables", table_format)
     from cdcflow.local.engine import LocalEngine
@@ -92,10 +93,10 @@ def local_engine(warehouse: Path, table_format: str, *, bounded: bool = False) -
 
 @contextmanager
 def comparer(table_format: str) -> Iterator[Comparer]:
-    """What compares rows, for as long as the block.
+    """Yield a comparer of rows for the duration of the block.
 
     Raises:
-        ConfigurationError: what it needs is not installed.
+        ConfigurationError: a package is not installed.
     """
     _check_installed("comparing rows", table_format)
     from cdcflow.local.comparing import DuckComparer
@@ -105,17 +106,17 @@ def comparer(table_format: str) -> Iterator[Comparer]:
 
 
 def copy_of(layout: Layout, warehouse: Warehouse, engine: LocalEngine, *, of_log: bool, policies: Policies) -> Copy:
-    """The copy that a source is compared with: the log's fold, or the tables."""
+    """Return the copy that a source is compared with: the log's fold, or the tables."""
     from cdcflow.local.comparing import LocalCopy
 
     return LocalCopy(layout, warehouse, engine, of_log=of_log, policies=policies)
 
 
 def current_rows() -> CurrentRows:
-    """What makes whole tables of a log.
+    """Return the builder of whole tables from a log.
 
     Raises:
-        ConfigurationError: what it needs is not installed.
+        ConfigurationError: a package is not installed.
     """
     _check_installed("making a whole table of a log", "delta")
     from cdcflow.local.current import LocalCurrent
@@ -134,7 +135,7 @@ def table_with_base(
     wide: bool = False,
     known: str = "",
 ) -> Attaching:
-    """A table that is to be made of the rows at a path. `known`: the base that the daemon knows of.
+    """Return a table to be built from the rows at a path. `known`: the base that the daemon has recorded.
 
     Raises:
         ConfigurationError: the rows cannot be read.
@@ -163,11 +164,11 @@ def merge(
     table_format: str | None = None,
     policies: Policies = DEFAULTS,
 ) -> MergeReport:
-    """Bring every current-state table to the newest sealed cut of the log, then publish the cut.
+    """Bring every current-state table to the latest sealed cut of the log, then publish the cut.
 
-    `table_format`: the tables', "delta" or "iceberg"; None: what the warehouse has, and Delta in a new one. Everything
-    else, and what is raised, as `cdcflow.warehouse.job.merge` says. What only Spark does right is left out of the cut,
-    by name.
+    `table_format`: "delta" or "iceberg"; `None`: the format that the warehouse has, and Delta for a new one. Everything
+    else, including errors, is as in `cdcflow.warehouse.job.merge`. A table that only Spark can merge correctly is
+    excluded from the cut, with the reason.
     """
     from cdcflow.warehouse import job
     from cdcflow.warehouse.engines import Engines
@@ -188,9 +189,9 @@ def merge_logs(
     table_format: str | None = None,
     policies: Policies = DEFAULTS,
 ) -> SeveralReport:
-    """Bring the tables of several logs, by name, to a time that all of them have reached, then publish one cut.
+    """Bring the tables of several logs, keyed by name, to a time that all of them have reached, then publish one cut.
 
-    `table_format` as of `merge`; everything else, and what is raised, as `cdcflow.warehouse.several.merge_logs` says.
+    `table_format`: as in `merge`; everything else, including errors, is as in `cdcflow.warehouse.several.merge_logs`.
     """
     from cdcflow.changelog.layout import Layout
     from cdcflow.warehouse import several
@@ -212,10 +213,10 @@ def read_live(
     incomplete: bool = False,
     policies: Policies = DEFAULTS,
 ) -> Live[pa.Table]:
-    """All tables, or some, as of the newest sealed cut of the log, by name; nothing is merged or written.
+    """Return all tables, or some, as of the latest sealed cut of the log, keyed by name; nothing is merged or written.
 
-    Every row of them is read into memory. Everything else, and what is raised, as `cdcflow.warehouse.live.read` says;
-    what only Spark reads right is left out (`Live.left_out`), by name.
+    All of their rows are read into memory. Everything else, including errors, is as in `cdcflow.warehouse.live.read`; a
+    table that only Spark reads correctly is listed in `Live.left_out`.
     """
     from cdcflow.local.live import LocalReader
     from cdcflow.warehouse import live
@@ -227,7 +228,7 @@ def read_live(
 
 
 def published_cut(warehouse: Path | str, cut: int | None = None, *, as_of: AsOf | None = None) -> Cut:
-    """A published cut: its tables with their states, and which were left out (see `cdcflow.local.cuts`)."""
+    """Return a published cut: its tables with their states, and the excluded ones (see `cdcflow.local.cuts`)."""
     from cdcflow.local import cuts
 
     return cuts.published_cut(_folder(warehouse), cut, as_of)
@@ -241,17 +242,17 @@ def read_cut(
     incomplete: bool = False,
     tables: Collection[str] | None = None,
 ) -> dict[str, pa.Table]:
-    """All tables, or some, as they were at one cut, or moment, in memory (see `cdcflow.local.cuts.read_cut`)."""
+    """Return all tables, or some, at one cut or point in time, in memory (see `cdcflow.local.cuts.read_cut`)."""
     from cdcflow.local import cuts
 
     return cuts.read_cut(_folder(warehouse), cut, as_of, incomplete, tables)
 
 
 def _folder(warehouse: Path | str) -> Path:
-    """Where the tables are.
+    """Return the folder of the tables.
 
     Raises:
-        ConfigurationError: what reads them is not installed, or it is no folder.
+        ConfigurationError: a package that reads them is not installed, or the warehouse is not a folder.
     """
     from cdcflow.warehouse.formats import format_for
     from cdcflow.warehouse.paths import Warehouse
@@ -262,7 +263,7 @@ def _folder(warehouse: Path | str) -> Path:
 
 
 def needs_spark(remedy: str) -> str:
-    """What lets Spark merge a table that the local engine declines. `remedy`: what is missing for Spark."""
+    """Return the remedy for a table that the local engine cannot merge. `remedy`: what is missing for Spark."""
     return f"{remedy}: Spark then merges this table, and the local engine the others"
 
 

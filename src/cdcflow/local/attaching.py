@@ -1,11 +1,11 @@
-"""A table is made of rows that were loaded another way (see `cdcflow.warehouse.attaching`).
+"""Build a table from rows that were loaded another way (see `cdcflow.warehouse.attaching`).
 
     1 check   columns, types and keys of the base; nothing is written
-    2 order   the daemon does not read the table any more: it has a base, of this name, and is in doubt
-    3 write   the table, empty and with the base's name; then its rows and its position, in one commit
+    2 order   the daemon stops reading the table: it records a base of this name, not yet verified
+    3 write   an empty table with the base's name; then its rows and its position, in one commit
 
-If the process dies after 2 or within 3, a merge leaves the table out, because the log does not have all of its rows,
-until the same command has been run again.
+If the process dies after 2 or during 3, merges exclude the table, because the log does not have all of its rows, until
+the same command has run again.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from cdcflow.warehouse.port import HandOver, Snapshot
 from cdcflow.warehouse.segments import Range, sealed
 
 Order = Callable[[str], int]
-"""Has the daemon know of a base by its name. Returns the log's next offset when it did."""
+"""Makes the daemon record a base by its name. Returns the log's next offset at that time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became a table's base. `rows` None: it was attached before, and nothing was done."""
+    """The result of attaching a base. `rows` `None`: it was attached before, and nothing was done."""
 
     said: str
     rows: int | None
@@ -49,7 +49,7 @@ class Report:
 
 
 class Attaching:
-    """One table with its base. `known` is the base that the daemon knows of ("": none)."""
+    """One table with its base. `known` is the base that the daemon has recorded ("" if none)."""
 
     def __init__(
         self, engine: LocalEngine, warehouse: Path, layout: Layout, shape: Table, base: Base, *, wide: bool, known: str
@@ -66,17 +66,17 @@ class Attaching:
         self._attempted = f"attaching {shape.id}"
 
     def run(self, order: Order) -> Report:
-        """Make the table.
+        """Build the table.
 
         Raises:
             ConfigurationError: the base does not fit, or there is a table already; the message says what to do.
-            SinkUnavailable: a merge is at work.
+            SinkUnavailable: a merge is running.
         """
         target = evolve(None, [self._shape], format_=self._engine.rules, mode=CURRENT).target
         found = fitted(self._base, target, self._attempted)
-        self._warehouse.mkdir(parents=True, exist_ok=True)  # where Iceberg's catalog is
+        self._warehouse.mkdir(parents=True, exist_ok=True)  # the location of Iceberg's catalog
         with closing(self._engine.table(self._path)) as there:
-            # First what is told at once.
+            # First what can be answered immediately.
             if self._is_attached(there, target):
                 return Report(self._base.said, None)
             rows = found.check_keys(target.key, self._attempted)
@@ -88,10 +88,10 @@ class Attaching:
         return Report(self._base.said, rows, found.left_out)
 
     def _is_attached(self, there: FileTable[object], target: Target) -> bool:
-        """Whether the table has the base that the daemon knows of.
+        """Return whether the table has the base that the daemon has recorded.
 
         Raises:
-            ConfigurationError: there is another table, or something else.
+            ConfigurationError: another table, or something else, is in its place.
         """
         before = there.snapshot()
         if before is None:
@@ -109,7 +109,7 @@ class Attaching:
         return any(app.startswith("cdcflow/") for app in before.transactions)
 
     def _is_begun(self, before: Snapshot, target: Target) -> bool:
-        """Whether somebody began to attach it, and made an empty table, which nobody has read."""
+        """Return whether an earlier attach created the table, which is still empty and was never read."""
         is_ours = before.properties.get(statement.TARGET_PROPERTY) == target.to_json()
         return is_ours and before.is_empty and not self._is_written(before) and not self._is_shown()
 
@@ -156,7 +156,7 @@ class Attaching:
 
 
 class _Parts:
-    """The rows of a base as those of the table, part by part, each in the key's order. `rows`: how many there were."""
+    """The rows of a base as rows of the table, part by part, each sorted by the key. `rows`: how many there were."""
 
     def __init__(
         self, found: Fitted, attempted: str, there: FileTable[object], offset: int, key: Sequence[str]

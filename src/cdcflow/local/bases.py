@@ -1,7 +1,7 @@
 """Rows that were loaded another way: a Delta table, or Parquet files, read as the columns of a current-state table.
 
-Nothing is guessed: a column that is missing, or of a type that is not exactly the table's, is refused, and a date that
-a file keeps without its time zone never becomes a moment.
+Nothing is guessed: a column that is missing, or whose type is not exactly the table's, is refused, and a timestamp
+without a time zone in its file is never taken for a point in time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cdcflow.merge.target import Target, TargetColumn
 from cdcflow.warehouse.port import HandOver
 
 PART_BYTES = 128 << 20
-"""So much of it is in memory at a time."""
+"""At most about this many bytes are in memory at a time."""
 
 _INT96 = "INT96"
 _READ = ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")
@@ -33,8 +33,8 @@ _READ = ds.ParquetReadOptions(coerce_int96_timestamp_unit="us")
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """Rows in files. `said`: what they are, for people. `batches`: some columns of all rows. `moments`: columns of
-    moments in UTC that have no time zone in their files, because Spark's old type of a timestamp has none."""
+    """Rows in files. `said`: their description for messages. `batches`: returns some columns of all rows. `moments`:
+    columns of timestamps in UTC that have no time zone in their files, because Spark's old timestamp type has none."""
 
     said: str
     schema: pa.Schema
@@ -43,22 +43,22 @@ class Base:
 
 
 def _in_files(said: str, files: ds.Dataset, moments: frozenset[str] = frozenset()) -> Base:
-    """Read by Arrow."""
+    """Return a base that Arrow reads."""
     return Base(said, files.schema, lambda columns: files.scanner(columns=list(columns)).to_batches(), moments)
 
 
 def _in_marked_files(said: str, table: DeltaTable) -> Base:
-    """A Delta table with rows that are marked as deleted, or with other names in its files."""
+    """Return the base for a Delta table with deletion vectors, or with other column names in its files."""
     return Base(
         said, table.schema, lambda columns: (batch for rows in table.parts(columns) for batch in rows.to_batches())
     )
 
 
 def opened(place: str, as_of: str | None) -> Base:
-    """The rows at a path. `as_of`: a version of a Delta table, or a time.
+    """Return the rows at a path. `as_of`: a version of a Delta table, or a time.
 
     Raises:
-        ConfigurationError: there is nothing that can be read here, or not as of then.
+        ConfigurationError: there is nothing that can be read here, or not as of that version or time.
     """
     if "://" in place:
         raise _refused(place, "only files of this machine are read", "copy it to this machine, or mount it")
@@ -167,17 +167,17 @@ def _marked(place: str, said: str, path: Path, version: int) -> Base:
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """A base whose columns are those of a table. `left_out`: columns that the table does not have."""
+    """A base that fits the columns of a table. `left_out`: columns that the table does not have."""
 
     base: Base
     types: pa.Schema
     left_out: tuple[str, ...]
 
     def parts(self, columns: Sequence[str], attempted: str) -> Iterator[pa.Table]:
-        """These columns of all rows in the table's types, part by part.
+        """Yield these columns of all rows in the table's types, part by part.
 
         Raises:
-            ConfigurationError: a value is none of its type.
+            ConfigurationError: a value does not fit the type.
         """
         held: list[pa.RecordBatch] = []
         size = 0
@@ -200,7 +200,7 @@ class Fitted:
             if pa.types.is_dictionary(values.type):
                 values = values.cast(values.type.value_type)
             return values.cast(wanted)
-        except pa.ArrowException:  # its text has the value
+        except pa.ArrowException:  # the error's text contains the value
             raise ConfigurationError(
                 f"{attempted}: column {name} has values that {wanted} does not hold",
                 remedy="load that column again with the type that the source has",
@@ -208,10 +208,10 @@ class Fitted:
             ) from None
 
     def check_keys(self, key: Sequence[str], attempted: str) -> int:
-        """How many rows there are, each with a key of its own.
+        """Return how many rows there are, after checking that each has a unique key.
 
         Raises:
-            ConfigurationError: keys are there twice, or are NULL.
+            ConfigurationError: keys occur twice, or are NULL.
         """
         session = DuckSession()
         try:
@@ -232,8 +232,8 @@ class Fitted:
 def _counted(
     session: DuckSession, parts: Iterator[pa.Table], key: Sequence[str], types: pa.Schema
 ) -> tuple[int, int, int]:
-    """Of rows how many there are, how many have NULL in their key, and how many keys are there more than once."""
-    # Under names of ours: a column `n` of the key would be taken for the count.
+    """Return the number of rows, of rows with NULL in their key, and of keys that occur more than once."""
+    # Under generated names: a key column called `n` would be taken for the count.
     names = [f"k{number}" for number in range(len(key))]
     schema = pa.schema([types.field(name).with_name(as_) for name, as_ in zip(key, names, strict=True)])
     kept = session.take("keys", schema.empty_table())
@@ -251,7 +251,7 @@ def _counted(
 
 
 def fitted(base: Base, target: Target, attempted: str) -> Fitted:
-    """A base as the columns of a table.
+    """Return a base fitted to the columns of a table.
 
     Raises:
         ConfigurationError: it lacks columns, or has them with other types.
@@ -286,12 +286,12 @@ _INTEGERS = {
     pa.int8(): 3, pa.uint8(): 3, pa.int16(): 5, pa.uint16(): 5, pa.int32(): 10, pa.uint32(): 10,
     pa.int64(): 19, pa.uint64(): 20,
 }  # fmt: skip
-"""By integer type how many digits it may have."""
+"""The number of decimal digits of each integer type."""
 
 
 def is_exact(there: pa.DataType, wanted: pa.DataType, *, is_moment: bool = False) -> bool:
-    """Whether each value of one type is exactly one of the other, or is refused when it is read. `is_moment`: it is one
-    of UTC, though its type does not say so."""
+    """Return whether each value of one type is exactly representable in the other, or is refused when it is read.
+    `is_moment`: it is a timestamp in UTC, although its type has no zone."""
 
     def alike(is_such: Callable[[pa.DataType], bool]) -> bool:
         return bool(is_such(there) and is_such(wanted))
@@ -303,7 +303,7 @@ def is_exact(there: pa.DataType, wanted: pa.DataType, *, is_moment: bool = False
     if there == wanted or pa.types.is_null(there):
         return True
     if there in _INTEGERS and wanted in _INTEGERS:
-        # Equal ones were taken already.
+        # Equal types were handled above.
         return bool(pa.types.is_signed_integer(wanted) and there.bit_width < wanted.bit_width)
     if pa.types.is_decimal(wanted) and (there in _INTEGERS or pa.types.is_decimal(there)):
         digits, scale = (_INTEGERS[there], 0) if there in _INTEGERS else (there.precision, there.scale)

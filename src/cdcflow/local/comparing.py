@@ -1,4 +1,4 @@
-"""Comparing in this process: a copy's rows by the live view, and both sides' rows in DuckDB.
+"""Comparing in this process: the live view reads a copy's rows, and DuckDB compares the rows of both sides.
 
 Implements `cdcflow.verify.port`.
 """
@@ -110,7 +110,7 @@ class DuckComparer:
         there, here = session.given("source", source), session.given("copy", copy)
         keys = [name for name in source.column_names if name != "d"] or ["d"]
         listed = ", ".join(keys)
-        # Digests of several rows of a key are added up: decimal, which has room for all of them.
+        # Digests of several rows with the same key are added up as decimals, which are large enough for the sum.
         counted = f"SELECT {listed}, count(*) AS n, sum(CAST(d AS decimal(38,0))) AS t FROM {{}} GROUP BY {listed}"
         same = " AND ".join(f"a.{k} <=> b.{k}" for k in keys)
         either = ", ".join(f"coalesce(a.{k}, b.{k}) AS {k}" for k in keys)
@@ -148,7 +148,7 @@ class DuckComparer:
 
 
 def _read(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A column as DuckDB reads it. A decimal that is too wide for it becomes its text."""
+    """Return a column as DuckDB can read it. A decimal that is too wide for DuckDB becomes text."""
     if pa.types.is_decimal256(column.type):
         return pa.chunked_array([_decimal_text(chunk) for chunk in column.chunks], pa.string())
     if _is_list_of_wide(column.type):
@@ -163,15 +163,15 @@ def _is_list_of_wide(arrow: pa.DataType) -> bool:
 
 
 def _kept(arrow: pa.DataType, value: str, type_: str) -> str:
-    """SQL of a value that `_read` gave, as a table keeps it."""
+    """Return SQL that converts a value from `_read` to the table's type."""
     if "struct<" in type_:
-        return value  # as it was read; a struct's type DuckDB spells otherwise
+        return value  # unchanged; DuckDB has another syntax for struct types
     is_text = pa.types.is_decimal256(arrow) or _is_list_of_wide(arrow)
     return f"CAST({value if is_text else stored(arrow).sql(value)} AS {type_})"
 
 
 def _decimal_texts(array: pa.ListArray) -> pa.ListArray:
-    """The same of the elements of lists."""
+    """Do the same for the elements of lists."""
     begin, end = (array.offsets[n].as_py() for n in (0, -1))
     offsets = pc.subtract(array.offsets, begin)
     empty = None if not array.null_count else array.is_null()
@@ -179,7 +179,7 @@ def _decimal_texts(array: pa.ListArray) -> pa.ListArray:
 
 
 def _decimal_text(array: pa.Array) -> pa.Array:
-    """All digits of each number, as many behind the point as its type says. Arrow's own text has exponents."""
+    """Return all digits of each number, with as many decimals as its type has. Arrow's own text uses exponents."""
     scale = array.type.scale
     whole = pa.Array.from_buffers(
         pa.decimal256(array.type.precision, 0), len(array), array.buffers(), array.null_count, array.offset

@@ -1,4 +1,4 @@
-"""A whole table of a log at an offset, as Arrow: the log's fold by the live view, over a log that ends there."""
+"""A whole table of a log at an offset, as Arrow: the live view folds a log that ends there."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class LocalCurrent:
 
 
 def _about(error: CdcflowError, room: str, name: str) -> CdcflowError:
-    """The same error, of the log that was asked, and not of the folder in which its past was made."""
+    """Return the same error, with the requested log's name in place of the temporary folder."""
     text = str(error) if error.remedy is None else str(error).removesuffix(f"\n  {error.remedy}")
     remedy = None if error.remedy is None else _renamed(error.remedy, room, name)
     return type(error)(_renamed(text, room, name), remedy=remedy, runbook=error.runbook)
@@ -65,7 +65,7 @@ def _rows(layout: Layout, table: TableId, room: Path) -> pa.Table:
     def ask(past: Any, query: str, target: Target) -> pa.Table:  # Any: a `LocalPastTable`
         rows: pa.Table = past.result(query, target)
         missing = rows.num_rows - rows.column(MISSING).null_count
-        if missing:  # their cells are NULL, which would be taken for their values
+        if missing:  # their cells are NULL, which would be mistaken for values
             raise NotComparable(f"the log does not have all values of {missing} rows at that moment")
         return rows.drop_columns([MISSING])
 

@@ -1,4 +1,4 @@
-"""Reading all tables as they were at one cut, without Spark, as Arrow (see `cdcflow.warehouse.cut`)."""
+"""Read all tables at one cut, without Spark, as Arrow (see `cdcflow.warehouse.cut`)."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _log = structlog.get_logger()
 
 
 def published_cut(warehouse: Path, cut: int | None, as_of: AsOf | None) -> Cut:
-    """A published cut: its tables, each with its state, and which were left out of it. Without `cut`, its number, and
-    `as_of` (see `cdcflow.warehouse.moments`) it is the newest.
+    """Return a published cut: its tables, each with its state, and the tables excluded from it. Without `cut`, its
+    number, and `as_of` (see `cdcflow.warehouse.moments`), return the latest.
 
     Raises:
         ConfigurationError: no such cut was published.
@@ -38,11 +38,11 @@ def published_cut(warehouse: Path, cut: int | None, as_of: AsOf | None) -> Cut:
 def read_cut(
     warehouse: Path, cut: int | None, as_of: AsOf | None, incomplete: bool, tables: Collection[str] | None
 ) -> dict[str, pa.Table]:
-    """All tables as they were at one cut, by name, in memory. As `cdcflow.spark.cuts.read_cut` otherwise.
+    """Return all tables at one cut, keyed by name, in memory; otherwise as `cdcflow.spark.cuts.read_cut`.
 
     Raises:
-        ConfigurationError: no such cut was published, or only Spark reads one of its tables.
-        HistoryLost: what a table was at that cut is gone.
+        ConfigurationError: no such cut was published, or only Spark can read one of its tables.
+        HistoryLost: a table's state at that cut no longer exists.
     """
     with closing(LocalEngine(warehouse, format_for(warehouse, None))) as engine:
         found = find(engine.cuts(), warehouse, cut, as_of)
@@ -75,7 +75,7 @@ def _rows(engine: LocalEngine, warehouse: Path, cut: Cut, name: str) -> pa.Table
                 return there.rows()
             except FileNotFoundError:
                 if table.version == newest.version:
-                    raise FileUnreadable("") from None  # nobody removes files of the newest version in good order
+                    raise FileUnreadable("") from None  # nothing removes these in regular operation
                 raise
         except (VersionGone, FileNotFoundError) as error:
             raise version_gone(warehouse, cut, name, "that version, or files of it, were removed") from error

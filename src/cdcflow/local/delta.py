@@ -1,8 +1,8 @@
 """Delta tables, version by version (see `tables` and `deltalog`).
 
-Tables and commits are the same as Spark's (`cdcflow.spark.formats.delta`): each engine goes on where the other left
-off. Rows that go are marked by deletion vectors, as Spark marks them (`vectors`). A vector's file is durable before the
-commit that names it; a run that dies in between leaves one that nobody names.
+Tables and commits are the same as Spark's (`cdcflow.spark.formats.delta`), so each engine can continue where the other
+stopped. Deleted rows are marked by deletion vectors, as Spark does (`vectors`). A vector's file is durable before the
+commit that refers to it; a run that dies in between leaves an unreferenced file.
 """
 
 from __future__ import annotations
@@ -48,13 +48,14 @@ from cdcflow.warehouse.live import VersionGone
 from cdcflow.warehouse.port import HandOver, Kept, Snapshot
 
 FILE_BYTES = 256 << 20
-"""Rows of so many bytes in memory make a file."""
+"""A new file gets at most this many bytes of rows, as measured in memory."""
 
 ROW_GROUP = 1 << 17
-"""Rows of a row group: what is read at least for a row of a file."""
+"""Rows per row group: the minimum that is read to get one row of a file."""
 
 INDEXED, TEXT_MAX = 32, 31
-"""Of so many columns bounds are kept, and no longer texts: of those other writers keep the beginnings only."""
+"""Bounds are kept for this many columns, and for texts up to this length: for longer ones other writers keep only
+prefixes."""
 
 _NAME = "delta.columnMapping.physicalName"
 _MAX_ID = "delta.columnMapping.maxColumnId"
@@ -124,11 +125,11 @@ class DeltaTable(FileTable[File]):
         self._log.drop_torn(published)
 
     def sync(self, published: int | None) -> None:
-        """Each commit was durable before the next thing was done."""
+        """Do nothing: each commit was already durable when it returned."""
 
     @property
     def features(self) -> frozenset[str]:
-        """What its readers must know."""
+        """The features that its readers must support."""
         return frozenset(self._log.protocol.get("readerFeatures") or ())
 
     @property
@@ -136,7 +137,7 @@ class DeltaTable(FileTable[File]):
         return bool(self._log.metadata.get("partitionColumns"))
 
     def parts(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """These columns of all rows, file by file."""
+        """Yield these columns of all rows, file by file."""
         for file in self._log.files():
             yield self._read(file, columns)
 
@@ -153,7 +154,7 @@ class DeltaTable(FileTable[File]):
         return found
 
     def pin(self, version: int, cut: int) -> None:
-        """Nothing names versions here; `let_go` finds what kept cuts need."""
+        """Do nothing: versions have no names here; `let_go` finds what kept cuts need."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -212,7 +213,8 @@ class DeltaTable(FileTable[File]):
         self._replace(self._log.files(), rows, metadata, "", 0)
 
     def let_go(self, kept: Kept) -> str:
-        """Files that no kept version has, nor any that was the newest since then, or within Delta's week."""
+        """Remove files that no kept version has, that no version since `kept.since` had, and that are older than
+        Delta's week."""
         self._check_ours()
         now, since = time.time(), kept.since or 0.0
         if wanted := delta.retention(now - since, self._settings, now):
@@ -230,7 +232,7 @@ class DeltaTable(FileTable[File]):
         return f"{len(gone)} files removed" if gone else ""
 
     def _used_since(self, oldest: int) -> set[str] | None:
-        """Names of the files that any version from this one on has; None: that is not known."""
+        """Return the names of the files that any version since this one has; `None` if that is unknown."""
         then = DeltaLog(self._folder)
         try:
             if then.update(oldest) != oldest:
@@ -246,7 +248,7 @@ class DeltaTable(FileTable[File]):
         return {path.name for file in files for path in self._paths(file)}
 
     def _paths(self, file: File) -> list[Path]:
-        """Where a file and its vector lie."""
+        """Return the paths of a file and its vector."""
         vector = file.vector
         found = [local_path(self._folder, file)]
         if vector is not None and vector["storageType"] == "u":
@@ -256,7 +258,7 @@ class DeltaTable(FileTable[File]):
         return found
 
     def _written_before(self, at: float) -> list[Path]:
-        """Files of rows and of vectors that are older than a time in seconds since 1970."""
+        """Return files of rows and of vectors that are older than a time, in seconds since 1970."""
         found = [*self._folder.rglob("*.parquet"), *self._folder.rglob("deletion_vector_*.bin")]
         own = [path for path in found if not path.relative_to(self._folder).parts[0].startswith(("_", "."))]
         return [path for path in own if path.stat().st_mtime < at]
@@ -268,8 +270,8 @@ class DeltaTable(FileTable[File]):
         return self._settings.get(MARKS) == "true"
 
     def _mapped(self) -> tuple[list[dict[str, Any]], Mapping[str, str]]:
-        """Fields and settings of the table with column mapping: their ids are the numbers of their places, as Delta
-        itself gives them, and their names in files are those they have now."""
+        """Return fields and settings of the table with column mapping: ids are the columns' positions, as Delta itself
+        assigns them, and the names in files are the current ones."""
         if is_mapped(self._settings):
             return self._fields, self._settings
         fields = [
@@ -292,7 +294,7 @@ class DeltaTable(FileTable[File]):
         return self._log.transactions.get(app, version - 1) >= version
 
     def _check_ours(self) -> None:
-        """HandOver where only Spark writes."""
+        """Raise HandOver if only Spark can write the table."""
         if (why := unread(self._log.protocol, self._log.metadata)) is not None:
             raise HandOver(why)
 
@@ -304,7 +306,7 @@ class DeltaTable(FileTable[File]):
         settings: Mapping[str, str],
         metadata: Mapping[str, Any],
     ) -> None:
-        """A commit that changes no row: what the table is like."""
+        """Commit a new description of the table; no row changes."""
         if self._log.version >= 0:
             self._check_ours()
         schema = json.dumps({"type": "struct", "fields": fields}, separators=(",", ":"))
@@ -397,7 +399,7 @@ class DeltaTable(FileTable[File]):
         app: str,
         version: int,
     ) -> None:
-        """A commit of files that are written already."""
+        """Commit files that are already written."""
         now = _now_ms()
         actions = [self._said(operation, metadata)]
         if app:
@@ -408,21 +410,21 @@ class DeltaTable(FileTable[File]):
         self._log.commit([*actions, *(file.added() for file in new)])
 
     def _marked(self, marked: Sequence[tuple[File, Numbers]]) -> list[File]:
-        """Files with the rows that are gone of them."""
+        """Return files with these rows marked as deleted."""
         if not marked:
             return []
         said = vectors.write(self._folder, [gone for _, gone in marked])
         return [file.marked(self._count(file), vector) for (file, _), vector in zip(marked, said, strict=True)]
 
     def _count(self, file: File) -> int:
-        """How many rows it has, gone ones too."""
+        """Return how many rows it has, including deleted ones."""
         if "numRecords" in file.stats:
             return int(file.stats["numRecords"])
         with self._opened(file) as rows:
             return len(rows)
 
     def _written(self, rows: pa.Table) -> list[File]:
-        """Files with these rows, durable but for their names."""
+        """Write files with these rows; they are durable, but not yet their names."""
         fields = self._fields
         held = named(rows, _schema(fields, _physical))
         most = max(1, len(held) * FILE_BYTES // max(held.nbytes, 1))
@@ -431,7 +433,7 @@ class DeltaTable(FileTable[File]):
             part = held.slice(first, most)
             path = self._folder / f"part-00000-{uuid4()}-c000.zstd.parquet"
             with path.open("wb") as file:
-                # A dictionary of what never repeats costs half of the writing, and room.
+                # A dictionary of values that never repeat costs half of the writing time, and space.
                 pq.write_table(part, file, compression="zstd", row_group_size=ROW_GROUP, use_dictionary=repeating(part))
                 file.flush()
                 os.fsync(file.fileno())
@@ -440,7 +442,7 @@ class DeltaTable(FileTable[File]):
 
 
 class _Numbers:
-    """Numbers of columns, of which none is ever used again."""
+    """Column numbers; none is ever used again."""
 
     def __init__(self, last: int) -> None:
         self.last = last
@@ -459,7 +461,7 @@ def _now_ms() -> int:
 
 
 def _protocol(before: Action, schema: str, settings: Mapping[str, str]) -> Action:
-    """What a table asks of who reads and writes it: what it asked before, and what is new in it."""
+    """Return the protocol that a table requires: what it required before, and its new features."""
     both = ["deletionVectors"] if settings.get(MARKS) == "true" else []
     both += ["columnMapping"] if is_mapped(settings) else []
     both += ["timestampNtz"] if '"timestamp_ntz"' in schema else []
@@ -468,7 +470,7 @@ def _protocol(before: Action, schema: str, settings: Mapping[str, str]) -> Actio
         return before or {"minReaderVersion": 1, "minWriterVersion": 2}
     if both == ["columnMapping"] and before.get("minReaderVersion") == 2:
         return before
-    # In a checkpoint what is not there may be a NULL.
+    # In a checkpoint a missing value may be NULL.
     reader, writer = before.get("readerFeatures") or [], before.get("writerFeatures") or ["invariants", "appendOnly"]
     return {
         "minReaderVersion": 3,
@@ -478,7 +480,7 @@ def _protocol(before: Action, schema: str, settings: Mapping[str, str]) -> Actio
     }
 
 
-# ── schemas, as Delta's JSON and as Arrow's ─────────────────────────────────────────────────────────────────────
+# ── conversion between schemas in Delta's JSON and Arrow schemas ──────────────────────────────────────────────
 
 
 def _logical(field: Mapping[str, Any]) -> str:
@@ -490,7 +492,7 @@ def _physical(field: Mapping[str, Any]) -> str:
 
 
 def _schema(fields: Sequence[Mapping[str, Any]], name: Callable[[Mapping[str, Any]], str]) -> pa.Schema:
-    """Arrow's schema of a table's columns: by their names, or as its files have them."""
+    """Return the Arrow schema of a table's columns, under their own names or under those in its files."""
 
     def column(field: Mapping[str, Any]) -> pa.Field:
         id_ = field["metadata"].get(COLUMN_ID) if name is _physical else None
@@ -512,7 +514,7 @@ def _schema(fields: Sequence[Mapping[str, Any]], name: Callable[[Mapping[str, An
 
 
 def _field(column: pa.Field, numbers: _Numbers | None) -> dict[str, Any]:
-    """A new column. `numbers`: of the table's columns, if these are mapped."""
+    """Return a new column. `numbers`: the numbers of the table's columns, if it has column mapping."""
     if numbers is None:
         return {"name": column.name, "type": _word(column.type), "nullable": True, "metadata": {}}
     metadata = {COLUMN_ID: numbers.next(), _NAME: f"col-{uuid4()}"}
@@ -520,7 +522,7 @@ def _field(column: pa.Field, numbers: _Numbers | None) -> dict[str, Any]:
 
 
 def _word(type_: pa.DataType, numbers: _Numbers | None = None) -> Any:
-    """Delta's JSON of a type."""
+    """Return a type as Delta's JSON."""
     if pa.types.is_decimal(type_):
         return f"decimal({type_.precision},{type_.scale})"
     if pa.types.is_list(type_):
@@ -540,7 +542,7 @@ def _widened(field: Mapping[str, Any], word: str) -> dict[str, Any]:
 
 
 def _stats(rows: pa.Table) -> str:
-    """What the log says of a file's columns."""
+    """Return the log's statistics of a file's columns."""
     least: dict[str, Any] = {}
     greatest: dict[str, Any] = {}
     for name in rows.column_names[:INDEXED]:

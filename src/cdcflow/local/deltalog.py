@@ -1,9 +1,10 @@
-"""The log of a Delta table in a folder: what it says stands, and one version more.
+"""The log of a Delta table in a folder: read its current state, and commit one more version.
 
-    _delta_log/00000000000000000040.checkpoint.parquet    everything that stands at version 40
-               00000000000000000041.json                  what version 41 changed: an action a line
+    _delta_log/00000000000000000040.checkpoint.parquet    the whole state at version 40
+               00000000000000000041.json                  the changes of version 41: one action per line
 
-Whoever makes a version's file first has committed it. Facts: https://github.com/delta-io/delta/blob/master/PROTOCOL.md
+The writer that creates a version's file first has committed it. Source:
+https://github.com/delta-io/delta/blob/master/PROTOCOL.md
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ from cdcflow.warehouse.formats.delta_commits import actions_of, identity, lines_
 from cdcflow.warehouse.port import HandOver
 
 FEATURES = frozenset({"deletionVectors", "columnMapping", "invariants", "appendOnly", "timestampNtz", "typeWidening"})
-"""Table features that are understood here."""
+"""The table features that this reader and writer supports."""
 
 PROTOCOLS = ((3, 7), (1, 2), (1, 7), (2, 5), (2, 7))
-"""Versions for readers and writers: with features by name; of a plain table; of one that Spark gave column mapping. A
-writer's 7 has its features by name, below it may have a change feed, constraints and generated columns."""
+"""Supported versions for readers and writers: with named features; a plain table; one that Spark gave column mapping.
+Writer version 7 lists its features; a lower version may have a change feed, constraints and generated columns."""
 
 _CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.parquet")
 _ANY_CHECKPOINT = re.compile(r"(\d{20})\.checkpoint\.")
-"""Of any kind: what is older than one of them is removed in time."""
+"""Checkpoints of any kind; versions older than one of them are removed over time."""
 _VERSION = re.compile(r"(\d{20})\.json")
 
 _log = structlog.get_logger()
@@ -50,17 +51,18 @@ Action = Mapping[str, Any]
 
 
 class LogBegun(HandOver):
-    """A log begins with what is not read here: with a checkpoint of several files, or behind the version asked for."""
+    """A log begins with something that this reader does not support: with a checkpoint of several files, or after the
+    requested version."""
 
 
 class Conflict(Exception):
-    """Somebody else has committed the version that was to be next."""
+    """Another writer has committed the version that was to be next."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file of a table's rows. `path` and `told`, JSON of what is known of its columns, are as the log has them,
-    `vector` is what says which of its rows are deleted."""
+    """A file of a table's rows. `path` and `told` (its column statistics as JSON) are as in the log; `vector` describes
+    its deletion vector."""
 
     path: str
     size: int
@@ -74,19 +76,19 @@ class File:
 
     @property
     def stats(self) -> Mapping[str, Any]:
-        """What is known of its columns."""
+        """Its column statistics."""
         found: Mapping[str, Any] = json.loads(self.told)
         return found
 
     @property
     def key(self) -> tuple[str, str]:
-        """What a `remove` must name as well."""
+        """The key by which a `remove` refers to it."""
         if self.vector is None:
             return self.path, ""
         return self.path, "{storageType}{pathOrInlineDv}@{offset}".format(**{"offset": None, **self.vector})
 
     def removed(self, now_ms: int) -> Action:
-        """The action that takes it out of the table."""
+        """Return the action that removes it from the table."""
         more = {} if self.vector is None else {"deletionVector": self.vector}
         return {
             "remove": {
@@ -101,7 +103,7 @@ class File:
         }
 
     def added(self) -> Action:
-        """The action that puts it into the table."""
+        """Return the action that adds it to the table."""
         more = {} if self.vector is None else {"deletionVector": self.vector}
         return {
             "add": {
@@ -116,16 +118,17 @@ class File:
         }
 
     def marked(self, rows: int, vector: Mapping[str, Any]) -> File:
-        """The same file, of whose `rows` rows these are gone. Its bounds stay, though no row may have them any more."""
-        # Numbers stay as they are written: read and written again a decimal could be another one.
+        """Return the same file with these rows deleted; it has `rows` rows in all. Its bounds stay, although perhaps no
+        remaining row has those values."""
+        # Numbers keep their text: a decimal could change when it is parsed and written again.
         told = {**_members(self.told), "numRecords": str(rows), "tightBounds": "false"}
         listed = ",".join(f"{json.dumps(name)}:{value}" for name, value in told.items())
         return replace(self, told=f"{{{listed}}}", vector=vector)
 
 
 class DeltaLog:
-    """A table's log, as of the latest `update`. `version` is -1 where there is no table. `commit_id` is that of the
-    version's commit ("": its file was cleaned up after a checkpoint)."""
+    """A table's log, as of the latest `update`. `version` is -1 if there is no table. `commit_id` identifies the
+    version's commit ("" if its file was cleaned up after a checkpoint)."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -143,13 +146,13 @@ class DeltaLog:
         self._files: dict[tuple[str, str], File] | None = None
 
     def update(self, until: int | None = None) -> int:
-        """Read what came since, up to a version (None: the newest). Returns the newest version that was read.
+        """Read the new versions, up to a version (`None`: the latest). Return the last version that was read.
 
         Raises:
-            HandOver: the log begins with what is not read here.
-            HistoryLost: a version's file is missing, or torn, and later ones were committed after it.
+            HandOver: the log begins with something that this reader does not support.
+            HistoryLost: a version's file is missing or torn, and later ones were committed after it.
         """
-        if not self._place.exists():  # nor is it there when somebody moved its folder away
+        if not self._place.exists():  # an operator may have moved its folder away
             self._forget()
         elif self.version < 0:
             self._begin(until)
@@ -159,7 +162,7 @@ class DeltaLog:
         return self.version
 
     def actions(self, version: int) -> list[Action] | None:
-        """What a version changed; None if its commit is missing, or torn.
+        """Return what a version changed; `None` if its commit is missing or torn.
 
         Raises:
             HistoryLost: it is torn, and later versions were committed after it.
@@ -168,20 +171,20 @@ class DeltaLog:
         return None if found is None else found[0]
 
     def commit_id_of(self, version: int) -> str:
-        """What identifies a version's commit; "": it is missing, or torn."""
+        """Return the identity of a version's commit; "" if it is missing or torn."""
         if version == self.version and self.commit_id:
             return self.commit_id
         found = self._read(version)
         return "" if found is None else found[1]
 
     def drop_torn(self, published: int | None = None) -> None:
-        """Set commits aside that a power cut left torn (see `torn_since`). For a merge, which has the lease."""
+        """Set aside commits that a power cut left torn (see `torn_since`). For a merge, which holds the lease."""
         if torn := torn_since(self._place, published):
             set_aside(self._place, torn)
             self._forget()
 
     def _read(self, version: int) -> tuple[list[Action], str] | None:
-        """A version's actions and the identity of its commit."""
+        """Return a version's actions and the identity of its commit."""
         try:
             content = self._at(version).read_bytes()
         except FileNotFoundError:
@@ -194,8 +197,8 @@ class DeltaLog:
         return None
 
     def at_time_ms(self, at_ms: float) -> int:
-        """The version that was the newest at a time, in milliseconds since 1970; the oldest that is known, if none was
-        there yet."""
+        """Return the version that was the latest at a time, in milliseconds since 1970; the oldest known one, if none
+        existed yet."""
         for version in range(self.version, -1, -1):
             found = self.actions(version)
             if found is None:
@@ -205,7 +208,7 @@ class DeltaLog:
         return 0
 
     def files(self) -> list[File]:
-        """The files of the newest version."""
+        """Return the files of the latest version."""
         if self._files is None:
             self._files = {}
             if self._checkpoint is not None:
@@ -215,14 +218,14 @@ class DeltaLog:
 
     @property
     def is_short(self) -> bool:
-        """Its files are known without a look at a checkpoint."""
+        """Whether its files are known without reading a checkpoint."""
         return self._checkpoint is None
 
     def commit(self, actions: Sequence[Action]) -> None:
-        """Make the next version, durably.
+        """Commit the next version, durably.
 
         Raises:
-            Conflict: somebody else has made it.
+            Conflict: another writer has committed it.
         """
         version = self.version + 1
         text = "".join(json.dumps(action, separators=(",", ":")) + "\n" for action in actions)
@@ -249,11 +252,11 @@ class DeltaLog:
         try:
             table = ForeignTable(self._folder)
             table.create_checkpoint()
-            # Before what it stands for goes.
+            # Before the commits that it replaces are removed.
             sync_file(self._checkpoint_at(self.version))
             sync_folder(self._place)
             table.cleanup_metadata()
-        except Exception as error:  # noqa: BLE001  whatever it is: the versions themselves are there
+        except Exception as error:  # noqa: BLE001  whatever the error is: the commits themselves exist
             _log.info("no checkpoint of a Delta table", table=self._folder.name, error=type(error).__name__)
 
     def _at(self, version: int) -> Path:
@@ -267,7 +270,7 @@ class DeltaLog:
         last = sys.maxsize if until is None else until
         checkpoints = [n for name in names if (found := _CHECKPOINT.fullmatch(name)) and (n := int(found[1])) <= last]
         versions = [n for name in names if (found := _VERSION.fullmatch(name)) and (n := int(found[1])) <= last]
-        # One that is torn is missing, too.
+        # A torn checkpoint counts as missing.
         begin = next((n for n in sorted(checkpoints, reverse=True) if _is_readable(self._checkpoint_at(n))), -1)
         newer = sorted(v for v in versions if v > begin and (until is None or v <= until))
         missing = next((n for n, v in enumerate(newer, begin + 1) if n != v), None)
@@ -333,7 +336,7 @@ def _take(files: dict[tuple[str, str], File], actions: Iterable[Action]) -> None
 
 
 def _members(text: str) -> dict[str, str]:
-    """The members of a JSON object, each value as it is written."""
+    """Return the members of a JSON object, each value as written."""
     read = json.JSONDecoder().raw_decode
     found = {}
     at = _next(text, 0) + 1
@@ -346,14 +349,14 @@ def _members(text: str) -> dict[str, str]:
 
 
 def _next(text: str, at: int) -> int:
-    """Where in a JSON object's text the next of its parts begins."""
+    """Return the index of the next token in a JSON object's text."""
     while text[at] in " \t\r\n,:":
         at += 1
     return at
 
 
 def _vector(of: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """A file's deletion vector. In a checkpoint one that is not there may be one of NULLs."""
+    """Return a file's deletion vector. In a checkpoint a missing vector may be a struct of NULLs."""
     found: Mapping[str, Any] | None = of.get("deletionVector")
     return found if found and found.get("storageType") else None
 
@@ -367,7 +370,7 @@ def _is_readable(checkpoint: Path) -> bool:
 
 
 def _standing(checkpoint: Path, kind: str) -> list[dict[str, Any]]:
-    """The actions of one kind in a checkpoint."""
+    """Return the actions of one kind in a checkpoint."""
     with reading(checkpoint):
         if kind not in pq.read_schema(checkpoint).names:
             return []
@@ -377,10 +380,10 @@ def _standing(checkpoint: Path, kind: str) -> list[dict[str, Any]]:
 
 
 def local_path(folder: Path, file: File) -> Path:
-    """Where a file of a table lies.
+    """Return the path of a file of a table.
 
     Raises:
-        HandOver: outside of the table's folder, as those of a clone.
+        HandOver: it is outside of the table's folder, as in a clone.
     """
     parts = urlsplit(file.path)
     if parts.scheme or parts.path.startswith("/"):
@@ -389,8 +392,8 @@ def local_path(folder: Path, file: File) -> Path:
 
 
 def unread(protocol: Action, metadata: Action) -> str | None:
-    """What a table asks of its writers that is not done here; None: nothing."""
-    # In a checkpoint what is not there may be a NULL.
+    """Return why this writer cannot write a table; `None` if it can."""
+    # In a checkpoint a missing value may be NULL.
     features = {*(protocol.get("readerFeatures") or ()), *(protocol.get("writerFeatures") or ())}
     if (protocol["minReaderVersion"], protocol["minWriterVersion"]) not in PROTOCOLS:
         return "it follows an older protocol of Delta"

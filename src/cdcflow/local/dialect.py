@@ -1,8 +1,8 @@
-"""Spark's SQL, as far as `cdcflow.merge` writes it, as DuckDB's.
+"""Translate Spark's SQL, as far as `cdcflow.merge` uses it, to DuckDB's.
 
-The statements come as they would go to Spark. Each word that DuckDB spells otherwise is translated here by name; what
-is not listed goes through as it is, so that a function that is new to these statements fails and does not quietly
-mean something else.
+The statements arrive as they would go to Spark. Each word that DuckDB spells differently is listed here and translated;
+everything else passes unchanged, so that a function that is new to these statements fails instead of silently meaning
+something else.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _LITERAL = re.compile(r"'(?:[^'\\]|\\.)*'|`(?:[^`]|``)*`", re.DOTALL)
 _KEPT = re.compile(r"\x00(\d+)\x00")
 
 _WORDS: tuple[tuple[str, str], ...] = (
-    (r"\bmax_by\(", "arg_max_null("),  # Spark's takes the row of the greatest order, DuckDB's passes NULL over
+    (r"\bmax_by\(", "arg_max_null("),  # Spark takes the row of the greatest order; DuckDB skips NULL
     (r"\barray\(", "list_value("),
     (r"\btimestamp_micros\(", "make_timestamptz("),
-    (r"\bunix_micros\(CAST\((\S+) AS timestamp\)\)", r"epoch_us(\1)"),  # without a zone, and without one of ours
+    (r"\bunix_micros\(CAST\((\S+) AS timestamp\)\)", r"epoch_us(\1)"),  # takes no zone, and adds none
     (r"\bunix_micros\(", "epoch_us("),
     (r"\boctet_length\(", "strlen("),
     (r"\bLEFT SEMI JOIN\b", "SEMI JOIN"),
@@ -33,7 +33,7 @@ _WORDS: tuple[tuple[str, str], ...] = (
     (r"\btimestamp\b", "timestamptz"),
     (r"\btimestamp_ntz\b", "timestamp"),
     (r"\barray<([^<>]+)>", r"\1[]"),
-    (r"\barray<([^<>]+)>", r"\1[]"),  # of lists
+    (r"\barray<([^<>]+)>", r"\1[]"),  # for lists
     (r" USING any TBLPROPERTIES \(.*\)$", ""),
     (r"\bADD COLUMNS \((.*)\)$", r"ADD COLUMN \1"),
     (r"^ALTER TABLE \S+ SET TBLPROPERTIES .*$", "SELECT 1"),
@@ -43,27 +43,27 @@ MACROS = (
     "CREATE MACRO size(a) AS coalesce(len(a), -1)",
     "CREATE MACRO array_except(a, b) AS CASE WHEN a IS NOT NULL AND b IS NOT NULL"
     " THEN list_distinct(list_filter(a, lambda x: NOT list_contains(b, x))) END",
-    # Of the hexadecimal digits of a number below 2^63.
+    # For the hexadecimal digits of a number below 2^63.
     "CREATE MACRO conv(digits, old_base, new_base) AS CAST('0x' || digits AS BIGINT)",
     "CREATE MACRO sha2(text, bits) AS sha256(text)",
     "CREATE MACRO shiftright(number, bits) AS number >> bits",
     "CREATE MACRO unix_date(d) AS d - DATE '1970-01-01'",
-    # Of a NULL Spark prints "null", where printf has no result.
+    # For a NULL Spark prints "null", while printf has no result.
     "CREATE MACRO format_string(f, a, b, c, d) AS CASE WHEN a IS NULL THEN 'null' ELSE printf(f, a, b, c, d) END",
 )
-"""Functions of Spark's that DuckDB lacks."""
+"""Spark's functions that DuckDB lacks."""
 
 
 def connect(threads: int = 1) -> duckdb.DuckDBPyConnection:
-    """A database in memory that has them."""
-    # Nothing is fetched from anywhere: what is not there fails.
+    """Open a database in memory that has them."""
+    # Nothing is downloaded: a missing extension is an error.
     settings: dict[str, str | bool | int | float | list[str]] = {
         "threads": threads,
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
     }
     made = duckdb.connect(config=settings)
-    # Where it is off, as in a notebook without ipywidgets, setting it is refused.
+    # If it is off, as in a notebook without ipywidgets, DuckDB refuses to set it.
     if made.execute("SELECT current_setting('enable_progress_bar')").fetchall() != [(False,)]:
         made.execute("SET enable_progress_bar = false").fetchall()
     for macro in MACROS:
@@ -72,8 +72,8 @@ def connect(threads: int = 1) -> duckdb.DuckDBPyConnection:
 
 
 def duckdb_sql(spark_sql: str, given: str = "") -> str:
-    """One statement of Spark's as one of DuckDB's. `given`: the view whose name stands where `{}` is, names and texts
-    aside: a source's default may be `{}`."""
+    """Translate one statement of Spark's to DuckDB's. `given`: the view that replaces `{}`, except inside names and
+    texts: a source's default may be `{}`."""
     kept: list[str] = []
 
     def keep(found: re.Match[str]) -> str:
@@ -87,7 +87,7 @@ def duckdb_sql(spark_sql: str, given: str = "") -> str:
         sql = re.sub(pattern, words, sql)
     sql = _calls(sql, "struct", lambda given: "struct_pack(" + ", ".join(f"{a} := {a}" for a in given) + ")")
     sql = _calls(sql, "map", _map)
-    sql = _calls(sql, "first", lambda given: f"first_value({given[0]} IGNORE NULLS)")  # of (…, true)
+    sql = _calls(sql, "first", lambda given: f"first_value({given[0]} IGNORE NULLS)")  # for (…, true)
     sql = _calls(sql, "last", lambda given: f"last_value({given[0]} IGNORE NULLS)")
     sql = re.sub(r"(UPDATE SET )(.*)", lambda found: found[1] + _without_table(found[2]), sql)
     return _KEPT.sub(lambda found: _literal(kept[int(found[1])]), sql)
@@ -105,7 +105,7 @@ def _map(given: list[str]) -> str:
 
 
 def _without_table(assignments: str) -> str:
-    """DuckDB wants the columns that a MERGE sets without the table's alias."""
+    """Remove the table's alias from the columns that a MERGE sets; DuckDB does not accept it."""
     return ", ".join(a.removeprefix("t.") for a in _split(assignments))
 
 
@@ -117,7 +117,7 @@ def _calls(sql: str, function: str, instead: Callable[[list[str]], str]) -> str:
 
 
 def _split(listed: str) -> list[str]:
-    """What stands between commas that no bracket holds."""
+    """Split at the commas outside of brackets."""
     cuts = [i for i, depth in _depths(listed, 0) if depth == 0 and listed[i] == ","]
     ends = [-1, *cuts, len(listed)]
     return [listed[a + 1 : b].strip() for a, b in pairwise(ends)]

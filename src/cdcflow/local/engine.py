@@ -1,4 +1,5 @@
-"""The engine that merges in this process: DuckDB folds, a format's tables commit. For small ranges, without Java."""
+"""The engine that merges in this process: DuckDB folds, and the table formats commit. For small ranges, without
+Java."""
 
 from __future__ import annotations
 
@@ -38,16 +39,16 @@ from cdcflow.warehouse.port import Failure, HandOver, Kept, Shown, Snapshot
 from cdcflow.warehouse.segments import InputFile, present
 
 KEPT = 10
-"""So many versions of the table of cuts are kept: its rows are never changed, so the newest one has all of them."""
+"""How many versions of the table of cuts are kept: its rows never change, so the latest version has all of them."""
 
 VERSIONS_KEPT_S = 3600.0
-"""Versions of the table of cuts that are younger stay for who reads it just then."""
+"""Younger versions of the table of cuts are kept for readers that are using them."""
 
 ROWS_AT_ONCE = 1000
-"""Of the table of cuts."""
+"""Rows of the table of cuts per batch."""
 
 _SAID_ALIKE = ("boolean", "tinyint", "smallint", "int", "bigint", "decimal(", "string")
-"""Types of which Spark and DuckDB read the same value from the source's text of a constant."""
+"""Types for which Spark and DuckDB read the same value from the source's text of a constant."""
 
 
 class LocalEngine:
@@ -60,15 +61,15 @@ class LocalEngine:
     def __init__(
         self, warehouse: Path, format_: str, changes_max: int | None = None, bytes_max: int | None = None
     ) -> None:
-        """`changes_max` and `bytes_max`: a table with more changes than so many, or more of whose files would have to
-        be held in memory, is declined."""
+        """Tables beyond these limits are left to another engine: more than `changes_max` changes, or more than
+        `bytes_max` bytes of files that would have to be held in memory."""
         self._warehouse = warehouse
         self._changes_max = changes_max
         self._tables = _tables(format_, warehouse, bytes_max)
         self.rules: Format = rules_of(format_)
 
     def close(self) -> None:
-        """Let go of what its tables have open."""
+        """Close what its tables have open."""
         self._tables.close()
 
     def lease(self) -> AbstractContextManager[None]:
@@ -106,16 +107,16 @@ class LocalEngine:
 
 
 def _strange(shape: Table, mode: ModeRules) -> str | None:
-    """What only Spark does right in a table of this shape."""
+    """Return why only Spark can merge a table of this shape correctly; `None` if this engine can."""
     for column in shape.columns:
         try:
             held = stored(column.type.arrow)
         except ConfigurationError:
-            return None  # no engine can, and the merge says so
+            return None  # no engine can, and the merge reports it
         if "struct<" in held.table or DECIMAL_TEXT in (held.convert or ""):
             return f"its column {column.name} is of a type that is merged by Spark only ({column.type.source})"
         if mode.keeps_changes:
-            continue  # of which nothing is compared, nor filled in
+            continue  # nothing is compared or filled in
         if has_two_zeros(held.table) and (not shape.key or column.name in shape.key):
             return f"its key has a column of floating-point numbers ({column.name})"
         if column.missing is not None and not held.table.startswith(_SAID_ALIKE):
@@ -124,7 +125,7 @@ def _strange(shape: Table, mode: ModeRules) -> str | None:
 
 
 def _tables(format_: str, warehouse: Path, bytes_max: int | None) -> Tables:
-    # Here, so that a format needs nothing of the other's.
+    # Imported here, so that a format does not need the other's packages.
     if format_ == "iceberg":
         from cdcflow.local.iceberg import IcebergTables
 
@@ -154,7 +155,7 @@ _COLUMNS = pa.schema(
 
 
 class LocalCuts:
-    """Implements `cdcflow.warehouse.port.Cuts`: the same table that Spark's has."""
+    """Implements `cdcflow.warehouse.port.Cuts`, on the same table that Spark uses."""
 
     def __init__(self, tables: Tables, warehouse: Path) -> None:
         self._tables = tables
@@ -219,7 +220,7 @@ class LocalCuts:
             rows = self._table.rows()
             kept = rows.filter(pc.greater_equal(rows.column("cut"), oldest))
             if len(kept) < len(rows):
-                # First this: whoever asks for a cut that is gone is told why.
+                # This first, so that a reader of an expired cut gets the reason.
                 self._table.describe({EXPIRED_PROPERTY: str(oldest - 1)}, {})
             if len(kept) < len(rows) or self._table.has_many_files:
                 self._table.rewrite(kept, {"upkeep": "cuts", "oldest": oldest}, KEPT)
@@ -237,7 +238,7 @@ class LocalCuts:
                     raise already_published(cut) from error
                 raise
             self._version = _version(self._table.snapshot())
-            # SQLite's journal is gone then, too: one that came back would take the commit back.
+            # This also makes the deletion of SQLite's journal durable: if it reappeared, it would undo the commit.
             sync_folder(self._warehouse)
 
     def _publish(self, cut: Cut, there: Snapshot | None) -> None:
@@ -274,7 +275,8 @@ class LocalCuts:
 
 
 def _newest(rows: pa.Table) -> Cut | None:
-    """Of rows of the table the cut that was published last of those with the greatest number; None: there are none."""
+    """Return the cut with the greatest number among these rows, in its latest publication; `None` if there are no
+    rows."""
     newest = rows.sort_by([("cut", "descending"), ("published", "descending")]).slice(0, 1)
     clocks = newest.column("commit_clock").cast(pa.int64()).to_pylist()
     found = newest.to_pylist(maps_as_pydicts="strict")

@@ -1,4 +1,4 @@
-"""What errors of DuckDB, Arrow, PyIceberg and the system mean for the table that they were met at."""
+"""Classify errors of DuckDB, Arrow, PyIceberg and the operating system for the table at which they occurred."""
 
 from __future__ import annotations
 

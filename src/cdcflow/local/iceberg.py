@@ -1,7 +1,7 @@
 """Iceberg tables through PyIceberg (see `tables`).
 
-Tables and snapshots are the same as Spark's (`cdcflow.warehouse.formats.iceberg`): each engine goes on where the other
-left off.
+Tables and snapshots are the same as Spark's (`cdcflow.warehouse.formats.iceberg`), so each engine can continue where
+the other stopped.
 """
 
 from __future__ import annotations
@@ -74,13 +74,13 @@ from cdcflow.warehouse.port import COMMITTED, HandOver, Kept, Snapshot
 BUSY_S = 60
 _LOCKED = "database is locked"
 _BOUNDED = (IntegerType, LongType, DateType, TimestampType, TimestamptzType, StringType)
-"""Key types whose order in manifests is that of SQL."""
+"""Key types that manifests order as SQL does."""
 
 _DELETES = "it has deletes that only Spark reads"
 
 
 def catalog(warehouse: Path) -> SqlCatalog:
-    """The warehouse's catalog, which is made if it is not there."""
+    """Return the warehouse's catalog; it is created if it does not exist."""
     uri = f"sqlite:///{quote(str(warehouse.resolve() / CATALOG))}?timeout={BUSY_S}"
     settings = {"uri": uri, "warehouse": str(warehouse.resolve()), PY_IO_IMPL: f"{SyncedIO.__module__}.SyncedIO"}
     return SqlCatalog(iceberg.catalog_name(Warehouse(warehouse)), **settings)
@@ -88,10 +88,10 @@ def catalog(warehouse: Path) -> SqlCatalog:
 
 @contextlib.contextmanager
 def asking(warehouse: Path) -> Iterator[None]:
-    """Around a question to the catalog: an error then names its file.
+    """Wrap a query to the catalog, so that an error names its file.
 
     Raises:
-        FileUnreadable: it is damaged.
+        FileUnreadable: the catalog is damaged.
     """
     try:
         yield
@@ -102,8 +102,8 @@ def asking(warehouse: Path) -> Iterator[None]:
 
 
 class _Change(Transaction):
-    """A transaction that works out what a table would look like once for each update, and not at each look: PyIceberg
-    copies every snapshot that is kept for it."""
+    """A transaction that computes the table's new metadata once per update, and not at each access: PyIceberg copies
+    all kept snapshots for it."""
 
     _seen: tuple[int, TableMetadata] | None = None
 
@@ -141,7 +141,7 @@ class IcebergTables:
 
 
 class IcebergTable(FileTable[FileScanTask]):
-    """A table of the catalog's."""
+    """A table of the catalog."""
 
     rules = RULES
 
@@ -179,8 +179,8 @@ class IcebergTable(FileTable[FileScanTask]):
         return None if found is None else self._told(self._loaded)
 
     def _newest(self) -> Table | None:
-        """The table as it is now; None where there is none."""
-        if not self._location.exists():  # nor is it there when somebody moved its folder away
+        """Return the current table; `None` if it does not exist."""
+        if not self._location.exists():  # an operator may have moved its folder away
             return None
         try:
             with asking(self._warehouse), reading(self._location / "metadata", NoSuchTableError, SQLAlchemyError):
@@ -207,10 +207,10 @@ class IcebergTable(FileTable[FileScanTask]):
         return "" if found is None else str(found.snapshot_id)
 
     def sync(self, published: int | None) -> None:
-        """Its files are durable before the catalog knows of them (`synced`)."""
+        """Do nothing: its files are durable before the catalog refers to them (`synced`)."""
 
     def drop_torn(self, published: int | None = None) -> None:
-        """Where the catalog names metadata that never reached the disk, what it named before counts."""
+        """If the catalog names metadata that never reached the disk, go back to the metadata that it named before."""
         step_back(self._warehouse / CATALOG, iceberg.catalog_name(Warehouse(self._warehouse)), self._identifier)
 
     def newest_commit(self) -> Mapping[str, Any] | None:
@@ -231,7 +231,7 @@ class IcebergTable(FileTable[FileScanTask]):
         ]
 
     def rows(self) -> pa.Table:
-        """Also of a table that PyIceberg cannot write."""
+        """Return all rows, also for a table that PyIceberg cannot write."""
         names, tasks = self.schema.names, self._planned()
         marked = [task for task in tasks if task.delete_files]
         parts = [self._scanned([task for task in tasks if not task.delete_files], names)]
@@ -256,7 +256,7 @@ class IcebergTable(FileTable[FileScanTask]):
         try:
             self._catalog.create_namespace_if_not_exists(self._identifier[:1])
         except SQLAlchemyError:
-            if not self._catalog.namespace_exists(self._identifier[:1]):  # else another table's thread was quicker
+            if not self._catalog.namespace_exists(self._identifier[:1]):  # otherwise another table's thread was faster
                 raise
         with contextlib.suppress(NoSuchTableError):
             self._catalog.drop_table(self._identifier)
@@ -306,7 +306,7 @@ class IcebergTable(FileTable[FileScanTask]):
             with change.update_snapshot(snapshot_properties=said).merge_append() as producer:
                 for part in parts:
                     _check_written(part)
-                    # Each part's files have a name of their own.
+                    # Each part's files have their own name.
                     for file in self._written(change, part, uuid4()):
                         producer.append_data_file(file)
 
@@ -318,7 +318,7 @@ class IcebergTable(FileTable[FileScanTask]):
                 ExpireSnapshots(change).by_ids(old).commit()
 
     def let_go(self, kept: Kept) -> str:
-        """Tags and snapshots. Files stay: PyIceberg removes none."""
+        """Remove tags and snapshots. Files stay: PyIceberg removes none."""
         table, needed = self._table, kept.of(str(self._table.metadata.table_uuid))
         versions = {s.snapshot_id: _version(s) for s in table.snapshots()}
         tags = {name: versions.get(ref.snapshot_id, 0) for name, ref in table.refs().items()}
@@ -354,7 +354,8 @@ class IcebergTable(FileTable[FileScanTask]):
         return self._loaded
 
     def _old(self, keep: int) -> list[int]:
-        """Snapshots that go with the next commit, of a table of which only the newest `keep` are needed."""
+        """Return the snapshots to expire with the next commit, for a table that keeps only its latest `keep`
+        versions."""
         kept = list(itertools.islice(_ancestors(self._table, self._table.current_snapshot()), keep - 1))
         tagged = {ref.snapshot_id for ref in self._table.refs().values()} | {s.snapshot_id for s in kept}
         return [s.snapshot_id for s in self._table.snapshots() if s.snapshot_id not in tagged]
@@ -363,7 +364,7 @@ class IcebergTable(FileTable[FileScanTask]):
         return _transactions(self._table, self._table.current_snapshot()).get(app, version - 1) >= version
 
     def _changing(self) -> _Change:
-        # A commit that fails was worked out from what is no longer there; done again as it is it would be wrong.
+        # A failed commit was computed from an outdated state; retrying it unchanged would be wrong.
         self._table.metadata.properties["commit.retry.num-retries"] = "0"
         return _Change(self._table)
 
@@ -377,7 +378,7 @@ class IcebergTable(FileTable[FileScanTask]):
                 manage.create_tag(snapshot, tag)
 
     def _check_ours(self) -> None:
-        """HandOver where PyIceberg cannot write."""
+        """Raise HandOver if PyIceberg cannot write the table."""
         if self._table.metadata.format_version != 2 or not self._table.spec().is_unpartitioned():
             raise HandOver("it is partitioned, or of another version than Iceberg's 2")
 
@@ -395,9 +396,10 @@ class IcebergTable(FileTable[FileScanTask]):
             raise
 
     def _check_manifests(self) -> None:
-        """
+        """Check that the table's manifests can be read.
+
         Raises:
-            FileUnreadable: one of the files that tell which files the table has.
+            FileUnreadable: one of the files that list the table's files is damaged.
         """
         newest, io = self._table.current_snapshot(), self._table.io
         with reading("" if newest is None else newest.manifest_list):
@@ -416,14 +418,14 @@ class IcebergTable(FileTable[FileScanTask]):
         return Touched(size, rows, len(self._deletes.of(self._table, file)))
 
     def _read(self, file: FileScanTask, columns: Sequence[str]) -> pa.Table:
-        # Of a file with deletes PyIceberg takes each row that lives by its number, which costs more than reading it.
+        # For a file with deletes PyIceberg takes each remaining row by its number, which costs more than reading it.
         if file.delete_files and file.file.file_format == FileFormat.PARQUET and _is_flat(self.schema):
             with contextlib.suppress(HandOver), self._opened(file) as rows:
                 return rows.living(columns)
         return self._scanned([file], columns)
 
     def _scanned(self, files: Sequence[FileScanTask], columns: Sequence[str]) -> pa.Table:
-        """These columns of all rows of some files, as PyIceberg reads them."""
+        """Return these columns of all rows of some files, as PyIceberg reads them."""
         schema = self._table.schema().select(*columns)
         scan = ArrowScan(self._table.metadata, self._table.io, schema, AlwaysTrue())
         with reading(files[0].file.file_path if len(files) == 1 else self._location / "data"):
@@ -445,7 +447,7 @@ class IcebergTable(FileTable[FileScanTask]):
             raise HandOver("it has files without column ids")
         schema = self.schema
         ids = [str(field.field_id).encode() for field in self._table.schema().fields]
-        # No file has a column of that name.
+        # No file has a column with this name.
         held = pa.schema([f.with_name(names.get(id_, f"\0{id_!r}")) for f, id_ in zip(schema, ids, strict=True)])
         deleted = partial(self._deletes.of, self._table, file)
         return Rows(opened, schema, held, deleted, file.file.file_path)
@@ -459,11 +461,12 @@ class IcebergTable(FileTable[FileScanTask]):
         version: int,
         marked: Sequence[tuple[FileScanTask, Numbers]] = (),
     ) -> None:
-        """One commit: without the files `old`, with the rows `new`, and with what we say of it."""
+        """Make one commit that removes the files `old`, adds the rows `new`, and records cdcflow's metadata."""
         with self._changing() as change:
             snapshot = self._snapshot_of(change, old, new, metadata, app, version, marked)
-            # The version that the next cut shows, most likely; a cut that shows it is then published without a commit.
-            # Upkeep's has no cut: the tag of the newest one stays with what that shows. So does one that is there.
+            # Most likely the next cut shows this version, and is then published without a commit to the table.
+            # Maintenance has no cut: the latest cut's tag stays with the version that the cut shows. An existing tag
+            # stays, too.
             is_new = "cut" in metadata and iceberg.tag(metadata["cut"]) not in self._table.refs()
             if is_new:
                 self._tag(change, snapshot, metadata["cut"])
@@ -480,7 +483,7 @@ class IcebergTable(FileTable[FileScanTask]):
         version: int,
         marked: Sequence[tuple[FileScanTask, Numbers]] = (),
     ) -> int:
-        """Put a snapshot into a commit. Returns its id. HandOver: rows have values that PyIceberg does not write."""
+        """Add a snapshot to a commit. Return its id. HandOver: rows have values that PyIceberg cannot write."""
         if new is not None:
             _check_written(new)
         table = self._table
@@ -497,8 +500,8 @@ class IcebergTable(FileTable[FileScanTask]):
         return producer.snapshot_id
 
     def _written(self, change: Transaction, rows: pa.Table, uuid: UUID) -> Iterable[DataFile]:
-        """New files with these rows. PyIceberg makes row groups by their rows alone, and warns of a table that tells
-        their bytes."""
+        """Write new files with these rows. PyIceberg sizes row groups by their number of rows alone, and warns about a
+        table whose properties specify bytes."""
         told = change.table_metadata
         properties = {name: said for name, said in told.properties.items() if name != ROW_GROUPS}
         return _dataframe_to_data_files(
@@ -522,7 +525,8 @@ _MICROS = (_DAYS[0] * 86_400_000_000, (_DAYS[1] + 1) * 86_400_000_000 - 1)
 
 
 def _check_written(rows: pa.Table) -> None:
-    """HandOver where there is a date or moment that Python has no value for: PyIceberg asks it for a file's bounds."""
+    """Raise HandOver for a date or timestamp outside of Python's range: PyIceberg converts a file's bounds to Python
+    values."""
     for name in rows.column_names:
         type_ = rows.schema.field(name).type
         if not (pa.types.is_date(type_) or pa.types.is_timestamp(type_)):
@@ -535,7 +539,7 @@ def _check_written(rows: pa.Table) -> None:
 
 
 def _summary(table: Table, metadata: Mapping[str, Any], app: str, version: int) -> dict[str, str]:
-    """What a new snapshot says of us."""
+    """Return what a new snapshot records about cdcflow's merge."""
     known = dict(_transactions(table, table.current_snapshot()))
     if app:
         known[app] = version
@@ -550,10 +554,10 @@ def _version(snapshot: IcebergSnapshot | None) -> int:
 
 
 def _metadata_of(table: Table, version: int) -> TableMetadata | None:
-    """What the table was like when a version of it came, by its older metadata: names and properties of columns may
-    have changed since without another version. None: the version is not there any more.
+    """Return the table's metadata when a version was committed, from its older metadata files: names and properties of
+    columns may have changed since without a new version. `None` if the version no longer exists.
 
-    Only so many of the older ones are kept. What the oldest of them says is the best that is known.
+    Only a limited number of older metadata files is kept; the oldest of them is the best available answer.
     """
     found = None
     for metadata in _metadata_back(table):
@@ -566,10 +570,10 @@ def _metadata_of(table: Table, version: int) -> TableMetadata | None:
 
 
 def _moved_to(table: Table, version: int) -> TableMetadata:
-    """The newest metadata with the rows of a version.
+    """Return the latest metadata, changed to point to the rows of a version.
 
     Raises:
-        VersionGone: they are not there any more.
+        VersionGone: the rows no longer exist.
     """
     if not version:  # it had no rows yet
         return table.metadata.model_copy(update={"current_snapshot_id": None})
@@ -583,27 +587,27 @@ def _moved_to(table: Table, version: int) -> TableMetadata:
 
 
 def _metadata_back(table: Table) -> Iterator[TableMetadata]:
-    """The table's metadata, the newest first, as far as they are kept."""
+    """Yield the table's metadata, the latest first, as far back as the table keeps them."""
     yield table.metadata
     for entry in reversed(table.metadata.metadata_log):
         try:
             yield FromInputFile.table_metadata(table.io.new_input(entry.metadata_file))
-        except FileNotFoundError:  # a commit that came meanwhile has let go of it
+        except FileNotFoundError:  # a concurrent commit has removed it
             return
 
 
 def _arrow(schema: Schema) -> pa.Schema:
-    """A schema as Arrow's, without what Iceberg says beside it."""
+    """Return an Arrow schema, without Iceberg's field ids."""
     return schema_to_pyarrow(schema, include_field_ids=False)
 
 
 def _is_flat(schema: pa.Schema) -> bool:
-    """Whether no column has fields, which have ids of their own."""
+    """Return whether no column has fields, which would have their own ids."""
     return not any(pa.types.is_struct(f.type) or pa.types.is_map(f.type) for f in schema)
 
 
 def _bounds(task: FileScanTask, field: int, type_: IcebergType) -> tuple[Any, Any] | None:
-    """A column's least and greatest value in a file; None where the manifest does not say."""
+    """Return a column's least and greatest value in a file; `None` if the manifest does not have them."""
     low, high = ((found or {}).get(field) for found in (task.file.lower_bounds, task.file.upper_bounds))
     if low is None or high is None:
         return None
@@ -611,7 +615,7 @@ def _bounds(task: FileScanTask, field: int, type_: IcebergType) -> tuple[Any, An
 
 
 def _iceberg(type_: pa.DataType) -> IcebergType:
-    """Iceberg's type of Arrow's."""
+    """Return Iceberg's type for an Arrow type."""
     return _pyarrow_to_schema_without_ids(pa.schema([("c", type_)])).fields[0].field_type
 
 
@@ -628,7 +632,7 @@ def _tells(snapshot: IcebergSnapshot) -> bool:
 
 
 def _ancestors(table: Table, snapshot: IcebergSnapshot | None) -> Iterator[IcebergSnapshot]:
-    """A snapshot and those that it came of, the newest first, as far as they are kept."""
+    """Yield a snapshot and its ancestors, the latest first, as far back as the table keeps them."""
     while snapshot is not None:
         yield snapshot
         parent = snapshot.parent_snapshot_id

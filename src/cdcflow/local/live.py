@@ -1,6 +1,7 @@
-"""Every table as of the newest sealed cut, in this process: the tables' rows as Arrow, the log's tail folded by DuckDB.
+"""Every table as of the latest sealed cut, in this process: the tables' rows as Arrow, with the log's tail folded by
+DuckDB.
 
-Where Spark makes plans, here all rows are read at once: what it costs is the table, whatever the tail is.
+While Spark builds plans, this reads all rows at once: the cost depends on the table's size, not on the tail's.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ from cdcflow.warehouse.segments import InputFile
 
 
 class LocalReader:
-    """Implements `cdcflow.warehouse.live.Reader`. `without_rows`: what tables look like is asked, and no row of theirs
-    is read."""
+    """Implements `cdcflow.warehouse.live.Reader`. `without_rows`: only the tables' columns are needed, and no row is
+    read."""
 
     name = "local"
     remedy = "only Spark reads this table: use cdcflow.spark.read_live"

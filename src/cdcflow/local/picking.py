@@ -1,4 +1,4 @@
-"""The keys of a range of changes, and which files, row groups and rows of a table have one of them."""
+"""Find the files, row groups and rows of a table that have one of a range's keys."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Keys:
 
     @property
     def first(self) -> str:
-        """The column whose bounds are looked at."""
+        """The column whose bounds are used."""
         return self.names[0]
 
     def near(self, ends: Sequence[Ends | None]) -> list[int]:
-        """The numbers of those bounds of the first column that hold one of the keys, or of which nothing is known."""
+        """Return the indexes of the bounds of the first column that include one of the keys, or that are unknown."""
         known = {n: found for n, found in enumerate(ends) if found is not None}
         if len(ends) < 2 or not known:
             return list(range(len(ends)))
@@ -38,7 +38,7 @@ class Keys:
         return [n for n in range(len(ends)) if n not in known or n in hit]
 
     def pick(self, rows: pa.Table) -> Numbers:
-        """The numbers, in any order, of those of these rows that have one of the keys; the key's columns are given."""
+        """Return the numbers, in any order, of the rows that have one of the keys; `rows` has the key's columns."""
         named = [f"k{n}" for n in range(len(self.names))]
         given = rows.rename_columns(named).append_column("n", pa.array(np.arange(len(rows))))
         same = " AND ".join(f"r.{name} = c.c{i}" for name, i in zip(named, self._at, strict=True))

@@ -1,8 +1,9 @@
-"""Position deletes: which rows of a file of an Iceberg table are gone.
+"""Position deletes: the deleted rows of the files of an Iceberg table.
 
-A data file that has such rows has one delete file, with all of them: the one before it is let go in the same snapshot.
-Those that other writers made for several files stay as they are. PyIceberg reads delete files and plans with them; that
-they are written and come and go with manifests of their own is here. Facts: https://iceberg.apache.org/spec/#position-delete-files
+A data file with deleted rows has one delete file, which lists all of them; a new one replaces the earlier one in the
+same snapshot. Delete files that other writers made for several data files stay unchanged. PyIceberg reads delete files
+and plans with them; this module writes them, and adds and removes them with their own manifests. Source:
+https://iceberg.apache.org/spec/#position-delete-files
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Deletes:
         self._read: dict[str, Mapping[str, pa.ChunkedArray]] = {}
 
     def of(self, table: Table, task: FileScanTask) -> Numbers:
-        """The numbers of a file's rows that are gone."""
+        """Return the numbers of a file's deleted rows."""
         path, found = task.file.file_path, [NONE]
         for delete in task.delete_files:
             if delete.file_path not in self._read:
@@ -62,25 +63,25 @@ class Deletes:
             told = self._read[delete.file_path].get(path)
             if told is not None:
                 found.append(told.to_numpy().astype(np.int64))
-        # They are in order already, most likely: that is soon sorted, while `np.unique` makes a set of them.
+        # They are usually sorted already, so sorting is fast, while `np.unique` would build a set.
         numbers = np.sort(np.concatenate(found), kind="stable")
         once: Numbers = numbers[np.diff(numbers, prepend=-1) > 0]
         return once
 
 
 def _numbers(table: Table, delete: DataFile) -> pa.ChunkedArray:
-    """All rows of a delete file, which are of one data file."""
+    """Return all rows of a delete file that refers to one data file."""
     with reading(delete.file_path), table.io.new_input(delete.file_path).open() as opened:
         return pq.ParquetFile(opened).read([_NUMBER]).column(0)
 
 
 def own(task: FileScanTask) -> list[DataFile]:
-    """The delete files of a data file that are of no other."""
+    """Return the delete files that refer to this data file only."""
     return [delete for delete in task.delete_files if _referenced_data_file_path(delete) == task.file.file_path]
 
 
 def write(table: Table, file: DataFile, gone: Numbers) -> DataFile:
-    """A delete file with these rows of a data file."""
+    """Write a delete file with these rows of a data file."""
     path = table.location_provider().new_data_location(f"00000-0-{uuid4()}-00001-deletes.parquet")
     paths = pa.DictionaryArray.from_arrays(np.zeros(len(gone), np.int32), [file.file_path]).cast(pa.string())
     output = table.io.new_output(path)
@@ -116,8 +117,8 @@ class _DeleteManifest(ManifestWriterV2):
 
 
 class Replaced(_OverwriteFiles):
-    """An overwrite that adds delete files and lets others go. It also lets go of manifests in which nothing lives any
-    more; PyIceberg's takes them along for ever."""
+    """An overwrite that adds and removes delete files. It also drops manifests without live entries, which PyIceberg
+    would carry along indefinitely."""
 
     def __init__(self, change: Transaction, table: Table, said: dict[str, str]) -> None:
         super().__init__(Operation.OVERWRITE, change, table.io, snapshot_properties=said)
@@ -129,7 +130,7 @@ class Replaced(_OverwriteFiles):
         self._added_deletes.append(added)
 
     def let_go(self, deletes: Iterable[DataFile]) -> None:
-        """Delete files of which nothing is needed any more."""
+        """Remove delete files that are no longer needed."""
         self._removed_deletes.update(deletes)
 
     def _process_manifests(self, manifests: list[ManifestFile]) -> list[ManifestFile]:
@@ -156,7 +157,7 @@ class Replaced(_OverwriteFiles):
         return kept if not entries else [*kept, self._manifest_of(entries)]
 
     def _without_removed(self, manifests: Sequence[ManifestFile]) -> tuple[list[ManifestFile], list[ManifestEntry]]:
-        """The manifests that stay, and what the others said, as a new one is to say it."""
+        """Return the manifests to keep, and the entries of the others, converted for a new manifest."""
         kept: list[ManifestFile] = []
         entries: list[ManifestEntry] = []
         for manifest in manifests:

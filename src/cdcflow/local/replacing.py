@@ -1,9 +1,9 @@
-"""Which files of a table are written again: beside a change small ones, where there are many, and those of which much
-is dead; in an upkeep, which has more time, also those that cost readers less. What it costs is bounded, whatever the
-table's size; a file whose turn does not come keeps its marks.
+"""Choose the files of a table to rewrite: during a change, small files if there are many, and files with many deleted
+rows; in maintenance, which has more time, also files that cost readers less. The cost is bounded, whatever the table's
+size; a file that has to wait keeps its marks.
 
-An upkeep writes in portions of so many bytes, a commit each. Kept cuts keep the files that were there before, so a file
-is written again only when enough has come, or died, to be worth a copy of it.
+Maintenance writes in portions of bounded size, one commit each. Kept cuts keep the old files, so a file is rewritten
+only when enough rows were added or deleted to be worth another copy.
 """
 
 from __future__ import annotations
@@ -13,39 +13,39 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 SMALL_BYTES, SMALL_FILES_MAX = 4 << 20, 32
-"""Where there are more files of less than so much, they become one: each change leaves one."""
+"""Files below this size are merged if there are more than this many of them: each change leaves one."""
 
 AGAIN_BYTES_MAX = 64 << 20
-"""So much at most is written again at one time."""
+"""At most this many bytes are rewritten at a time."""
 
 TINY_BYTES = 64 << 10
-"""A file of less is written again rather than marked: it costs no more, and a file less has to be read next time. What
-it replaces stays until upkeep removes it: at 1 MB, a merge each 30 s of a small table left 16 GB a week."""
+"""A smaller file is rewritten rather than marked: this costs no more, and leaves one file less to read next time. The
+replaced file stays until maintenance removes it: at 1 MB, a merge of a small table every 30 s left 16 GB a week."""
 
 DEAD_SHARE_MAX = 1 / 3
-"""A file of which more is dead is written again."""
+"""A file with a larger share of deleted rows is rewritten."""
 
 JOINED_BYTES = 32 << 20
-"""In an upkeep several files of less become one. Spark's upkeep takes as many."""
+"""In maintenance, several files below this size are merged. Spark's maintenance accepts as many."""
 
 JOINED_TIMES = 4
-"""A file joins smaller ones that together have more than this part of its bytes: what is written again for them is
-then at most so many times as much as they have."""
+"""Rewrite a file only if the smaller files to merge into it add up to at least 1/4 of its size; this bounds write
+amplification at 4."""
 
 JOINED_MEMORY_MAX = 256 << 20
-"""So much of them is held in memory. More may not become one file."""
+"""At most this many bytes of them are held in memory, which also limits the merged file."""
 
 WORN_SHARE_MAX = 1 / 20
-"""In an upkeep a file of which more is dead is written again. Delta's own threshold, for OPTIMIZE … PURGE
-(`optimize.maxDeletedRowsRatio`): readers look at marks, and pay for them, however few they are."""
+"""In maintenance, a file with a larger share of deleted rows is rewritten. This is Delta's own threshold for OPTIMIZE …
+PURGE (`optimize.maxDeletedRowsRatio`): readers have to read marks, and pay for them, however few there are."""
 
 WORN_BYTES_MAX = 128 << 20
-"""A larger file keeps its marks: it is held in memory while it is written again."""
+"""A larger file keeps its marks: a file is held in memory while it is rewritten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """A file of which rows go: its bytes, its rows, and how many of them are dead then."""
+    """A file with rows to delete: its bytes, its rows, and how many of them are deleted afterwards."""
 
     size: int
     rows: int
@@ -57,12 +57,12 @@ class Touched:
 
     @property
     def cost(self) -> float:
-        """Bytes that are to be written of it again."""
+        """The bytes that a rewrite of it writes."""
         return self.size * (1 - self.share)
 
 
 def small(sizes: Sequence[int]) -> set[int]:
-    """Which of a table's files, of these sizes, become one because they are small and many."""
+    """Return the indexes of a table's files, given their sizes, that are merged because they are small and many."""
     found = sorted((size, n) for n, size in enumerate(sizes) if size < SMALL_BYTES)
     if len(found) <= SMALL_FILES_MAX:
         return set()
@@ -71,7 +71,7 @@ def small(sizes: Sequence[int]) -> set[int]:
 
 
 def again(touched: Mapping[int, Touched], spent: int) -> set[int]:
-    """Which of the touched files are written again, where so many bytes are already spent on others."""
+    """Return the touched files to rewrite, when `spent` bytes are already spent on others."""
     due = sorted((f.cost, n) for n, f in touched.items() if f.share > DEAD_SHARE_MAX or f.size < TINY_BYTES)
     totals = accumulate((cost for cost, _ in due), initial=spent)
     next(totals)
@@ -79,7 +79,8 @@ def again(touched: Mapping[int, Touched], spent: int) -> set[int]:
 
 
 def joined(sizes: Sequence[int]) -> list[int]:
-    """Which of a table's files, of these sizes, become one in an upkeep, the smallest first; none: none do."""
+    """Return the indexes of a table's files, given their sizes, to merge in maintenance, the smallest first; empty if
+    there is nothing to merge."""
     group: list[int] = []
     total = 0
     for size, n in sorted((size, n) for n, size in enumerate(sizes) if size < JOINED_BYTES):
@@ -95,8 +96,8 @@ def joined(sizes: Sequence[int]) -> list[int]:
 
 
 def worn(files: Sequence[Touched], bytes_max: int = WORN_BYTES_MAX) -> list[int]:
-    """Which of a table's files are written again in an upkeep because rows of them are dead, in one portion; none: of
-    none are so many. Larger ones than `bytes_max` are left."""
+    """Return the indexes of a table's files to rewrite in one portion of maintenance because many rows are deleted;
+    empty if there are none. Files larger than `bytes_max` are skipped."""
     due = sorted((f.cost, n) for n, f in enumerate(files) if f.share > WORN_SHARE_MAX and f.size <= bytes_max)
     totals = accumulate(cost for cost, _ in due)
     portion = [n for (_, n), total in zip(due, totals, strict=True) if total <= AGAIN_BYTES_MAX]

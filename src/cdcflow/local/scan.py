@@ -1,6 +1,6 @@
-"""A file of a table, looked into: which of its rows are wanted, by a few columns of a few row groups.
+"""Find rows in a file of a table by reading a few columns of a few row groups.
 
-A row's number is its place in the file, whatever is deleted of it or not read. Nothing is made of a row one by one.
+A row's number is its position in the file, including deleted and unread rows. No Python object is created per row.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from cdcflow.model.table import MISSING
 from cdcflow.warehouse.failures import reading
 
 Numbers = NDArray[np.int64]
-"""Numbers of rows in a file, ascending, each once."""
+"""Numbers of rows in a file, ascending and unique."""
 
 NONE: Numbers = np.array([], np.int64)
 
 Ends = tuple[Any, Any]
-"""A column's least and greatest value in a file: numbers (of days or microseconds, too) or texts."""
+"""A column's least and greatest value in a file: numbers (also days or microseconds) or texts."""
 
 ROWS_AT_ONCE = 1 << 21
-"""So many rows' keys are held in memory at most, if a row group has not more."""
+"""The keys of at most this many rows are held in memory, unless a single row group has more."""
 
 SLICE_ROWS = 1 << 16
-"""Deleted rows are taken out of so many at one time, by as many threads as there are processors."""
+"""Deleted rows are filtered in slices of this many rows, by as many threads as there are processors."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A row group: its number, that of its first row, and how many rows it has."""
+    """A row group: its number, the number of its first row, and how many rows it has."""
 
     number: int
     first: int
@@ -48,11 +48,11 @@ class Group:
 
 
 class Rows:
-    """A Parquet file of a table, open. Use it in a `with`.
+    """An open Parquet file of a table. Use it in a `with`.
 
-    `schema`: the table's columns. `held`: the same columns as files name them, those inside of columns too; of one
-    that this file lacks each row has NULL. `deleted` reads the numbers of its rows that are. `place`: what errors call
-    the file.
+    `schema`: the table's columns. `held`: the same columns, nested ones included, as files name them; a column that
+    this file lacks is NULL in each row. `deleted` returns the numbers of the file's deleted rows. `place`: the name of
+    the file in errors.
     """
 
     def __init__(
@@ -83,23 +83,24 @@ class Rows:
         self._file.close(force=True)
 
     def __len__(self) -> int:
-        """How many rows it has, deleted ones too."""
+        """Return how many rows it has, including deleted ones."""
         return int(self._file.metadata.num_rows)
 
     @cached_property
     def gone(self) -> Numbers:
-        """The numbers of its rows that are deleted."""
+        """The numbers of its deleted rows."""
         return self._deleted()
 
     @cached_property
     def lives(self) -> NDArray[np.bool_]:
-        """Of each row whether it is not deleted."""
+        """For each row, whether it is not deleted."""
         found = np.ones(len(self), bool)
         found[self.gone] = False
         return found
 
     def ends(self, column: str) -> list[Ends | None]:
-        """The column's bounds in each row group; None where the file has none whose order is SQL's."""
+        """Return the column's bounds in each row group; `None` if the file has none, or does not order them as SQL
+        does."""
         name = self._names.get(column)
         if name is None:
             return [None] * len(self.groups)
@@ -108,7 +109,8 @@ class Rows:
         return [_ends(self._file.metadata.row_group(group.number).column(leaf), type_) for group in self.groups]
 
     def is_null(self, column: str) -> bool:
-        """Whether the file says that no row of it has a value there, or anything inside of one."""
+        """Return whether the file's statistics show that no row has a value in the column, or in anything nested in
+        it."""
         if column not in self._names:
             return True
         told = (self._file.metadata.row_group(group.number) for group in self.groups)
@@ -116,17 +118,17 @@ class Rows:
         return all(c.statistics is not None and c.statistics.null_count == c.num_values for c in chunks)
 
     def size(self, groups: Sequence[Group], columns: Sequence[str]) -> int:
-        """How many bytes of the file are read for these columns of these row groups."""
+        """Return how many bytes of the file must be read for these columns of these row groups."""
         leaves = [leaf for c in columns if c in self._names for leaf in self._leaves[self._names[c]]]
         told = (self._file.metadata.row_group(group.number) for group in groups)
         return sum(one.column(leaf).total_compressed_size for one in told for leaf in leaves)
 
     def read(self, groups: Sequence[Group], columns: Sequence[str]) -> pa.Table:
-        """These columns of all rows of these row groups, with the table's types."""
+        """Return these columns of all rows of these row groups, with the table's types."""
         return self._named(self._read(groups, columns), columns, sum(g.rows for g in groups))
 
     def living(self, columns: Sequence[str]) -> pa.Table:
-        """These columns of all rows that are not deleted. One row group is held in memory beside them."""
+        """Return these columns of all rows that are not deleted. One row group is held in memory in addition."""
         if not len(self.gone):
             return self.read(self.groups, columns)
         with ThreadPoolExecutor(pa.cpu_count()) as threads:
@@ -144,21 +146,21 @@ class Rows:
         return list(threads.map(among, range(0, group.rows, SLICE_ROWS)))
 
     def _read(self, groups: Sequence[Group], columns: Sequence[str]) -> pa.Table:
-        """Those of the columns that may have a value in the file, as it holds them."""
+        """Read those of the columns that may have a value in the file, in the file's types."""
         own = [self._names[c] for c in columns if self._has(c)]
         with reading(self._place):
             return self._file.read_row_groups([g.number for g in groups], columns=own)
 
     def _has(self, column: str) -> bool:
-        """Whether the file may have a value there. It tells an empty list, or a row of nothing but NULL, like NULL; of
-        the columns that a row misses both say the same."""
+        """Return whether the file may have a value in the column. Its statistics do not distinguish an empty list, or a
+        struct of only NULLs, from NULL; for the column of missing columns both have the same meaning."""
         name = self._names.get(column)
         if name is None or (column != MISSING and pa.types.is_nested(self._file.schema_arrow.field(name).type)):
             return name is not None
         return not self.is_null(column)
 
     def _named(self, found: pa.Table, columns: Sequence[str], count: int) -> pa.Table:
-        """The columns with the table's names and types; NULL for those that were not read."""
+        """Return the columns with the table's names and types; NULL for those that were not read."""
         wanted = [self._schema.get_field_index(c) for c in columns]
         held = pa.schema([self._held.field(i) for i in wanted])
         read = set(found.column_names)
@@ -170,8 +172,8 @@ class Rows:
         return named(rows, pa.schema([self._schema.field(i) for i in wanted]))
 
     def find(self, groups: Sequence[Group], keys: Sequence[str], pick: Callable[[pa.Table], Numbers]) -> Numbers:
-        """The numbers of those rows in these row groups, deleted ones aside, of which `pick` says by their keys, in
-        whatever order, that they are wanted."""
+        """Return the numbers of the rows in these row groups that are not deleted and whose keys `pick` selects. `pick`
+        may return them in any order."""
         found = []
         for together in _together(groups):
             numbers = np.concatenate([np.arange(g.first, g.first + g.rows) for g in together])
@@ -180,7 +182,7 @@ class Rows:
         return np.setdiff1d(wanted, self.gone, assume_unique=True)
 
     def take(self, numbers: Numbers, columns: Sequence[str]) -> pa.Table:
-        """These columns of these rows."""
+        """Return these columns of these rows."""
         parts = [pa.schema([self._schema.field(c) for c in columns]).empty_table()]
         for group in self.groups:
             begin, end = np.searchsorted(numbers, [group.first, group.first + group.rows])
@@ -190,14 +192,14 @@ class Rows:
 
 
 def named(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The same columns under other names, those inside of columns too."""
+    """Return the same columns, nested ones included, under other names."""
     said = schema.__arrow_c_schema__
     batches = [pa.RecordBatch._import_from_c_capsule(said(), b.__arrow_c_array__()[1]) for b in rows.to_batches()]
     return pa.Table.from_batches(batches, schema)
 
 
 def _together(groups: Sequence[Group]) -> list[list[Group]]:
-    """Row groups that are read at one time."""
+    """Group the row groups that are read together."""
     found: list[list[Group]] = []
     held = ROWS_AT_ONCE
     for group in groups:
@@ -210,7 +212,7 @@ def _together(groups: Sequence[Group]) -> list[list[Group]]:
 
 
 def _leaves(schema: pa.Schema) -> Mapping[str, range]:
-    """Which of a file's leaves belong to each of its columns."""
+    """Return the leaf columns that belong to each of a file's columns."""
 
     def count(type_: pa.DataType) -> int:
         if pa.types.is_nested(type_):
@@ -228,7 +230,7 @@ def _ends(chunk: pq.ColumnChunkMetaData, type_: pa.DataType) -> Ends | None:
     if pa.types.is_integer(type_) or pa.types.is_date32(type_) or _is_micros(type_):
         return told.min_raw, told.max_raw
     if pa.types.is_string(type_):
-        with suppress(UnicodeDecodeError):  # a text that was cut off
+        with suppress(UnicodeDecodeError):  # a text that was truncated
             return told.min_raw.decode(), told.max_raw.decode()
     return None
 

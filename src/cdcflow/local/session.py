@@ -1,4 +1,4 @@
-"""DuckDB in this process, as a merge uses it: the log's rows come as Arrow tables, queries in Spark's words."""
+"""DuckDB in this process, for a merge: it reads the log's rows as Arrow tables, and runs queries written for Spark."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from cdcflow.warehouse.failures import reading
 from cdcflow.warehouse.segments import InputFile
 
 TAKEN_BYTES_MAX = 1 << 30
-"""Of rows of more bytes a column's texts may be more than Arrow can have in one piece."""
+"""Beyond this many bytes, a column's texts may be more than one Arrow array can hold."""
 
 
 class DuckSession:
-    """Implements `cdcflow.warehouse.port.SqlSession`. A view of the log's rows is worked out at once: files are read
-    once. `close` it."""
+    """Implements `cdcflow.warehouse.port.SqlSession`. A view of the log's rows is computed at once, so that files are
+    read once. `close` it."""
 
     sorts_each_window = True
     takes_by_offset = True
@@ -56,7 +56,7 @@ class DuckSession:
         return self.take("transactions", found, f"SELECT {', '.join(columns)} FROM {{}}")  # noqa: S608  see merge
 
     def take(self, what: str, rows: pa.Table, query: str = "SELECT * FROM {}") -> str:
-        """A table of a query's result over Arrow rows, whose name stands where `{}` is. Returns its name."""
+        """Create a table from a query over Arrow rows, with `{}` in place of their name. Return its name."""
         given, name = self._name("given"), self._name(what)
         self._db.register(given, rows)
         try:
@@ -66,14 +66,14 @@ class DuckSession:
         return name
 
     def given(self, what: str, rows: pa.Table) -> str:
-        """A view of Arrow rows, where they lie. Returns its name."""
+        """Create a view of Arrow rows without copying them. Return its name."""
         name = self._name(what)
         self._given.add(name)
         self._db.register(name, rows)
         return name
 
     def over(self, rows: pa.Table, query: str) -> pa.Table:
-        """A query's result over Arrow rows, whose name stands where `{}` is."""
+        """Return the result of a query over Arrow rows, with `{}` in place of their name."""
         given = self._name("given")
         self._db.register(given, rows)
         try:
@@ -82,12 +82,12 @@ class DuckSession:
             self._db.unregister(given)
 
     def in_order(self, rows: pa.Table, columns: Sequence[str]) -> pa.Table:
-        """Rows in the order of some of their columns, none of which is NULL; none: as they are."""
+        """Return rows sorted by some of their columns, none of which contains NULL; without columns, unchanged."""
         if not columns:
             return rows
         if rows.nbytes > TAKEN_BYTES_MAX:
             return self.over(rows, f"SELECT * FROM {{}} ORDER BY {', '.join(map(name_sql, columns))}")  # noqa: S608  quoted
-        # Their numbers are sorted, and each value is moved once.
+        # Sort the row numbers only, so that each value is moved once.
         order = [f"c{n}" for n in range(len(columns))]
         given = rows.select(columns).rename_columns(order).append_column("n", pa.array(np.arange(len(rows))))
         numbers = self.over(given, f"SELECT n FROM {{}} ORDER BY {', '.join(order)}").column(0)  # noqa: S608  cdcflow's own
@@ -105,13 +105,13 @@ class DuckSession:
         return name
 
     def hold(self, view: str) -> None:
-        """What was read of the log is a table here."""
+        """Do nothing: rows read from the log are a table here."""
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         return self._db.execute(duckdb_sql(sql)).fetchall()
 
     def arrow(self, sql: str) -> pa.Table:
-        """A query's result, in columns."""
+        """Return the result of a query in columns."""
         return self._db.sql(duckdb_sql(sql)).to_arrow_table()
 
     def drop(self, views: Sequence[str]) -> None:
@@ -139,7 +139,8 @@ def _read(path: str, names: Sequence[str]) -> pa.Table:
 
 
 def read_type(arrow: pa.DataType) -> pa.DataType:
-    """What the log's Arrow type is read as: `merge.types.Stored.read`, as Arrow's. Every value stays what it is."""
+    """Return the Arrow type in which a type of the log is read: `merge.types.Stored.read` as an Arrow type. No value
+    changes."""
     if pa.types.is_dictionary(arrow):
         return read_type(arrow.value_type)
     if pa.types.is_list(arrow) or pa.types.is_large_list(arrow):

@@ -1,7 +1,7 @@
-"""Files of Iceberg tables that are durable when they are closed: before the catalog, or another file, names them.
+"""Files of Iceberg tables that are durable when they are closed, before the catalog or another file refers to them.
 
-PyIceberg writes data and delete files, then manifests, the manifest list and the table's metadata, and at last has its
-catalog point to that. SQLite syncs its own file.
+PyIceberg writes data and delete files, then manifests, the manifest list and the table's metadata, and finally makes
+its catalog point to that. SQLite syncs its own file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BUFFER_BYTES = 1 << 20
 
 
 class SyncedIO(PyArrowFileIO):
-    """What the catalog of a warehouse in a folder reads and writes files with."""
+    """The file IO for the catalog of a warehouse in a folder."""
 
     def new_output(self, location: str) -> PyArrowFile:
         found = super().new_output(location)
@@ -28,7 +28,7 @@ class SyncedIO(PyArrowFileIO):
 
 
 class SyncedFile(PyArrowFile):
-    """A file that is to be written."""
+    """A file to be written."""
 
     def create(self, overwrite: bool = False) -> Any:  # Any: its base promises one of pyarrow's own
         make_folder(Path(self._path).parent)
@@ -36,7 +36,7 @@ class SyncedFile(PyArrowFile):
 
 
 class SyncedWriter(io.BufferedWriter):
-    """Writes a file, whose content and name are durable once it is closed."""
+    """Writes a file whose content and name are durable once it is closed."""
 
     def __init__(self, path: str, *, overwrite: bool) -> None:
         self._folder = Path(path).parent

@@ -1,17 +1,17 @@
-"""Tables made of files: the rows that a range concerns are changed by SQL in memory, then the files follow.
+"""Tables of files: SQL changes the rows that a range concerns in memory, then the files are updated.
 
-    plan     the files that may have rows with one of the range's keys, by the bounds that the table's format keeps
-    stand    of them the rows with one of the keys, each with its file and its number there, as a table in DuckDB; of
-             the other columns only what the statement needs
-    fold     the statement that Spark would say, on that table
-    commit   a file with the rows as they are now, and of those that changed or went marks in their files; files that
-             are small or have many dead rows are written again (`replacing`). All in one commit with our position
+    plan     find the files that may have rows with one of the range's keys, by the bounds that the format keeps
+    load     load the rows with one of the keys into a DuckDB table, each with its file and its number there; of the
+             other columns only those that the statement needs
+    fold     run the statement that Spark would run, on that table
+    commit   write a file with the current rows, and mark changed and deleted rows in their old files; files that are
+             small or have many deleted rows are rewritten (`replacing`). All in one commit with cdcflow's position
 
-Where a change concerns every row (a sweep, a table without a key, a column's default) all of them stand in memory, and
-files of which a row changed are replaced as wholes.
+If a change concerns every row (a sweep, a table without a key, a column's default), all rows are loaded into memory,
+and files with a changed row are replaced as a whole.
 
-A commit names the version that it was worked out from: if somebody else's came first, it fails and is done again from
-what is there then. Each format says how its files are found, read and replaced (`iceberg`, `delta`).
+A commit names the version that it was computed from: if another commit came first, it fails and is computed again from
+the new version. Each format finds, reads and replaces its own files (`iceberg`, `delta`).
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ from cdcflow.model.table import MISSING, OFFSET
 from cdcflow.warehouse.port import Compacted, HandOver, Kept, Snapshot
 
 SCANNED_TIMES = 4
-"""As many times as much as may be held in memory may be looked through: 200 MB of keys, ten million UUIDs as text, take
-two CPU seconds and half a gigabyte of memory."""
+"""How many times the memory limit may be scanned: 200 MB of keys, ten million UUIDs as text, take two CPU seconds and
+half a gigabyte of memory."""
 
 FILE, NUMBER, STOOD = "_cdcflow_file", "_cdcflow_number", "_cdcflow_stood"
-"""Which file a row was in while it stands in memory, as what row of it, and with which offset."""
+"""Columns of rows loaded in memory: the file that a row was in, its number there, and the offset that it had."""
 
 TYPES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
@@ -65,7 +65,7 @@ TYPES: dict[str, pa.DataType] = {
     "timestamp_ntz": pa.timestamp("us"),
     "timestamp": pa.timestamp("us", "UTC"),
 }
-"""Arrow's types by Spark's text of them."""
+"""Arrow's types by Spark's names for them."""
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 
 _File = TypeVar("_File")
@@ -75,18 +75,18 @@ class Tables(Protocol):
     """The tables of one format in a warehouse. `close` it."""
 
     def table(self, path: Sequence[str]) -> FileTable[Any]:
-        """The table at a path (schema, name)."""
+        """Return the table at a path (schema, name)."""
 
     def is_conflict(self, error: BaseException) -> bool:
-        """Whether a commit failed because somebody else's came first."""
+        """Return whether a commit failed because a concurrent one came first."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Whole(Generic[_File]):
-    """Rows of a table in memory: all of `files`, each with the number of its file. The files with the numbers `again`
-    are written again in any case."""
+    """Rows of a table in memory: all rows of `files`, each with the number of its file. The files with the numbers in
+    `again` are rewritten in any case."""
 
     name: str
     files: Sequence[_File]
@@ -96,7 +96,7 @@ class _Whole(Generic[_File]):
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A file of which rows stand in memory: how many rows it has, which of them were gone, which were found."""
+    """A file with rows loaded in memory: its number of rows, those deleted before, and those found."""
 
     rows: int
     gone: Numbers
@@ -105,8 +105,8 @@ class _Place:
 
 @dataclass(frozen=True, slots=True)
 class _Picked(Generic[_File]):
-    """Rows of a table in memory: those with one of a range's keys, each with its file in `files`, by which `places` are
-    numbered. The files with the numbers `again` are written again in any case."""
+    """Rows of a table in memory: those with one of a range's keys, each with its file in `files`; `places` is keyed by
+    the same numbers. The files with the numbers in `again` are rewritten in any case."""
 
     name: str
     files: Sequence[_File]
@@ -115,13 +115,12 @@ class _Picked(Generic[_File]):
 
 
 class FileTable(ABC, Generic[_File]):
-    """Implements `cdcflow.warehouse.port.CurrentTable`, as far as that is the same in every format. `close` it."""
+    """Implements the part of `cdcflow.warehouse.port.CurrentTable` that is the same in every format. `close` it."""
 
     rules: Format
 
     def __init__(self, name: str, bytes_max: int | None) -> None:
-        """`name`: for messages. `bytes_max`: what more bytes of files would have to be held in memory for is handed
-        over."""
+        """`name`: for messages. `bytes_max`: a table that would need more bytes of files in memory is left to Spark."""
         self._name = name
         self._bytes_max = bytes_max
         self._standing: _Whole[_File] | _Picked[_File] | None = None
@@ -138,15 +137,15 @@ class FileTable(ABC, Generic[_File]):
 
     @abstractmethod
     def snapshot(self) -> Snapshot | None:
-        """See `CurrentTable.snapshot`. What is asked and done after it is of that version."""
+        """See `CurrentTable.snapshot`. All later calls apply to that version."""
 
     @abstractmethod
     def as_of(self, version: int) -> Snapshot | None:
-        """What it was at a version; None: only its rows of then are known. What is asked after it (`rows`) is of that
-        version, and nothing may be done.
+        """Return the table's description at a version; `None` if only its rows are known. Later reads (`rows`) are of
+        that version, and nothing may be changed.
 
         Raises:
-            VersionGone: that is not there any more.
+            VersionGone: the version no longer exists.
         """
 
     @abstractmethod
@@ -154,7 +153,7 @@ class FileTable(ABC, Generic[_File]):
         """See `CurrentTable.newest_commit`."""
 
     def transactions_of(self, version: int) -> Mapping[str, int]:
-        """Those of now: in a folder of one machine nobody commits out of turn."""
+        """Return the current ones: in a folder of one machine there are no commits out of turn."""
         found = self.snapshot()
         return {} if found is None else found.transactions
 
@@ -191,12 +190,12 @@ class FileTable(ABC, Generic[_File]):
         metadata: Mapping[str, Any],
         rules: Format | None = None,
     ) -> None:
-        """Create it, also where what is left of another one of its name is in the way. `rules`: of another kind than
-        most tables of the format."""
+        """Create it, even if remains of another table with its name are in the way. `rules`: for a table of another
+        kind than most tables of the format."""
 
     @abstractmethod
     def add(self, columns: pa.Schema, metadata: Mapping[str, Any]) -> None:
-        """Add columns, behind those that are there."""
+        """Add columns after the existing ones."""
 
     @abstractmethod
     def describe(self, properties: Mapping[str, str], metadata: Mapping[str, Any]) -> None:
@@ -204,53 +203,54 @@ class FileTable(ABC, Generic[_File]):
 
     @abstractmethod
     def rename(self, old: str, new: str, metadata: Mapping[str, Any]) -> None:
-        """Give a column another name."""
+        """Rename a column."""
 
     @abstractmethod
     def widen(self, name: str, type_: pa.DataType, metadata: Mapping[str, Any]) -> None:
-        """Give a column a type that holds every value of its own."""
+        """Change a column's type to one that holds all of its values."""
 
     @abstractmethod
     def append(self, rows: pa.Table, metadata: Mapping[str, Any], app: str, version: int, keep: int) -> None:
-        """Add rows in one commit, to a table of which only the newest `keep` versions are needed. Rows have the
-        table's schema."""
+        """Add rows in one commit to a table that keeps only its latest `keep` versions. The rows have the table's
+        schema."""
 
     @abstractmethod
     def load(self, parts: Iterable[pa.Table], metadata: Mapping[str, Any], app: str, version: int) -> None:
-        """Add rows in one commit, as `append`, of which only one part is in memory at a time."""
+        """Add rows in one commit, as `append` does, with only one part in memory at a time."""
 
     @abstractmethod
     def _has(self, app: str, version: int) -> bool:
-        """Whether the table recorded this transaction, or a newer one of it."""
+        """Return whether the table recorded this transaction, or a later one of the same app."""
 
     @property
     @abstractmethod
     def _marks(self) -> bool:
-        """Whether rows that change are marked in their files; else these are written again."""
+        """Whether changed rows are marked in their files; otherwise the files are rewritten."""
 
     @abstractmethod
     def _files(self) -> Sequence[_File]:
-        """Its files. HandOver: only Spark reads or writes this table."""
+        """Return its files. HandOver: only Spark can read or write this table."""
 
     @abstractmethod
     def _size(self, file: _File) -> int:
-        """In bytes."""
+        """Return its size in bytes."""
 
     @abstractmethod
     def _touched(self, file: _File) -> Touched:
-        """How much of it is dead."""
+        """Return how much of it is deleted."""
 
     @abstractmethod
     def _read(self, file: _File, columns: Sequence[str]) -> pa.Table:
-        """These columns of a file's rows that are not deleted, with the table's types."""
+        """Return these columns of a file's rows that are not deleted, with the table's types."""
 
     @abstractmethod
     def _ends(self, files: Sequence[_File], column: str) -> Sequence[Ends | None]:
-        """A column's bounds in each file; None where the format does not keep them, or their order is not SQL's."""
+        """Return a column's bounds in each file; `None` if the format does not keep them, or does not order them as SQL
+        does."""
 
     @abstractmethod
     def _opened(self, file: _File) -> Rows:
-        """A file, to be looked into."""
+        """Open a file."""
 
     @abstractmethod
     def _replace(
@@ -262,13 +262,12 @@ class FileTable(ABC, Generic[_File]):
         version: int,
         marked: Sequence[tuple[_File, Numbers]] = (),
     ) -> None:
-        """One commit: without the files `old`, with the rows `new`, and with what we say of it. Of each file in
-        `marked` these rows are gone, and no others."""
+        """Make one commit that removes the files `old`, adds the rows `new`, and records cdcflow's metadata. For each
+        file in `marked`, exactly these rows are deleted."""
 
     @abstractmethod
     def rewrite(self, rows: pa.Table, metadata: Mapping[str, Any], keep: int) -> None:
-        """Have these rows instead of all that are there, in a table of which only the newest `keep` versions are
-        needed."""
+        """Replace all rows by these, in a table that keeps only its latest `keep` versions."""
 
     @abstractmethod
     def let_go(self, kept: Kept) -> str:
@@ -311,11 +310,11 @@ class FileTable(ABC, Generic[_File]):
 
     @property
     def has_many_files(self) -> bool:
-        """So many that they should become one."""
+        """Whether it has enough small files to merge them."""
         return bool(replacing.small([self._size(file) for file in self._files()]))
 
     def compact(self, order: Sequence[str] = ()) -> Compacted:
-        """One portion (see `replacing`)."""
+        """Compact one portion (see `replacing`)."""
         files = self._files()
         chosen, rows = self._joined(files) or self._unworn(files) or ([], None)
         if not chosen:
@@ -329,7 +328,7 @@ class FileTable(ABC, Generic[_File]):
         return Compacted(len(chosen), made, has_more, bool(order))
 
     def _joined(self, files: Sequence[_File]) -> tuple[list[int], pa.Table] | None:
-        """Small files that become one, and their rows."""
+        """Return small files to merge into one, and their rows."""
         chosen: list[int] = []
         parts: list[pa.Table] = []
         size = 0
@@ -343,7 +342,7 @@ class FileTable(ABC, Generic[_File]):
         return (chosen, pa.concat_tables(parts)) if len(chosen) > 1 else None
 
     def _unworn(self, files: Sequence[_File]) -> tuple[list[int], pa.Table] | None:
-        """Files that are written again because rows of them are dead, and what lives of them."""
+        """Return files to rewrite because many of their rows are deleted, and their remaining rows."""
         chosen = sorted(self._worn(files))
         return (chosen, self._all_of([files[n] for n in chosen])) if chosen else None
 
@@ -363,7 +362,7 @@ class FileTable(ABC, Generic[_File]):
         if self._has(app, version):
             return
         if folding.adds_only:
-            # Only files that are small and many become one beside it.
+            # Only a large number of small files is merged along with it.
             self._standing = standing = self._stand_whole(self._files(), [])
             self.session.rows(folding.sql(standing.name))
             self._commit(metadata, app, version, None, [])
@@ -375,7 +374,7 @@ class FileTable(ABC, Generic[_File]):
         key = [layout.target.columns[i].name for i in layout.key] if layout.target.key else []
         brought = {*(c.name for c in layout.target.columns), OFFSET, MISSING}
         if folding.replaced is not None and isinstance(found, _Picked) and brought.issuperset(self.schema.names):
-            # What comes need not become part of what stands in memory first: of that no value lives on.
+            # The inserted rows need not be added to the loaded rows first: no value of those is kept.
             rows, dead = self.session.arrow(folding.rows()), self._matched(found, folding.replaced)
             self._commit_picked(found, metadata, app, version, key, rows, dead)
             self._standing = None
@@ -408,7 +407,7 @@ class FileTable(ABC, Generic[_File]):
         self._commit(metadata, app, version, None, [], touched)
 
     def _touched_by_end(self, name: str, ended: str | None, before: int) -> frozenset[int]:
-        """The files with rows from before an offset that ended, whose offsets do not tell it."""
+        """Return the files with rows from before an offset that were ended, which their offsets do not show."""
         if ended is None or not before:
             return frozenset()
         where = f"{statement.is_ended('', ended)} AND {OFFSET} < {before} AND {FILE} IS NOT NULL"
@@ -428,11 +427,11 @@ class FileTable(ABC, Generic[_File]):
             return not rows.is_null(MISSING)
 
     def rows(self) -> pa.Table:
-        """Everything that is in the table, which must be small."""
+        """Return all rows of the table, which must be small."""
         return self._all_of(self._files())
 
     def rows_near(self, column: str, value: object) -> pa.Table:
-        """All rows of which a column has this value, and others: those of the same files."""
+        """Return all rows with this value in a column, and other rows of the same files."""
         files = self._files()
         ends = self._ends(files, column)
         return self._all_of([f for f, e in zip(files, ends, strict=True) if e is None or e[0] <= value <= e[1]])
@@ -444,7 +443,8 @@ class FileTable(ABC, Generic[_File]):
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _stand_for(self, layout: Layout, changes: str, columns: Collection[str]) -> _Whole[_File] | _Picked[_File]:
-        """The rows that have one of the keys of a range of changes, at least, and at least these columns of them."""
+        """Load at least the rows that have one of the keys of a range of changes, and at least these columns of
+        them."""
         if self._standing is None:
             self._standing = self._near(layout, changes, columns) if layout.target.key else self._stand()
         return self._standing
@@ -453,7 +453,7 @@ class FileTable(ABC, Generic[_File]):
         keys = Keys(self.session, layout, changes, self.schema)
         there = self._files()
         chosen = keys.near(self._ends(there, keys.first))
-        # Files that would be written again in any case are read once as wholes.
+        # Files that would be rewritten in any case are read once, as a whole.
         if sum(self._size(there[n]) for n in chosen) < replacing.TINY_BYTES:
             return self._stand_whole(there, chosen)
         return self._pick(keys, there, chosen, columns)
@@ -461,7 +461,8 @@ class FileTable(ABC, Generic[_File]):
     def _pick(
         self, keys: Keys, there: Sequence[_File], chosen: Sequence[int], columns: Collection[str]
     ) -> _Picked[_File]:
-        """The rows with one of the keys, and these columns of them. Files with the numbers `chosen` may have some."""
+        """Load the rows with one of the keys, with these columns. The files with the numbers in `chosen` may have such
+        rows."""
         schema = self._own_names_free()
         small = replacing.small([self._size(file) for file in there])
         read = [name for name in schema.names if name in columns or name in keys.names or name == OFFSET]
@@ -480,7 +481,7 @@ class FileTable(ABC, Generic[_File]):
         return _Picked(name, [there[n] for n in numbers], places, again)
 
     def _within(self, files: Mapping[int, _File], keys: Keys, columns: Sequence[str]) -> dict[int, list[Group]]:
-        """The row groups of some files that may have a row with one of the keys.
+        """Return the row groups of some files that may have a row with one of the keys.
 
         Raises:
             HandOver: too much of them would have to be read.
@@ -506,12 +507,12 @@ class FileTable(ABC, Generic[_File]):
         return schema
 
     def _stand(self) -> _Whole[_File]:
-        """All rows of the table."""
+        """Load all rows of the table."""
         there = self._files()
         return self._stand_whole(there, range(len(there)))
 
     def _stand_whole(self, there: Sequence[_File], chosen: Sequence[int]) -> _Whole[_File]:
-        """All rows of the files with the numbers `chosen`."""
+        """Load all rows of the files with the numbers in `chosen`."""
         schema = self._own_names_free()
         small = replacing.small([self._size(file) for file in there])
         self._check_size(sum(self._size(there[n]) for n in chosen))
@@ -526,7 +527,7 @@ class FileTable(ABC, Generic[_File]):
         return _Whole(name, files, {n: len(rows) for n, rows in enumerate(parts[1:])}, again)
 
     def _update(self, act: Act, metadata: Mapping[str, Any], app: str, version: int) -> None:
-        """An act that changes rows."""
+        """Apply an act that changes rows."""
         self._standing = standing = self._stand()
         changed = 0
         for sql in statement.alter(standing.name, self.rules, act):
@@ -547,8 +548,8 @@ class FileTable(ABC, Generic[_File]):
         key: Sequence[str],
         ended: Collection[int] = (),
     ) -> None:
-        """Write what has changed of the rows that stand in memory: `first` is the least offset of a changed row. Rows
-        of the files `ended` changed that keep their offsets."""
+        """Write the changes to the rows in memory. `first` is the lowest offset of a changed row. In the files `ended`,
+        changed rows keep their offsets."""
         match self._standing:
             case None:
                 raise InvariantViolated(f"changing {self._name}: its rows were not read")
@@ -593,7 +594,7 @@ class FileTable(ABC, Generic[_File]):
         rows: pa.Table,
         dead: Mapping[int, Numbers],
     ) -> None:
-        """`rows` come, in any order; those with the numbers `dead` go, by their file's number."""
+        """Insert `rows`, in any order, and delete the rows with the numbers `dead`, by the number of their file."""
         touched = {
             number: Touched(self._size(standing.files[number]), place.rows, len(place.gone) + len(dead[number]))
             for number, place in standing.places.items()
@@ -613,7 +614,7 @@ class FileTable(ABC, Generic[_File]):
         self._replace([standing.files[n] for n in again], come, metadata, app, version, marked)
 
     def _dead(self, standing: _Picked[_File]) -> dict[int, Numbers]:
-        """By file the rows that are no longer as they stood, or are no more."""
+        """Return the rows, by file, that have changed or were deleted."""
         sql = f"SELECT {FILE}, {NUMBER} FROM {standing.name} WHERE {FILE} IS NOT NULL AND NOT ({_CHANGED})"  # noqa: S608  cdcflow's own
         stays = self.session.arrow(sql)
         files, numbers = stays.column(0).to_numpy(), stays.column(1).to_numpy()
@@ -624,7 +625,7 @@ class FileTable(ABC, Generic[_File]):
         return {number: gone for number, gone in found.items() if len(gone)}
 
     def _left(self, file: _File, place: _Place, dead: Numbers) -> pa.Table:
-        """What a file has beside its dead rows."""
+        """Return a file's remaining rows."""
         lives = np.ones(place.rows, bool)
         lives[place.gone] = False
         stays = lives.copy()
@@ -632,7 +633,7 @@ class FileTable(ABC, Generic[_File]):
         return self._read(file, self.schema.names).filter(pa.array(stays[lives]))
 
     def _matched(self, standing: _Picked[_File], replaced: Replaced) -> dict[int, Numbers]:
-        """By file the rows whose place others take."""
+        """Return the rows, by file, that are replaced by others."""
         same = " AND ".join(f"t.{name_sql(name)} = s.{position}" for name, position in replaced.key.items())
         sql = f"SELECT {FILE}, {NUMBER} FROM {standing.name} t LEFT SEMI JOIN {replaced.rows} s ON {same}"  # noqa: S608  quoted
         found = self.session.arrow(sql)
@@ -640,34 +641,36 @@ class FileTable(ABC, Generic[_File]):
         return {int(number): np.sort(numbers[files == number]) for number in np.unique(files)}
 
     def _rows(self, name: str, where: str) -> pa.Table:
-        """Rows that stand in memory."""
+        """Return rows from memory."""
         listed = ", ".join(map(name_sql, self.schema.names))
         return self.session.arrow(f"SELECT {listed} FROM {name} WHERE {where}").cast(self.schema)  # noqa: S608  quoted
 
     def _in_order(self, parts: Sequence[pa.Table], key: Sequence[str]) -> pa.Table:
-        """Rows with the table's columns, in any order, as one in that of a key."""
+        """Return rows with the table's columns, in any order, as one table sorted by a key."""
         named = [part.select(self.schema.names).cast(self.schema) for part in parts]
         return self.session.in_order(pa.concat_tables(named), key)
 
 
 _CHANGED = f"{OFFSET} IS DISTINCT FROM {STOOD}"
-"""Whether a row that stood is another now: a change of it has a newer offset."""
+"""Whether a loaded row is unchanged is decided by its offset: a change gives it a later one."""
 
 
 def _lives(ended: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Of which rows a column does not say that they are no more: by a mark, or by what it is set to then."""
+    """Return the mask of rows that a column does not mark as deleted, by a boolean mark or by a value that is set on
+    deletion."""
     is_mark = pa.types.is_boolean(ended.type)
     return pc.invert(pc.fill_null(ended, False)) if is_mark else pc.is_null(ended)
 
 
 def _missing_others(missing: pa.ChunkedArray, left: Collection[str]) -> int:
-    """How many rows miss a column other than these."""
+    """Return how many rows lack a column other than these."""
     others = pc.invert(pc.is_in(pc.list_flatten(missing), pa.array(left, pa.string())))
     return len(pc.unique(pc.list_parent_indices(missing).filter(others)))
 
 
 def _placed(rows: pa.Table, schema: pa.Schema, number: int, found: Numbers) -> pa.Table:
-    """Rows of one file with all columns of the table, NULL where they were not read, and with their places."""
+    """Return rows of one file with all columns of the table, NULL for those that were not read, and with their
+    places."""
     there = set(rows.column_names)
     columns = [rows.column(f.name) if f.name in there else pa.nulls(len(rows), f.type) for f in schema]
     places = [pa.array(np.full(len(rows), number, np.int32)), pa.array(found), rows.column(OFFSET)]
@@ -675,7 +678,7 @@ def _placed(rows: pa.Table, schema: pa.Schema, number: int, found: Numbers) -> p
 
 
 def _kept(folding: statement.Folding, names: Sequence[str]) -> set[str]:
-    """Those columns of a table of which the statement may leave a changed row its value."""
+    """Return the columns of a table whose value in a changed row the statement may keep."""
     target = folding.layout.target
     if not target.key:
         return set(names)
@@ -689,7 +692,7 @@ def _kept(folding: statement.Folding, names: Sequence[str]) -> set[str]:
 
 
 def type_of(text: str) -> pa.DataType:
-    """Arrow's type from Spark's text of it. HandOver: there is none here."""
+    """Return Arrow's type for Spark's text of it. HandOver: there is no such type here."""
     if text in TYPES:
         return TYPES[text]
     if (decimal := _DECIMAL.fullmatch(text)) is not None:

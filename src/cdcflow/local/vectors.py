@@ -1,10 +1,10 @@
-"""Deletion vectors: which rows of a file of a Delta table are gone.
+"""Deletion vectors: the deleted rows of the files of a Delta table.
 
     byte 1, the version │ size, 4 bytes │ content │ CRC-32, 4 bytes │ size │ content │ …      deletion_vector_<uuid>.bin
                         ▲ a file's `offset`
 
-A content is a magic number and the bitmaps of row numbers in Roaring's portable format for 64 bits. What is not content
-has its highest byte first. Facts: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#deletion-vector-format
+A content is a magic number and the bitmaps of row numbers in Roaring's portable 64-bit format. Numbers outside of the
+content are big-endian. Source: https://github.com/delta-io/delta/blob/master/PROTOCOL.md#deletion-vector-format
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _VERSION = b"\1"
 
 
 def deleted(folder: Path, vector: Mapping[str, Any] | None) -> Numbers:
-    """The numbers of a file's rows that its deletion vector says are gone.
+    """Return the numbers of a file's rows that its deletion vector marks as deleted.
 
     Raises:
-        HandOver: it is of a form that is not read here, or damaged.
+        HandOver: the vector has a form that this reader does not support, or is damaged.
     """
     if vector is None:
         return NONE
@@ -53,8 +53,8 @@ def deleted(folder: Path, vector: Mapping[str, Any] | None) -> Numbers:
 
 
 def write(folder: Path, gone: Sequence[Numbers]) -> list[Mapping[str, Any]]:
-    """A file with a vector for each of these sets of rows, durable but for its name. Returns what the log says of
-    each."""
+    """Write a file with a vector for each of these sets of rows; it is durable, but not yet its name. Return the log's
+    descriptor of each vector."""
     id_ = uuid4()
     content = bytearray(_VERSION)
     found: list[Mapping[str, Any]] = []
