@@ -214,7 +214,8 @@ class Backlog:
             return Chunk(*about, size=0, low=low, kind="keys", keys=work.take_keys())
         kind: Literal["whole", "range"] = "whole" if known.whole else "range"
         single = work.still < QUIET_WINDOWS_MIN
-        return Chunk(*about, size=known.size, low=low, kind=kind, single_connection=single)
+        rows_max = self._rows_max(known)
+        return Chunk(*about, size=known.size, low=low, kind=kind, single_connection=single, rows_max=rows_max)
 
     # ── how it went ─────────────────────────────────────────────────────────────────────────────────────────
 

@@ -91,6 +91,8 @@ class Chunk:
     source does not have.
     `number` counts the chunks of one generation of the table from 1; `low` is the token written before it.
     `single_connection`: other transactions are on their way; it is read through one connection, however large it is.
+    `rows_max`: the limit on rows that is in force when the chunk is handed out (`source.backfill.chunk_rows_max` and
+    `rows_per_second_max`). A source that reads more than `size` keeps to it. None: no limit.
     """
 
     table: TableId
@@ -104,6 +106,7 @@ class Chunk:
     keys: KeySet | None = None
     single_connection: bool = False
     repairs: bool = False
+    rows_max: int | None = None
 
 
 # ── inputs ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -428,3 +428,23 @@ def test_invisible_and_generated_columns_are_columns(mysql_database: MySQLDataba
     mysql_database.execute("INSERT INTO t (id, a) VALUES (2, 6)")
     seen = [*capture.rows("t"), *capture.changes("t")]
     assert [(r["id"], r["a"], r["v"], r["s"]) for r in seen] == [(1, 5, 2, 2), (2, 6, 3, 4), (2, 6, 3, 4)]
+
+
+@pytest.mark.parametrize(("size", "rows_max", "expected"), [(1, None, 1000), (1, 300, 300), (2000, 300, 300)])
+def test_chunk_has_no_more_rows_than_the_limit_that_it_brings(
+    mysql_database: MySQLDatabase,
+    make_capture: MakeMySQLCapture,
+    monkeypatch: pytest.MonkeyPatch,
+    size: int,
+    rows_max: int | None,
+    expected: int,
+) -> None:
+    """The limit of the settings that a capture began with counted for a small chunk, also after it was lowered."""
+    monkeypatch.setattr("cdcflow.sources.mysql.chunks.ROWS_MIN", 1000)
+    mysql_database.execute("CREATE TABLE t (k int PRIMARY KEY)")
+    mysql_database.execute("INSERT INTO t VALUES " + ", ".join(f"({n})" for n in range(1500)))
+    capture = make_capture(mysql_database)
+    capture.prepare()
+    read = capture.read(capture.plan("t"), size=size, rows_max=rows_max)
+    assert isinstance(read.run, Run)
+    assert read.run.rows == expected

@@ -162,6 +162,19 @@ def test_a_unit_is_one_row_unless_the_source_says_otherwise() -> None:
     assert known.size == 48
 
 
+@pytest.mark.parametrize(
+    ("lowered", "rows_max"), [(Limits(chunk_rows_max=10), 10), (Limits(rows_per_second_max=7), 7)], ids=["rows", "rate"]
+)
+def test_limit_that_is_lowered_while_a_table_is_read_counts_for_its_next_chunk(lowered: Limits, rows_max: int) -> None:
+    backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, Limits(), Offset(1), {})
+    backlog.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
+    backlog.planned(Planned(ORDERS.id, 1, "all", 256, 1_000_000, ORDERS))
+    backlog.use(lowered)
+    chunk = backlog.chunk(ORDERS.id, Token("1/1/low"))
+    assert chunk is not None
+    assert chunk.rows_max == rows_max
+
+
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 @pytest.mark.parametrize("rows_of_unit", [100, 300, 501, 1000, 5000])
 @pytest.mark.parametrize("rows_max", [1000, 3000])

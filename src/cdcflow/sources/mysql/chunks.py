@@ -130,7 +130,6 @@ class MySQLChunks:
     """Implements `engine.chunks.ChunkDialect` and `DigestingDialect`. Thread-safe.
 
     `look_up` finds a captured table as it is now, and `describe` gives its shape. `pool` lends a second connection.
-    `rows_max`: no chunk has more rows, however small it would be.
     """
 
     def __init__(
@@ -141,14 +140,12 @@ class MySQLChunks:
         marking: Marking,
         look_up: LookUp,
         describe: Describe,
-        rows_max: int,
     ) -> None:
         self._pool = pool
         self._snapshots = snapshots
         self._marking = marking
         self._look_up = look_up
         self._describe = describe
-        self._rows_min = min(ROWS_MIN, rows_max)
         self._last: dict[TableId, _Last] = {}
 
     def plan(self, connection: Connection, table: TableId, generation: int) -> Planned:
@@ -213,7 +210,7 @@ class MySQLChunks:
             ordered = self._touched(connection, chunk.table)
             if Plan.from_json(chunk.plan).digest != ordered.key.digest:
                 raise Rewritten
-            yield OpenTable(connection, snapshot, ordered, self._rows_min, self._last.get(chunk.table))
+            yield OpenTable(connection, snapshot, ordered, self._last.get(chunk.table))
 
     @contextlib.contextmanager
     def opened_whole(self, connection: Connection, chunk: Chunk) -> Iterator[OpenTable]:
@@ -264,7 +261,6 @@ class OpenTable:
     connection: Connection
     snapshot: Snapshot
     ordered: Ordered
-    rows_min: int = 1
     last: _Last | None = None
 
     @property
@@ -276,7 +272,7 @@ class OpenTable:
         bound = Plan.from_json(chunk.plan).bound
         if bound is None:
             return []
-        rows, last = max(chunk.size, self.rows_min), self.last
+        rows, last = _rows(chunk), self.last
         if last is not None and last.row_bytes:
             # Parts that end early make others read for nothing.
             rows = min(rows, max(1, CHUNK_BYTES_MAX // 2 // last.row_bytes))
@@ -289,7 +285,7 @@ class OpenTable:
         bound = Plan.from_json(chunk.plan).bound
         if bound is None:
             return []
-        wanted = sizes(max(chunk.size, self.rows_min), at_once if self.ordered.key.is_sought else 1, PART_ROWS_MIN)
+        wanted = sizes(_rows(chunk), at_once if self.ordered.key.is_sought else 1, PART_ROWS_MIN)
         after = Cursor.from_json(chunk.after).row
         return self.ordered.parts_to_end(self.connection, after, bound, wanted, CHUNK_BYTES_MAX)
 
@@ -368,3 +364,9 @@ def key_of(entry: CatalogTable, described: DescribedTable) -> Key:
     """A table's key, with its columns as the server stores them."""
     columns = {c.name: c for c in described.columns}
     return Key(tuple(columns[name] for name in described.table.key), entry.index)
+
+
+def _rows(chunk: Chunk) -> int:
+    """How many rows a chunk reads: its size, but at least `ROWS_MIN`, and never more than its limit."""
+    rows = max(chunk.size, ROWS_MIN)
+    return rows if chunk.rows_max is None else max(1, min(rows, chunk.rows_max))

@@ -266,7 +266,6 @@ class MySQLSource:
             marking=marking,
             look_up=self._catalog.look_up,
             describe=self._catalog.described,
-            rows_max=self._settings.backfill.chunk_rows_max,
         )
         backfill = self._settings.backfill
         return Chunks(
