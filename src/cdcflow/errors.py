@@ -1,9 +1,9 @@
 """Errors, sorted by what happens next.
 
-Every error that cdcflow raises on purpose is one of these kinds, because the one who catches it only needs to know
-what to do: try again, look first, ask an operator, mend a setting, or stop and keep the trace. A message says what
-was attempted, on what, what was found and what to do. It never holds a row's values or a secret. Each error names a
-section of the runbook (docs/runbook/errors.md): its kind's, or a more exact one.
+Every error that cdcflow raises on purpose is one of these kinds, because code that catches it only needs to know what
+to do: retry, read the log first, ask an operator, fix a setting, or stop and keep the evidence. A message names the
+attempt, its object, the finding and the remedy. It never holds a row's values or a secret. Each error names a section
+of the runbook (docs/runbook/errors.md): its kind's, or a more specific one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def see(section: str) -> str:
 class CdcflowError(Exception):
     """The base of every error that cdcflow raises on purpose.
 
-    `remedy` is what the reader can do about it (often the SQL), or None where the message says it all. `runbook` is
-    the section of the runbook that says more: what it means, what it costs, how to look, how to mend it.
+    `remedy` is what the reader can do about it (often the SQL), or None where the message is enough. `runbook` is the
+    section of the runbook with more: what the error means, what it costs, how to investigate and how to fix it.
     """
 
     section: ClassVar[str] = "unexpected"
@@ -38,13 +38,13 @@ class CdcflowError(Exception):
 
 
 class SourceUnavailable(CdcflowError):
-    """The source cannot be reached just now; nothing about the data is in doubt. Next: retry with backoff."""
+    """The source cannot be reached at present; the data is not affected. Next: retry with backoff."""
 
     section = "source-unavailable"
 
 
 class SinkUnavailable(CdcflowError):
-    """The log cannot be written just now; nothing about the data is in doubt. Next: retry with backoff."""
+    """The log cannot be written at present; the data is not affected. Next: retry with backoff."""
 
     section = "sink-unavailable"
 
@@ -56,7 +56,7 @@ class OutcomeUnknown(CdcflowError):
 
 
 class HistoryLost(CdcflowError):
-    """The source threw away log that we still needed. Next: stop; an operator orders a new backfill."""
+    """The source discarded log that cdcflow still needed. Next: stop; an operator starts a new backfill."""
 
     section = "slot-lost"
 
@@ -68,26 +68,27 @@ class ConfigurationError(CdcflowError):
 
 
 class RightMissing(ConfigurationError):
-    """A right was not granted, or was taken away. Next: stop at the start; later try again with backoff, for it may be
-    given back, and nothing about the data is in doubt."""
+    """A right was not granted, or was revoked. Next: stop if this happens at startup; later, retry with backoff,
+    because the right may be granted again and the data is not affected."""
 
     section = "right-missing"
 
 
 class KeysUnknown(ConfigurationError):
-    """The log no longer says which rows of a table are partial. Next: read the table again from the start."""
+    """The log no longer records which rows of a table are partial. Next: read the table again from the start."""
 
     section = "keys-unknown"
 
 
 class LogGone(ConfigurationError):
-    """The log's folder was deleted or moved under its writer. Next: stop; an operator puts it back, or lets it go."""
+    """The log's folder was deleted or moved while its writer ran. Next: stop; an operator restores it or abandons
+    it."""
 
     section = "log-gone"
 
 
 class InvariantViolated(CdcflowError):
-    """Cdcflow contradicted itself. Next: stop at once and keep the trace; nothing more is written."""
+    """Cdcflow contradicted itself. Next: stop at once and keep the evidence; nothing more is written."""
 
     section = "contradiction"
 

@@ -1,9 +1,9 @@
 """Changes in columns: batches of one table, and runs of whole transactions over several tables.
 
-A change never is an object of its own. A `Run` is consecutive whole transactions in commit order:
+No change is a separate Python object. A `Run` is consecutive whole transactions in commit order:
 
-    headers   one entry a transaction: xid, position, commit_ts, number of rows
-    batches   one `ChangeBatch` a table shape; `index` says which row of the run each of its rows is
+    headers   one entry per transaction: xid, position, commit_ts, number of rows
+    batches   one `ChangeBatch` per table shape; `index` holds the row number in the run of each of its rows
 
     run row      0    1    2    3    4    5
     transaction  ──── t0 ────    t1   ─ t2 ─
@@ -11,9 +11,9 @@ A change never is an object of its own. A `Run` is consecutive whole transaction
     products          1         3          5     index = [1, 3, 5]
 
 The offset of a row is the run's first offset plus its index, so numbering a run is one addition. A transaction too
-large for memory is a `SpooledTransaction`: the same header, its rows in a spool on disk. A chunk that other processes
-have read is a `HeldRun`: they keep its rows until these have their offsets. All of them answer the questions
-that the interleave machine asks (`cdcflow.interleave.messages.Transactions`).
+large for memory is a `SpooledTransaction`: the same header, with its rows in a spool on disk. A chunk read by other
+processes is a `HeldRun`: those processes keep the rows until offsets are assigned. All three implement the interface
+that the interleave machine uses (`cdcflow.interleave.messages.Transactions`).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ SMALL_BYTES = 64 << 10
 
 
 PARTIAL_KEYS_MAX = 4_000_000
-"""More keys of partial rows than this are not kept for one table: it is read again instead."""
+"""At most this many keys of partial rows are kept per table; a table with more is read again instead."""
 
 
 class Kind(enum.StrEnum):
-    """Where a transaction of the log came from."""
+    """Whether a transaction of the log is the source's own or rows that a chunk read."""
 
     SOURCE = "source"
     READ = "read"
@@ -72,7 +72,7 @@ class ChangeBatch:
     rows: pa.RecordBatch
 
     def between(self, first: int, last: int) -> ChangeBatch | None:
-        """The rows with first <= index < last, re-indexed from 0; None when there are none."""
+        """The rows with first <= index < last, re-indexed from 0, or None if there are no such rows."""
         a, b = np.searchsorted(self.index, (first, last))
         if a == b:
             return None
@@ -95,7 +95,7 @@ class KeySet:
         return KeySet(pa.concat_tables([_as_text(t, texts) for t in tables], promote_options="permissive"))
 
     def distinct(self) -> KeySet:
-        """Each key once. Arrow cannot compare nested values, so keys with an array column stay as they are."""
+        """Each key once. Arrow cannot compare nested values, so keys with an array column are returned unchanged."""
         if any(pa.types.is_nested(t) for t in self.keys.schema.types):
             return self
         return KeySet(self.keys.group_by(self.keys.column_names).aggregate([]))
@@ -113,7 +113,7 @@ class KeySet:
 
     @classmethod
     def from_text(cls, text: str) -> KeySet:
-        """What `to_text` wrote."""
+        """Read what `to_text` wrote."""
         with pa.ipc.open_stream(base64.b64decode(text)) as stream:
             return KeySet(stream.read_all())
 
@@ -128,19 +128,19 @@ def _as_text(keys: pa.Table, columns: Set[str]) -> pa.Table:
 
 
 def _bytes_of(rows: pa.RecordBatch) -> int:
-    # To see which part of its buffers a batch uses takes fifty times as long as to add them up.
+    # Computing which part of its buffers a batch uses takes fifty times as long as adding the buffers up.
     upmost = int(rows.get_total_buffer_size())
     return upmost if upmost <= SMALL_BYTES else int(rows.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Consecutive whole transactions in commit order, in columns. Read-only once made.
+    """Consecutive whole transactions in commit order, in columns. Read-only once created.
 
-    `xid` are the source's transaction ids as it gives them in its log (PostgreSQL: 32 bits), `position` the positions
-    just after each commit (as text), `commit_ts` microseconds since 1970 UTC, `ends` the index after each
-    transaction's last row (so `ends[-1]` is the number of rows). `origin` is the replication origin, null mostly.
-    Transactions without rows are allowed. For chunk rows `kind` is READ and there is one transaction.
+    `xid` are the source's transaction ids as its log has them (PostgreSQL: 32 bits), `position` the positions just
+    after each commit (as text), `commit_ts` microseconds since 1970 UTC, `ends` the index after each transaction's last
+    row (so `ends[-1]` is the number of rows). `origin` is the replication origin, usually null. Transactions without
+    rows are allowed. For chunk rows `kind` is READ and there is one transaction.
     """
 
     xid: Uint64s
@@ -161,7 +161,7 @@ class Run:
 
     @property
     def bytes(self) -> int:
-        """What the rows hold; a piece of a small run counts as much as the whole."""
+        """The size of the rows; a slice of a small run counts as much as the whole run."""
         return sum(_bytes_of(b.rows) for b in self.batches)
 
     @property
@@ -170,7 +170,7 @@ class Run:
 
     @property
     def last_position(self) -> Position:
-        return Position(self.position[-1].as_py())  # one value a run, not one a row
+        return Position(self.position[-1].as_py())  # one value per run, not per row
 
     @property
     def last_commit_ts(self) -> int:
@@ -206,22 +206,24 @@ class Run:
         return any(b.table.id == table and pc.any(pc.equal(b.rows.column(OP), TRUNCATE)).as_py() for b in self.batches)
 
     def partial_keys(self, table: TableId) -> KeySet | None:
-        """Keys of this table's rows that came with unchanged columns (deletes aside); None when there are none."""
+        """Keys of this table's rows that came with unchanged columns (deletes aside), or None if there are no such
+        rows."""
         found = [k for b in self.batches if b.table.id == table and (k := partial_keys(b)) is not None]
         return found[0].union(*found[1:]) if found else None
 
     def moved_keys(self, table: TableId) -> KeySet | None:
-        """Those of `partial_keys` that continue the row of another key (key changes); None when there are none."""
+        """Those of `partial_keys` that continue the row of another key (key changes), or None if there are no such
+        keys."""
         found = [k for b in self.batches if b.table.id == table and (k := partial_keys(b, only=INSERT)) is not None]
         return found[0].union(*found[1:]) if found else None
 
 
 @dataclass(frozen=True, slots=True)
 class SpooledTransaction:
-    """One committed transaction whose rows lie in a spool, because memory does not hold them.
+    """One committed transaction whose rows are in a spool, because they do not fit in memory.
 
-    `spool` names it; `rows` counts what remains after the rows of `aborted` sub-transactions are dropped, and
-    `shapes`, `truncated` and `partial` answer for the remaining rows what a `Run` would look up.
+    `spool` names it; `rows` counts the rows that remain once those of `aborted` sub-transactions are dropped. `shapes`,
+    `truncated` and `partial` hold for the remaining rows what a `Run` would compute from its batches.
     """
 
     xid: int
@@ -267,7 +269,7 @@ class SpooledTransaction:
         return self.partial.get(table)
 
     def moved_keys(self, table: TableId) -> KeySet | None:
-        """More than what a `Run` would answer, which is safe: the spool does not tell key changes apart."""
+        """More than a `Run` would return, which is safe: the spool does not distinguish key changes."""
         return self.partial.get(table)
 
 
@@ -280,21 +282,22 @@ class HeldRows(Protocol):
     def bytes(self) -> int: ...
 
     def write(self, path: Path, first_offset: int, transaction: int, commit_ts: int) -> Callable[[], Mapping[str, Any]]:
-        """Have them written into a new Parquet file, as the log has them: `first_offset` is the first one's,
-        `transaction` and `commit_ts` (microseconds since 1970 UTC) are those of all. It is begun on return. What comes
-        back waits until the file is durable, and gives what a manifest says of it (`changelog.segment.SegmentFile`, but
-        for table and version).
+        """Start writing these rows to a new Parquet file, in the log's columns, and return at once.
 
-        Raises (what comes back does):
-            SinkUnavailable: whoever had the rows is gone, or could not write them.
+        `first_offset` is the first row's; `transaction` and `commit_ts` (microseconds since 1970 UTC) are the same for
+        all rows. The returned function waits until the file is durable and returns its entry for the manifest
+        (`changelog.segment.SegmentFile`, without table and version).
+
+        Raises (the returned function):
+            SinkUnavailable: the process that had the rows has exited, or could not write them.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class HeldRun:
-    """The rows of one chunk, in order, which others keep until they are told their offsets: one transaction of kind
-    READ. `pieces` have rows. `commit_ts` in microseconds since 1970 UTC."""
+    """The rows of one chunk, in order, which other processes keep until offsets are assigned: one transaction of kind
+    READ. Every one of `pieces` has rows. `commit_ts` in microseconds since 1970 UTC."""
 
     table: Table
     position: Position
@@ -344,9 +347,9 @@ class HeldRun:
 
 
 def partial_keys(batch: ChangeBatch, only: str | None = None) -> KeySet | None:
-    """The keys of a batch's rows that came with unchanged columns, deletes aside; None when there are none.
+    """The keys of a batch's rows that came with unchanged columns, deletes aside, or None if there are no such rows.
 
-    `only` leaves out every op but this one.
+    `only` restricts the result to rows with this op.
     """
     unchanged = batch.rows.column(UNCHANGED)
     if unchanged.null_count == len(unchanged):
@@ -358,8 +361,8 @@ def partial_keys(batch: ChangeBatch, only: str | None = None) -> KeySet | None:
 
 
 def commit_clock(previous: int, commit_ts: Int64s) -> Int64s:
-    """The commit clock of consecutive transactions: max(previous + 1, commit_ts), one after another. `previous` may be
-    a time that the source has reached without a transaction: all that come are later."""
+    """The commit clock of consecutive transactions: max(previous + 1, commit_ts), one after another. `previous` may
+    also be a time that the source reached without a transaction; later transactions get a later clock."""
     if not len(commit_ts):
         return commit_ts
     steps = np.arange(len(commit_ts), dtype=np.int64)

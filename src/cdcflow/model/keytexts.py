@@ -1,4 +1,4 @@
-"""Keys that people write as text, as keys of a table."""
+"""Keys that users give as text, converted to keys of a table."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from cdcflow.model.table import Table, word
 
 
 def keys_of(table: Table, texts: Sequence[Sequence[str]], attempted: str) -> KeySet:
-    """These keys, each a text for each column of the table's key, in its order. Bytes are written in hex: `\\x0af3`.
-    `attempted` begins the error.
+    """Convert keys given as text: for each key one text per column of the table's key, in its order. Bytes are written
+    in hex: `\\x0af3`. Error messages start with `attempted`.
 
     Raises:
-        ConfigurationError: the table has no key, or a text is no value of its column; the message has no values.
+        ConfigurationError: the table has no key, or a text is not a valid value of its column; the message has no
+            values.
     """
     if not table.key:
         raise ConfigurationError(
@@ -41,7 +42,7 @@ def values(texts: Sequence[str], of: pa.DataType) -> pa.Array:
     """Texts as values of a type. Bytes are written in hex.
 
     Raises:
-        ValueError: one is no value of the type; without the text, which is a row's value.
+        ValueError: a text is not a valid value of the type. The message does not contain the text, a row's value.
     """
     if pa.types.is_string(of) or pa.types.is_large_string(of):
         return pa.array(texts, of)
@@ -49,7 +50,7 @@ def values(texts: Sequence[str], of: pa.DataType) -> pa.Array:
         if pa.types.is_binary(of) or pa.types.is_large_binary(of) or pa.types.is_fixed_size_binary(of):
             return pa.array([bytes.fromhex(text.removeprefix("\\x")) for text in texts], of)
         return pa.array(texts, pa.string()).cast(of)
-    except (ValueError, pa.ArrowException):  # told anew: Arrow's own words hold the value
+    except (ValueError, pa.ArrowException):  # a new message: Arrow's own contains the value
         raise ValueError(f"a text is no {of}") from None
 
 
@@ -57,7 +58,7 @@ def scalar_of(table: Table, name: str, text: str) -> pa.Scalar:
     """A text as a value of a column.
 
     Raises:
-        ConfigurationError: it is none; the message has no value.
+        ConfigurationError: the text is not a valid value; the message does not contain it.
     """
     of = table.row_schema.field(name).type
     try:
@@ -67,7 +68,7 @@ def scalar_of(table: Table, name: str, text: str) -> pa.Scalar:
 
 
 def are_equal(columns: Sequence[pa.ChunkedArray], wanted: Sequence[pa.Scalar]) -> pa.ChunkedArray:
-    """Whether each row has these values; NULL is none of them."""
+    """Whether each row has these values; NULL equals none of them."""
     found: Any = True
     for column, value in zip(columns, wanted, strict=True):
         found = pc.and_(found, pc.fill_null(pc.equal(column, value), False))
@@ -78,7 +79,7 @@ def texts_of(keys: KeySet) -> list[list[str]]:
     """Each key as texts that `keys_of` reads.
 
     Raises:
-        ValueError: a column's type has no such text (a list).
+        ValueError: a column's type (a list) has no such text.
     """
     columns = [_texts(keys.keys.column(name)) for name in keys.keys.column_names]
     return [list(key) for key in zip(*columns, strict=True)]

@@ -1,4 +1,4 @@
-"""Positions, offsets and checkpoints: where we are, in the source's log and in ours."""
+"""Positions, offsets and checkpoints: how far cdcflow is, in the source's log and in the change log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Offset = NewType("Offset", int)
 """The gapless 64-bit number of a row in the change log. The first row has offset 1."""
 
 Epoch = NewType("Epoch", int)
-"""One run of the capture process on one log: 1 for the first, one more at every start."""
+"""One run of the capture process on one log: 1 for the first, incremented at every start."""
 
 Token = NewType("Token", str)
 """The unique text of one watermark; it begins with its epoch, so marks of an earlier run mean nothing."""
@@ -24,10 +24,10 @@ CHECKPOINT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class SourceIdentity:
-    """Which database cluster a log belongs to, so that the state of one is never used for another.
+    """Which database cluster a log belongs to, so that one cluster's state is never used for another.
 
-    `system_id` is the server's own identity (PostgreSQL system identifier, MySQL server uuid); `timeline` changes
-    when a server was restored or promoted.
+    `system_id` is the server's own identity (PostgreSQL system identifier, MySQL server uuid); `timeline` changes when
+    a server was restored or promoted.
     """
 
     kind: str
@@ -38,8 +38,8 @@ class SourceIdentity:
     def is_source_of(self, known: SourceIdentity, *, renamed: bool = False, replaced: bool = False) -> bool:
         """Whether a log of `known` may be continued from this source; timelines are not compared.
 
-        `renamed`: the same server's database may have another name. `replaced`: another server may have a database of
-        the same name.
+        `renamed`: allow a different database name on the same server. `replaced`: allow a different server with a
+        database of the same name.
         """
         same_server, same_name = self.system_id == known.system_id, self.database == known.database
         may_differ = (same_server and renamed) or (same_name and replaced)
@@ -62,13 +62,12 @@ class SourceIdentity:
 class Checkpoint:
     """Everything a restart needs, stored with a cut in the same fsync as the rows before it.
 
-    `position` is that after the last transaction in the log (None: the source was never read).
-    `next_offset` and `next_transaction` are the numbers that the next row and the next transaction get;
-    `cut` is the number of this cut (0: no cut yet). `commit_clock` is in microseconds since 1970 UTC: the
-    log has every transaction up to there, and all that come are later. It is the last transaction's, or a time that the
-    source told since (a heartbeat).
-    `progress` is the backfill progress as `cdcflow.interleave.progress` writes it. `source` is what the source
-    wants to find again (slot name, timeline, …).
+    `position` follows the last transaction in the log (None: the source was never read). `next_offset` and
+    `next_transaction` are the numbers that the next row and the next transaction get; `cut` is the number of this cut
+    (0: no cut yet). `commit_clock` is in microseconds since 1970 UTC: the log has every transaction up to that time,
+    and all later transactions get a later clock. It is the last transaction's clock, or a later time that the source
+    reported (a heartbeat). `progress` is the backfill progress as `cdcflow.interleave.progress` writes it. `source` is
+    what the source adapter stores for its next start (slot name, timeline, …).
     """
 
     position: Position | None = None
@@ -99,7 +98,7 @@ class Checkpoint:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Checkpoint:
-        """Read what `to_json` wrote. ValueError when a newer cdcflow wrote it."""
+        """Read what `to_json` wrote. Raises ValueError if a newer cdcflow wrote it."""
         value = json.loads(text)
         if value["version"] > CHECKPOINT_VERSION:
             raise ValueError(f"checkpoint version {value['version']} is newer than {CHECKPOINT_VERSION}")

@@ -1,7 +1,7 @@
-"""The tables that are to be read anew, as a checkpoint's `source` names them until a cut has the order. Pure.
+"""The tables to read again, recorded in a checkpoint's `source` until a cut holds the command to read them. Pure.
 
-Who compares settings notes them there, together with the settings; who captures orders the reading, and the cut with
-the order no longer names them. A crash between the two finds both as they were.
+The code that compares settings records the tables there, in the same checkpoint as the settings; the capture issues the
+command, and the cut that holds it no longer lists the tables. A crash between the two loses neither.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from cdcflow.model.table import TableId
 
 REREAD = "reread"
 RETRIED = "retried"
-"""Tables whose values another setting keeps now: where the reading of one had failed, it is tried again."""
+"""Tables for which a changed setting now keeps values differently: if their backfill had failed, it is retried."""
 
 
 def pending(source: Mapping[str, str]) -> frozenset[TableId]:
-    """The tables that are to be read anew, and may not have been ordered yet."""
+    """The tables to read again, for which no command may have been issued yet."""
     return frozenset(TableId(*name) for name in json.loads(source.get(REREAD, "[]")))
 
 
 def retried(source: Mapping[str, str]) -> frozenset[TableId]:
-    """The tables that are to be tried again if their reading had failed, and may not have been ordered yet."""
+    """The tables to retry if their backfill had failed, for which no command may have been issued yet."""
     return frozenset(TableId(*name) for name in json.loads(source.get(RETRIED, "[]")))
 
 
 def noted(tables: Collection[TableId], retried_: Collection[TableId] = ()) -> dict[str, str]:
-    """What a checkpoint's `source` gets for these tables; {} for none."""
+    """The entries of a checkpoint's `source` for these tables; {} if there are no tables."""
     return {name: _names(found) for name, found in ((REREAD, tables), (RETRIED, retried_)) if found}
 
 
@@ -36,7 +36,7 @@ def _names(tables: Collection[TableId]) -> str:
 
 
 def without(source: Mapping[str, str]) -> dict[str, str]:
-    """The same with no table to be read anew."""
+    """The same `source` without tables to read again."""
     return {name: value for name, value in source.items() if name not in (REREAD, RETRIED)}
 
 

@@ -1,4 +1,4 @@
-"""Object stores, as one client of them is told by another."""
+"""The address of an object store, passed from one client to another."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class StoreAddress:
-    """How a bucket of an S3-compatible store is reached. Without keys a client finds them in its own way.
+    """How a bucket of an S3-compatible store is reached. Without keys a client uses its own way of finding credentials.
 
-    `endpoint`: as a URL; None: AWS's own of the region.
+    `endpoint`: a URL; None: AWS's endpoint for the region.
     """
 
     bucket: str

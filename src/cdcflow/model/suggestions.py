@@ -1,4 +1,4 @@
-"""Which name somebody most likely meant, of those that there are."""
+"""Suggests the existing name that a user most likely meant."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """The beginning of a remedy: "did you mean public.orders? "; "" if no name is like this one.
+    """The beginning of a remedy: "did you mean public.orders? ", or "" if no known name is similar.
 
-    A name without its schema, or with letters in another case, is as near as one with a letter wrong.
+    A name without its schema, or in another letter case, is as close a match as one with a typo.
     """
     names = sorted(known)
     wanted = name.casefold()

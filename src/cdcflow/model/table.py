@@ -1,4 +1,4 @@
-"""Tables as the source describes them: names, columns, key, and what the source repeats of old rows."""
+"""Tables as the source describes them: names, columns, key, and which old values the source sends."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ OFFSET = "_offset"
 TRANSACTION = "_txn"
 COMMIT_TS = "_commit_ts"
 LOG_COLUMNS = (OFFSET, OP, TRANSACTION, COMMIT_TS, UNCHANGED, BEFORE)
-"""The names that cdcflow adds to every row. A source table that has one of them is refused by name."""
+"""The columns that cdcflow adds to every row. A source table with one of these names is rejected, naming the column."""
 MISSING = "_missing"
-"""In a merged table: which columns of a row are not known yet (names; NULL when it is whole)."""
+"""In a merged table: the columns of a row whose values are not known yet (names; NULL when the row is whole)."""
 MERGE_COLUMNS = (OFFSET, MISSING)
-"""The names that a merged table has besides its own; refused like those of the log."""
+"""The columns that cdcflow adds to a merged table; a source table with one of these names is rejected too."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -41,12 +41,12 @@ class TableId:
 
 
 def word(table: TableId | str) -> str:
-    """A table's name as one word of a shell's, for commands that messages print: whatever is in it means itself."""
+    """A table's name quoted as one shell word, for commands that messages print."""
     return shlex.quote(str(table))
 
 
 class Identity(enum.Enum):
-    """What the source repeats of the old row in an update or delete."""
+    """How much of the old row the source sends with an update or delete."""
 
     KEY = "key"
     FULL = "full"
@@ -55,10 +55,10 @@ class Identity(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. `number` stays the same over a rename (PostgreSQL attnum).
+    """One column. `number` survives a rename (PostgreSQL attnum).
 
-    `missing` is the value, as the server's text, that rows written before this column existed have without any
-    change in the source's log (ADD COLUMN … DEFAULT constant); None means NULL.
+    `missing` is the value, as the server's text, of rows written before this column was added, where the source's log
+    has no change for them (ADD COLUMN … DEFAULT constant); None means NULL.
     """
 
     name: str
@@ -70,11 +70,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One shape of a table. Any change of shape is another value; two reads of the same shape are equal.
+    """One shape of a table. Any change of shape is a different value; two reads of the same shape are equal.
 
-    `incarnation` tells a table from another of the same name that came after it (PostgreSQL oid). `key` names the
-    columns that identify a row; empty means that only all columns together do. `log_schema` is what a batch of
-    this table's changes looks like.
+    `incarnation` distinguishes a table from a later one of the same name (PostgreSQL oid). `key` names the columns that
+    identify a row; empty means that only all columns together do. `log_schema` is the schema of this table's changes in
+    the log.
     """
 
     id: TableId
@@ -92,7 +92,7 @@ class Table:
 
     @property
     def key_columns(self) -> tuple[str, ...]:
-        """The columns that tell rows apart: the key, or all columns where there is none."""
+        """The columns that identify a row: the key, or all columns if the table has no key."""
         return self.key or tuple(c.name for c in self.columns)
 
     @cached_property
@@ -102,7 +102,7 @@ class Table:
 
     @cached_property
     def before_type(self) -> pa.StructType:
-        """The old row as far as the source gives it: all columns under FULL, else the key."""
+        """The type of the old row as the source sends it: all columns under FULL, otherwise the key."""
         names = None if self.identity is Identity.FULL else set(self.key_columns)
         return pa.struct([f for f in self.row_schema if names is None or f.name in names])
 
@@ -150,7 +150,7 @@ class Table:
         }
 
     def to_text(self) -> str:
-        """The same as `to_json`, short: a checkpoint has it of each table that has no row yet."""
+        """The same as `to_json`, compact: a checkpoint stores it for each table that has no row yet."""
         told = json.dumps(self.to_json(), separators=(",", ":")).encode()
         return base64.b85encode(zlib.compress(told, 9)).decode()
 
@@ -166,7 +166,7 @@ def _interned(table: Table) -> Table:
 
 
 def table_from_json(value: dict[str, Any]) -> Table:
-    """Read what `Table.to_json` wrote; equal tables come back as the same object."""
+    """Read what `Table.to_json` wrote; equal tables are returned as the same object."""
     return _interned(
         Table(
             id=TableId(value["schema"], value["name"]),

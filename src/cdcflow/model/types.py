@@ -10,7 +10,7 @@ import pyarrow as pa
 
 @dataclass(frozen=True)
 class ColumnType:
-    """A column's type. `source` is the server's text for it (`numeric(10,2)`); `arrow` is what the log holds."""
+    """A column's type. `source` is the server's text for it (`numeric(10,2)`); `arrow` is its type in the log."""
 
     source: str
     arrow: pa.DataType
@@ -19,7 +19,7 @@ class ColumnType:
         return hash((self.source, str(self.arrow)))
 
     def to_json(self) -> dict[str, str]:
-        """`arrow` is readable; `ipc` is the same type exactly, as a one-field Arrow IPC schema in base64."""
+        """`arrow` is human-readable; `ipc` is the exact type, as a one-field Arrow IPC schema in base64."""
         schema = pa.schema([pa.field("", self.arrow)]).serialize().to_pybytes()
         return {"source": self.source, "arrow": str(self.arrow), "ipc": base64.b64encode(schema).decode()}
 

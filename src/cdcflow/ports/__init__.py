@@ -1,8 +1,8 @@
-"""What the pipeline asks of a source and of a sink, as Protocols.
+"""The interfaces between the pipeline, sources and sinks, as Protocols.
 
-A source adapter (`cdcflow.sources.*`) and a sink adapter (`cdcflow.sinks.*`) never know each other; the pipeline
-knows both by these names only. `cdcflow.wiring` is where the concrete classes meet. What a source or sink of your own
-implements is imported from here; the modules inside each have one of the parties.
+A source adapter (`cdcflow.sources.*`) and a sink adapter (`cdcflow.sinks.*`) do not import each other; the pipeline
+uses both through these Protocols only. `cdcflow.wiring` connects the concrete classes. Import from here what your own
+source or sink implements; each module of this package holds one of the parties.
 """
 
 from cdcflow.ports.chunks import ChunkSource

@@ -1,4 +1,4 @@
-"""What is asked of a source beside its stream: existing rows, marks, snapshots."""
+"""The part of a source that is not its stream: existing rows, marks, snapshots."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class ChunkSource(Protocol):
         ...
 
     def write_mark(self, token: Token) -> None:
-        """Commit a mark at the source; on return it is there."""
+        """Commit a mark at the source; it is committed when this returns."""
         ...
 
     def read_chunk(self, chunk: Chunk) -> ChunkRead:
@@ -26,17 +26,17 @@ class ChunkSource(Protocol):
         ...
 
     def keys_where(self, table: TableId, predicate: str, keys_max: int) -> KeySet:
-        """The keys of the rows that a predicate is true for now: `keys_max` of them at most. Reads only.
+        """The keys of the rows for which a predicate is true now, at most `keys_max` of them. Reads only.
 
         Raises:
-            ConfigurationError: the source does not understand the predicate, or looking for them takes too long.
+            ConfigurationError: the source does not understand the predicate, or the search takes too long.
         """
         ...
 
     def snapshot(self) -> Visibility: ...
 
     def heartbeat(self) -> None:
-        """Write something harmless to the source's log, so that our position moves while tables are idle."""
+        """Write something harmless to the source's log, so that cdcflow's position advances while tables are idle."""
         ...
 
     def close(self) -> None: ...

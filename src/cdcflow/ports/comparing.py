@@ -1,4 +1,4 @@
-"""A source whose rows can be compared with a copy of them while both go on."""
+"""A source whose rows can be compared with a copy of them while both keep changing."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from cdcflow.ports.chunks import ChunkSource
 
 
 class NoText(Exception):
-    """The server has no text for values of some columns that every side would have: their rows must be read.
-    `columns` says of each why."""
+    """For some columns the server cannot produce a text that is the same on every side, so their rows must be read.
+    `columns` gives the reason for each."""
 
     def __init__(self, columns: Mapping[str, str]) -> None:
         super().__init__("; ".join(f"column {name}: {why}" for name, why in columns.items()))
@@ -26,8 +26,9 @@ class NoText(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ChunkSums:
-    """A range chunk's rows, added up in the server. `sums`: of each bucket that has rows its number `b`, how many they
-    are, `n`, and the sum of their digests, `t`; a bucket may be there several times. All else as in `ChunkRead`."""
+    """A range chunk's rows, added up in the server. `sums` has, for each bucket with rows, its number `b`, the number
+    of rows `n`, and the sum of their digests `t`; a bucket may occur several times. The other fields are as in
+    `ChunkRead`."""
 
     sums: pa.Table
     visibilities: tuple[Visibility, ...]
@@ -38,21 +39,21 @@ class ChunkSums:
 
 
 class DigestSource(Protocol):
-    """Existing rows as digests that the server works out (`merge.digest`), chunk by chunk as they are read: the same
+    """Existing rows as digests computed by the server (`merge.digest`), in the chunks in which they are read: the same
     ranges, snapshots and visibilities. May be called from several threads at once."""
 
     def hash(self) -> Hash:
-        """What the server can hash with."""
+        """The hash that the server can compute."""
 
     def sum_chunk(self, chunk: Chunk, buckets: Buckets) -> ChunkSums:
         """Add up a range chunk's rows.
 
         Raises:
-            NoText: some columns have no text there, or are of another type than the copy's.
+            NoText: the server has no text for some columns, or their type differs from the copy's.
         """
 
     def read_among(self, chunk: Chunk, buckets: Buckets) -> ChunkRead:
-        """A range chunk's rows of some buckets.
+        """Read those rows of a range chunk that are in some buckets.
 
         Raises:
             NoText: as `sum_chunk`.
@@ -60,28 +61,28 @@ class DigestSource(Protocol):
 
 
 class Comparison(Protocol):
-    """What a comparison asks of a source. `close` it."""
+    """The source side of a comparison. The caller must `close` it."""
 
     @property
     def chunks(self) -> ChunkSource:
-        """Existing rows, as the capture reads them; marks of the log's own slot."""
+        """Existing rows, read as the capture reads them; marks use the log's slot."""
 
     @property
     def digests(self) -> DigestSource | None:
-        """The same rows as digests; None: this server works out none."""
+        """The same rows as digests, or None if this server cannot compute them."""
 
     def tables(self) -> Sequence[Table]:
-        """The selected tables as they are now, sorted by name."""
+        """The selected tables in their current shape, sorted by name."""
 
     def end(self) -> Position:
-        """The end of the server's log now: nothing that is visible by now is logged behind it."""
+        """The current end of the server's log: everything visible at this point is logged before it."""
 
     def covers(self, position: Position, end: Position) -> bool:
-        """Whether a log that is at `position` has every transaction up to `end`."""
+        """Whether a log that has reached `position` has every transaction up to `end`."""
 
     def first_unseen(self, visibility: Visibility, transactions: pa.Table) -> int:
-        """The number of the first of these transactions that a snapshot may not see; as many as there are: it sees all
-        of them. `transactions`: the log's headers (`TRANSACTIONS_SCHEMA`) in its order, of kind source."""
+        """The number of the first of these transactions that a snapshot may not see, or their count if it sees all of
+        them. `transactions`: the log's headers (`TRANSACTIONS_SCHEMA`) in its order, of kind source."""
 
     def close(self) -> None: ...
 
@@ -91,7 +92,7 @@ class Comparable(Protocol):
     """A source that can be compared."""
 
     def comparison(self, checkpoint: Checkpoint) -> Comparison:
-        """Begin to compare with the log that has this checkpoint. Nothing is prepared or changed at the source.
+        """Begin a comparison with the log that has this checkpoint. Nothing is prepared or changed at the source.
 
         Raises:
             ConfigurationError: the settings do not fit the server or its tables.

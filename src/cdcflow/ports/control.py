@@ -1,4 +1,4 @@
-"""A table in the source by which people who have only SQL steer a capture."""
+"""A table in the source through which operators who have only SQL access control a capture."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 @dataclass(frozen=True, slots=True)
 class ControlRow:
-    """An order in a control table that nobody has taken yet. `arguments` is JSON text, or None."""
+    """A command in a control table that no process has claimed yet. `arguments` is JSON text, or None."""
 
     number: int
     operation: str
@@ -18,30 +18,31 @@ class ControlRow:
 
 
 class ControlTable(Protocol):
-    """A table in the source by which people who have only SQL steer a capture. Used by one thread.
+    """A table in the source through which operators who have only SQL access control a capture. Used by one thread.
 
-    Every method raises SourceUnavailable where nobody answers, and ConfigurationError or RightMissing, with the
-    statements that mend it, where the table is not as it must be.
+    Every method raises SourceUnavailable if the server does not respond, and ConfigurationError or RightMissing, with
+    the statements that fix it, if the table is missing or not as it must be.
     """
 
     def check(self) -> None:
-        """See whether it is there and may be used."""
+        """Check that the table exists and may be used."""
         ...
 
     def waiting(self) -> Sequence[ControlRow]:
-        """The oldest rows that are new, in their order; some of them where they are many."""
+        """The oldest new rows, in order; only the first ones if there are many."""
         ...
 
     def claimed(self) -> Sequence[int]:
-        """The rows that were claimed and never answered."""
+        """The rows that were claimed but never answered."""
         ...
 
     def claim(self, number: int) -> bool:
-        """Take a row, so that nobody else does. False: somebody has, or is gone on the way to tell."""
+        """Claim a row, so that no other process handles it. False if another process did, or if the connection broke
+        before the server confirmed it."""
         ...
 
     def answer(self, number: int, state: Literal["done", "refused"], text: str) -> None:
-        """Answer a row that was claimed."""
+        """Write the answer to a row that was claimed."""
         ...
 
     def close(self) -> None: ...

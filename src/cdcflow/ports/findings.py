@@ -1,4 +1,4 @@
-"""What is told of a source to people: a result of `doctor`, and what became of a thing of ours after `drop`."""
+"""What an operator is shown about a source: results of `doctor`, and what `drop` did with each object of cdcflow's."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What ends a finding: a sentence, and the bare statements where it is SQL. `then`: what is to be done after them,
-    as a restart of the server."""
+    """What resolves a finding: a sentence, and the bare statements if it is SQL. `then`: what must follow them, such as
+    a restart of the server."""
 
     text: str
     sql: tuple[str, ...] = ()
@@ -19,7 +19,7 @@ class Remedy:
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One result of `doctor`: `level` ok, warning or error; `remedy` is the exact SQL or setting that fixes it, `sql`
-    its bare statements and `then` what is to be done after them (see `Remedy`)."""
+    its bare statements and `then` what must follow them (see `Remedy`)."""
 
     level: Literal["ok", "warning", "error"]
     subject: str
@@ -29,14 +29,14 @@ class Finding:
     then: str = ""
 
     def to_json(self) -> dict[str, object]:
-        """For programs. `sql` and `then` each only where there is one."""
+        """For programs. `sql` and `then` only if they are not empty."""
         return {k: v for k, v in asdict(self).items() if v or k not in ("sql", "then")}
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """One thing of ours at the source after `Source.drop`. Where it was left, `text` says why, and `remedy` is the SQL
-    that removes it."""
+    """One of cdcflow's objects at the source after `Source.drop`. If it was left, `text` is the reason, and `remedy` is
+    the SQL that removes it."""
 
     subject: str
     outcome: Literal["removed", "absent", "left"]

@@ -1,4 +1,4 @@
-"""A change log as its only writer has it."""
+"""A change log as its single writer uses it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from cdcflow.ports.stream import Spool
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """Transactions with their numbers: the rows of `run` have the offsets from `first_offset` on, its transactions
-    the numbers from `first_transaction` on, and `commit_clock` (microseconds) one entry each."""
+    """Transactions with their numbers: the rows of `run` have offsets starting at `first_offset`, its transactions have
+    numbers starting at `first_transaction`, and `commit_clock` (microseconds) has one entry per transaction."""
 
     run: Run | SpooledTransaction | HeldRun
     first_offset: Offset
@@ -26,8 +26,8 @@ class Numbered:
 
 
 class Log(Protocol):
-    """A change log opened for writing by its only writer. `append`, `cut` and `sync` are called by one thread each:
-    `append` and `cut` by the pipeline's, `sync` possibly by another one at the same time."""
+    """A change log opened for writing by its single writer. The pipeline's thread calls `append` and `cut`; one thread,
+    possibly a different one at the same time, calls `sync`."""
 
     @property
     def checkpoint(self) -> Checkpoint:
@@ -35,7 +35,7 @@ class Log(Protocol):
         ...
 
     def append(self, numbered: Numbered) -> None:
-        """Put transactions at the end. May only queue them: that there is no room is then heard from `sync`."""
+        """Append transactions. May only queue them; if there is no room, the next `sync` reports it."""
         ...
 
     def cut(self, checkpoint: Checkpoint) -> None:
@@ -54,48 +54,50 @@ class Log(Protocol):
     def open_spool(self) -> Spool: ...
 
     def delivered(self, xids: Uint64s) -> Uint64s:
-        """Those of these transaction ids (compared by their low 32 bits) that are in the log already."""
+        """Those of these transaction ids (compared by their low 32 bits) that the log already has."""
         ...
 
     def transactions_back(self, is_enough: Callable[[Position], bool]) -> pa.Table:
         """Number, position, id and time of commit (`number`, `position`, `xid`, `commit_ts`) of the source's latest
-        transactions, oldest first: back to one whose position is enough, to the log's beginning, or to where it has
-        expired. There may be more than were asked for."""
+        transactions, oldest first: back to one for whose position `is_enough` is true, to the log's beginning, or to
+        where the log has expired. May return more than requested."""
         ...
 
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
-        """Keys of this table's rows from offset `since` on that came with unchanged columns; None: there are none.
+        """Keys of this table's rows since offset `since` that came with unchanged columns, or None if there are no such
+        rows.
 
         Raises:
-            KeysUnknown: rows from `since` on have expired, the table's key is another one now, or the keys are more
-                than `PARTIAL_KEYS_MAX`: the table must be read again from the start.
+            KeysUnknown: rows since `since` have expired, the table's key has changed, or there are more keys than
+                `PARTIAL_KEYS_MAX`: the table must be read again from the start.
         """
         ...
 
     def seal_due(self, now_s: float) -> bool:
-        """The hot end is large or old enough to be sealed (`now_s`: a monotonic clock), or what an earlier run left was
-        not. Cheap; asked often."""
+        """Whether the hot end is large or old enough to seal (`now_s`: a monotonic clock), or an earlier run left
+        something unsealed. Cheap; called often."""
         ...
 
     def roll(self) -> bool:
-        """Close the hot end at the last cut and begin a new one; False when there was nothing to close. Waits for no
-        disk: the next `sync` makes the closed one durable before anything behind it."""
+        """Close the hot end at the last cut and begin a new one; False if there was nothing to close. Does not wait for
+        the disk: the next `sync` makes the closed part durable before anything after it."""
         ...
 
     def seal_pending(self) -> object:
-        """Turn what was rolled into immutable segments. Slow; may run in another thread beside everything else."""
+        """Turn what was rolled into immutable segments. Slow; may run in another thread, concurrently with the other
+        methods."""
         ...
 
     def close(self) -> None:
-        """Drop what no cut covers, seal the rest so that a merge sees all of it, give up the lock. Also after an error;
-        then nothing is sealed."""
+        """Drop what no cut covers, seal the rest so that a merge sees all of it, and release the lock. Also called
+        after an error; then nothing is sealed."""
         ...
 
 
 @runtime_checkable
 class ShapeKeeping(Protocol):
-    """A log that knows how its rows of a table look, also of one that no longer exists."""
+    """A log that can return the shape of a table's rows, even if the table no longer exists."""
 
     def newest_shape(self, table: TableId) -> Table | None:
-        """The shape of this table's latest rows; None: the log never had any."""
+        """The shape of this table's latest rows, or None if the log never had any."""
         ...

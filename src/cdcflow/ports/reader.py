@@ -1,4 +1,4 @@
-"""A change log as whoever does not write it sees it."""
+"""A change log as its readers see it."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from cdcflow.model.table import Table, TableId
 
 
 class LogReader(Protocol):
-    """A change log as whoever does not write it sees it, wherever it is. May be used beside the daemon.
+    """A change log as its readers see it, wherever it is stored. May be used while the daemon writes.
 
-    Rows and headers come as `cdcflow.changelog.reader` says.
+    `cdcflow.changelog.reader` specifies how rows and headers are returned.
     """
 
     name: str
-    """What it is called in messages."""
+    """The log's name in messages."""
 
     def exists(self) -> bool:
-        """There is a log."""
+        """Whether the log exists."""
         ...
 
     def newest_checkpoint(self) -> Checkpoint:
-        """The checkpoint of the newest cut that readers see (`cut` 0: none yet)."""
+        """The checkpoint of the latest cut that readers see (`cut` 0: no cut yet)."""
         ...
 
     def table_shapes(self) -> dict[TableId, dict[int, Table]]:
@@ -37,7 +37,7 @@ class LogReader(Protocol):
     def read_rows(
         self, from_offset: int = 1, to_offset: int | None = None, tables: Collection[TableId] | None = None
     ) -> Iterator[LogRows]:
-        """The log's rows from one offset to another (both inclusive; None: up to the newest cut).
+        """The log's rows from one offset to another (both inclusive; None: up to the latest cut).
 
         Raises:
             HistoryLost: `from_offset` has expired.

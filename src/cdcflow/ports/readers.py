@@ -1,4 +1,4 @@
-"""Parts of chunks that other processes read: what is asked of them, and what they ask a source for."""
+"""Parts of chunks that other processes read: the interface to those processes, and theirs to a source."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from cdcflow.model.table import Table
 
 @dataclass(frozen=True, slots=True)
 class PartRows:
-    """A part of a chunk, read in one snapshot. `told`: what the source's dialect says of it, its rows aside; it can be
-    sent to another process. `batches` have the table's `row_schema`. `seconds`: how long it took, without what takes as
-    long for one row as for many."""
+    """A part of a chunk, read in one snapshot. `told`: the dialect's own result, apart from the rows; it can be sent to
+    another process. `batches` have the table's `row_schema`. `seconds`: the time it took, without costs that do not
+    depend on the number of rows."""
 
     told: Any
     table: Table
@@ -29,11 +29,11 @@ class PartReader(Protocol):
     """Reads parts of chunks from a source. Used by one thread."""
 
     def read_part(self, chunk: Chunk, part: Any) -> PartRows:
-        """Read one, in a snapshot taken after this call began. `part` is the dialect's own.
+        """Read one part, in a snapshot taken after this call began. `part` is a value of the dialect.
 
         Raises:
-            SourceUnavailable, ConfigurationError: as `ChunkSource.read_chunk`. What the dialect raises where the table
-                is no longer what the plan pinned comes as it is.
+            SourceUnavailable, ConfigurationError: as `ChunkSource.read_chunk`. Errors that the dialect raises because
+                the table no longer matches the plan are passed on unchanged.
         """
         ...
 
@@ -42,8 +42,8 @@ class PartReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HeldPart:
-    """A part that another process has read: what its dialect says of it, its rows, which that process keeps, and how
-    long it took (see `PartRows`)."""
+    """A part that another process has read: the dialect's own result, the rows, which that process keeps, and how long
+    it took (see `PartRows`)."""
 
     told: Any
     rows: HeldRows
@@ -51,21 +51,22 @@ class HeldPart:
 
 
 class Readers(Protocol):
-    """Other processes that read parts of chunks: `count` at one time, each through one connection. Thread-safe."""
+    """Other processes that read parts of chunks: at most `count` at a time, each through one connection.
+    Thread-safe."""
 
     @property
     def count(self) -> int: ...
 
     @property
     def gone(self) -> bool:
-        """None is there and none will come: whoever would ask reads by itself."""
+        """No such process runs and none will start: callers must read parts themselves."""
         ...
 
     def read(self, chunk: Chunk, part: Any) -> Future[HeldPart]:
-        """Have a part read. The result raises what `PartReader.read_part` raises, and SourceUnavailable where the
-        process that read it is gone.
+        """Request that a part be read. The result raises what `PartReader.read_part` raises, and SourceUnavailable if
+        the process that read it has exited.
 
-        The rows are kept until they are written, and no longer than until the window after the next is read.
+        The rows are kept until they are written, but at most until the window after the next one is read.
         """
         ...
 

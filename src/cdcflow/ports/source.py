@@ -1,4 +1,4 @@
-"""A database whose changes and rows we read: what a capture asks of it, and what it may be able to tell besides."""
+"""A database whose changes and rows cdcflow reads: what every source implements, and what some sources add."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from cdcflow.ports.stream import OpenSpool, Stream
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """How far the source is ahead of `acknowledged`, in bytes of its log, and how much of it it keeps for us.
+    """How far the source is ahead of `acknowledged`, in bytes of its log, and how much of its log it retains for
+    cdcflow.
 
-    None: the source cannot say. `details` are name and value pairs for people (slot name, wal_status, …).
+    None: the source cannot report it. `details` are name and value pairs for operators (slot name, wal_status, …).
     """
 
     lag_bytes: int | None
@@ -30,9 +31,9 @@ class SourceStatus:
 
 @dataclass(frozen=True, slots=True)
 class TablePreview:
-    """A table that a start would capture. `rows` and `bytes` are the server's estimates from its statistics (None: it
-    has none); `reread` says why rows in the log are not what the settings make of them now ("": they are), `retried`
-    which values are kept otherwise than before ("": none), so that a reading which failed is tried again."""
+    """A table that a start would capture. `rows` and `bytes` are the server's estimates from its statistics (None if it
+    has none). `reread` is why the log's rows differ from what the current settings would produce ("": they do not).
+    `retried` names the values that are now kept differently ("": none), so that a failed backfill is retried."""
 
     id: TableId
     incarnation: int
@@ -44,8 +45,8 @@ class TablePreview:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What a start would capture, sorted by name, and the selected tables that it would leave out because they cannot
-    be captured."""
+    """What a start would capture, sorted by name, and the selected tables that it would skip because they cannot be
+    captured."""
 
     tables: tuple[TablePreview, ...]
     left_out: tuple[TableId, ...] = ()
@@ -56,54 +57,56 @@ TransactionsBack = Callable[[Callable[[Position], bool]], pa.Table]
 
 
 class Source(Protocol):
-    """A database whose changes and rows we read."""
+    """A database whose changes and rows cdcflow reads."""
 
     def identity(self) -> SourceIdentity: ...
 
     def prepare(
         self, checkpoint: Checkpoint, log_id: str, transactions_back: TransactionsBack | None = None
     ) -> Checkpoint:
-        """Make or check everything the stream needs (slot, publication), without ever losing a position.
+        """Create or check everything the stream needs (slot, publication), without ever losing a position.
 
-        `transactions_back` shows what the log has, for a source that can tell by it whether the server's log still is
-        the one that ours was made from (None: nothing is compared).
+        `transactions_back` returns transactions of the change log, for a source that can use them to check that the
+        server's log is still the one from which the change log was captured (None: nothing is compared).
 
-        A `reread` in the checkpoint's `source` (JSON: a list of [schema, name]) names captured tables whose rows the
-        log has as other settings made them: the caller reads them anew, and takes it out with the cut that orders it.
+        A `reread` in the checkpoint's `source` (JSON: a list of [schema, name]) names captured tables whose rows in the
+        log were written under other settings: the caller reads them again, and removes the entry with the cut that
+        holds the command to do so.
 
-        With `checkpoint.position` None a new position in the source's log is made and returned in the checkpoint's
-        `position` and `source`; else the position is checked to be still ours and whole.
+        With `checkpoint.position` None a new position in the source's log is created and returned in the checkpoint's
+        `position` and `source`; otherwise the existing position is checked to be complete and still this log's.
 
         Raises:
-            HistoryLost: the source no longer has the log from `checkpoint.position` on.
+            HistoryLost: the source no longer has its log since `checkpoint.position`.
             ConfigurationError: a setting, grant or table must change; the message names the SQL.
         """
         ...
 
     def tables(self) -> Sequence[Table]:
-        """The captured tables as they are now, sorted by name."""
+        """The captured tables in their current shape, sorted by name."""
         ...
 
     def left_out(self, checkpoint: Checkpoint | None = None) -> Sequence[TableId]:
-        """The tables that the settings select and that are not captured because they cannot be, sorted.
+        """The tables that the settings select but that cannot be captured, sorted.
 
-        None: as the last `prepare` or `tables` saw them; asks the server nothing, and may be called from any thread.
-        With a checkpoint: those that a start from it would leave out, by the server's word. Nothing is prepared."""
+        None: as of the last `prepare` or `tables`; sends no query to the server and may be called from any thread. With
+        a checkpoint: the tables that a start from it would skip, according to the server. Nothing is prepared."""
         ...
 
     def preview(self, checkpoint: Checkpoint, log_id: str) -> Preview:
-        """What a start from this checkpoint would capture, by the server's word. Nothing is prepared or changed.
+        """What a start from this checkpoint would capture, according to the server. Nothing is prepared or changed.
 
         Raises:
-            ConfigurationError: the settings do not fit the server, its tables or this log, as `prepare` would say.
+            ConfigurationError: the settings do not fit the server, its tables or this log; the same error as from
+                `prepare`.
         """
         ...
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
-        """Compare what tables' rows are now with the `row_version` that they were read at (None: it is not known).
-        Tables whose version is the same, or that are gone, are left out.
+        """Compare the current rows of tables with the `row_version` at which they were read (None: unknown). Tables
+        whose version is unchanged, or that were dropped, are not in the result.
 
-        A source whose log tells of every statement that changes rows finds nothing. May be called from any thread.
+        A source whose log reports every statement that changes rows finds nothing. May be called from any thread.
         """
         ...
 
@@ -116,33 +119,33 @@ class Source(Protocol):
     def doctor(self) -> Sequence[Finding]: ...
 
     def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
-        """Whether the server still has what this log goes on from: what `prepare` would stop for, or that nothing is in
-        the way; nothing where the log has no position yet. Nothing is changed.
+        """Whether the server still has the log that this change log continues from: what would make `prepare` stop, or
+        a finding that nothing does; empty if the log has no position yet. Nothing is changed.
 
-        `newest` gives the log's newest checkpoint, anew at every call: a daemon may be adding to it meanwhile.
+        `newest` returns the log's latest checkpoint at each call: a daemon may be writing to it.
 
         Raises:
-            SourceUnavailable: it cannot be asked.
+            SourceUnavailable: the server cannot be queried.
         """
         ...
 
     def left_behind(self, log_id: str) -> Sequence[Finding]:
-        """What other logs of cdcflow seem to have left at the source, and what costs it something (slots that hold
-        its log), each with the SQL that removes it. Nothing is changed."""
+        """What other logs of cdcflow seem to have left at the source at a cost to it (slots that retain its log), each
+        with the SQL that removes it. Nothing is changed."""
         ...
 
     def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
-        """Remove what was made at the source for this log. What another log uses is not touched, and what is gone
-        already is no error. The log cannot go on from its position afterwards.
+        """Remove what was created at the source for this log. What another log uses is not touched, and an object that
+        no longer exists is no error. The log cannot resume from its position afterwards.
 
         Raises:
-            ConfigurationError: somebody still reads for this log, or the source is another one than the log's.
-            SourceUnavailable: no answer; what was removed by then stays removed, and the next call goes on.
+            ConfigurationError: another process still reads for this log, or the source is not the log's.
+            SourceUnavailable: no answer; what was already removed remains removed, and the next call resumes.
         """
         ...
 
     def status(self, acknowledged: Position | None, log_id: str = "") -> SourceStatus:
-        """`log_id`: of the log that is asked for; "": there is none yet."""
+        """`log_id`: the log whose status is requested; "": there is no log yet."""
         ...
 
     def close(self) -> None: ...
@@ -150,25 +153,25 @@ class Source(Protocol):
 
 @runtime_checkable
 class Covering(Protocol):
-    """A source that can tell which of its captured tables' changes reach the stream at all."""
+    """A source that can report which of its captured tables' changes reach the stream at all."""
 
     def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:
-        """Why changes of captured tables (each with its `incarnation`) may not reach the stream, as the server's
-        catalog has it now. A table that is not named here is covered. May be called from any thread.
+        """Why changes of captured tables (each with its `incarnation`) may not reach the stream, according to the
+        server's current catalog. A table that is not in the result is covered. May be called from any thread.
 
         Raises:
-            SourceUnavailable, RightMissing: it cannot be asked.
+            SourceUnavailable, RightMissing: the server cannot be queried.
         """
         ...
 
 
 @runtime_checkable
 class ShapeAsking(Protocol):
-    """A source whose stream has changes of tables that no longer exist: the log remembers how they look."""
+    """A source whose stream has changes of tables that no longer exist: it takes their shapes from the log."""
 
     def use_shapes(self, shape_of: Callable[[TableId], Table | None]) -> None:
-        """Called before `prepare`. `shape_of`: the shape of a table's latest rows in the log (None: it has none); for
-        the stream's thread, which may be another one than the log's."""
+        """Called before `prepare`. `shape_of`: the shape of a table's latest rows in the log, or None if it has no
+        rows; called from the stream's thread, which may not be the log's."""
         ...
 
 
@@ -182,11 +185,11 @@ class Sample:
 
 @runtime_checkable
 class Sampled(Protocol):
-    """A source of whose tables a few rows can be looked at, to see whether they changed without a word."""
+    """A source that can read a few rows of a table, to detect whether they changed without being logged."""
 
     def sample(self, table: TableId, key: Sequence[str]) -> Sample | None:
-        """The same rows each time, by key (not empty), as they are committed now. None: the table is gone. Cheap in a
-        table of any size. May be called from any thread.
+        """Read the same rows each time, by key (not empty), in their committed state now. None: the table no longer
+        exists. Cheap for tables of any size. May be called from any thread.
 
         Raises:
             SourceUnavailable, RightMissing: they cannot be read.
@@ -197,7 +200,7 @@ class Sampled(Protocol):
 @dataclass(frozen=True, slots=True)
 class EventComparison:
     """A row event that was decoded in two ways. It ends at `position`; `columns` are those whose values differ, and
-    `failure` is what differs otherwise ("": nothing). `by`: the other decoder."""
+    `failure` is any other difference ("": none). `by`: the other decoder."""
 
     table: TableId
     position: str
@@ -212,27 +215,27 @@ class EventComparison:
 
 @runtime_checkable
 class SecondOpinion(Protocol):
-    """A source that can have row events decoded by another library than its own decoder."""
+    """A source whose row events can also be decoded by another library, to check its own decoder."""
 
     def sample_events(self, *, wanted: bool) -> None:
-        """Keep a row event of the stream for `compare_event` now and then, or no longer. May be called from any thread,
-        and often."""
+        """Start or stop keeping a row event of the stream for `compare_event` now and then. May be called from any
+        thread, and often."""
         ...
 
     def compare_event(self) -> EventComparison | None:
-        """Decode the kept row event by the other library, and compare. None: no event was kept, or the library is not
-        installed. Not for the stream's thread: it takes a while."""
+        """Decode the kept row event with the other library, and compare. Return None if no event was kept, or the library is not
+        installed. Slow, so do not call it from the stream's thread."""
         ...
 
 
 @runtime_checkable
 class Described(Protocol):
-    """A source that can say what its server is, for whoever looks into a problem."""
+    """A source that can describe its server, for the investigation of a problem."""
 
     def facts(self) -> Mapping[str, str]:
         """The server's version and those of its settings that matter to a capture. No secrets, no values of rows.
 
         Raises:
-            SourceUnavailable, ConfigurationError: it cannot be asked.
+            SourceUnavailable, ConfigurationError: the server cannot be queried.
         """
         ...

@@ -1,4 +1,4 @@
-"""The source's log as it comes, and where a transaction goes that memory should not hold."""
+"""The source's log as it arrives, and the spool for a transaction that should not be held in memory."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ StreamEvent = Committed | MarkSeen | Advanced | RowsFilled | RowsIncomplete
 
 
 class Spool(Protocol):
-    """Where a transaction that memory should not hold goes while it arrives. One writer.
+    """Receives, while it arrives, a transaction that should not be held in memory. One writer.
 
-    Pieces come in the order of the source's log. The index of a piece's rows counts within the piece from 0.
+    Pieces arrive in the order of the source's log. The index of a piece's rows starts at 0 in each piece.
     """
 
     name: str
 
     def write(self, batches: Sequence[ChangeBatch], subxids: Uint64s | None) -> None:
-        """Append one piece. `subxids` (as long as the piece has rows, in index order) is each row's
-        sub-transaction, None when they cannot be rolled back any more."""
+        """Append one piece. `subxids` (one entry per row of the piece, in index order) is each row's sub-transaction,
+        or None if they can no longer be rolled back."""
         ...
 
     def finish(self) -> None:
-        """Nothing more comes; everything written is in the file (durable only with the log's next `sync`)."""
+        """No more pieces follow; everything written is in the file (durable only with the log's next `sync`)."""
         ...
 
     def discard(self) -> None:
-        """The transaction was rolled back: forget it."""
+        """The transaction was rolled back: discard it."""
         ...
 
 
@@ -38,31 +38,32 @@ OpenSpool = Callable[[], Spool]
 
 
 class Stream(Protocol):
-    """The source's log as it comes, decoded. Used by one thread."""
+    """The source's log as it arrives, decoded. Used by one thread."""
 
     def fileno(self) -> int:
         """The socket to wait on."""
         ...
 
     def poll(self) -> Sequence[StreamEvent]:
-        """What has arrived, in order; never waits. Answers the server's keepalives with the acknowledged position.
+        """The events that have arrived, in order; never waits. Answers the server's keepalives with the acknowledged
+        position.
 
-        An empty result means that nothing whole has arrived. Bounded: a long backlog comes in several calls, and
+        An empty result means that no whole event has arrived. Bounded: a long backlog takes several calls, and until
         then `ready` is true.
 
         Raises:
-            SourceUnavailable: the connection is gone; start again from the log's checkpoint.
+            SourceUnavailable: the connection is lost; start again from the log's checkpoint.
             HistoryLost, ConfigurationError: see `cdcflow.errors`.
         """
         ...
 
     @property
     def ready(self) -> bool:
-        """More can be polled without waiting for the socket."""
+        """Whether more can be polled without waiting for the socket."""
         ...
 
     def acknowledge(self, position: Position) -> None:
-        """Everything up to here is durable in the log; the server may forget it. Never goes backwards."""
+        """Everything up to this position is durable in the log; the server may discard it. Never moves backwards."""
         ...
 
     def close(self) -> None: ...

@@ -13,34 +13,34 @@ from cdcflow.model.position import Checkpoint
 
 
 class OpenTier(Protocol):
-    """A log in Kafka whose history is held by the one who adds to it."""
+    """A log in Kafka whose history is locked by the process that adds to it."""
 
     @property
     def tail(self) -> TopicTail | None:
-        """What is to be read and sealed; None: nothing."""
+        """The part of the topic to read and seal, or None if there is nothing to seal."""
         ...
 
     @property
     def sealer(self) -> Callable[[Iterable[Message]], Iterator[str]]:
-        """Turns the tail's messages into a segment each, with a text by which `put` finds it. Can be sent to another
-        process."""
+        """Turns the tail's messages into segments, and yields for each the text by which `put` finds it. Can be sent to
+        another process."""
         ...
 
     @property
     def newest(self) -> Checkpoint:
-        """The newest checkpoint of the log, which may be behind its last row."""
+        """The latest checkpoint of the log, which may be later than its last row."""
         ...
 
     def put(self, directory: str) -> None:
-        """Add one of these to the history, in order. Durable on return.
+        """Add one of these segments to the history, in order. Durable on return.
 
         Raises:
-            SinkUnavailable: no room, the store is away, or another process has added one meanwhile; try again.
+            SinkUnavailable: no room, the store is unavailable, or another process has added one; retry.
         """
         ...
 
     def origin(self) -> Mapping[str, Any]:
-        """Where in the topic the history ends now, for whoever notes it."""
+        """Where in the topic the history ends now, for the caller to record."""
         ...
 
 
@@ -48,18 +48,18 @@ class Tier(Protocol):
     """A log in Kafka with its history: sealed segments as a file log has them."""
 
     layout: Layout
-    """Where the history is."""
+    """The layout of the history."""
 
     def topic(self) -> Topic:
-        """Where the log's topic is."""
+        """The address of the log's topic."""
         ...
 
     def opened(self) -> AbstractContextManager[OpenTier]:
-        """Look what is to be sealed, and hold the history meanwhile.
+        """Find out what has to be sealed, and lock the history in the meantime.
 
         Raises:
             ConfigurationError: there is no log, or the history is not this log's.
-            HistoryLost: what would be next is gone.
-            SinkUnavailable: another process is at it, or nobody answers; try again later.
+            HistoryLost: the next rows are missing from the topic.
+            SinkUnavailable: another process holds the lock, or the broker does not respond; retry later.
         """
         ...

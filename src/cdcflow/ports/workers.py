@@ -1,5 +1,5 @@
-"""Who does pieces of work on a log, each by itself: this process, others that see its folder, or others that have its
-object store alone."""
+"""Who works on independent pieces of a log: this process, other processes with access to its folder, or other processes
+with access to its object store alone."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ B = TypeVar("B")
 
 
 class AwayLog(Protocol):
-    """A log in an object store, for a process that has nothing else of it. It is sent there."""
+    """A log in an object store, for a process that can reach nothing else of it. Can be sent to that process."""
 
     def opened(self) -> AbstractContextManager[Layout]:
-        """The log, and for a while a folder of one's own as its directory."""
+        """The log's layout, with a temporary local folder as its directory."""
         ...
 
     def put(self, name: str, path: Path, sha256: str) -> None:
-        """Put a file into the store. One that is there already must have this content.
+        """Upload a file to the store. If it exists there, it must have this content.
 
         Raises:
-            InvariantViolated: it has another.
+            InvariantViolated: it has different content.
         """
         ...
 
     def take(self, name: str, target: Path) -> str:
-        """Move a file from the store to here; its sha256."""
+        """Move a file from the store to this machine and return its sha256."""
         ...
 
 
 class Workers(Protocol):
-    """Works on several pieces at one time."""
+    """Works on several pieces at a time."""
 
     @property
     def at_once(self) -> int: ...
 
     @property
     def away(self) -> AwayLog | None:
-        """What they have of the log, and where they put what they make; None: they have its folder."""
+        """How they reach the log, and where they upload their results; None if they have access to its folder."""
         ...
 
     def each(self, work: Callable[[A], B], given: Sequence[A]) -> list[B]:
-        """What comes of each piece, in the order in which they are given. Work and pieces are sent to other processes,
-        and a piece may be worked on again after one that died in the middle.
+        """The result of each piece, in the order given. Work and pieces are sent to other processes, and a piece is
+        worked on again if a process died in the middle of it.
 
         Raises:
-            CdcflowError: as `work` does; or nobody could do it.
+            CdcflowError: as `work` does, or because no process could do it.
         """
         ...
 
 
 class Here:
-    """This process, one piece after another."""
+    """Works in this process, one piece after another."""
 
     at_once: int = 1
     away: AwayLog | None = None
