@@ -1,12 +1,12 @@
-"""Rows of an older shape of a table in the columns of another one, as Arrow columns.
+"""Converts rows of an older shape of a table to the columns of a later one, as Arrow columns.
 
     shape 1   id#1  qty#2  note#3
-    shape 3   id#1  amount#2  due#4        qty renamed, note dropped, due added with a default
+    shape 3   id#1  amount#2  due#4        renamed: qty; dropped: note; added with a default: due
 
-A column is its number: a renamed one keeps it, one that was dropped and added again gets another. Of a table that was
-dropped and made again numbers mean nothing, so there columns are found by name, whatever its case. A column that a
-shape does not have yet holds what the source gave to the rows of then (`Column.missing`), or NULL; one that the target
-does not have is left out.
+A column is identified by its number: a renamed column keeps it, a column that was dropped and added again gets a new
+one. Numbers are meaningless across a table that was dropped and recreated, so there columns are matched by name, in any
+letter case. A column that a shape does not have yet holds the value that the source gave to the rows that existed when
+it was added (`Column.missing`), or NULL; a column that the target does not have is dropped.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from cdcflow.model.keytexts import values
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Identity, Table
 
 Defaults = Mapping[str, str]
-"""By column of the target the source's text of what rows of shapes without it have there."""
+"""By column of the target: the source's text of its value in rows of shapes without that column."""
 
 
 @lru_cache(maxsize=1024)
 def sources(shape: Table, target: Table) -> tuple[Column | None, ...]:
-    """For each column of the target the one of the shape that it is; None: the shape does not have it."""
+    """For each column of the target the corresponding column of the shape, or None if the shape does not have it."""
     if shape.incarnation == target.incarnation:
         by_number = {c.number: c for c in shape.columns}
         return tuple(by_number.get(c.number) for c in target.columns)
@@ -37,8 +37,8 @@ def sources(shape: Table, target: Table) -> tuple[Column | None, ...]:
 
 
 def defaults_of(shapes: Sequence[Table], target: Table) -> dict[str, str]:
-    """What rows of older shapes have in columns that came later. `shapes`: oldest first. The first shape that has a
-    column counts: a later one may not tell the default any more."""
+    """The values that rows of older shapes have in columns added later. `shapes`: oldest first. The first shape that
+    has a column counts: a later one may no longer have the default."""
     found: dict[str, str] = {}
     for at, column in enumerate(target.columns):
         first = next((own for shape in shapes if (own := sources(shape, target)[at]) is not None), column)
@@ -48,18 +48,18 @@ def defaults_of(shapes: Sequence[Table], target: Table) -> dict[str, str]:
 
 
 def in_force(shapes: Sequence[Table]) -> Table:
-    """The last of some shapes, oldest first, with an identity that holds whatever they say of old rows."""
+    """The last of some shapes, oldest first, with an identity wide enough for the old rows of all of them."""
     last = shapes[-1]
     is_full = any(shape.identity is Identity.FULL for shape in shapes)
     return Table(last.id, last.incarnation, last.columns, last.key, Identity.FULL if is_full else last.identity)
 
 
 def aligned_columns(rows: pa.Table, shape: Table, target: Table, defaults: Defaults) -> list[pa.ChunkedArray]:
-    """A table's own columns in those of the target. Where a change does not have the whole row (a truncate, and most
-    deletes), columns that came later are NULL.
+    """A table's own columns, converted to those of the target. If a change does not have the whole row (a truncate, and
+    most deletes), columns added later are NULL.
 
     Raises:
-        ConfigurationError: a value does not fit into its column's new type; the message does not have the value.
+        ConfigurationError: a value does not fit into its column's new type; the message does not contain the value.
     """
     found: list[pa.ChunkedArray] = []
     whole: pa.ChunkedArray | None = None
@@ -78,8 +78,8 @@ def aligned_columns(rows: pa.Table, shape: Table, target: Table, defaults: Defau
 
 
 def aligned(rows: pa.Table, shape: Table, target: Table, defaults: Defaults) -> pa.Table:
-    """Rows of the log (`shape.log_schema`) as the target has them (`target.log_schema`), `_unchanged` and `_before`
-    under the target's names."""
+    """Rows of the log (`shape.log_schema`) in the target's columns (`target.log_schema`), with `_unchanged` and
+    `_before` under the target's names."""
     if shape.columns == target.columns and shape.before_type == target.before_type:
         return rows
     return pa.Table.from_arrays(
@@ -95,7 +95,7 @@ def aligned(rows: pa.Table, shape: Table, target: Table, defaults: Defaults) -> 
 
 
 def before_columns(before: pa.StructArray, shape: Table, target: Table, defaults: Defaults) -> list[pa.Array]:
-    """The columns of whole old rows, none of them NULL and with all columns of the shape, in those of the target."""
+    """The columns of whole old rows, none of them NULL and with all columns of the shape, converted to the target's."""
     found: list[pa.Array] = []
     for column, own in zip(target.columns, sources(shape, target), strict=True):
         if own is None:
@@ -107,7 +107,7 @@ def before_columns(before: pa.StructArray, shape: Table, target: Table, defaults
 
 
 def default_of(column: Column, target: Table, defaults: Defaults) -> pa.Scalar:
-    """What rows of shapes without a column have there.
+    """The value in a column for rows of shapes without it.
 
     Raises:
         ConfigurationError: its default is a constant that cannot be read from its text.
@@ -136,7 +136,7 @@ def _cast(array: pa.ChunkedArray | pa.Array, column: Column, target: Table) -> p
         return array
     try:
         return array.cast(column.type.arrow)
-    except pa.ArrowException:  # told anew: Arrow's own words hold the value
+    except pa.ArrowException:  # a new message: Arrow's own contains the value
         raise ConfigurationError(
             f"reading {target.id}: column {column.name} has values of type {array.type} that are none of its later type"
             f" {column.type.arrow}",
@@ -146,7 +146,7 @@ def _cast(array: pa.ChunkedArray | pa.Array, column: Column, target: Table) -> p
 
 
 def _is_whole(rows: pa.Table, shape: Table) -> pa.ChunkedArray | pa.Array:
-    """Of each row whether it is a row of the table with all its columns, those aside that it left unchanged."""
+    """For each row whether it has all columns of the table, apart from those that its change left unchanged."""
     ops = rows.column(OP)
     lives = pc.invert(pc.is_in(ops, pa.array([DELETE, TRUNCATE])))
     if shape.identity is not Identity.FULL:
@@ -176,7 +176,7 @@ def _unchanged(column: pa.Array | pa.ChunkedArray, shape: Table, target: Table) 
 
 
 def _distinct(lists: pa.ListArray) -> list[list[str] | None]:
-    """The distinct sets of names, a few in the order of `_codes`."""
+    """The distinct sets of names (a few), in the order of `_codes`."""
     return [
         None if text is None else text.split("\0") for text in _joined(lists).dictionary_encode().dictionary.to_pylist()
     ]

@@ -1,4 +1,4 @@
-"""Rows that lie beside a journal, in a spool or in a file of their own: where a reader finds them."""
+"""Finds and reads rows that are stored next to a journal, in a spool or in a separate Parquet file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdcflow.changelog.rows import Rows
 
 
 def is_whole(layout: Layout, record: Attached) -> bool:
-    """Whether what was attached still is there, as it was then."""
+    """Whether the attached file still exists, with the content it had when it was attached."""
     path = layout.spool(record.name)
     try:
         if isinstance(record, AttachedFile):
@@ -23,10 +23,10 @@ def is_whole(layout: Layout, record: Attached) -> bool:
 
 
 def rows(layout: Layout, record: Attached) -> Iterator[Rows]:
-    """What was attached, with offsets in the log; shapes of a spool have no version.
+    """The attached rows, with offsets in the log; shapes of a spool have no version.
 
     Raises:
-        FileNotFoundError: it is gone: a segment has its rows by now, or somebody removed it.
+        FileNotFoundError: the file no longer exists: a segment already has its rows, or it was deleted.
         InvariantViolated: it does not hold what was attached.
     """
     path = layout.spool(record.name)
@@ -38,7 +38,7 @@ def rows(layout: Layout, record: Attached) -> Iterator[Rows]:
 
 
 def expanded(layout: Layout, found: Iterable[Record]) -> Iterator[Record]:
-    """A journal's records, with rows in place of what attaches them. Raises as `rows`."""
+    """A journal's records, with the attached rows in place of the records that attach them. Raises as `rows`."""
     for record in found:
         if isinstance(record, Attach | AttachedFile):
             yield from rows(layout, record)

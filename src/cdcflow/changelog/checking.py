@@ -1,6 +1,6 @@
-"""Looking a whole log over: hashes, chain, order, gaplessness, and that every transaction is whole.
+"""Checks a whole log: hashes, chain, order, gaplessness, and that every transaction is whole.
 
-It only reads, may run beside the daemon, and names everything it finds instead of stopping at the first.
+It only reads, may run alongside the daemon, and reports every fault instead of stopping at the first.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from cdcflow.model.change import Int64s
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION, table_from_json
 
 TRIES_MAX = 3
-"""So many times a log that may be written meanwhile is looked at before what is wrong with it counts."""
+"""A log that may be written at the same time is checked up to this many times before a fault in it counts."""
 _BLOCK = 1 << 20
 _Manifest = tuple[Segment, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong: `where` (a file) and what."""
+    """One fault: `where` (a file) and a description."""
 
     where: str
     text: str
@@ -44,7 +44,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `check` saw. Without `faults` the log is whole; the other fields count what was read."""
+    """The result of `check`. Without `faults` the log is whole; the other fields count what was read."""
 
     faults: tuple[Fault, ...]
     segments: int
@@ -62,7 +62,7 @@ class Report:
 
 @dataclass(slots=True)
 class Seen:
-    """What has been met so far."""
+    """The state of a check so far."""
 
     faults: list[Fault] = field(default_factory=list)
     segments: int = 0
@@ -85,10 +85,10 @@ class Seen:
 
 
 def check(path: Path | Layout, *, deep: bool = False) -> Report:
-    """Read a log through and report what is wrong with it.
+    """Read a log from beginning to end and report its faults.
 
-    Always: manifests, their chain, every file's size and sha256, offsets and transactions without gaps, each row in
-    its transaction. `deep` also reads every value and recounts what the manifests tell.
+    Always checked: manifests, their chain, every file's size and sha256, offsets and transactions without gaps, each
+    row in its transaction. `deep` also reads every value and recounts the numbers in the manifests.
 
     Raises:
         ConfigurationError: there is no log, or a newer cdcflow wrote it.
@@ -108,15 +108,16 @@ def check(path: Path | Layout, *, deep: bool = False) -> Report:
 
 
 def _extents(layout: Layout, file: LogFile, seen: Seen) -> list[Extent]:
-    """What counts of each journal, as the daemon would see it that opened the log now. What it refuses is a fault."""
+    """The extent of each journal that counts, as a daemon that opened the log now would see it. An error that the
+    daemon would raise is a fault."""
     if not layout.epoch.exists():
-        return extents_of(layout)  # nobody ever wrote here: a copy, or a history of a log that is elsewhere
+        return extents_of(layout)  # no daemon ever wrote here: a copy, or a history of a log in another place
     for _ in range(TRIES_MAX):
         try:
             found = inventory(layout, file)
             return [Extent(journal.header, journal.bytes, journal.checkpoint) for journal in found.journals]
         except (FileNotFoundError, InvariantViolated) as error:
-            # Beside a daemon files vanish and grow while they are looked at. What is damaged stays so.
+            # Files vanish and grow while a daemon runs. Damage persists, so the check is repeated.
             refused = error
     seen.fault(layout.journals, str(refused))
     return []
@@ -139,7 +140,7 @@ def _segment(layout: Layout, log_id: str, first: int, last: int, seen: Seen, *, 
         _manifest(directory, segment, log_id, seen)
         seen.before = segment, text
         for file in segment.files:
-            # As the store has it now: a copy that was read back before would hide what the store has lost since.
+            # Read from the store itself: a copy read earlier would hide what the store has lost since.
             _hash(directory / file.path, layout.file(segment, file, anew=True), file, seen)
         headers = pq.read_table(layout.file(segment, segment.transactions_file))
         _headers(directory, headers, segment.first_transaction, first, seen)
@@ -208,14 +209,14 @@ def _headers(where: Path | str, headers: pa.Table | pa.RecordBatch, transaction:
 
 
 def _reached(where: Path | str, clock: int, seen: Seen) -> None:
-    """A cut's clock: that of the last transaction, or a later one, to which a heartbeat moved it."""
+    """Check a cut's clock: it is that of the last transaction, or a later one, to which a heartbeat moved it."""
     if clock < seen.clock:
         seen.fault(where, "the commit clock goes back at a cut")
     seen.clock = max(seen.clock, clock)
 
 
 def _offsets(layout: Layout, segment: Segment, headers: pa.Table, seen: Seen) -> None:
-    """Every offset of the segment once, ascending in each file, each row in the transaction that has its offset."""
+    """Check that every offset of the segment occurs once, ascending in each file, in the transaction that has it."""
     directory = layout.segment(segment.first_offset, segment.last_offset)
     there = np.zeros(segment.last_offset - segment.first_offset + 1, np.bool_)
     number, last = headers.column("number").to_numpy(), headers.column("last_offset").to_numpy()
@@ -272,7 +273,7 @@ def _values(path: Path, file: SegmentFile, seen: Seen) -> None:
 
 
 def _journal_or_segment(layout: Layout, file: LogFile, extent: Extent, seen: Seen, *, deep: bool) -> Seen:
-    """Look at a journal, or at the segment that it became meanwhile."""
+    """Check a journal, or the segment into which it has been sealed in the meantime."""
     so_far = replace(seen, faults=[*seen.faults])
     try:
         _journal(layout, file.log_id, extent, so_far, deep=deep)
@@ -291,7 +292,8 @@ def _journal(layout: Layout, log_id: str, extent: Extent, seen: Seen, *, deep: b
 def journal(
     path: Path | str, log_id: str, header: JournalHeader, found: Iterable[Record], seen: Seen, *, deep: bool
 ) -> None:
-    """Look over what follows one head. `path` is what it is called in faults; nothing is attached in `found`."""
+    """Check the records that follow one journal header. `path` names the journal in faults; `found` has no attached
+    files."""
     seen.journals += 1
     if header.log_id != log_id:
         seen.fault(path, "it belongs to another log")

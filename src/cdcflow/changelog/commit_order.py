@@ -1,14 +1,15 @@
-"""Transactions of several logs in one order: by commit clock, and where two are equal by the name of their log.
+"""Transactions of several logs in one order: by commit clock, and for equal clocks by the name of their log.
 
     shop   ──1───4────────7──9──▶ 9        a number: the commit clock of a transaction
     crm    ────2─4──5───────────▶ 8        ▶ the commit clock that the log has reached
     both     1 2 4 4 5 7                   up to 8, the smallest clock that every log has reached
 
-Why no transaction comes too late. A log's commit clock is max(previous + 1 µs, commit time), so within a log this order
-is the order of its offsets, whatever the source's wall clock did. A log that has reached clock T gives every later
-transaction a clock above T. So once all logs have reached T, nothing can come any more at T or before it, and the order
-up to there is final: whoever reads it again, at any time, gets the same. The rule is about clocks; by how much two
-servers' clocks differ, transactions of different sources may come in another order than they were committed in.
+Why no transaction arrives too late. A log's commit clock is max(previous + 1 µs, commit time), so within a log this
+order is the order of its offsets, whatever the source's wall clock did. A log that has reached clock T gives every
+later transaction a clock above T. So once all logs have reached T, no transaction at or before T can arrive any longer,
+and the order up to T is final: every later reading returns the same order. The rule is about clocks; if the clocks of
+two servers differ, transactions of different sources that are closer together than that difference may be ordered
+differently from how they were committed.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ COMMIT_CLOCK: Final = "_commit_clock"
 
 
 def in_commit_order(clocks: Sequence[Int64s], ends: Sequence[Int64s]) -> tuple[Int64s, Int64s]:
-    """The runs of transactions that follow each other in one log: which log, and the last offset of each run.
+    """The runs of transactions that follow each other in one log: the index of the log, and the last offset of each
+    run.
 
-    Of each log, in the order of the logs' names, the commit clocks (ascending) and last offsets of its transactions.
+    The arguments hold, for each log in the order of the logs' names, the commit clocks (ascending) and last offsets of
+    its transactions.
     """
     which = np.repeat(np.arange(len(clocks), dtype=np.int64), [len(one) for one in clocks])
     order = np.lexsort((which, np.concatenate(clocks)))

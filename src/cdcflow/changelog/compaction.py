@@ -1,29 +1,30 @@
 """Many small segments into one: the same rows, offsets, transactions and cuts in fewer and larger files.
 
     segments   [1-90][91-150][151-200][201-260] …        before
-               [1──────────────────200][201-260] …        after; 201-260 still names 151-200 as the one before it
+               [1──────────────────200][201-260] …        after; the `previous` of 201-260 is still the hash of 151-200
 
-Which ones. Neighbours, oldest first, as many as fit into the size asked for. The newest segment is never taken: the
-journal names it as what it continues. A segment is rewritten only together with others that are at least as large as
-it in sum; so a row is rewritten about log2(size / segment) times over its life, however often this runs.
+Which segments. Neighbours, oldest first, as many as fit into the requested size. The latest segment is never compacted:
+the journal refers to it as the one it continues. A segment is rewritten only together with others that are at least as
+large as it in sum; so a row is rewritten about log2(size / segment) times over its life, however often this runs.
 
-What stays. Everything a reader can ask for: every row with every column, by the same offset, in the same order in its
-file; all transactions; the checkpoint of the last. The hash chain: the new manifest's `previous` is that of the oldest
-one it replaces, and `stands_for` is the hash of the newest, which is what the next segment's `previous` says. So no
-other manifest changes, and the chain proves as much as before: what was sealed is what was there at compaction, and
-from then on the manifest's own hashes guard it. The cuts at which the replaced ones ended are kept as `seams`, because
-a merge may have stopped at any of them. So is what each of their checkpoints said of tables' backfills: a question is
-about any offset, and the last checkpoint tells only of the last backfill.
+What stays the same. Everything a reader can request: every row with every column, by the same offset, in the same order
+in its file; all transactions; the checkpoint of the last. The hash chain: the new manifest's `previous` is that of the
+oldest segment it replaces, and `stands_for` is the hash of the latest, which is what the next segment's `previous`
+holds. So no other manifest changes, and the chain proves as much as before: what was sealed is what existed at
+compaction, and since then the manifest's own hashes guard it. The cuts at which the replaced segments ended are kept as
+`seams`, because a merge may have stopped at any of them. The backfill facts of each of their checkpoints are kept too:
+a query may refer to any offset, and the last checkpoint covers only the last backfill.
 
-Why the manifest is last. A reader takes the widest segment that has a manifest (`layout.uncovered`). The new segment's
-files come first, then its manifest: in a directory by renaming the whole, in a bucket by a conditional write. Before
-that moment the old ones are all there is, after it they are covered, and at no moment is there neither. Were the
-manifest first, it would name files that nobody can read yet, and a crash would leave it so. The old ones go later,
-when nobody can still be reading them, newest first: who walks back by `previous_offset` and finds one gone looks for
-the one that took its place, which has the same last offset only while the older ones are not asked for by name.
+Why the manifest is last. A reader uses the widest segment that has a manifest (`layout.uncovered`). The new segment's
+files are written first, then its manifest: in a directory by renaming the whole, in a bucket by a conditional write.
+Before that step only the old segments are visible, after it they are covered, and there is never a state with neither.
+If the manifest were first, it would name files that no reader can read yet, and a crash would make that permanent.
+The old segments are deleted later, when no reader can still be reading them, latest first: a reader that walks back by
+`previous_offset` and finds a segment missing searches for its replacement, which has the same last offset only for the
+latest of the replaced segments.
 
-A crash anywhere leaves the old ones, or both; then the next compaction makes the same again, or removes what is
-covered.
+A crash anywhere leaves the old segments, or both; then the next compaction writes the new segment again, or deletes the
+covered ones.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ Manifest = tuple[Segment, bytes]
 """A segment, and the bytes of its segment.json."""
 Locate = Callable[[Segment, SegmentFile], Path]
 BATCH_ROWS = 64 << 10
-GATHERED_BYTES_MAX = 64 << 20  # twice what sealing gathers, which has as much again under way
+GATHERED_BYTES_MAX = 64 << 20  # twice the limit of sealing, which has the same amount in flight in addition
 
 
 def groups(segments: Sequence[Segment], bytes_max: int) -> list[list[Segment]]:
-    """Which of these (all sealed ones, oldest first) become one: each a run of neighbours of at most `bytes_max`."""
+    """Which of these segments (all sealed ones, oldest first) to compact: runs of neighbours of at most `bytes_max`."""
     found: list[list[Segment]] = []
     run: list[Segment] = []
     for segment in segments[:-1]:
@@ -64,7 +65,7 @@ def groups(segments: Sequence[Segment], bytes_max: int) -> list[list[Segment]]:
 
 
 def _worthwhile(run: list[Segment]) -> list[list[Segment]]:
-    """Without those that are larger than all that they would be rewritten with."""
+    """Split a run at segments that are larger than all that they would be rewritten with."""
     if len(run) < 2:
         return []
     sizes = [s.size for s in run]
@@ -75,12 +76,12 @@ def _worthwhile(run: list[Segment]) -> list[list[Segment]]:
 
 
 def compact(manifests: Sequence[Manifest], locate: Locate, open_target: OpenTarget) -> Segment:
-    """Write the files of the segment that takes the place of these neighbours, and return its manifest.
+    """Write the files of the segment that replaces these neighbours, and return its manifest.
 
-    `locate` says where a file of theirs can be opened. On return every file is closed, nothing is synced.
+    `locate` returns where one of their files can be opened. On return every file is closed, nothing is synced.
 
     Raises:
-        InvariantViolated: they are not neighbours, or their files do not have what their manifests say.
+        InvariantViolated: they are not neighbours, or their files do not match their manifests.
     """
     old = [segment for segment, _ in manifests]
     for (before, text), (after, _) in pairwise(manifests):
@@ -92,7 +93,7 @@ def compact(manifests: Sequence[Manifest], locate: Locate, open_target: OpenTarg
     files = [_transactions(old, locate, open_target)]
     shapes: dict[str, list[tuple[Segment, SegmentFile]]] = {}
     for segment in old:
-        # A segment may have several files of one shape, of which each ends before the next begins.
+        # A segment may have several files of one shape; each ends before the next begins.
         for file in sorted(segment.files, key=lambda f: f.first_offset):
             if file.table is not None:
                 shapes.setdefault(json.dumps([file.table, file.version], sort_keys=True), []).append((segment, file))
@@ -126,7 +127,8 @@ def _seams(old: Sequence[Segment]) -> Iterator[tuple[int, int]]:
 
 
 def _backfills(old: Sequence[Segment]) -> Iterator[tuple[int, dict[str, dict[str, object] | None]]]:
-    """What was known of tables' backfills at ends inside, where the next end knows otherwise; the last one first."""
+    """The backfill facts at each end of a replaced segment, where they differ from those at the next end; last one
+    first."""
     after = facts_of(old[-1].checkpoint)
     for segment in reversed(old):
         ends = [offset for offset, _ in segment.backfills]

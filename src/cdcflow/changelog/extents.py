@@ -18,12 +18,12 @@ from cdcflow.model.position import Checkpoint
 Found = TypeVar("Found")
 
 TRIES_MAX = 20
-"""So many times a reader looks for a file that vanished, without getting any further, before it calls it missing."""
+"""How often a reader retries when a file vanishes, without any progress, before it reports the file as missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What of a journal counts for a reader: its first `bytes`, which end with `checkpoint`."""
+    """The part of a journal that counts for a reader: its first `bytes`, which end with `checkpoint`."""
 
     header: JournalHeader
     bytes: int
@@ -35,7 +35,7 @@ class Extent:
 
 
 def extents_of(layout: Layout) -> list[Extent]:
-    """What counts of each journal that is there, oldest first. Reads the newest one through."""
+    """The extent of each journal, oldest first. Scans the latest one."""
     found: list[Extent] = []
 
     def read() -> None:
@@ -48,7 +48,8 @@ def extents_of(layout: Layout) -> list[Extent]:
 
 @contextmanager
 def opened_journal(layout: Layout, first_offset: int) -> Iterator[tuple[BinaryIO, Header, Path]]:
-    """A journal, read behind its head. InvariantViolated when that is damaged: it was durable before it had a name."""
+    """A journal opened after its header. InvariantViolated if the header is damaged: it was durable before the file had
+    its name."""
     path = layout.journal(first_offset)
     with path.open("rb") as file:
         try:
@@ -61,7 +62,7 @@ def opened_journal(layout: Layout, first_offset: int) -> Iterator[tuple[BinaryIO
 
 
 def counting_heads(layout: Layout) -> Iterator[tuple[JournalHeader, bool]]:
-    """The heads of all journals, oldest first, and whether each counts: a stale writer's does not."""
+    """The headers of all journals, oldest first, and whether each counts: a stale writer's journal does not."""
     epoch = 0
     for first in layout.journal_offsets():
         with opened_journal(layout, first) as (_, header, _):
@@ -71,7 +72,7 @@ def counting_heads(layout: Layout) -> Iterator[tuple[JournalHeader, bool]]:
 
 
 def retried(read: Callable[[], Found], path: Path) -> Found:
-    """What `read` finds; it reads again when a file vanishes under it."""
+    """The result of `read`, which is called again if a file vanishes while it reads."""
     for _ in range(TRIES_MAX):
         try:
             return read()
@@ -88,13 +89,14 @@ def _extents(layout: Layout) -> Iterator[Extent]:
         elif successor.previous == head.first_offset:
             yield Extent(head, successor.previous_bytes, successor.base)
         else:
-            # Between looking at the two, the one in between was sealed; or it is missing, and looking again shows.
+            # Between reading these two headers, the journal between them was sealed; or it is missing, and a retry
+            # shows that.
             raise FileNotFoundError(2, "a journal is missing", str(layout.journal(successor.previous or 0)))
 
 
 def _newest_extent(layout: Layout, head: JournalHeader) -> Extent:
     with opened_journal(layout, head.first_offset) as (file, header, path):
-        head = JournalHeader.from_header(header)  # another one may have taken its name
+        head = JournalHeader.from_header(header)  # a different journal may have its name by now
         extent = Extent(head, header.end, head.base)
         decoder = Decoder(str(path), header)
         try:
@@ -104,19 +106,19 @@ def _newest_extent(layout: Layout, head: JournalHeader) -> Extent:
                     if isinstance(mark, CutMark):
                         extent = Extent(head, frame.end, mark.checkpoint)
         except Damaged:
-            pass  # the writer is just writing there, or has died there: what is before it counts
+            pass  # the writer is writing this frame, or died while writing it: everything before it counts
     return extent
 
 
 def extent_records(layout: Layout, extent: Extent, skip: frozenset[FrameKind] = frozenset()) -> Iterator[Record]:
-    """What counts of a journal. InvariantViolated where it contradicts itself, which needs all kinds of frames."""
+    """The records of an extent. InvariantViolated if they contradict each other, which requires all kinds of frames."""
     found = counted_records(layout, extent, skip)
     return found if skip else in_order(found, extent.header, str(layout.journal(extent.header.first_offset)))
 
 
 def counted_records(layout: Layout, extent: Extent, skip: frozenset[FrameKind] = frozenset()) -> Iterator[Record]:
-    """The same, and the caller looks whether it contradicts itself. FileNotFoundError if the journal is another one
-    now: a writer that starts replaces one without rows by its own, under the same name."""
+    """The same, without the check for contradictions, which the caller makes. FileNotFoundError if the journal has been
+    replaced: a writer that starts replaces a journal without rows by its own, under the same name."""
     with opened_journal(layout, extent.header.first_offset) as (file, header, path):
         if JournalHeader.from_header(header) != extent.header:
             raise FileNotFoundError(2, "the journal is another one", str(path))

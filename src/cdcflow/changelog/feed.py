@@ -1,4 +1,4 @@
-"""The log's rows of one table as a feed of row changes, in the shape of Delta's change data feed. Arrow columns.
+"""The log's rows of one table as a feed of row changes, in the format of Delta's change data feed. Arrow columns.
 
     log     c 1:a        u 1:A (before 1:a)       d 1         c 2:A (before 1)     t
     feed    insert 1:a   update_preimage 1:a      delete 1    insert 2:A           an error, or a row
@@ -6,13 +6,14 @@
 
 | `_op` | in the feed |
 | ----- | ----------- |
-| c, r  | `insert`. A row that a backfill or a repair reads again comes as an insert again: apply it by key |
-| u     | `update_postimage`, and before it `update_preimage` where the log has the whole old row (identity full) |
-| d     | `delete`, with what the log has of the old row: at least the key, all columns under identity full |
-| t     | nobody knows which rows went: the feed stops, or (`truncates_as_rows`) one row `truncate` without values |
+| c, r  | `insert`. A row that a backfill or a repair reads again is an insert again: apply it by key |
+| u     | `update_postimage`, and before it `update_preimage` if the log has the whole old row (identity full) |
+| d     | `delete`, with the old row as far as the log has it: at least the key, all columns under identity full |
+| t     | which rows were deleted is unknown: the feed stops, or (`truncates_as_rows`) one row `truncate` without values
+|
 
-A change of a key is a delete and an insert, as in the log. A change that leaves out columns (`_unchanged`) gets their
-values from the whole old row; where the log does not have that, the feed stops.
+A change of a key is a delete and an insert, as in the log. Columns that a change did not send (`_unchanged`) get their
+values from the whole old row; if the log does not have that, the feed stops.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _TYPES = {INSERT: INSERTED, READ: INSERTED, UPDATE: AFTER_UPDATE, DELETE: DELETE
 
 
 class NotInFeed(ConfigurationError):
-    """The log has a change that the feed cannot say. `offset` is its place."""
+    """The log has a change that the feed cannot represent. `offset` is its position."""
 
     section = "table-not-followed"
 
@@ -49,7 +50,7 @@ class NotInFeed(ConfigurationError):
 
 def feed_schema(target: Table) -> pa.Schema:
     """The table's own columns, then `_change_type`, `_commit_version` (number of the transaction), `_commit_timestamp`
-    (as the source says it), and `_offset`, by which the changes of a transaction have an order."""
+    (the source's commit time), and `_offset`, which orders the changes of a transaction."""
     return pa.schema(
         [
             *target.row_schema,
@@ -64,13 +65,13 @@ def feed_schema(target: Table) -> pa.Schema:
 def feed(
     rows: pa.Table, shape: Table, target: Table, defaults: Defaults | None = None, *, truncates_as_rows: bool = False
 ) -> pa.Table:
-    """Rows of the log (`shape.log_schema`, ascending by `_offset`) as the feed (`feed_schema(target)`) has them, in
-    their order; a preimage stands directly before its postimage, and has the same `_offset`.
+    """Rows of the log (`shape.log_schema`, ascending by `_offset`) as rows of the feed (`feed_schema(target)`), in the
+    same order; a preimage directly precedes its postimage, and has the same `_offset`.
 
     `defaults`: see `alignment.defaults_of`.
 
     Raises:
-        NotInFeed: a truncate, or a row of which not all values are known.
+        NotInFeed: a truncate, or a row with unknown values.
     """
     check_in_feed(rows, shape, truncates_as_rows=truncates_as_rows)
     given = defaults or {}
@@ -104,11 +105,11 @@ def feed(
 
 
 def check_in_feed(rows: pa.Table, shape: Table, *, truncates_as_rows: bool = False) -> None:
-    """See that the feed can say these rows of the log; of their columns `_offset`, `_op`, `_unchanged` and `_before`
-    are looked at.
+    """Check that the feed can represent these rows of the log; only their columns `_offset`, `_op`, `_unchanged` and
+    `_before` are read.
 
     Raises:
-        NotInFeed: it names the first of them that it cannot.
+        NotInFeed: the feed cannot represent a row; the error names the first one.
     """
     offsets = rows.column(OFFSET)
     if not truncates_as_rows:
@@ -121,7 +122,7 @@ def check_in_feed(rows: pa.Table, shape: Table, *, truncates_as_rows: bool = Fal
 
 
 def truncated(table: TableId, offset: int) -> NotInFeed:
-    """What to say of a truncate."""
+    """The error for a truncate."""
     return NotInFeed(
         f"reading the feed of {table}: at offset {offset} the table was emptied, and the log does not have the rows"
         " that went",
@@ -132,7 +133,7 @@ def truncated(table: TableId, offset: int) -> NotInFeed:
 
 
 def partial(table: TableId, offset: int) -> NotInFeed:
-    """What to say of a row of which not all values are known."""
+    """The error for a row with unknown values."""
     return NotInFeed(
         f"reading the feed of {table}: the source did not send all columns of the change at offset {offset}, and the"
         " log does not have the whole old row",
@@ -153,14 +154,14 @@ def _one(array: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _left_out(rows: pa.Table) -> pa.Array:
-    """Of each row whether it lacks columns that its change did not send, deletes and truncates aside."""
+    """For each row whether it lacks columns that its change did not send; deletes and truncates do not count."""
     lengths = pc.fill_null(pc.list_value_length(_one(rows.column(UNCHANGED))), 0)
     lives = pc.is_in(_one(rows.column(OP)), pa.array([INSERT, UPDATE, READ]))
     return pc.and_(pc.greater(lengths, 0), lives)
 
 
 def _partial(rows: pa.Table, shape: Table) -> pa.Array:
-    """Of each row whether nobody knows all of its values."""
+    """For each row whether some of its values are unknown."""
     left_out = _left_out(rows)
     if shape.identity is not Identity.FULL:
         return left_out
@@ -168,7 +169,7 @@ def _partial(rows: pa.Table, shape: Table) -> pa.Array:
 
 
 def _with_preimage(rows: pa.Table, shape: Table) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Which rows are updates that have the whole old row."""
+    """The indexes of the updates that have the whole old row."""
     if shape.identity is not Identity.FULL:
         return np.empty(0, np.int64)
     is_one = pc.and_(pc.equal(_one(rows.column(OP)), UPDATE), pc.is_valid(_one(rows.column(BEFORE))))
@@ -176,7 +177,7 @@ def _with_preimage(rows: pa.Table, shape: Table) -> np.ndarray[tuple[int], np.dt
 
 
 def _filled(rows: pa.Table, shape: Table) -> pa.Table:
-    """The same rows, with values of the old row where the change left them unchanged."""
+    """The same rows, with values of the old row in columns that the change left unchanged."""
     left_out = _left_out(rows)
     if not pc.any(left_out).as_py():
         return rows

@@ -1,4 +1,5 @@
-"""A log in files, in a folder or an object store, as `cdcflow.ports.LogReader`: what `reader` does, for one log."""
+"""A log in files, in a folder or an object store, as `cdcflow.ports.LogReader`: the functions of `reader` for one
+log."""
 
 from __future__ import annotations
 

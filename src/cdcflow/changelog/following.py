@@ -1,4 +1,4 @@
-"""Reading the journals of a log on from where one stood, each byte once, beside the daemon that writes them."""
+"""Reads new records from a log's journals, each byte once, while the daemon writes them."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from cdcflow.errors import InvariantViolated
 
 @dataclass(slots=True)
 class _FilePosition:
-    """Behind how many whole frames, and bytes, of a journal."""
+    """A position in a journal: how many bytes and whole frames precede it."""
 
     at: int
     sequence: int = 0
 
 
 class Following:
-    """Goes through journals from the one that has an offset. Raises FileNotFoundError, here and in `read`, where that
-    offset or what comes next is in no journal (any more): whoever wants it looks for it among the segments."""
+    """Reads journals one after another, starting with the one that has an offset. Here and in `read`, raises
+    FileNotFoundError if that offset or the next records are in no journal (or no longer): the caller then searches the
+    segments."""
 
     def __init__(self, layout: Layout, offset: int) -> None:
         self._file: BinaryIO | None = None
@@ -36,10 +37,11 @@ class Following:
         self._open(begins[-1])
 
     def read(self) -> Iterator[Record]:
-        """What has come since, up to the newest whole cut; where something is attached its rows.
+        """The new records since the last call, up to the latest whole cut, with attached rows in place of their
+        records.
 
         Raises:
-            InvariantViolated: it contradicts itself, or what was in front of a whole cut is damaged.
+            InvariantViolated: the journal contradicts itself, or is damaged before a whole cut.
         """
         while True:
             follower = self._follower()
@@ -77,7 +79,7 @@ class Following:
         self._cut_end = self._header.end
 
     def _follower(self) -> JournalHeader | None:
-        """The head of the journal that continues this one; None: this is the newest."""
+        """The header of the journal that continues this one, or None if this is the latest."""
         newer = [first for first in self._layout.journal_offsets() if first > self._head.first_offset]
         with opened_journal(self._layout, newer[0] if newer else self._head.first_offset) as (_, header, _):
             head = JournalHeader.from_header(header)
@@ -88,7 +90,7 @@ class Following:
         raise FileNotFoundError(2, "nothing continues this journal, or it is another one", self._name)
 
     def _newest_cut(self) -> int:
-        """Where the newest whole cut ends. What the writer is just writing behind it is looked at again."""
+        """Where the latest whole cut ends. What the writer is writing after it is read again in the next call."""
         try:
             for frame in self._frames(self._seen, None):
                 if frame.kind is FrameKind.CUT:
@@ -112,8 +114,8 @@ class Following:
             ) from None
 
     def _frames(self, position: _FilePosition, end: int | None) -> Iterator[Frame]:
-        """The frames from a position on; the position goes with them."""
-        assert self._file is not None  # noqa: S101 - open until it is closed for good
+        """The frames starting at a position, which is advanced with each frame."""
+        assert self._file is not None  # noqa: S101 - open until it is closed permanently
         self._file.seek(position.at)
         begin = Header(self._header.value, self._header.seed, position.at)
         for frame in frames(self._file, begin, end=end, sequence=position.sequence):

@@ -1,4 +1,4 @@
-"""Files of checksummed frames: the shape that journals and spools share.
+"""Files of checksummed frames: the format that journals and spools share.
 
     ┌────────────┬───────┬───────┬───────┬─ ─ ─
     │ header     │ frame │ frame │ frame │          every part begins at a multiple of 8 bytes
@@ -8,7 +8,7 @@
 A length alone proves nothing after a crash: a file can have its full length and hold zeros, or the blocks of a file
 deleted last year. So every frame has a checksum over its head and payload, and the checksum starts from the header's
 own, which covers the log, the epoch and the first offset. A frame of another file, of another epoch, or at another
-place in the sequence does not pass.
+position in the sequence does not pass.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cdcflow.model.checksum import crc32
 
 FORMAT_VERSION = 3
 OLDER_VERSIONS = (2,)
-"""Read as well. 2 has no frames of kind FILE."""
+"""Also readable. Version 2 has no frames of kind FILE."""
 MAGIC = b"cdcflow\n"
 FRAME_BYTES_MAX = 1 << 30
 HEADER_BYTES_MAX = 64 << 20
@@ -71,7 +71,7 @@ class Damaged(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The head of a file: `value` is its JSON, `seed` starts every frame's checksum, `end` is where frames begin."""
+    """The header of a file: `value` is its JSON, `seed` starts every frame's checksum, `end` is where frames begin."""
 
     value: dict[str, Any]
     seed: int
@@ -88,7 +88,7 @@ class Frame(NamedTuple):
 
 
 def other_version(name: str, found: str, version: int, ours: int) -> ConfigurationError:
-    """What to say of a file that has another version (named as `found`) than ours, and so is not read."""
+    """The error for a file whose version (named as `found`) differs from `ours`, so that it cannot be read."""
     if version > ours:
         text, remedy = f"a newer cdcflow wrote it ({found}, this one reads {ours})", "install the newer cdcflow again"
     else:
@@ -98,7 +98,7 @@ def other_version(name: str, found: str, version: int, ours: int) -> Configurati
 
 
 def encode_header(kind: FileKind, value: dict[str, object]) -> tuple[bytes, int]:
-    """A file's head, and the seed for the frames that follow it."""
+    """A file's header, and the seed for the frames that follow it."""
     text = json.dumps(value, separators=(",", ":")).encode()
     head = _HEADER.pack(MAGIC, FORMAT_VERSION, kind, len(text)) + text
     seed = crc32(head)
@@ -107,7 +107,7 @@ def encode_header(kind: FileKind, value: dict[str, object]) -> tuple[bytes, int]
 
 
 def read_header(file: BinaryIO, kind: FileKind, name: str) -> Header:
-    """The head of a file that is read from its start.
+    """Read the header of a file that is at its start.
 
     Raises:
         ConfigurationError: another version of cdcflow wrote it.
@@ -133,14 +133,15 @@ def read_header(file: BinaryIO, kind: FileKind, name: str) -> Header:
 
 
 def frame_bytes(length: int) -> int:
-    """Bytes of a frame with a payload of this length. InvariantViolated when no frame may be that long."""
+    """Bytes of a frame with a payload of this length. InvariantViolated if the payload exceeds the limit for a
+    frame."""
     if length > FRAME_BYTES_MAX:
         raise InvariantViolated(f"framing {length} bytes: the most is {FRAME_BYTES_MAX}")
     return _FRAME.size + length + (-length % 8)
 
 
 class Framer:
-    """Puts payloads into frames, one after another. One per file that is written."""
+    """Wraps payloads in frames, one after another. One per file that is written."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -161,10 +162,10 @@ class Framer:
 def frames(
     file: BinaryIO, header: Header, *, end: int | None = None, skip: Iterable[FrameKind] = (), sequence: int = 0
 ) -> Iterator[Frame]:
-    """The frames of a file whose head has just been read, up to byte `end` (None: the end of the file).
+    """The frames of a file whose header has just been read, up to byte `end` (None: the end of the file).
 
-    Frames of the kinds in `skip` come with an empty payload and unchecked. A file that ends between two frames ends
-    the iteration.
+    Frames of the kinds in `skip` have an empty payload and are not verified. If the file ends between two frames, the
+    iteration ends.
 
     Raises:
         Damaged: at the first frame that is not whole.
@@ -201,7 +202,7 @@ def frames(
 
 
 def frames_beyond(file: BinaryIO, header: Header, start: int, kind: FrameKind) -> Iterator[Frame]:
-    """Whole frames of one kind anywhere from byte `start` on, whatever lies between: to judge damage by."""
+    """Whole frames of one kind anywhere after byte `start`, whatever is between them: used to judge damage."""
     needle = _FRAME_MAGIC + bytes([kind])
     at = start + (-start % 8)
     window = b""

@@ -1,10 +1,11 @@
-"""The index of a log's keys as files: which there are, which of them count, and what one of a segment is made of.
+"""The key index of a log as files: which files exist, which of them count, and how a segment's file is built.
 
     <log>/index/<first offset>-<last offset>.keys       see `keyindex`
 
-The index is made from segments and can always be made again. A log that was put back to an earlier state has the same
-offsets for other rows, so each file says how the log went on at its end: the hash of the manifest of the segment that
-ended there. A file whose end the log does not know is of another past, as are those before it until one fits.
+The index is built from segments and can always be rebuilt. A log that was restored to an earlier state has different
+rows under the same offsets, so each file records how the log continued at its end: the hash of the manifest of the
+segment that ended there. A file whose end does not match the log belongs to a different past, and so do the files
+before it until one matches.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _TRIES_MAX = 5
 
 
 def folder(layout: Layout) -> Path:
-    """Where a log's index lies."""
+    """The folder of a log's index."""
     return layout.root / "index"
 
 
@@ -40,7 +41,7 @@ def path_of(layout: Layout, bounds: Bounds) -> Path:
 
 
 def listed(layout: Layout) -> list[Bounds]:
-    """The first and last offsets of the files that are there and that no wider one covers, ascending."""
+    """The first and last offsets of the files that exist and that no wider one covers, ascending."""
     try:
         names = [path.name for path in folder(layout).iterdir()]
     except FileNotFoundError:
@@ -53,7 +54,7 @@ def opened(layout: Layout, bounds: Bounds) -> IndexFile:
     """One file, mapped into memory.
 
     Raises:
-        FileNotFoundError: it is not there any more.
+        FileNotFoundError: it no longer exists.
         InvariantViolated: it is damaged.
     """
     path = path_of(layout, bounds)
@@ -62,7 +63,7 @@ def opened(layout: Layout, bounds: Bounds) -> IndexFile:
 
 
 def of_segment(layout: Layout, segment: Segment, text: bytes, after: int = 0) -> IndexFile:
-    """What the index of a segment's rows behind an offset is; `text` is its manifest. Its key columns are read."""
+    """Build the index of a segment's rows after an offset; `text` is its manifest. Reads its key columns."""
     blocks: dict[TableId, list[_Block]] = {}
     for file in segment.files:
         if file.table is not None:
@@ -80,13 +81,13 @@ def of_segment(layout: Layout, segment: Segment, text: bytes, after: int = 0) ->
 
 
 def chain_of(segment: Segment, text: bytes) -> str:
-    """How the log went on at a segment's end: it is the same after a compaction."""
+    """How the log continued at a segment's end: the same value before and after a compaction."""
     return segment.stands_for or manifest_hash(text)
 
 
 @dataclass(slots=True)
 class KeyIndex:
-    """The index of a log as it is now. `refresh` looks for what is new; what was opened stays open."""
+    """The current index of a log. `refresh` finds new files; opened files remain open."""
 
     layout: Layout
     _files: list[IndexFile] = field(default_factory=list)
@@ -95,7 +96,7 @@ class KeyIndex:
 
     @property
     def last_offset(self) -> int:
-        """What lies behind it is not indexed; 0: nothing is."""
+        """The last indexed offset, or 0 if nothing is indexed."""
         return self._files[-1].last_offset if self._files else 0
 
     @property
@@ -103,36 +104,36 @@ class KeyIndex:
         return self._files
 
     def refresh(self, segments: Sequence[Bounds]) -> None:
-        """Look for files that are new or gone. `segments`: those that count, oldest first."""
+        """Find files that are new or deleted. `segments`: those that count, oldest first."""
         for _ in range(_TRIES_MAX):
             there = listed(self.layout)
             if there == self._listed:
                 return
             try:
                 self._opened = {b: self._opened.get(b) or opened(self.layout, b) for b in there}
-            except FileNotFoundError:  # it was joined with others just now
+            except FileNotFoundError:  # it was joined with others in between
                 continue
             self._listed = there
             self._files = _counting(self.layout, list(self._opened.values()), segments)
             return
 
     def versions_at(self, table: TableId, offset: int) -> Sequence[int]:
-        """The numbers of the shapes of which one is that of a table's newest row up to an offset, as far as it is
-        indexed; none: it has no row."""
+        """The numbers of the shapes that a table's latest row up to an offset may have, judging by the indexed
+        offsets; empty if it has no row."""
         for file in reversed(self._files):
             keys = file.tables.get(table)
             if keys is not None and file.first_offset <= offset:
                 began = keys.blocks[keys.blocks[:, 0] <= offset]
                 if len(began):
-                    # Of one that goes on behind the offset it is only known that it has a row at its beginning.
+                    # Of a block that continues past the offset it is only known that it has a row at its beginning.
                     sure = np.where(began[:, 1] <= offset, began[:, 1], began[:, 0])
                     may = (began[:, 1] > offset) | (sure == sure.max())
                     return sorted({int(version) for version in began[may, 2]})
         return ()
 
     def hits(self, table: TableId, wanted: Hashes, last: int) -> npt.NDArray[np.bool_]:
-        """Of each of these hashes whether the log may have a row of its key up to an offset. Where anything up to there
-        is not indexed, it may."""
+        """For each of these hashes whether the log may have a row of its key up to an offset. True if any offset in
+        that range is not indexed."""
         found, at = np.zeros(len(wanted), np.bool_), 1
         for file in self._files:
             if file.first_offset > at:
@@ -144,8 +145,8 @@ class KeyIndex:
         return found if at > last else np.ones(len(wanted), np.bool_)
 
     def may_have(self, table: TableId, wanted: Sequence[int], first: int, last: int) -> list[Bounds]:
-        """The ranges of offsets between two offsets (inclusive) in which rows of the keys with these hashes may lie, or
-        the table was emptied; ascending, those without an index among them as a whole."""
+        """The ranges of offsets between two offsets (inclusive) that may have rows of the keys with these hashes, or in
+        which the table was truncated; ascending. Ranges without an index are included as a whole."""
         found: list[tuple[int, int]] = []
         at = first
         for file in self._files:
@@ -177,8 +178,8 @@ class _Block:
 
 
 def _blocks(layout: Layout, segment: Segment, file: SegmentFile, table: Table, after: int) -> Iterator[_Block]:
-    """Of each row group one, for the rows behind an offset. A shape that went and came back within a segment shares its
-    offsets with another."""
+    """One block per row group, for the rows after an offset. A shape that reappears within a segment shares its range
+    of offsets with another shape."""
     emptied = bool((file.ops or {}).get(TRUNCATE))
     with pq.ParquetFile(layout.file(segment, file)) as parquet:
         for number in range(parquet.num_row_groups):
@@ -191,7 +192,7 @@ def _blocks(layout: Layout, segment: Segment, file: SegmentFile, table: Table, a
             truncates: list[int] = []
             if emptied:
                 truncates = offsets[pc.equal(rows.column(OP), TRUNCATE).to_numpy()].tolist()
-            # A table without a key has no row that is asked for by it.
+            # Rows of a table without a key are never looked up by key.
             found = hashes([rows.column(name) for name in table.key])
             yield _Block(int(offsets[0]), int(offsets[-1]), file.version, found, truncates)
 
@@ -202,7 +203,7 @@ def _together(blocks: Sequence[_Block]) -> TableKeys:
 
 
 def _counting(layout: Layout, files: Sequence[IndexFile], segments: Sequence[Bounds]) -> list[IndexFile]:
-    """Without those of another log, of another past, and of what has expired."""
+    """Without the files of another log, of another past, and of expired offsets."""
     log = layout.log_file()
     kept = [f for f in files if f.log_id == log.log_id and f.last_offset >= log.first_offset]
     while kept and not _fits(layout, kept[-1], segments):
@@ -211,14 +212,14 @@ def _counting(layout: Layout, files: Sequence[IndexFile], segments: Sequence[Bou
 
 
 def _fits(layout: Layout, file: IndexFile, segments: Sequence[Bounds]) -> bool:
-    """Whether the log went on at the file's end as the file says."""
+    """Whether the log continued at the file's end as the file records."""
     lasts: npt.NDArray[np.int64] = np.array([last for _, last in segments], np.int64)
     at = int(np.searchsorted(lasts, file.last_offset))
     if at == len(segments) or segments[at][0] > file.last_offset:
         return False
     try:
         segment, text = layout.manifest(*segments[at])
-    except FileNotFoundError:  # compacted just now
+    except FileNotFoundError:  # it was compacted in between
         return False
     if segment.last_offset == file.last_offset:
         return chain_of(segment, text) == file.chain

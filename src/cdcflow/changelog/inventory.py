@@ -1,7 +1,8 @@
-"""What of a log's directory counts: the one rule for the daemon that opens it and for `log check`, which only looks.
+"""Which parts of a log's directory count: the same rule for the daemon that opens it and for `log check`, which only
+reads.
 
-It changes nothing. What it reads does not grow with the log: the newest segments are found by the journal that
-continues them.
+It changes nothing. The amount it reads does not grow with the log: it finds the latest segments through the journal
+that continues them.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from cdcflow.changelog.segment import Segment, manifest_hash
 from cdcflow.errors import InvariantViolated
 
 CHAIN_CHECKED = 4
-"""So many of the newest manifests are checked at every start; `log check` checks all."""
+"""The number of latest manifests that are checked at every start; `log check` checks all."""
 _RESTORE = "restore the log from a copy, or begin a new log with a new backfill"
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What counts. `journals` are not sealed yet, oldest first; `sealed` is the newest segment and `last_manifest` the
-    hash of its manifest; `history` has every shape; `stale` are journals that do not count, or were sealed."""
+    """The parts that count. `journals` are not sealed yet, oldest first; `sealed` is the latest segment and
+    `last_manifest` the hash of its manifest; `history` has every shape; `stale` are journals that do not count, or were
+    sealed."""
 
     journals: tuple[Whole, ...]
     sealed: Segment | None
@@ -39,13 +41,13 @@ class Inventory:
 
 
 def inventory(layout: Layout, file: LogFile) -> Inventory:
-    """Look at a log that nobody else writes.
+    """Read the state of a log that no other process writes.
 
     Raises:
-        InvariantViolated: data that was durable is missing or damaged, or another log's.
+        InvariantViolated: data that was durable is missing or damaged, or belongs to another log.
         ConfigurationError: another version of cdcflow wrote it.
     """
-    noted = layout.newest_journal()  # first: a daemon may begin a journal meanwhile
+    noted = layout.newest_journal()  # first: a daemon may begin a journal concurrently
     heads, stale = _heads(layout, file)
     _check_newest(layout, heads, noted)
     heads, newest, left = _unsealed(layout, file, heads)
@@ -60,7 +62,7 @@ def inventory(layout: Layout, file: LogFile) -> Inventory:
 
 
 def _heads(layout: Layout, file: LogFile) -> tuple[list[JournalHeader], list[Path]]:
-    """The heads of the journals that count, oldest first, and the files of the others."""
+    """The headers of the journals that count, oldest first, and the paths of the others."""
     heads: list[JournalHeader] = []
     stale: list[Path] = []
     for head, counts in counting_heads(layout):
@@ -79,9 +81,9 @@ def _heads(layout: Layout, file: LogFile) -> tuple[list[JournalHeader], list[Pat
 
 
 def _check_newest(layout: Layout, heads: Sequence[JournalHeader], noted: tuple[int, int] | None) -> None:
-    """That the newest journal is there. Nothing that is left would miss it, and the source was told that we have it.
+    """Check that the latest journal exists. No other file refers to it, and its rows were acknowledged to the source.
 
-    By epoch first: a writer that was replaced may have noted one of its own, which never counted.
+    By epoch first: a writer that was replaced may have recorded its own journal, which never counted.
     """
     if noted is None:
         return
@@ -92,15 +94,15 @@ def _check_newest(layout: Layout, heads: Sequence[JournalHeader], noted: tuple[i
 def _unsealed(
     layout: Layout, file: LogFile, heads: Sequence[JournalHeader]
 ) -> tuple[list[JournalHeader], tuple[int, int] | None, list[Path]]:
-    """The journals that are not sealed yet, oldest first, the bounds of the newest segment, and what files are left.
+    """The journals that are not sealed yet, oldest first, the bounds of the latest segment, and the leftover files.
 
-    From the newest journal back: each says where the one before it began, and that is a segment or another journal.
-    What is left then was sealed, and only its file is still there.
+    Walks back from the latest journal: each names where the one before it began, and that is a segment or another
+    journal. Journals not reached this way were sealed; only their files still exist.
     """
     by_offset = {int(head.first_offset): head for head in heads}
     if not heads:
         sealed = layout.segment_offsets()
-        # The shapes are put down once the first journal has its name.
+        # The shapes are written once the first journal has its name.
         if sealed or file.first_offset > 1 or layout.schemas.exists():
             raise _missing(layout, sealed[-1][1] + 1 if sealed else file.first_offset)
         return [], None, []
@@ -128,10 +130,10 @@ def _missing(layout: Layout, offset: int) -> InvariantViolated:
 
 
 def _chain(layout: Layout, file: LogFile, newest: tuple[int, int] | None) -> tuple[Segment | None, str]:
-    """The newest sealed segment, and its manifest's hash.
+    """The latest sealed segment, and its manifest's hash.
 
     Raises:
-        InvariantViolated: a segment is missing, or a manifest is not the one that its successor saw.
+        InvariantViolated: a segment is missing, or a manifest does not match the hash in its successor.
     """
     sealed: Segment | None = None
     digest = ""
@@ -163,7 +165,7 @@ def _history(layout: Layout) -> SchemaHistory:
 
 
 def _scanned(layout: Layout, heads: Sequence[JournalHeader]) -> Iterator[Whole]:
-    """What counts of each journal, oldest first."""
+    """The part of each journal that counts, oldest first."""
     next_offset = heads[0].first_offset if heads else 0
     for head, successor in zip(heads, [*heads[1:], None][: len(heads)], strict=True):
         if head.first_offset != next_offset:

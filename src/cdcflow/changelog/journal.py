@@ -1,15 +1,15 @@
-"""What the journal's frames hold, and the way there and back.
+"""The content of a journal's frames, and how it is encoded and decoded.
 
 schema        a table's shape, before the first rows that have it
 transactions  the headers of one appended run, with their numbers and offsets (see `transactions`)
 rows          rows of one shape of that run, with their offsets (see `rows`)
-attach        rows of that run that lie in a spool
-file          rows of that run, all of one shape, that lie in a Parquet file of their own
-progress      what of the checkpoint's larger part has changed since the last one
-cut           the rest of a checkpoint: everything before it may be seen
+attach        names a spool that has rows of that run
+file          names a Parquet file that has rows of that run, all of one shape
+progress      the changes, since the last frame of this kind, to the larger part of the checkpoint
+cut           the rest of a checkpoint: everything before it may be read
 
-One appended run is `transactions`, then its `rows`, `attach` or `file`. Backfill progress is as long as there are
-tables, and mostly the same from cut to cut: it is in the journal's head, and after that only what changes of it is
+One appended run is `transactions`, then its `rows`, `attach` or `file`. Backfill progress has an entry per table, and
+mostly stays the same from cut to cut: the journal's header has all of it, and after that only changes to it are
 written.
 """
 
@@ -47,13 +47,14 @@ from cdcflow.model.change import ChangeBatch, Int64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import Table, table_from_json
 
-BATCH_BYTES_MAX = 4 << 20  # larger batches are split: whoever reads a frame has all of it in memory
+BATCH_BYTES_MAX = 4 << 20  # larger batches are split: a reader holds a whole frame in memory
 
 FILE_PAYLOAD_BYTES = 8 << 10
-"""Of a file's frame, whose place in the journal is taken before the file is written. Ends of 64 key ranges fit in."""
+"""The payload size of a FILE frame, which is reserved in the journal before the file is written. Ends of 64 key ranges
+fit in."""
 
 _NUMBER_MAX = 1 << 62
-_CUT = struct.Struct("<qqqqqqB")  # see `CutMark`; the position is behind it
+_CUT = struct.Struct("<qqqqqqB")  # see `CutMark`; the position follows it
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _NONSENSE = (
     pa.ArrowException,
@@ -71,10 +72,10 @@ _NONSENSE = (
 
 @dataclass(frozen=True, slots=True)
 class JournalHeader:
-    """The head of a journal: where it begins, and how much of the journal before it counts.
+    """The header of a journal: where it begins, and how much of the journal before it counts.
 
-    `base` is the checkpoint that this journal continues. `previous_bytes` (with `previous`, its first offset) bounds
-    the journal before: whatever a stale writer puts behind that byte is not part of the log.
+    `base` is the checkpoint that this journal continues. `previous_bytes` bounds the journal before it (`previous`: its
+    first offset): anything a stale writer appends after that byte is not part of the log.
     """
 
     log_id: str
@@ -119,7 +120,8 @@ class JournalHeader:
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """One transaction's rows are in a spool. `bytes` and `crc` (of the whole file up to there) say what it must be."""
+    """One transaction's rows are in a spool. `bytes` and `crc` (of the whole file up to that byte) verify its
+    content."""
 
     spool: str
     first_offset: int
@@ -136,8 +138,9 @@ class Attach:
 
 @dataclass(frozen=True, slots=True)
 class AttachedFile:
-    """All rows of one transaction are in a Parquet file, as the segment to be will have it. `file` is what the manifest
-    will say of it, but for its path, which is its name among the spools, and its table and version."""
+    """All rows of one transaction are in a Parquet file, in the format of the segment that will contain it. `file` is
+    its future entry in the manifest, except that its path is its name among the spools, and without table and
+    version."""
 
     shape: Shape
     file: SegmentFile
@@ -169,12 +172,13 @@ class CutMark:
 
 @dataclass(frozen=True, slots=True)
 class Progressed:
-    """The checkpoint's `progress` or `source` is another one from here on."""
+    """Starting here, the checkpoint's `progress` or `source` has changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A piece of a spool begins: `rows` rows follow, of these sub-transactions (None: they stay)."""
+    """A piece of a spool begins: `rows` rows follow, of these sub-transactions (None: they can no longer be rolled
+    back)."""
 
     rows: int
     subxids: npt.NDArray[np.uint64] | None
@@ -182,13 +186,13 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A frame that the caller did not want to have read."""
+    """A frame that the caller chose not to decode."""
 
     kind: FrameKind
 
 
 Attached = Attach | AttachedFile
-"""Rows that lie beside the journal."""
+"""Rows that are stored next to the journal."""
 Record = Shape | Rows | Transactions | Attach | AttachedFile | Progressed | CutMark | Piece | Skipped
 _Later = Callable[[], list[Part]]
 
@@ -199,8 +203,8 @@ _Later = Callable[[], list[Part]]
 class Encoder:
     """Turns records into frames for one file.
 
-    Putting a record in and taking frames out may be two threads' work, one each: what costs little is done by the
-    first, checksums are left to the second.
+    One thread may add records while another takes frames: the cheap work is done by the first, checksums are left to
+    the second.
     """
 
     def __init__(self, seed: int, base: Checkpoint | None = None) -> None:
@@ -212,7 +216,7 @@ class Encoder:
         self._queue: deque[tuple[FrameKind, int, list[Part] | _Later]] = deque()
         self._taken = 0
         self.bytes = 0
-        """Of all frames so far, also of those that were not taken yet."""
+        """Total size of all frames, including those that were not taken yet."""
 
     @property
     def waiting(self) -> int:
@@ -223,7 +227,7 @@ class Encoder:
         return table in self._shapes
 
     def take(self) -> list[Part]:
-        """The frames put in since the last call, as buffers that are ready for one write."""
+        """The frames added since the last call, as buffers that are ready for one write."""
         parts: list[Part] = []
         while self._queue:
             kind, size, payload = self._queue.popleft()
@@ -232,11 +236,11 @@ class Encoder:
         return parts
 
     def drop(self) -> None:
-        """Forget the frames that were not taken yet; nothing can be put in after that."""
+        """Discard the frames that were not taken yet; no record may be added after that."""
         self._queue.clear()
 
     def payloads(self) -> list[tuple[FrameKind, list[Part]]]:
-        """The same as `take`, without frames around them: for a place that has its own."""
+        """The same as `take`, but payloads without framing: for a container that has its own."""
         found: list[tuple[FrameKind, list[Part]]] = []
         while self._queue:
             kind, size, payload = self._queue.popleft()
@@ -245,11 +249,12 @@ class Encoder:
         return found
 
     def apart(self, tables: Iterable[Table]) -> dict[Table, RowsEncoder]:
-        """Encoders for rows of shapes that were introduced, which another thread puts between these frames."""
+        """Encoders for rows of shapes that were introduced; another thread inserts their output between these
+        frames."""
         return {table: RowsEncoder(table, self._shapes[table].number, deflates=False) for table in tables}
 
     def shape(self, table: Table, version: int) -> None:
-        """Introduce a shape, once a file."""
+        """Introduce a shape, once per file."""
         if table not in self._shapes:
             self._shapes[table] = RowsEncoder(table, len(self._shapes))
             self._put(FrameKind.SCHEMA, [_json({"version": version, "table": table.to_json()})])
@@ -257,7 +262,7 @@ class Encoder:
     def rows(self, batch: ChangeBatch, first: int) -> None:
         """Rows of a shape that was introduced; the first row of the run (or piece) has offset `first`."""
         rows = batch.rows
-        # The total is what a slice keeps alive, and quick to know; its own bytes are not.
+        # The total buffer size includes what a slice keeps alive and is quick to compute; its own bytes are not.
         large = rows.num_rows > SMALL_ROWS and rows.get_total_buffer_size() > BATCH_BYTES_MAX
         if large and rows.nbytes > BATCH_BYTES_MAX:
             half = rows.num_rows // 2
@@ -281,7 +286,8 @@ class Encoder:
         self._put(FrameKind.ATTACH, [_json(value)])
 
     def file(self, table: Table, written: Callable[[], SegmentFile]) -> None:
-        """A file with rows of a shape that was introduced. Who takes the frame calls `written`, which writes it."""
+        """A file with rows of a shape that was introduced. The thread that takes the frame calls `written`, which
+        writes the file."""
         number = self._shapes[table].number
         size = frame_bytes(FILE_PAYLOAD_BYTES)
         self._queue.append((FrameKind.FILE, size, lambda: [_file_payload(number, written())]))
@@ -307,7 +313,7 @@ class Encoder:
         self._put(FrameKind.PIECE, [rows.to_bytes(8, "little") + ids])
 
     def _say_progress(self, checkpoint: Checkpoint) -> None:
-        # Checkpoints are immutable, and another one is another object: a cut of an idle table costs the
+        # Checkpoints are immutable, and a changed one is a different object: a cut of an idle table costs the
         # same whether there are ten tables or ten thousand.
         value = progress_change(self._progress, checkpoint.progress)
         if checkpoint.source != self._source:
@@ -323,8 +329,8 @@ class Encoder:
 
 
 def progress_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any]:
-    """How one JSON object becomes another: {} (they are equal), `entries` by member (to be put into those of that
-    member), or all of it as `progress`."""
+    """The difference between two JSON objects: {} (they are equal), `entries` by member (to be merged into those of
+    that member), or all of it as `progress`."""
     if before == after:
         return {}
     entries: dict[str, Any] = {}
@@ -342,7 +348,7 @@ def progress_change(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict
 
 
 def progress_after(before: Mapping[str, Any], change: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What `progress_change` said, done."""
+    """Apply the result of `progress_change`."""
     if "progress" in change:
         whole: dict[str, Any] = change["progress"]
         return whole
@@ -353,7 +359,7 @@ def progress_after(before: Mapping[str, Any], change: Mapping[str, Any]) -> Mapp
 def _file_payload(number: int, file: SegmentFile) -> bytes:
     told = {name: value for name, value in asdict(file).items() if name not in ("table", "version")}
     text = _json({"shape": number, "file": told})
-    if len(text) > FILE_PAYLOAD_BYTES:  # keys whose texts are longer than any that are known
+    if len(text) > FILE_PAYLOAD_BYTES:  # keys with longer texts than any known so far
         return _file_payload(number, replace(file, key_min=None, key_max=None, key_runs=None))
     return text.ljust(FILE_PAYLOAD_BYTES)
 
@@ -366,7 +372,7 @@ def _json(value: dict[str, Any]) -> bytes:
 
 
 class Decoder:
-    """Turns frames back into records. One per file that is read, from its head on."""
+    """Turns frames back into records. One per file that is read, starting at its header."""
 
     def __init__(self, name: str, header: Header) -> None:
         self.name = name
@@ -377,21 +383,21 @@ class Decoder:
         self._source: Mapping[str, str] = checkpoint.get("source") or {}
 
     def record(self, frame: Frame) -> Record:
-        """What a frame holds.
+        """The content of a frame.
 
         Raises:
-            InvariantViolated: the checksum was right and the content is not: cdcflow did not write it so.
+            InvariantViolated: the checksum is right but the content is invalid: cdcflow did not write it like this.
         """
         if not frame.payload:
             return Skipped(frame.kind)
         try:
             return self._record(frame.kind, frame.payload)
         except _NONSENSE as error:
-            # Arrow's messages can quote bytes of the content, so only the kind of the error is told.
+            # Arrow's messages can quote bytes of the content, so only the kind of the error is reported.
             raise self._nonsense(frame, type(error).__name__) from None
 
     def extent(self, frame: Frame) -> tuple[int, int, int, int]:
-        """What `numbers.Numbers` wants to know of a transactions or rows frame, without decoding all of it.
+        """The arguments for `numbers.Numbers` from a transactions or rows frame, without decoding all of it.
         InvariantViolated as `record`."""
         try:
             return (extent if frame.kind is FrameKind.TRANSACTIONS else rows_extent)(frame.payload)
@@ -454,19 +460,19 @@ class Decoder:
 
 @lru_cache(maxsize=1024)
 def _shape(payload: bytes) -> Shape:
-    # Every journal tells its shapes anew, and a log's readers meet the same ones again and again.
+    # Every journal repeats its shapes, and a log's readers decode the same ones again and again.
     value = json.loads(payload)
     return Shape(table_from_json(value["table"]), value["version"])
 
 
 def durable_bytes(frame: Frame) -> int:
-    """How much of the file a cut's frame calls durable."""
+    """How much of the file was durable when this cut's frame was written."""
     durable: int = _CUT.unpack_from(frame.payload)[0]
     return durable
 
 
 def cut_number(payload: bytes) -> int:
-    """The number of the cut that a cut's frame is."""
+    """The cut number of a cut's frame."""
     number: int = _CUT.unpack_from(payload)[3]
     return number
 
@@ -474,7 +480,7 @@ def cut_number(payload: bytes) -> int:
 def records(
     file: BinaryIO, header: Header, name: str, *, end: int | None = None, skip: frozenset[FrameKind] = frozenset()
 ) -> Iterator[Record]:
-    """The records of a file whose head has just been read. See `framing.frames`."""
+    """The records of a file whose header has just been read. See `framing.frames`."""
     decoder = Decoder(name, header)
     for frame in frames(file, header, end=end, skip=skip):
         yield decoder.record(frame)
@@ -501,9 +507,9 @@ class Owners:
         )
 
     def log_rows(self, table: Table, offsets: Int64s, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Rows as the log shows them (`Table.log_schema`): with offset, transaction and commit time.
+        """Rows in the log's columns (`Table.log_schema`): with offset, transaction and commit time.
 
-        `offsets` ascend. InvariantViolated when one of them is none of these transactions'.
+        `offsets` ascend. InvariantViolated if one of them belongs to none of these transactions.
         """
         counts = self.counts(table, offsets)
         commit_ts = pa.array(np.repeat(self.commit_ts, counts)).view(_TIMESTAMP)
@@ -518,4 +524,4 @@ class Owners:
                 f"reading rows of {table.id} with offsets from {offsets[0]} to {offsets[-1]}: their transactions have"
                 f" {self.first_offset} to {self.last_offset[-1]}"
             )
-        return np.diff(ends, prepend=0)  # none, where it ends where the one before it ended
+        return np.diff(ends, prepend=0)  # 0 for a transaction without rows here

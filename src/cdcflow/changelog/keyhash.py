@@ -1,8 +1,8 @@
-"""A number for each key, so that an index knows a key by it: 64 bits, the same for the same key, in columns.
+"""A 64-bit hash for each key, by which an index identifies it: the same for equal keys, computed in columns.
 
-Two keys may have the same number: who finds one by it compares the keys. Numbers of a key are the same whatever the
-width of an integer column is, so that a key is found in files from before the column grew. A key of a type that has no
-number (a list) has that of every such key: an index of it leaves nothing out, and saves nothing.
+Two keys may have the same hash: a reader that finds one by its hash compares the keys. A key's hash does not depend on
+the width of an integer column, so that a key is found in files from before the column was widened. Keys of a type that
+has no hash (a list) all share one value: an index of them excludes nothing, and saves nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def _mixed(value: Hashes) -> Hashes:
 
 
 def hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:
-    """The numbers of some keys, given as the columns of the key in its order."""
+    """The hashes of some keys, given as the columns of the key in its order."""
     found: Hashes = np.zeros(len(columns[0]) if columns else 0, np.uint64)
     for column in columns:
         found = _mixed(found * np.uint64(31) + _of_column(_flat(column)))
@@ -38,7 +38,7 @@ def hashes(columns: Sequence[pa.Array | pa.ChunkedArray]) -> Hashes:
 
 def _flat(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     flat = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(flat, pa.ChunkedArray):  # of no chunk, in older versions of Arrow
+    if isinstance(flat, pa.ChunkedArray):  # has no chunks, in older versions of Arrow
         flat = pa.array([], column.type)
     return flat.dictionary_decode() if pa.types.is_dictionary(flat.type) else flat
 
@@ -80,7 +80,7 @@ def _of_numbers(column: pa.Array) -> Hashes:
 
 
 def _of_bytes(column: pa.Array) -> Hashes:
-    """Eight bytes of each text at a time, the last ones filled up with zeros, and its length at the end."""
+    """Hashes each text eight bytes at a time, the last ones padded with zeros, and its length at the end."""
     found = np.zeros(len(column), np.uint64)
     _, ends, content = column.buffers()
     if ends is None or not len(column):
@@ -88,7 +88,7 @@ def _of_bytes(column: pa.Array) -> Hashes:
     bounds = np.frombuffer(ends, np.int64)[column.offset : column.offset + len(column) + 1]
     raw = b"" if content is None else memoryview(content)[int(bounds[0]) : int(bounds[-1])]
     padded = b"".join((raw, bytes(_WORD)))
-    words = np.ndarray((len(padded) - _WORD + 1,), "<u8", padded, strides=(1,))  # the eight bytes from each place on
+    words = np.ndarray((len(padded) - _WORD + 1,), "<u8", padded, strides=(1,))  # the eight bytes after each position
     starts, lengths = bounds[:-1] - bounds[0], np.diff(bounds)
     left = np.flatnonzero(lengths > 0)
     for at in range(0, int(lengths.max()), _WORD):

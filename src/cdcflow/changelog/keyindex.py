@@ -1,22 +1,23 @@
-"""Where in the log a key may have changed: an index of the keys of a stretch of offsets, small, and never the truth.
+"""Where in the log a key may have changed: an index of the keys of a range of offsets. It is small, and never
+authoritative.
 
-A file of the index says of each table which of its keys have a row in which **block**: a range of offsets in which the
-table had one shape. Offsets never change, so what it says stays right when segments are compacted, put into a store, or
-read from a copy. A key is known by 32 bits of its hash (`keyhash`), so a block may be named that has no row of the key,
-and none is left out that has one. Without the index everything can be answered still; it takes longer.
+For each table a file of the index records which of its keys have a row in which **block**: a range of offsets in which
+the table had one shape. Offsets never change, so an index file remains valid when segments are compacted, moved to a
+store, or read from a copy. A key is identified by 32 bits of its hash (`keyhash`), so the index may name a block that
+has no row of the key, but never misses one that does. Without the index every query can still be answered, more slowly.
 
-Files follow each other without a gap, one for a segment at first. Eight neighbours of a level become one of the next
-(`due`), so that of many segments few files are looked at. Small neighbouring blocks become one then.
+Files follow each other without a gap, at first one per segment. Eight neighbours of a level are merged into one of the
+next (`due`), so that a query over many segments reads few files. Small neighbouring blocks are merged at the same time.
 
-    segments   ▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏
+    segments   ▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏▏
     files      └──────────── level 2 ───────────────────────────────────┘└ 1 ┘└ 1 ┘▏▏▏
 
-A large file has its pairs of key and block in 16 bits each: a hash's first bits say in which bucket a pair lies, so
-only what follows is written there, and the number of the block. With the buckets' beginnings that is two and a quarter
-bytes. A small one, which will soon be part of another, has whole hashes: six bytes.
+A large file stores its pairs of key and block in 16 bits each: a hash's first bits select a pair's bucket, so the pair
+stores only the bits that follow and the number of the block. With the buckets' offsets that is two and a quarter bytes.
+A small file, which will soon be merged into another, has whole hashes: six bytes.
 
-The file: 8 bytes `cdckeys1`; the length and the CRC-32 of the JSON that follows, 32 bits each; the JSON; and from the
-next multiple of 8 on the arrays that it names, each with its type, shape, first byte and CRC-32. All numbers are
+The file: 8 bytes `cdckeys1`; the length and the CRC-32 of the JSON that follows, 32 bits each; the JSON; and, starting
+at the next multiple of 8, the arrays that it names, each with its type, shape, first byte and CRC-32. All numbers are
 little-endian.
 """
 
@@ -39,11 +40,11 @@ from cdcflow.model.table import TableId
 MAGIC = b"cdckeys1"
 _LENGTHS = "<II"
 FAN = 8
-"""So many neighbours of one level become one of the next."""
+"""The number of neighbours of one level that are merged into one file of the next."""
 BLOCKS_MAX = 1024
-"""A file with more blocks is no part of another."""
+"""A file with more blocks is not merged any further."""
 BLOCK_KEYS_MIN = 8 << 10
-"""Neighbouring blocks that have no more keys together become one."""
+"""Neighbouring blocks are merged if they have at most this many keys together."""
 COMPACT_PAIRS_MIN = 64 << 10
 HASH_BITS = 32
 _PAIR_BITS = 16
@@ -56,11 +57,11 @@ UInt16s = npt.NDArray[np.uint16]
 
 @dataclass(frozen=True, slots=True)
 class TableKeys:
-    """The keys of one table in a stretch of the log, as pairs of a hash and a block, ascending and each once.
+    """The keys of one table in a range of the log, as pairs of a hash and a block, ascending and distinct.
 
-    `blocks`: a row for each, ascending: its first and last offset, and the number of the table's shape in it.
-    `truncates`: the offsets at which the table was emptied. `hashes`: the first `bits` bits of each pair's hash, the
-    others zero; `at`: the pair's block, by its number.
+    `blocks`: one row per block, ascending: its first and last offset, and the number of the table's shape in it.
+    `truncates`: the offsets at which the table was truncated. `hashes`: the first `bits` bits of each pair's hash, the
+    others zero; `at`: the number of the pair's block.
     """
 
     blocks: Int64s
@@ -71,7 +72,7 @@ class TableKeys:
 
     @classmethod
     def of(cls, blocks: Sequence[tuple[int, int, int]], found: Sequence[Hashes], truncates: Sequence[int]) -> TableKeys:
-        """Of the hashes of all rows of each block."""
+        """Build from the hashes of all rows of each block."""
         numbers = np.repeat(np.arange(len(found), dtype=np.uint64), [len(one) for one in found])
         hashes = np.concatenate([np.zeros(0, np.uint64), *found]) >> np.uint64(64 - HASH_BITS)
         return cls(
@@ -85,7 +86,7 @@ class TableKeys:
         return self.blocks[self.at[low:high]]
 
     def hits(self, wanted: Hashes) -> npt.NDArray[np.bool_]:
-        """Of each of these hashes whether any block may have its key."""
+        """For each of these hashes whether any block may have its key."""
         first = (wanted >> np.uint64(64 - HASH_BITS)).astype(np.uint32) & np.uint32(_first(self.bits))
         found: npt.NDArray[np.bool_] = np.searchsorted(self.hashes, first, "left") < np.searchsorted(
             self.hashes, first, "right"
@@ -95,7 +96,7 @@ class TableKeys:
 
 @dataclass(frozen=True, slots=True)
 class CompactKeys:
-    """The same of many keys. Pairs are in buckets by the first `bucket_bits` bits of their hash; `starts` says where
+    """The same for many keys. Pairs are in buckets by the first `bucket_bits` bits of their hash; `starts` holds where
     each bucket begins, and where the last one ends. A pair is the next bits of the hash, then the block's number in
     `block_bits`."""
 
@@ -109,7 +110,7 @@ class CompactKeys:
 
     @classmethod
     def of(cls, keys: TableKeys) -> CompactKeys | None:
-        """None: they are too few, or in too many blocks, for it to pay."""
+        """The compact form, or None if the keys are too few, or in too many blocks, for it to pay off."""
         count, block_bits = len(keys.hashes), max(1, (len(keys.blocks) - 1).bit_length())
         if count < COMPACT_PAIRS_MIN or len(keys.blocks) > BLOCKS_MAX:
             return None
@@ -146,7 +147,7 @@ class CompactKeys:
         return found
 
     def whole(self) -> TableKeys:
-        """As hashes, as many of their bits as are known."""
+        """The same as hashes, with as many of their bits as are known."""
         counts = self.starts[1:] - self.starts[:-1]
         buckets = np.repeat(np.arange(1 << self.bucket_bits, dtype=np.uint64), counts)
         rest = self.bits - self.bucket_bits
@@ -161,8 +162,8 @@ Keys = TableKeys | CompactKeys
 
 @dataclass(frozen=True, slots=True)
 class IndexFile:
-    """The keys of all tables with offsets from `first_offset` to `last_offset` (inclusive). Tables without a key are
-    among `tables` too: with blocks, and without keys. `cut` and `chain`: the log's cut at its end, and how it went on
+    """The keys of all tables with offsets from `first_offset` to `last_offset` (inclusive). `tables` includes tables
+    without a key: with blocks, and without keys. `cut` and `chain`: the log's cut at its end, and how the log continued
     there (see `indexing`)."""
 
     log_id: str
@@ -206,10 +207,10 @@ class IndexFile:
 
     @classmethod
     def from_buffer(cls, content: memoryview, name: str) -> IndexFile:
-        """Read what `to_bytes` wrote; the arrays stay where they lie.
+        """Read what `to_bytes` wrote; the arrays are views of `content`.
 
         Raises:
-            InvariantViolated: it is damaged, or none.
+            InvariantViolated: it is damaged, or not an index file.
         """
         try:
             if content[: len(MAGIC)] != MAGIC:
@@ -234,7 +235,7 @@ class IndexFile:
 
 
 def merged(files: Sequence[IndexFile]) -> IndexFile:
-    """One file instead of some neighbours, oldest first."""
+    """Merge neighbouring files, given oldest first, into one."""
     tables: dict[TableId, list[TableKeys]] = {}
     for file in files:
         for table, keys in file.tables.items():
@@ -246,8 +247,8 @@ def merged(files: Sequence[IndexFile]) -> IndexFile:
 
 
 def due(files: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
-    """Which neighbours are to become one: the first and the end of a slice; None: none are. Of each file, oldest first,
-    its level and its blocks."""
+    """Which neighbours to merge: the start and end of a slice, or None if there is nothing to merge. `files`: the level
+    and number of blocks of each file, oldest first."""
     end = len(files)
     while end >= FAN:
         begin = end - FAN
@@ -262,12 +263,12 @@ def due(files: Sequence[tuple[int, int]]) -> tuple[int, int] | None:
 
 
 def _first(bits: int) -> int:
-    """A number of `HASH_BITS` bits of which the first are ones."""
+    """A number of `HASH_BITS` bits with the first `bits` bits set."""
     return ((1 << bits) - 1) << (HASH_BITS - bits)
 
 
 def _distinct(hashes: npt.NDArray[np.uint64], blocks: npt.NDArray[np.uint64]) -> tuple[UInt32s, UInt16s]:
-    both = np.sort((hashes << np.uint64(16)) | blocks, kind="stable")  # which finds what is sorted already
+    both = np.sort((hashes << np.uint64(16)) | blocks, kind="stable")  # fast if much of it is sorted already
     both = both[np.diff(both, prepend=~both[:1]) != 0]
     return (both >> np.uint64(16)).astype(np.uint32), (both & np.uint64(0xFFFF)).astype(np.uint16)
 
@@ -289,7 +290,7 @@ def _joined(keys: Sequence[TableKeys]) -> TableKeys:
 
 
 def _owners(blocks: Int64s, counts: Int64s) -> Iterator[int]:
-    """The number of the joined block that each block becomes part of."""
+    """The number of the merged block that each block becomes part of."""
     number, keys, version = -1, 0, -1
     for (_, _, of), count in zip(blocks.tolist(), counts.tolist(), strict=True):
         if number < 0 or of != version or keys + count > BLOCK_KEYS_MIN:
@@ -313,7 +314,7 @@ def _array(body: memoryview, kind: str, shape: Sequence[int], begin: int, crc: i
 
 
 def _told(keys: Keys) -> tuple[dict[str, Any], list[npt.NDArray[Any]]]:
-    """What the head says of a table's keys, and their arrays."""
+    """The header's entry for a table's keys, and their arrays."""
     compact = CompactKeys.of(keys) if isinstance(keys, TableKeys) else keys
     match compact or keys:
         case CompactKeys() as kept:

@@ -1,17 +1,17 @@
-"""Which keys a file has, as a few runs, and that it has each of them once: so a first merge knows without a look at the
-rows that nothing is to be reduced.
+"""A file's keys as a few ranges, and proof that each key occurs once, so that a first merge can skip deduplication
+without reading the rows.
 
 A backfill reads a table by ranges of its first key column, several of them in turn:
 
     rows    1 … 90, 501 … 580, 91 … 170, 581 … 700, …
     runs    [1, 170] [501, 700]
 
-Each row begins as a run of its own. Runs are sorted and compared with their neighbours: where two touch, a key came
-twice. Then they are joined over the narrowest gaps until few are left. A run stands for every key between its ends, so
-a later row inside one may be new or not, and then the file says nothing. That is why the widest gaps stay open: the
-rest of a range that is being read goes there.
+Each row begins as a separate run. Runs are sorted and compared with their neighbours: if two touch, a key occurred
+twice. Then they are joined over the narrowest gaps until few are left. A run represents every key between its ends, so
+a later row inside one may be new or not, and then nothing is known about the file. That is why the widest gaps stay
+open: the rest of a range that is being read falls into them.
 
-All of it in columns: one sort of a batch that is nearly sorted, and one comparison.
+All of it works on columns: one sort of a batch that is nearly sorted, and one comparison.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ import pyarrow as pa
 RUNS_MAX = 64
 """Several times the ranges that a backfill reads at once (`source.backfill.ranges_at_once`, at most 16)."""
 
-_Numbers = npt.NDArray[Any]  # integers of one width; which one is the column's
+_Numbers = npt.NDArray[Any]  # integers of one width, that of the column
 
 
 @dataclass(slots=True)
 class KeyRuns:
-    """The runs of one file's first key column, as its rows come. None of `_ends`: no row has come yet."""
+    """The runs of one file's first key column, built as its rows arrive. `_ends` is None before the first row."""
 
     _ends: tuple[_Numbers, _Numbers] | None = None
     _type: pa.DataType | None = None
@@ -48,7 +48,7 @@ class KeyRuns:
             return
         known = (numbers[:0], numbers[:0]) if self._ends is None else self._ends
         first, last = (np.concatenate([ends, numbers]) for ends in known)
-        order = np.argsort(first, kind="stable")  # which finds what is sorted already
+        order = np.argsort(first, kind="stable")  # fast if much of it is sorted already
         first, last = first[order], last[order]
         if not (last[:-1] < first[1:]).all():
             self.give_up()
@@ -58,11 +58,11 @@ class KeyRuns:
         self._type = keys.type
 
     def give_up(self) -> None:
-        """Nothing can be said of this file any more."""
+        """Stop: the runs of this file are unknown."""
         self._ends, self._unknown = None, True
 
     def text(self) -> tuple[tuple[str, str], ...] | None:
-        """First and last key of each run, ascending; None: nothing can be said."""
+        """First and last key of each run, ascending, or None if they are unknown."""
         if self._ends is None or self._type is None:
             return None
         first, last = (pa.array(ends).view(self._type).cast(pa.string()).to_pylist() for ends in self._ends)
@@ -70,7 +70,7 @@ class KeyRuns:
 
 
 def hold(runs: Sequence[tuple[str, str]], keys: pa.Array) -> bool:
-    """Whether a file with these keys may say that these are its runs."""
+    """Whether these runs are valid for a file with these keys."""
     numbers = _numbers(keys)
     first, last = (_numbers(pa.array(ends, pa.string()).cast(keys.type)) for ends in zip(*runs, strict=True))
     if numbers is None or first is None or last is None:
@@ -82,7 +82,7 @@ def hold(runs: Sequence[tuple[str, str]], keys: pa.Array) -> bool:
 
 
 def _widest(gaps: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
-    """Where the gaps are that stay open, ascending. In one of width 1 there is no room for a key."""
+    """The positions of the gaps that stay open, ascending. A gap of width 1 has no room for a key."""
     found = np.flatnonzero(gaps > 1)
     if len(found) < RUNS_MAX:
         return found
@@ -91,8 +91,8 @@ def _widest(gaps: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
 
 
 def _numbers(keys: pa.Array) -> _Numbers | None:
-    """A column's values as integers in its own order; None where it has NULLs, or its type no such order. Of times only
-    those that every engine keeps exactly."""
+    """A column's values as integers in its own order, or None if it has NULLs, or its type no such order. Of the time
+    types, only those that every engine keeps exactly."""
     if keys.null_count:
         return None
     if keys.type == pa.date32():

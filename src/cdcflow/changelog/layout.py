@@ -1,4 +1,4 @@
-"""Where everything lies in a log's directory, and what its `log.json` says."""
+"""The paths in a log's directory, and the content of its `log.json`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _JOURNAL = re.compile(r"(\d{20})\.journal")
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """`log.json`: whose log this is. `first_offset` is the first that is still here; older ones have expired."""
+    """`log.json`: the identity of this log. `first_offset` is the first offset still stored; older ones have
+    expired."""
 
     log_id: str
     source: SourceIdentity
@@ -35,7 +36,7 @@ class LogFile:
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str) -> LogFile:
-        """Read what `to_json` wrote. ConfigurationError when another version of cdcflow wrote it."""
+        """Read what `to_json` wrote. ConfigurationError if another version of cdcflow wrote it."""
         value: Mapping[str, Any] = json.loads(text)
         if value["version"] != LOG_VERSION:
             raise other_version(name, f"version {value['version']}", value["version"], LOG_VERSION)
@@ -44,45 +45,46 @@ class LogFile:
 
 
 UPLOADS = "uploads.json"
-"""Says how far a store holds the log."""
+"""Records how much of the log a store has."""
 CHECKPOINT = "checkpoint.json"
-"""In a store: the log's newest checkpoint, put now and then while no row came since the newest segment. It tells who
-has only the store how far the source's time has come meanwhile."""
+"""In a store: the log's latest checkpoint, uploaded now and then while no row has arrived since the latest segment. It
+lets a reader with access only to the store know how far the source's time has advanced."""
 
 Bounds = tuple[int, int]
 """First and last offset of a segment, both inclusive."""
 
 
 class Store(Protocol):
-    """Where segments lie besides the directory: a bucket in which everything has the name it has on disk.
+    """A second place for segments: a bucket in which everything has the same name as on disk.
 
-    What it does not have is a FileNotFoundError; a store that is away, or refuses, is a `CdcflowError`.
+    An object that it does not have raises FileNotFoundError; a store that is unavailable, or denies access, raises a
+    `CdcflowError`.
     """
 
     @property
     def name(self) -> str:
-        """What people call it: its url."""
+        """Its name for users: its url."""
         ...
 
     @property
     def address(self) -> StoreAddress:
-        """Where another client finds it."""
+        """The address by which another client finds it."""
         ...
 
     @property
     def bytes_max(self) -> int:
-        """So much of what was read is to lie on the local disk at one time."""
+        """How many bytes of downloaded copies to keep on the local disk at a time."""
         ...
 
     @property
     def room(self) -> Path:
-        """A directory that is there, for what is fetched for a while."""
+        """An existing directory for temporary downloads."""
         ...
 
     def log_json(self) -> bytes: ...
     def schemas(self) -> bytes: ...
     def checkpoint(self) -> bytes:
-        """What was put of the log's newest checkpoint while it stood still (see `CHECKPOINT`)."""
+        """The log's latest checkpoint, as uploaded while no row arrived (see `CHECKPOINT`)."""
         ...
 
     def segments(self) -> Sequence[Bounds]:
@@ -90,35 +92,35 @@ class Store(Protocol):
         ...
 
     def segments_behind(self, offset: int) -> Sequence[Bounds]:
-        """Of these the ones with rows behind an offset, and the one with the offset, if there is one; some older ones
-        may be among them. What it costs does not depend on how many there are before."""
+        """The segments with rows after an offset, and the one with the offset, if it exists; may include some older
+        ones. The cost does not depend on how many segments come before."""
         ...
 
     def manifest(self, bounds: Bounds) -> bytes: ...
 
     def file(self, bounds: Bounds, file: SegmentFile, *, anew: bool = False) -> Path:
-        """A copy of one file here, its content compared with the manifest. It may vanish: open it at once. `anew`: as
-        the store has it now, whatever was read before."""
+        """A local copy of one file, verified against the manifest. It may be deleted soon: open it at once. `anew`:
+        read it from the store even if a copy exists."""
         ...
 
     def fetch(self, bounds: Bounds, file: SegmentFile, target: Path) -> None:
-        """The same under a name of one's own."""
+        """The same, written to `target`."""
         ...
 
     def forget(self, bounds: Bounds) -> None:
-        """Drop what was read of a segment that was removed from the store."""
+        """Delete the local copies of a segment that was removed from the store."""
         ...
 
     def states(self) -> Sequence[int]:
-        """The offsets of the states that are whole (`changelog.states`), ascending."""
+        """The offsets of the complete states (`changelog.states`), ascending."""
         ...
 
     def state(self, offset: int) -> bytes:
-        """What a state's `state.json` says."""
+        """The content of a state's `state.json`."""
         ...
 
     def state_file(self, offset: int, file: SegmentFile) -> Path:
-        """A copy of one file of a state here, as `file`."""
+        """A local copy of one file of a state, as `file`."""
         ...
 
 
@@ -126,9 +128,9 @@ class Store(Protocol):
 class Layout:
     """The paths of one log. Names are zero-padded offsets, so that a listing is in order (hard case L22).
 
-    With a `store` there are two kinds. Where the log is written (`is_home`: log.json lies here) every segment has its
-    directory and its manifest, and files that are not in it are in the store: nothing but they is ever asked for
-    there. Everywhere else the store is all there is.
+    With a `store` there are two cases. On the machine that writes the log (`is_home`: log.json is in the directory)
+    every segment has its directory and its manifest; files missing from it are in the store, and only those are ever
+    read from there. Everywhere else there is only the store.
     """
 
     root: Path
@@ -136,27 +138,27 @@ class Layout:
 
     @classmethod
     def of(cls, location: Path | str | Layout) -> Layout:
-        """A log's layout, from its directory or from itself."""
+        """A log's layout, from its directory, or the given layout itself."""
         return location if isinstance(location, Layout) else cls(Path(location))
 
     @property
     def is_home(self) -> bool:
-        """The log is written here, or was."""
+        """Whether the log is or was written in this directory."""
         return self.store is None or self.log_json.exists()
 
     @property
     def away(self) -> Store | None:
-        """The store, where it is all there is."""
+        """The store, if there is only the store; otherwise None."""
         return None if self.is_home else self.store
 
     @property
     def absolute(self) -> Layout:
-        """The same, for a process that works in another directory."""
+        """The same, for a process with another working directory."""
         return replace(self, root=self.root.resolve())
 
     @property
     def name(self) -> str:
-        """What people call this log."""
+        """The log's name for users."""
         return str(self.root) if self.store is None or self.is_home else self.store.name
 
     @property
@@ -201,25 +203,24 @@ class Layout:
         return self.spools / _plain(name, self.spools)
 
     def journal_offsets(self) -> list[int]:
-        """First offsets of the journals that are there, ascending."""
+        """First offsets of the existing journals, ascending."""
         found = (_JOURNAL.fullmatch(p.name) for p in _listed(self.journals))
         return sorted(int(m[1]) for m in found if m)
 
     def segment_offsets(self) -> list[Bounds]:
-        """First and last offsets of the segments that count, ascending: one that took the place of others covers
-        them."""
+        """First and last offsets of the segments that count, ascending: a segment that replaced others covers them."""
         return uncovered(self.listed_segments()[0])
 
     def segments_behind(self, offset: int) -> list[Bounds]:
-        """Of these at least the ones with rows behind an offset, and the one with the offset, if there is one. Where
-        all are as quickly listed: all."""
+        """At least those of these segments with rows after an offset, and the one with the offset, if it exists.
+        Returns all segments if listing all is as fast."""
         away = self.away
         return self.segment_offsets() if away is None else uncovered(away.segments_behind(offset))
 
     def listed_segments(self) -> tuple[list[Bounds], list[Path]]:
-        """First and last offsets of the segments that are there, ascending; and what was begun and never put in place.
+        """First and last offsets of the existing segments, ascending; and the directories of unfinished ones.
 
-        A log may have tens of thousands of segments: what is asked at a start walks back from the newest instead.
+        A log may have tens of thousands of segments, so a start walks back from the latest one instead.
         """
         if (away := self.away) is not None:
             return sorted(away.segments()), []
@@ -231,7 +232,7 @@ class Layout:
     def manifests_back(self, newest: Bounds | None, first_offset: int) -> Iterator[tuple[Segment, bytes]]:
         """The manifests (and their bytes) from this segment back to the one that has `first_offset`.
 
-        Raises as `manifest` does, and InvariantViolated when one is not there.
+        Raises as `manifest` does, and InvariantViolated if one is missing.
         """
         while newest is not None and newest[1] >= first_offset:
             try:
@@ -242,7 +243,7 @@ class Layout:
             newest = segment.before
 
     def _manifest_ending(self, bounds: Bounds) -> tuple[Segment, bytes]:
-        """The manifest of the segment that took the place of this one, and of others before it."""
+        """The manifest of the segment that replaced this one and others before it."""
         wider = next((b for b in self.segment_offsets() if b[1] == bounds[1] and b[0] < bounds[0]), None)
         if wider is not None:
             return self.manifest(*wider)
@@ -251,17 +252,17 @@ class Layout:
         raise InvariantViolated(f"reading the log {self.name}: {directory} {what}", runbook="log-damaged")
 
     def is_here(self, segment: Segment, file: SegmentFile) -> bool:
-        """Whether a file of a segment lies in the directory; else it is in the store."""
+        """Whether a file of a segment is in the directory; otherwise it is in the store."""
         return (self.segment(segment.first_offset, segment.last_offset) / file.path).exists()
 
     def file(self, segment: Segment, file: SegmentFile, *, anew: bool = False) -> Path:
-        """Where one of a segment's files can be opened, now. FileNotFoundError when it is nowhere.
+        """A local path where one of a segment's files can be opened now. FileNotFoundError if it exists nowhere.
 
-        `anew`: a file that is not in the directory is read from the store even if a copy of it is here.
+        `anew`: a file that is not in the directory is read from the store even if a local copy of it exists.
 
         Raises:
-            SinkUnavailable, ConfigurationError: the store is away, or refuses.
-            InvariantViolated: what the store has is not what was sealed.
+            SinkUnavailable, ConfigurationError: the store is unavailable, or denies access.
+            InvariantViolated: the store's content differs from what was sealed.
         """
         path = self.segment(segment.first_offset, segment.last_offset) / file.path
         if path.exists():
@@ -277,7 +278,7 @@ class Layout:
         return self.store.file((segment.first_offset, segment.last_offset), file, anew=anew)
 
     def exists(self) -> bool:
-        """There is a log: here, or else in the store."""
+        """Whether the log exists, in the directory or in the store."""
         if self.log_json.exists():
             return True
         try:
@@ -286,7 +287,7 @@ class Layout:
             return False
 
     def log_file(self) -> LogFile:
-        """What `log.json` says. ConfigurationError when there is no log here."""
+        """The content of `log.json`. ConfigurationError if there is no log here."""
         name = str(self.log_json)
         try:
             text = self.log_json.read_bytes()
@@ -307,11 +308,11 @@ class Layout:
         return LogFile.from_json(text, name)
 
     def newest_journal(self) -> tuple[int, int] | None:
-        """Epoch and first offset of the journal that was the newest when it was noted; None: none was noted yet. There
-        may be a newer one, and never only older ones.
+        """Epoch and first offset of the latest journal when it was recorded, or None before the first record. There
+        may be a later journal, but never only older ones.
 
         Raises:
-            InvariantViolated: the file does not say so.
+            InvariantViolated: the file has different content.
         """
         try:
             epoch, first = self.newest.read_text().split()
@@ -324,7 +325,7 @@ class Layout:
             ) from None
 
     def schemas_json(self) -> bytes | None:
-        """What `schemas.json` says; None: there is none yet."""
+        """The content of `schemas.json`, or None if it does not exist yet."""
         try:
             if (away := self.away) is not None:
                 return away.schemas()
@@ -333,8 +334,8 @@ class Layout:
             return None
 
     def reached(self, sealed: Checkpoint) -> Checkpoint:
-        """How far a log has come whose newest segment ends with this checkpoint: where a store is all there is and was
-        told a later one, with no row in between, that one.
+        """The checkpoint that a log has reached whose latest segment ends with `sealed`: if there is only the store,
+        and it has a later checkpoint with no row in between, that one.
 
         Raises:
             ConfigurationError: another version of cdcflow wrote it.
@@ -354,7 +355,7 @@ class Layout:
         return told if told.next_offset == sealed.next_offset and told.cut > sealed.cut else sealed
 
     def manifest(self, first_offset: int, last_offset: int) -> tuple[Segment, bytes]:
-        """A segment's manifest, and its bytes (for the hash chain). FileNotFoundError when it is not there.
+        """A segment's manifest, and its bytes (for the hash chain). FileNotFoundError if it does not exist.
 
         Raises:
             ConfigurationError: another version of cdcflow wrote it.
@@ -380,7 +381,7 @@ class Layout:
 
 
 def _plain(name: str, directory: Path) -> str:
-    """A name that came out of a file: it must stay in its directory (hard cases L28, S11)."""
+    """A file name that was read from a file: it must not leave its directory (hard cases L28, S11)."""
     if "/" in name or "\0" in name or name in ("", ".", ".."):
         raise InvariantViolated(
             f"reading {directory}: a name in it points outside of it; cdcflow did not write it", runbook="log-damaged"
@@ -389,7 +390,7 @@ def _plain(name: str, directory: Path) -> str:
 
 
 def uncovered(found: Sequence[Bounds]) -> list[Bounds]:
-    """Of some segments, ascending, those that no wider one covers (see `compaction`)."""
+    """Those of some segments that no wider one covers, ascending (see `compaction`)."""
     kept: list[Bounds] = []
     for bounds in sorted(found, key=lambda b: (b[0], -b[1])):
         if not kept or bounds[0] > kept[-1][1]:
@@ -403,8 +404,8 @@ def segment_name(bounds: Bounds) -> str:
 
 
 def segment_bounds(name: str) -> Bounds | None:
-    """First and last offset that a segment's directory is named by; None: it is no such name."""
-    # Of names that long only a segment's has its hyphen there, and both halves all digits.
+    """First and last offset in the name of a segment's directory, or None if it is not such a name."""
+    # Only a segment's name of this length has its hyphen at this position, with digits in both halves.
     if len(name) == _SEGMENT_NAME and name[20] == "-" and (name[:20] + name[21:]).isdecimal():
         return int(name[:20]), int(name[21:])
     return None
@@ -416,7 +417,7 @@ def state_name(offset: int) -> str:
 
 
 def state_offset(name: str) -> int | None:
-    """The offset that a state's directory is named by; None: it is no such name."""
+    """The offset in the name of a state's directory, or None if it is not such a name."""
     return int(name) if len(name) == len(state_name(0)) and name.isdecimal() else None
 
 

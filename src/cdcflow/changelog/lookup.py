@@ -1,4 +1,4 @@
-"""Questions about the log's past that its writer asks at a start. Newest first, by columns, in bounded memory."""
+"""Queries over the log's past that its writer makes at a start. Latest first, on columns, in bounded memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 def delivered(layout: Layout, journals: Sequence[Extent], newest: tuple[int, int] | None, xids: Uint64s) -> Uint64s:
     """Those of these transaction ids (compared by their low 32 bits) that a source transaction of the log has.
 
-    `newest` is the newest segment. What is older than all of the ids is not read: manifests say which may have one.
+    `newest` is the latest segment. Segments older than all of the ids are not read: manifests show which may have one.
     """
     wanted = (xids & _LOW).astype(np.uint32)
     if not len(xids):
@@ -44,7 +44,7 @@ def delivered(layout: Layout, journals: Sequence[Extent], newest: tuple[int, int
         if segment.xid_newest is None:
             break  # only rows of backfills, in this segment and in all before it
         if ((left - np.uint32(segment.xid_newest)).view(np.int32) > 0).all():
-            break  # all of them are newer than anything in this segment and those before it
+            break  # all of them are later than anything in this segment and those before it
         if segment.xid_min is None or segment.xid_max is None:
             continue
         if ((left >= segment.xid_min) & (left <= segment.xid_max)).any():
@@ -55,20 +55,21 @@ def delivered(layout: Layout, journals: Sequence[Extent], newest: tuple[int, int
 def transactions_back(
     layout: Layout, journals: Sequence[Extent], newest: tuple[int, int] | None, is_enough: Callable[[Position], bool]
 ) -> pa.Table:
-    """Position and id of the source's transactions, oldest first, back to one whose position is enough."""
+    """Position and id of the source's transactions, oldest first, back to one for whose position `is_enough` is
+    true."""
     return gathered_back(_headers_back(layout, journals, newest), is_enough)
 
 
 def partial_keys(
     layout: Layout, journals: Sequence[Extent], newest: tuple[int, int] | None, shape: Table, since: Offset
 ) -> KeySet | None:
-    """Keys of a table's rows from offset `since` on that came with unchanged columns, deletes aside.
+    """Keys of a table's rows since offset `since` that came with unchanged columns, deletes aside.
 
-    In the key columns of `shape`, its newest one.
+    In the key columns of `shape`, its latest one.
 
     Raises:
-        KeysUnknown: rows from `since` on have expired; or the table's key changed in between, so that older rows
-            cannot be named by it; or the keys are too many.
+        KeysUnknown: rows since `since` have expired; or the table's key changed in between, so that older rows cannot
+            be identified by it; or there are too many keys.
     """
     if not shape.key:
         return None  # such a table's rows are always whole
@@ -76,7 +77,7 @@ def partial_keys(
 
 
 def gathered(table: TableId, partial: Iterable[pa.Table]) -> KeySet | None:
-    """The distinct keys in some tables of keys; None: there are none. KeysUnknown: they are too many."""
+    """The distinct keys in some tables of keys, or None if there are no keys. KeysUnknown: there are too many."""
     found: list[pa.Table] = []
     rows = 0
     for keys in partial:
@@ -95,7 +96,7 @@ def gathered(table: TableId, partial: Iterable[pa.Table]) -> KeySet | None:
 
 
 def expired(table: TableId, since: Offset, first_offset: int) -> KeysUnknown:
-    """The log begins behind `since`, so that keys may be missing."""
+    """The error if the log begins after `since`, so that keys may be missing."""
     return KeysUnknown(
         f"looking for partial rows of {table} from offset {since} on: the log begins at offset {first_offset}, "
         f"everything before it has expired",
@@ -166,7 +167,7 @@ def _keys_in(path: Path, table: Table, shape: Table, since: int) -> Iterator[pa.
 
 
 def keys_of_partial(rows: pa.Table, table: Table, shape: Table) -> pa.Table:
-    """The keys of the partial ones among some rows of `table`, in the key columns of `shape`."""
+    """The keys of the partial rows among some rows of `table`, in the key columns of `shape`."""
     keep = pc.and_(pc.is_valid(rows.column(UNCHANGED)), pc.not_equal(rows.column(OP), DELETE))
     schema = pa.schema([shape.row_schema.field(name) for name in shape.key_columns])
     keys = rows.filter(keep).select(_key_names(table, shape))
@@ -174,7 +175,7 @@ def keys_of_partial(rows: pa.Table, table: Table, shape: Table) -> pa.Table:
 
 
 def _key_names(table: Table, shape: Table) -> list[str]:
-    """What `shape`'s key columns are called in `table`, an older shape of it: a renamed one keeps its number."""
+    """The names of `shape`'s key columns in `table`, an older shape of it: a renamed column keeps its number."""
     names = {c.number: c.name for c in table.columns}
     numbers = {c.name: c.number for c in shape.columns}
     try:

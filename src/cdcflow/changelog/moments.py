@@ -1,14 +1,14 @@
-"""Which offset of a log is meant by a cut, a position of the source, or a commit time.
+"""Finds the offset of a log that corresponds to a cut, a position of the source, or a commit time.
 
-    cut        a point between two transactions: everything up to it has offsets up to the one given back
-    position   the same, as the source's own log counts
+    cut        a point between two transactions: everything up to it has offsets up to the returned one
+    position   the same, by the positions of the source's own log
     time       `commit_clock`, the commit time made strictly increasing, so that it has one order
 
-Manifests say at which cut, position and time each segment ends. So one manifest after another is halved upon, and of
-the one segment in which a moment lies the transactions are read, not the rows of any table.
+Manifests record at which cut, position and time each segment ends. So a binary search over manifests finds the one
+segment in question, and only its transactions are read, not the rows of any table.
 
-Positions have an order in one server's log only. Where those of the segments do not grow (another server has taken over
-meanwhile), or are not of the kind that was asked for, nothing is guessed.
+Positions are ordered only within one server's log. If those of the segments do not increase (another server was
+promoted in between), or are of a different kind than the requested one, an error is raised instead of a guess.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from cdcflow.model.change import Int64s, Kind
 from cdcflow.model.position import Checkpoint
 
 Place = tuple[str, int, int]
-"""The log of the source that a position is in, and where in it."""
+"""The log of the source that a position refers to, and the position in it."""
 
 _LSN = re.compile(r"([0-9A-Fa-f]{1,8})/([0-9A-Fa-f]{1,8})")
 _BINLOG = re.compile(r"(.+)\.(\d+):(\d+)(;.*)?", re.DOTALL)
 
 
 def place_of(position: str) -> Place | None:
-    """A position as far as it can be compared: an LSN, or a file of the binary log and a byte in it; None: it is
+    """A position in a form that can be compared: an LSN, or a binary log file and a byte in it; None if it is
     neither."""
     if (lsn := _LSN.fullmatch(position.strip())) is not None:
         return "", int(lsn[1], 16), int(lsn[2], 16)
@@ -49,7 +49,7 @@ def place_of(position: str) -> Place | None:
 
 
 def clock_of(time: str | datetime) -> int:
-    """A time in microseconds since 1970 UTC. A time without a zone is UTC. ValueError: the text is none."""
+    """A time in microseconds since 1970 UTC. A time without a zone is UTC. ValueError: the text is not a time."""
     found = time if isinstance(time, datetime) else datetime.fromisoformat(time.strip())
     whole = found.replace(tzinfo=UTC) if found.tzinfo is None else found
     since = whole - datetime(1970, 1, 1, tzinfo=UTC)
@@ -57,12 +57,12 @@ def clock_of(time: str | datetime) -> int:
 
 
 def time_text(clock: int) -> str:
-    """A commit clock as people read it."""
+    """A commit clock as readable text."""
     return datetime.fromtimestamp(clock / 1e6, UTC).isoformat(timespec="microseconds")
 
 
 def sealed_checkpoint(layout: Layout) -> Checkpoint:
-    """The checkpoint at the end of the newest sealed segment (`cut` 0, offset 1 next: there is none yet).
+    """The checkpoint at the end of the latest sealed segment (`cut` 0, next offset 1: nothing is sealed yet).
 
     Raises:
         ConfigurationError: there is no log, or a newer cdcflow wrote it.
@@ -74,21 +74,21 @@ def offset_of_cut(layout: Layout, cut: int) -> int:
     """The last offset of a cut at which a segment ended, compacted or not; 0 is the log's beginning.
 
     Raises:
-        ConfigurationError: no sealed segment ends at that cut; the message names those next to it.
+        ConfigurationError: no sealed segment ends at that cut; the message names the nearest ones.
         HistoryLost: it has expired.
     """
     return _reading(layout, lambda log: _offset_of_cut(log, cut))
 
 
 def offset_of_position(layout: Layout, position: str, tail: Iterable[pa.Table] = (), reached: str | None = None) -> int:
-    """The last offset before the first transaction of the source behind a position of it; 0: the log begins with that
-    one. What a backfill read in between belongs there: the position of such a transaction only tells when it was read.
+    """The last offset before the first source transaction after a position; 0: the log begins with that transaction.
+    Rows that a backfill read in between are included: the position of such a transaction only records when it was read.
 
-    `tail`: headers of the transactions behind the sealed segments (as `read_transactions` gives them), for who reads
-    these, too, and `reached` where its newest cut has come to: behind the last transaction, if the source is idle.
+    `tail`: headers of the transactions after the sealed segments (from `read_transactions`), for callers that read
+    these too, and `reached` the position of its latest cut: after the last transaction, if the source is idle.
 
     Raises:
-        ConfigurationError: the log has not come to that position, or its positions cannot be compared with it.
+        ConfigurationError: the log has not reached that position, or its positions cannot be compared with it.
         HistoryLost: the transactions up to it have expired.
     """
     wanted = place_of(position)
@@ -105,10 +105,11 @@ def offset_of_position(layout: Layout, position: str, tail: Iterable[pa.Table] =
 
 
 def offset_before(layout: Layout, clock: int, tail: Iterable[pa.Table] = ()) -> int:
-    """The last offset of the transactions whose commit clock (µs since 1970) is lower; 0: there is none.
+    """The last offset of the transactions whose commit clock (µs since 1970) is lower, or 0 if there are no such
+    transactions.
 
-    So what was committed by a time ends at `offset_before(layout, clock + 1)`, and what was committed from a time on
-    begins behind `offset_before(layout, clock)`. `tail` as of `offset_of_position`.
+    So the transactions committed at or before a time end at `offset_before(layout, clock + 1)`, and those committed at
+    or after a time begin after `offset_before(layout, clock)`. `tail` as for `offset_of_position`.
 
     Raises:
         HistoryLost: transactions with that clock, or before it, have expired.
@@ -120,10 +121,10 @@ def offset_before(layout: Layout, clock: int, tail: Iterable[pa.Table] = ()) -> 
 
 
 class _Sealed:
-    """The sealed segments that count, oldest first, their manifests read when they are first looked at."""
+    """The sealed segments that count, oldest first; each manifest is read when it is first needed."""
 
     def __init__(self, layout: Layout, *, has_tail: bool = False) -> None:
-        """`has_tail`: there is more than these, so that of a log in Kafka there may be none yet."""
+        """`has_tail`: the log has rows after these segments, so a log in Kafka may have no segments yet."""
         self.layout = layout
         self.begins = 1 if has_tail and not layout.exists() else layout.log_file().first_offset
         self.bounds: Sequence[Bounds] = [b for b in layout.segment_offsets() if b[0] >= self.begins]
@@ -138,7 +139,7 @@ class _Sealed:
 
     @property
     def has_expired(self) -> bool:
-        """Older transactions were there."""
+        """Whether older transactions have expired."""
         return bool(self.bounds) and self.bounds[0][0] > 1
 
     def manifest(self, at: int) -> Segment:
@@ -166,7 +167,7 @@ class _Sealed:
 
 
 def _reading(layout: Layout, read: Callable[[_Sealed], Found], *, has_tail: bool = False) -> Found:
-    """What is read of the segments; those that were compacted meanwhile are listed anew."""
+    """The result of reading the segments; if some were compacted in between, they are listed again."""
     return retried(lambda: read(_Sealed(layout, has_tail=has_tail)), layout.root)
 
 
@@ -230,7 +231,7 @@ def _offset_of_position(
             remedy="name an earlier position, or wait until the log has come there",
             runbook="log-range",
         )
-    # Segments from before the source was first read have no position, and come before all that have one.
+    # Segments from before the source was first read have no position, and precede all that have one.
     at = len(ends) - sum(1 for text in ends if text) + bisect_right(places[: sum(1 for text in ends if text)], wanted)
     if at < len(log):
         headers = log.headers(at, "position")
@@ -248,30 +249,30 @@ def _offset_of_position(
 
 
 def _of_source(headers: pa.Table) -> tuple[Int64s, list[str]]:
-    """The transactions that the source committed: which ones of these, and their positions."""
+    """The transactions that the source committed: their indexes in the headers, and their positions."""
     own = np.flatnonzero(pc.not_equal(headers.column("kind"), str(Kind.READ)).to_numpy())
     positions: list[str] = headers.column("position").take(own).to_pylist()
     return own, positions
 
 
 def _parted(headers: pa.Table, wanted: Place, attempted: str) -> tuple[int, int]:
-    """How many transactions of the source are at or before a position, and how many of all come before the first that
-    is behind it."""
+    """How many transactions of the source are at or before a position, and how many of all precede the first one after
+    it."""
     own, positions = _of_source(headers)
     before = bisect_right(_ordered(positions, wanted, attempted), wanted)
     return before, int(own[before]) if before < len(own) else len(headers)
 
 
 def _last_of(headers: pa.Table, count: int, before: int) -> int:
-    """The last offset of the first so many transactions; of none: that `before` them."""
+    """The last offset of the first `count` transactions, or `before` if `count` is 0."""
     return int(headers.column("last_offset")[count - 1].as_py()) if count else before
 
 
 def _ordered(positions: Sequence[str], wanted: Place, attempted: str) -> list[Place]:
-    """These positions, which must have one order, and the wanted one be in it.
+    """These positions in comparable form, which must be ascending and comparable with the requested one.
 
     Raises:
-        ConfigurationError: they have none.
+        ConfigurationError: they are not.
     """
     places = [place_of(text) for text in positions]
     if why := without_order(places, wanted):
@@ -282,7 +283,7 @@ def _ordered(positions: Sequence[str], wanted: Place, attempted: str) -> list[Pl
 
 
 def without_order(places: Sequence[Place | None], wanted: Place) -> str:
-    """Why a position cannot be looked for among these, which are in the order of the log; "": it can."""
+    """Why a position cannot be searched among these, which are in the order of the log, or "" if it can."""
     known = [place for place in places if place is not None]
     if len(known) < len(places) or any(place[0] != wanted[0] for place in known):
         return "there are positions of another log, or of another kind"

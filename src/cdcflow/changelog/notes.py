@@ -1,7 +1,7 @@
-"""What readers leave in a log's folder: how far each has come, so that retention keeps what it still needs.
+"""Notes that readers leave in a log's folder: how far each has read, so that retention keeps what it still needs.
 
-A note is a file `readers/<kind>-<digest>.json`. It only tells; no reader looks into it, and one that is missing holds
-everything back.
+A note is a file `readers/<kind>-<digest>.json`. It is for retention only; no reader reads it. A missing note blocks all
+expiry.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from cdcflow.changelog.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A reader that needs nothing up to `offset` any more. `kind`: merge or publish; `name`: the warehouse, or the
-    topics' prefix; `held_by`: the tables for which it may still go back behind `offset`'s cut."""
+    """A reader that no longer needs anything up to `offset`. `kind`: merge or publish; `name`: the warehouse, or the
+    topics' prefix; `held_by`: the tables for which it may still go back before the cut of `offset`."""
 
     kind: str
     name: str
@@ -27,7 +27,7 @@ class Note:
 
 
 def write(layout: Layout, note: Note) -> None:
-    """Leave a note, in the place of the reader's last one. Not durable: a lost one only keeps the log for longer.
+    """Replace the reader's last note. Not durable: a lost note only keeps the log for longer.
 
     Raises:
         OSError: the folder cannot be written.
@@ -40,7 +40,7 @@ def write(layout: Layout, note: Note) -> None:
 
 
 def warehouse_name(place: Path | str) -> str:
-    """What a merge into this folder or URL calls itself."""
+    """The name of a merge into this folder or URL in its note."""
     return place if isinstance(place, str) else str(place.resolve())
 
 
@@ -63,7 +63,7 @@ def _path(layout: Layout, kind: str, name: str) -> Path:
 
 
 def _of(text: bytes) -> Note | None:
-    """None: somebody else's file, or half of one."""
+    """The note, or None if the file is incomplete or was not written by cdcflow."""
     try:
         found = json.loads(text)
         return Note(str(found["kind"]), str(found["name"]), int(found["offset"]), tuple(found["held_by"]))

@@ -1,11 +1,11 @@
-"""What must come next in a journal: one rule for everybody who recovers, reads or checks one.
+"""What must follow in a journal: one rule for every process that recovers, reads or checks one.
 
-    transactions   the next offset and the next transaction, and so many rows
+    transactions   the next offset and the next transaction, and the number of rows that follow
     rows           offsets of that run only, each of them once
-    cut            at the end of what is before it, with a higher number
+    cut            at the end of what precedes it, with a higher number
 
-A frame whose checksum is right can still say something that cannot be. Only a fault of ours writes such a frame, and
-rows under offsets of others would be wrong tables without a word.
+A frame with a valid checksum can still be contradictory. Only a bug in cdcflow writes such a frame, and rows under the
+offsets of others would silently produce wrong tables.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from cdcflow.model.position import Checkpoint
 
 @dataclass(slots=True)
 class Numbers:
-    """Takes what a journal holds, in order; `wrong` hears what cannot be.
+    """Takes a journal's records, in order; calls `wrong` for each contradiction.
 
-    `rows_left` of the run that began at `run_offset` are still to come; `total_left` is the sum of their offsets.
+    `rows_left` rows of the run that began at `run_offset` are still missing; `total_left` is the sum of their offsets.
     """
 
     wrong: Callable[[str], None]
@@ -40,7 +40,8 @@ class Numbers:
         return cls(wrong, base.next_offset, base.next_transaction, base.cut, base.next_offset)
 
     def transactions(self, first: int, rows: int, number: int, count: int) -> None:
-        """A run begins: `rows` rows from offset `first` on, `count` transactions from `number` on."""
+        """A run begins: `rows` rows with offsets starting at `first`, `count` transactions with numbers starting at
+        `number`."""
         self.finish()
         if (first, number) != (self.next_offset, self.next_transaction):
             self.wrong(
@@ -64,7 +65,7 @@ class Numbers:
         self.total_left -= total
 
     def spooled(self, first: int, rows: int) -> None:
-        """All rows of the run lie beside the journal."""
+        """All rows of the run are stored next to the journal."""
         if rows:
             self.rows(first, first + rows - 1, rows, rows * first + rows * (rows - 1) // 2)
 
@@ -81,7 +82,7 @@ class Numbers:
         self.cut = checkpoint.cut
 
     def finish(self) -> None:
-        """The run must be all there by now."""
+        """Check that the run is complete."""
         if self.rows_left or self.total_left:
             self.wrong(
                 f"the run from offset {self.run_offset} to {self.next_offset - 1} is incomplete: {self.rows_left} "
@@ -90,7 +91,7 @@ class Numbers:
         self.rows_left = self.total_left = 0
 
     def take(self, record: Record) -> None:
-        """The same, of a decoded record."""
+        """The same for a decoded record."""
         match record:
             case Transactions():
                 rows = record.next_offset - record.first_offset
@@ -107,7 +108,7 @@ class Numbers:
 
 
 def refusing(name: str) -> Callable[[str], None]:
-    """What `Numbers` calls where nobody may go on."""
+    """A `wrong` callback for `Numbers` that raises InvariantViolated."""
 
     def wrong(text: str) -> None:
         raise InvariantViolated(
@@ -120,7 +121,7 @@ def refusing(name: str) -> Callable[[str], None]:
 
 
 def in_order(found: Iterable[Record], header: JournalHeader, name: str) -> Iterator[Record]:
-    """A journal's records, none of them skipped, up to the first that cannot be.
+    """A journal's records, with none skipped, up to the first contradiction.
 
     Raises:
         InvariantViolated: they contradict each other.

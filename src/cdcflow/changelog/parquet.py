@@ -1,11 +1,12 @@
 """One Parquet file of a segment, written from front to back: its encodings, its row groups, its hash.
 
-How a column is encoded was measured (docs/changelog-format.md says what came of it): numbers, dates and timestamps as
-differences, which costs nothing and leaves zstd nothing to do; texts with few different values in a dictionary;
-everything else plain; zstd 1 over all. Bounds only for what readers skip by: `_offset` and the key.
+The encodings were chosen by measurement (docs/changelog-format.md has the results): numbers, dates and timestamps as
+differences, which costs nothing and leaves nothing for zstd to compress; texts with few distinct values in a
+dictionary; everything else plain; zstd 1 over all. Bounds only for the columns that readers use to skip: `_offset` and
+the key.
 
-Encoding takes two thirds of what it costs to make a segment. Beside whoever reads and gathers the next row group, it
-goes on in a thread of its own (`Beside`); the same bytes come out.
+Encoding takes two thirds of the cost of a segment. It may run in a separate thread (`Beside`) while the caller reads
+and gathers the next row group; the resulting bytes are the same.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ import pyarrow.parquet as pq
 from cdcflow.model.table import OFFSET, OP, UNCHANGED
 
 GROUP_ROWS_MAX = 128 << 10
-WRITTEN_BYTES = 1 << 20  # at a time: each write waits for the interpreter
+WRITTEN_BYTES = 1 << 20  # per write: each write waits for the interpreter
 SAMPLE_ROWS = 1 << 10
-SAMPLE_REPEATS = 4  # a text column whose values come so often in the sample gets a dictionary
+SAMPLE_REPEATS = 4  # a text column gets a dictionary if its values occur this often in the sample
 
 PLAIN_ORDER = (pa.types.is_integer, pa.types.is_date, pa.types.is_timestamp)
 
@@ -38,7 +39,7 @@ _STEPPING = (*PLAIN_ORDER, pa.types.is_time, _is_short_decimal)  # stored as 32-
 
 
 class Target(Protocol):
-    """One file of the segment being made: written from front to back, and closed when it is whole."""
+    """One file of a segment being written: written from front to back, and closed when it is whole."""
 
     def write(self, content: bytes, /) -> int: ...
     def close(self) -> None: ...
@@ -48,7 +49,7 @@ OpenTarget = Callable[[str], Target]
 
 
 class _Hashed:
-    """Passes writes on to a target and keeps their hash, so that no file is read again for it."""
+    """Passes writes to a target and computes their hash, so that no file has to be read again for it."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -81,7 +82,7 @@ class _Hashed:
 
 
 def _settings(schema: pa.Schema, rows: pa.Table, key: Sequence[str]) -> dict[str, object]:
-    """How a file's columns are encoded; chosen by its first rows. `key`: the columns that get bounds."""
+    """How a file's columns are encoded, chosen from its first rows. `key`: the columns that get bounds."""
     texts = [f.name for f in schema if _is_text(f.type) and f.name != OP]
     steps = [f.name for f in schema if f.type != pa.bool_() and any(stepping(f.type) for stepping in _STEPPING)]
     return {
@@ -99,7 +100,7 @@ def _is_text(found: pa.DataType) -> bool:
 
 
 def repeating(rows: pa.Table) -> list[str]:
-    """The columns of which a dictionary is smaller than the values, as far as the first rows tell."""
+    """The columns whose dictionary is smaller than their values, judging by the first rows."""
     sample = rows.slice(0, SAMPLE_ROWS)
     return [f.name for f in rows.schema if not pa.types.is_nested(f.type) and _repeats(sample.column(f.name))]
 
@@ -109,35 +110,36 @@ def _repeats(column: pa.ChunkedArray) -> bool:
 
 
 class Beside:
-    """A thread that does one thing at a time, while its owner prepares the next. Begins with the first."""
+    """A thread that does one task at a time, while its owner prepares the next. Starts with the first task."""
 
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
         self._under_way: Future[None] | None = None
 
     def do(self, work: Callable[[], None]) -> None:
-        """Begin this, once what is under way is done."""
+        """Start a task, once the running one is done."""
         self.wait()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "cdcflow-encode")
         self._under_way = self._thread.submit(work)
 
     def wait(self) -> None:
-        """Until nothing is under way. An error of it is raised here."""
+        """Wait until the running task is done. Raises the task's error."""
         under_way, self._under_way = self._under_way, None
         if under_way is not None:
             under_way.result()
 
     def close(self) -> None:
-        """Let what is under way end, and forget its error."""
+        """Wait for the running task, and ignore its error."""
         if self._thread is not None:
             self._thread.shutdown()
 
 
 class Parquet:
-    """One Parquet file being written; what it gathers goes out as row groups. `key` columns get bounds ((): all).
+    """One Parquet file being written; the rows it gathers are written as row groups. `key` columns get bounds (():
+    all).
 
-    With `beside` they go out there; what another file of the same segment sends there waits its turn.
+    With `beside`, row groups are encoded in that thread, in turn with those of other files of the same segment.
     """
 
     def __init__(
@@ -149,7 +151,7 @@ class Parquet:
         self._key = key
         self._beside = beside
         self._writer: pq.ParquetWriter | None = None
-        self._sink: pa.NativeFile  # both from the first rows on
+        self._sink: pa.NativeFile  # both are set with the first rows
         self._gathered: list[pa.RecordBatch] = []
         self._gathered_rows = 0
         self.gathered_bytes = 0
@@ -164,7 +166,7 @@ class Parquet:
             self.put()
 
     def put(self) -> None:
-        """Write what is gathered, or begin to. The error of an earlier `put` may be raised here."""
+        """Write the gathered rows, or start to. The error of an earlier `put` may be raised here."""
         if not self._gathered_rows:
             return
         rows = self._taken()
@@ -174,20 +176,20 @@ class Parquet:
             self._beside.do(partial(self._encode, rows))
 
     def give_up(self) -> None:
-        """Close the file without another write: the segment will not be. Nothing may be under way any more."""
+        """Close the file without another write: the segment is abandoned. No task may be running any longer."""
         self._out.given_up = True
         if self._writer is not None:
             self._writer.close()
         self._out.close()
 
     def close(self) -> tuple[int, str]:
-        """Bytes and sha256 of the whole file."""
+        """Finish the file. Returns the bytes and sha256 of the whole file."""
         if self._beside is not None:
             self._beside.wait()
         rows = self._taken()
         self._encode(rows)
         self._opened(rows).close()
-        self._sink.close()  # and with it the target
+        self._sink.close()  # also closes the target
         return self._out.bytes, self._out.sha256
 
     def _taken(self) -> pa.Table:

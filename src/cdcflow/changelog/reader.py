@@ -1,11 +1,11 @@
 """Reading a log without its writer's lock, while the daemon runs.
 
-Everything here takes a log's directory, or its `Layout`, which may have a store: then files that are not in the
-directory are read from there. It may be called from any process at any time. Files vanish under a reader when a journal
-becomes a segment, so a reader goes on where it was and looks again: the segment has its name before the journal loses
-its own.
-What it shows of the journal ends at the last whole cut in the file, so nobody sees half a transaction. That cut may
-not have been synced yet: after a power failure the log may end earlier. Sealed segments never go back.
+Every function here takes a log's directory, or its `Layout`, which may have a store: then files that are not in the
+directory are read from the store. The functions may be called from any process at any time. Files vanish under a reader
+when a journal becomes a segment, so a reader lists the files again and resumes at the same offset: the segment has its
+name before the journal is deleted.
+A reader sees the journal only up to the last whole cut in the file, so it never returns half a transaction. That cut
+may not have been synced yet: after a power failure the log may end earlier. Sealed segments are never lost this way.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ LogRows = tuple[Table, int, pa.Table]
 """Rows of one table shape (`Table.log_schema`), ascending by `_offset`, and the shape's version number."""
 
 LogLocation = Path | Layout
-"""Where a log is: its directory, or a layout whose segments may lie in a store as well."""
+"""A log's location: its directory, or a layout whose segments may be in a store as well."""
 
 
 def list_segments(path: LogLocation) -> list[Segment]:
@@ -74,7 +74,7 @@ def list_segments(path: LogLocation) -> list[Segment]:
 
 
 def check_without_gap(segments: Sequence[Bounds], layout: Layout) -> None:
-    """InvariantViolated when a segment is missing between two others; `segments` are their first and last offsets."""
+    """InvariantViolated if a segment is missing between two others; `segments` are their first and last offsets."""
     for (_, last), (first, _) in pairwise(segments):
         if first != last + 1:
             raise InvariantViolated(
@@ -83,7 +83,7 @@ def check_without_gap(segments: Sequence[Bounds], layout: Layout) -> None:
 
 
 def newest_checkpoint(path: LogLocation) -> Checkpoint:
-    """The checkpoint of the newest cut that readers see (`cut` 0: none yet)."""
+    """The checkpoint of the latest cut that readers see (`cut` 0: no cut yet)."""
     layout = Layout.of(path)
     layout.log_file()
     extents = extents_of(layout)
@@ -115,9 +115,9 @@ def table_shapes(path: LogLocation) -> dict[TableId, dict[int, Table]]:
 def read_rows(
     path: LogLocation, from_offset: int = 1, to_offset: int | None = None, tables: Collection[TableId] | None = None
 ) -> Iterator[LogRows]:
-    """The log's rows from one offset to another (both inclusive; None: up to the newest cut).
+    """The log's rows from one offset to another (both inclusive; None: up to the latest cut).
 
-    Whole segments come one after another, table by table, then the journal run by run. Within a table offsets
+    Whole segments are returned one after another, table by table, then the journal run by run. Within a table offsets
     ascend over the whole iteration; between tables they do only from segment to segment and run to run.
 
     Raises:
@@ -152,7 +152,7 @@ _Step = tuple[int, LogRows | None, pa.Table | None]
 def _read(
     layout: Layout, from_offset: int, to_offset: int | None, tables: Collection[TableId] | None, *, with_rows: bool
 ) -> Iterator[_Step]:
-    """Rows or headers, going on behind the last whole part when files vanish."""
+    """Rows or headers; if files vanish, reading resumes after the last whole part."""
     at, tries = max(1, from_offset), 0
     to = _NO_OFFSET if to_offset is None else to_offset
     while at <= to:
@@ -200,7 +200,8 @@ def _pass(layout: Layout, at: int, to: int, tables: Collection[TableId] | None, 
         else:
             yield last + 1, None, pq.read_table(layout.file(segment, segment.transactions_file))
         at = last + 1
-    # A journal that was sealed since the segments were listed is not here either: one begins behind it, or none does.
+    # A journal that was sealed since the segments were listed is missing here too: the next one begins later, or none
+    # does.
     extents = extents_of(layout) if at <= to else []
     for extent in extents:
         if extent.last_offset < at and extent.header.first_offset <= at:
@@ -215,7 +216,7 @@ def _pass(layout: Layout, at: int, to: int, tables: Collection[TableId] | None, 
 
 
 def _must_begin(first: int, at: int) -> None:
-    """FileNotFoundError when the next file begins behind the next offset, which has another name by now, or is gone."""
+    """FileNotFoundError if the next file begins after the next offset, whose file was renamed or deleted in between."""
     if first > at:
         raise _missing(at)
 
@@ -225,7 +226,7 @@ def _missing(at: int) -> FileNotFoundError:
 
 
 def _own(layout: Layout, file: LogFile, first: int, last: int) -> Segment:
-    """A segment's manifest. InvariantViolated when it is another log's."""
+    """A segment's manifest. InvariantViolated if it is another log's."""
     segment, _ = layout.manifest(first, last)
     if segment.log_id != file.log_id:
         raise InvariantViolated(
@@ -281,7 +282,7 @@ def _shown(
     table = rows.shape.table
     if tables is not None and table.id not in tables:
         return
-    owners.counts(table, rows.offsets)  # what lies about its offsets is not merely out of sight
+    owners.counts(table, rows.offsets)  # also checks the offsets that are outside the requested range
     a, b = np.searchsorted(rows.offsets, (at, to + 1))
     if a < b:
         batch = owners.log_rows(table, rows.offsets[a:b], rows.rows.slice(a, b - a))
@@ -298,7 +299,7 @@ def _segment_rows(
             if tables is None or table.id in tables:
                 by_table.setdefault(table.id, []).append((file, table))
     with ExitStack() as stack:
-        # All are opened before the first row is given out: what is open cannot vanish.
+        # All are opened before the first row is returned: an open file cannot vanish.
         opened = [
             [(file, table, stack.enter_context(pq.ParquetFile(layout.file(segment, file)))) for file, table in files]
             for files in by_table.values()
@@ -317,7 +318,7 @@ def _in_order(files: list[_Opened], at: int, to: int) -> Iterator[LogRows]:
         for file, table, parquet in files:
             yield from ((table, file.version, rows) for rows in row_groups(table, parquet, at, to))
         return
-    # A shape that went and came back within the segment: the runs of rows of each are laid in order.
+    # A shape reappears within the segment: the runs of rows of each shape are merged in order of offset.
     whole = [pa.concat_tables([t.log_schema.empty_table(), *row_groups(t, p, at, to)]) for _, t, p in files]
     offsets = np.concatenate([t.column(OFFSET).to_numpy() for t in whole])
     owner = np.repeat(np.arange(len(whole)), [t.num_rows for t in whole])[np.argsort(offsets)]
@@ -333,8 +334,8 @@ def row_groups(
     table: Table | None, parquet: pq.ParquetFile, at: int, to: int, columns: Sequence[str] | None = None
 ) -> Iterator[pa.Table]:
     """The rows of a segment's file from one offset to another (both inclusive), a row group at a time; groups without
-    such rows are not read. `table`: its shape, whose `log_schema` they get; None: they stay as they are, and only these
-    `columns`, `_offset` among them, are read."""
+    such rows are not read. `table`: the shape whose `log_schema` the rows are cast to; None: they are not cast, and
+    only these `columns`, which include `_offset`, are read."""
     for number in range(parquet.num_row_groups):
         group = parquet.metadata.row_group(number)
         bounds = group.column(0).statistics

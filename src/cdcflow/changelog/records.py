@@ -3,8 +3,8 @@
     key    kind of frame │ 1: the rest of it follows in the next record
     value  the frame's payload, or a piece of it
 
-What a file needs around its frames, Kafka has: checksums, order, and transactions whose records appear together. A
-range of the topic begins with a head, like a journal, and its frames can be read from there on.
+Kafka already provides what a file needs framing for: checksums, order, and transactions whose records appear together.
+A range of the topic begins with a header, like a journal, and its frames can be decoded starting there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _KINDS = {int(kind): kind for kind in FrameKind}
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One record of the log's topic: `topic_offset` is where it is, `key` and `value` as above."""
+    """One record of the log's topic: `topic_offset` is its offset, `key` and `value` as above."""
 
     topic_offset: int
     key: bytes
@@ -35,7 +35,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """What a frame holds, and the offset of its first record in the topic."""
+    """The content of a frame, and the offset of its first record in the topic."""
 
     topic_offset: int
     record: Record | JournalHeader
@@ -47,7 +47,7 @@ def pieces(kind: int, payload: Sequence[Part], bytes_max: int) -> Iterator[tuple
     if left <= bytes_max:
         yield bytes((kind, 0)), b"".join(payload)
         return
-    # Piece by piece from where it lies: a frame can be as large as the largest value, and is not copied whole.
+    # Taken piece by piece from its buffers: a frame can be as large as the largest value, and is not copied whole.
     piece: list[Part] = []
     room = bytes_max
     for part in payload:
@@ -67,15 +67,15 @@ def head_of(header: JournalHeader) -> bytes:
 
 
 def head_from(value: bytes) -> JournalHeader:
-    """What `head_of` wrote. ValueError, KeyError or TypeError when it makes no sense."""
+    """Read what `head_of` wrote. ValueError, KeyError or TypeError if the value is invalid."""
     return JournalHeader.from_header(Header(json.loads(value), 0, 0))
 
 
 class RangeDecoder:
-    """Reads records back into what the frames hold. Begin at a head; other kinds before the first one are refused.
+    """Decodes records into the contents of frames. Begin at a header; other kinds before the first header are an error.
 
-    `wanted`: other frames are given as `Skipped`, undecoded (None: all are decoded). Shapes always are. Rows of offsets
-    below `before` are given so as well, where later ones do not need them.
+    `wanted`: frames of other kinds are returned as `Skipped`, undecoded (None: all are decoded). Shapes are always
+    decoded. Rows of offsets below `before` are returned as `Skipped` too, unless later frames depend on them.
     """
 
     def __init__(self, name: str, wanted: Iterable[FrameKind] | None = None, before: int = 0) -> None:
@@ -86,10 +86,10 @@ class RangeDecoder:
         self._open: tuple[int, int, list[bytes]] | None = None
 
     def take(self, message: Message) -> TopicRecord | None:
-        """What this record completes; None when the rest of a frame is still to come.
+        """The frame that this record completes, or None if the rest of a frame is in the next record.
 
         Raises:
-            InvariantViolated: cdcflow did not write it so.
+            InvariantViolated: cdcflow did not write it like this.
         """
         if len(message.key) != 2 or message.key[1] > 1:
             raise self._foreign(message)

@@ -1,14 +1,14 @@
 """How much of a journal counts.
 
-        whole cut                    whole cut        the file may go on, with anything
+        whole cut                    whole cut        the file may continue, with anything
    ─────────┼────────────────────────────┼──────────────────────▶
    counts   │ counts                     │ does not count
 
-After a crash the end of a journal is what the disk happened to have written: frames can be cut short, be zeros, or
-be there while an earlier one is not. All of that is fine behind the last sync, and nothing may be missing before it.
-The two cannot be told apart by the damage itself, so every cut says how much of the file was durable when it was
-written. Damage before a place that any later cut calls durable is damage to acknowledged data, and nobody may
-continue from there; all other damage is the unfinished tail, and it goes.
+After a crash the end of a journal is what the disk happened to have written: frames can be cut short, be zeros, or be
+present while an earlier one is missing. All of that is normal after the last sync, and nothing may be missing before
+it. The damage itself does not show which case it is, so every cut records how much of the file was durable when it was
+written. Damage before a byte that any later cut records as durable is damage to acknowledged data, and no process may
+continue from there; all other damage is the unfinished tail, and is dropped.
 
 A spool, or a file with rows, counts as part of the frame that attaches it: without it, that frame is not whole.
 """
@@ -38,10 +38,10 @@ from cdcflow.model.position import Checkpoint
 
 @dataclass(slots=True)
 class Whole:
-    """What of a journal counts: its first `bytes`, which end with `checkpoint`.
+    """The part of a journal that counts: its first `bytes`, which end with `checkpoint`.
 
-    `dropped_rows` are rows in whole frames behind that; `reason` says why the rest does not count: "" (there is no
-    rest), "no cut" (whole frames, and no cut after them), "torn", "checksum", "spool" or "file".
+    `dropped_rows` are rows in whole frames after that; `reason` is why the rest does not count: "" (there is no rest),
+    "no cut" (whole frames, and no cut after them), "torn", "checksum", "spool" or "file".
     """
 
     header: JournalHeader
@@ -59,7 +59,7 @@ class Whole:
 
 @dataclass(slots=True)
 class _Scan:
-    """What has been met so far; `rows_since`, `shapes` and `attached` since the last cut."""
+    """The state of a scan; `rows_since`, `shapes` and `attached` are those since the last cut."""
 
     numbers: Numbers
     rows_since: int = 0
@@ -70,9 +70,9 @@ class _Scan:
 def whole(
     file: BinaryIO, header: Header, size: int, name: str, is_whole: Callable[[Attached], bool], *, end: int | None
 ) -> Whole:
-    """How much of a journal counts. `file` is read from just behind its head; it has `size` bytes.
+    """How much of a journal counts. `file` is positioned just after its header; it has `size` bytes.
 
-    `end`: where the next journal says that this one ends; then everything before it must be whole.
+    `end`: where the next journal records that this one ends; then everything before it must be whole.
 
     Raises:
         InvariantViolated: data that was durable is damaged, or the frames contradict each other.
@@ -105,7 +105,7 @@ def whole(
 
 
 def _met(decoder: Decoder, frame: Frame, scan: _Scan, is_whole: Callable[[Attached], bool]) -> CutMark | None:
-    """Take one frame into account. Returns the cut, if it is one."""
+    """Process one frame. Returns the cut if the frame is one."""
     if frame.kind is FrameKind.ROWS:
         first, last, count, total = decoder.extent(frame)
         scan.numbers.rows(first, last, count, total)

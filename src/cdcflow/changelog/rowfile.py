@@ -1,9 +1,9 @@
-"""Rows that go to Parquet once: a file beside the journal, which the segment to be takes over as it is.
+"""Rows that are written to Parquet only once: a file next to the journal, which the later segment adopts unchanged.
 
     run of one shape ─▶ Parquet, with offsets ─▶ journal: name, length, sha256, bounds ─▶ linked into the segment
 
-Rows of a large chunk need no replay, so nothing is gained by writing them into the journal first. The file is written
-when the offsets of its rows are known, and before the cut behind it counts.
+Rows of a large chunk need no replay, so writing them to the journal first gains nothing. The file is written when the
+offsets of its rows are known, and before the cut after it counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
 def table_of(run: Run) -> Table | None:
-    """The shape of all rows of a run that may lie in a file of its own: one transaction of a chunk. Else None."""
+    """The shape of a run's rows if they may be in a separate file: one transaction of a chunk, of one shape. Otherwise
+    None."""
     if run.kind is not Kind.READ or run.transactions != 1:
         return None
     shapes = {batch.table for batch in run.batches if batch.rows.num_rows}
@@ -39,8 +40,8 @@ def table_of(run: Run) -> Table | None:
 
 
 def write(run: Run, table: Table, name: str, target: Target, *, first_offset: int, transaction: int) -> SegmentFile:
-    """Write the rows of a run (see `table_of`), which get the offsets from `first_offset` on, into a file, and say what
-    a manifest says of it, but for table and version. The target is closed on return.
+    """Write the rows of a run (see `table_of`), with offsets starting at `first_offset`, to a file. Returns its entry
+    for a manifest, without table and version. The target is closed on return.
 
     Raises whatever the target raises; then the file is not whole.
     """
@@ -80,7 +81,7 @@ def _says_nothing(rows: pa.RecordBatch) -> int:
 
 
 def is_whole(path: Path, record: AttachedFile) -> bool:
-    """Whether the file still is what it was when it was attached. FileNotFoundError when it is gone."""
+    """Whether the file is the same as when it was attached. FileNotFoundError if it does not exist."""
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while block := file.read(_BLOCK):
@@ -93,7 +94,7 @@ def rows(path: Path, record: AttachedFile) -> Iterator[Rows]:
     """The rows of an attached file, with their offsets.
 
     Raises:
-        FileNotFoundError: it is gone: a segment has taken it over, or somebody removed it.
+        FileNotFoundError: the file does not exist: a segment has adopted it, or it was deleted.
         InvariantViolated: it does not hold what was attached.
     """
     table = record.shape.table

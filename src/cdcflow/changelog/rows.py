@@ -1,12 +1,12 @@
-"""Rows of one shape in one frame: one Arrow IPC message, in as few bytes and with as little work as will do.
+"""Rows of one shape in one frame: one Arrow IPC message, kept small with little work.
 
-Three columns of the log's own say nothing most of the time: `_op` when all rows have the same, `_unchanged` and
-`_before` when they are NULL throughout. They are left out of the message then, and the frame's head says so.
+Three of the log's columns are usually redundant: `_op` if all rows have the same, `_unchanged` and `_before` if they
+are all NULL. They are then omitted from the message, and the frame's header records that.
 
-A message of a few rows is mostly Arrow's description of its columns, the same each time. So the first such message
-of a shape is the dictionary, and those after it are deflated with it (RFC 1951, preset dictionary): a tenth of the
-bytes. Larger messages have lz4 buffers, which is Arrow's own, as long as that makes them smaller: of long values that
-look like chance (digests, compressed documents) lz4 leaves all, and takes as long as decoding them did.
+A message of a few rows is mostly Arrow's description of its columns, the same each time. So the first such message of a
+shape is the dictionary, and those after it are deflated with it (RFC 1951, preset dictionary): a tenth of the bytes.
+Larger messages have lz4 buffers, Arrow's own compression, as long as that makes them smaller: lz4 cannot shrink long
+values that appear random (digests, compressed documents), and takes as long as decoding them did.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ SMALL_ROWS = 8  # up to this, compressing buffers one by one costs more than it 
 DEFLATED_BYTES_MAX = 8 << 10  # larger messages are not mostly description
 
 NO_OP, NO_UNCHANGED, NO_BEFORE = 1, 2, 4
-PLAIN_BYTES_MIN = 64 << 10  # smaller messages say too little about what the next ones will be like
-PLAIN_FROM = 0.9  # from this share of their size on that lz4 leaves, messages are written as they are ...
-PLAIN_MESSAGES = 31  # ... so many, until it is tried again
+PLAIN_BYTES_MIN = 64 << 10  # smaller messages are no indication of the next ones
+PLAIN_FROM = 0.9  # if lz4 leaves at least this share of a message's size, messages are written uncompressed ...
+PLAIN_MESSAGES = 31  # ... this many times, until it is tried again
 _DICTIONARY, _DEFLATED = 1, 2
 
 _HEAD = struct.Struct("<IBBBBqII")
@@ -52,9 +52,9 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows of one shape; `offsets` ascend. In a spool they count within their piece from 0.
+    """Rows of one shape; `offsets` ascend. In a spool they count from 0 within their piece.
 
-    `stored` has the shape's columns without those in `left_out`; `op` is what all rows have when `_op` is left out.
+    `stored` has the shape's columns without those in `left_out`; `op` is the op of all rows if `_op` is omitted.
     """
 
     shape: Shape
@@ -74,7 +74,7 @@ class Rows:
 def filled(
     table: Table, stored: pa.RecordBatch, left_out: int, ops: Sequence[str], counts: Sequence[int]
 ) -> pa.RecordBatch:
-    """Rows with the columns that were left out: `ops[i]` is what `counts[i]` of them have, one after another."""
+    """Rows with the omitted columns restored: `ops[i]` is the op of `counts[i]` rows, one group after another."""
     columns = list(stored.columns)
     own = len(table.columns)
     count = stored.num_rows
@@ -100,7 +100,8 @@ def _stored_schema(table: Table, left_out: int) -> pa.Schema:
 
 
 class RowsEncoder:
-    """Encodes the rows of one shape for one file. `deflates`: small messages lean on the first such one before them."""
+    """Encodes the rows of one shape for one file. `deflates`: small messages depend on the first such one before
+    them."""
 
     def __init__(self, table: Table, number: int, *, deflates: bool = True) -> None:
         self._table = table
@@ -164,8 +165,8 @@ class _Messages:
 
 
 class _StreamWriter:
-    """Encapsulated messages with one way of compression. Only a stream writer compresses, and it puts the schema
-    first: that message is let go."""
+    """Encapsulated messages with one kind of compression. Only a stream writer can compress, and it writes the schema
+    first: that message is discarded."""
 
     def __init__(self, schema: pa.Schema, options: pa.ipc.IpcWriteOptions) -> None:
         self._sink = _Pieces()
@@ -179,7 +180,7 @@ class _StreamWriter:
 
 
 class _Pieces:
-    """A file that keeps what is written as it comes."""
+    """A file object that collects what is written to it in pieces."""
 
     closed = False
 
@@ -204,7 +205,7 @@ def _deflater(dictionary: bytes) -> zlib._Compress:
 
 
 def _left_out(rows: pa.RecordBatch) -> tuple[int, int]:
-    """The op (as a letter's number) that all rows have, 0 when they differ; and which columns say nothing."""
+    """The op of all rows (as its character code), or 0 if they differ; and which columns are redundant."""
     own = rows.num_columns - 3
     count = rows.num_rows
     op = _only_op(rows.column(own), count)
@@ -228,7 +229,7 @@ def _only_op(ops: pa.StringArray, count: int) -> int:
 
 
 def _gaps(index: Int64s) -> tuple[int, bytes]:
-    """How many foreign rows lie before each row but the first: bytes per number, and the numbers."""
+    """How many rows of other shapes precede each row except the first: bytes per number, and the numbers."""
     if int(index[-1]) - int(index[0]) == len(index) - 1:
         return 0, b""
     gaps = np.diff(index) - 1
@@ -248,7 +249,7 @@ class RowsDecoder:
         self._dictionaries: dict[tuple[int, int], bytes] = {}
 
     def rows(self, payload: bytes, shapes: Sequence[Shape]) -> Rows:
-        """What a rows frame holds. ValueError, an Arrow error and the like when it makes no sense."""
+        """The content of a rows frame. ValueError, an Arrow error or a similar one if it is invalid."""
         number, width, op, left_out, form, first, count, size = _HEAD.unpack_from(payload)
         shape = shapes[number]
         begin = _HEAD.size
@@ -281,7 +282,7 @@ class RowsDecoder:
 
 def rows_extent(payload: bytes) -> tuple[int, int, int, int]:
     """First and last offset, number of rows and sum of their offsets of a rows frame, without reading its batch.
-    ValueError or struct.error when it makes no sense."""
+    ValueError or struct.error if it is invalid."""
     _, width, _, _, _, first, count, _ = _HEAD.unpack_from(payload)
     if not width:
         return first, first + count - 1, count, count * first + count * (count - 1) // 2
@@ -290,8 +291,8 @@ def rows_extent(payload: bytes) -> tuple[int, int, int, int]:
 
 
 def is_needless(payload: bytes, before: int) -> bool:
-    """Whether a rows frame has only offsets below this one, and no later frame leans on it. False where it makes no
-    sense: who decodes it says so."""
+    """Whether a rows frame has only offsets below `before`, and no later frame depends on it. False if it is invalid:
+    decoding it reports the error."""
     try:
         return _HEAD.unpack_from(payload)[4] != _DICTIONARY and rows_extent(payload)[1] < before
     except (struct.error, ValueError, KeyError):

@@ -1,8 +1,8 @@
-"""Which shapes each table has had, and the number of each: what a Parquet file's `<version>` means.
+"""The shapes that each table has had, with their numbers: the `<version>` in a Parquet file's name.
 
-Shapes are numbered per table name from 1, in the order in which the log met them; a shape that comes back gets its
-old number. Kept in `<log>/schemas.json`, which is written before the first segment that needs it; shapes newer than
-that file are in the journal's schema frames.
+Shapes are numbered per table name from 1, in the order in which they appeared in the log; a shape that reappears gets
+its old number. Stored in `<log>/schemas.json`, which is written before the first segment that needs it; shapes later
+than that file are in the journal's schema frames.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ HISTORY_VERSION = 1
 
 
 class SchemaHistory:
-    """The numbers of all shapes so far. The log's writer owns one: one thread adds to it, others may look.
+    """The numbers of all shapes so far. The log's writer owns one: one thread adds to it, others may read it.
 
-    Whoever looks walks over lists, which only grow: a dictionary may not change while another thread copies it.
+    Readers iterate over lists, which only grow: a dictionary must not change while another thread copies it.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class SchemaHistory:
         self._of: dict[TableId, list[tuple[int, Table]]] = {}
 
     def number(self, table: Table) -> int:
-        """The number of this shape; a new one if it was never seen."""
+        """The number of this shape, assigned now if it is new."""
         known = self._numbers.get(table)
         if known is None:
             known = max((number for number, _ in self._of.get(table.id, ())), default=0) + 1
@@ -36,7 +36,7 @@ class SchemaHistory:
         return known
 
     def learn(self, table: Table, number: int) -> None:
-        """Take over what a file says."""
+        """Add a shape with the number that a file records for it."""
         if self._numbers.get(table) == number:
             return
         self._numbers[table] = number
@@ -66,7 +66,7 @@ class SchemaHistory:
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str = "schemas.json") -> SchemaHistory:
-        """Read what `to_json` wrote. ConfigurationError when a newer cdcflow wrote it."""
+        """Read what `to_json` wrote. ConfigurationError if a newer cdcflow wrote it."""
         value = json.loads(text)
         if value["version"] > HISTORY_VERSION:
             raise ConfigurationError(

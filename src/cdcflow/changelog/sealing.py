@@ -1,10 +1,11 @@
 """From journal to segment: frames in, Parquet per table shape out, in memory that does not grow with the journal.
 
-Rows that lie in a file of their own already are taken over as they are: the file of their shape that is being written
-ends there, and another one begins behind them. So of two files of one shape the one ends before the other begins.
+Rows that are already in a separate file are adopted with that file: the file of their shape that is being written ends
+there, and a new one begins after them. So of two files of one shape one ends before the other begins.
 
-Rows are gathered per shape until they make a row group. Two bounds hold: a row group's rows, and the bytes gathered
-over all shapes (then the fullest goes out early). As much again may be on its way into the files meanwhile.
+Rows are gathered per shape until they fill a row group. There are two bounds: a row group's rows, and the bytes
+gathered over all shapes (then the largest is written early). The same amount again may be in flight to the files at
+that time.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import Table
 
 HAND_ON_ROWS = 16 << 10
-HAND_ON_RUNS = 1 << 10  # of small runs; more at once would keep other threads from running
+HAND_ON_RUNS = 1 << 10  # small runs; more at once would keep other threads from running
 NAME_MAX = 200
 GATHERED_BYTES_MAX = 32 << 20
 
 
 TakeOver = Callable[[AttachedFile, str], None]
-"""Gives the segment that is written a file that was attached, under a name."""
+"""Adds an attached file to the segment being written, under a name."""
 
 
 def _nothing_attached(record: AttachedFile, _name: str) -> None:
@@ -47,13 +48,14 @@ def _nothing_attached(record: AttachedFile, _name: str) -> None:
 
 
 def file_name(table: Table, version: int, part: int = 1) -> str:
-    """A Parquet file's name in its segment; `part` counts the files of one shape there. Whatever is not
-    plainly safe is percent-encoded, dots in names too, so that no table's name can reach outside the directory or be
-    taken for another's (hard case S11). What is too long for a file system ends with `~` and a hash instead."""
+    """A Parquet file's name in its segment; `part` counts the files of one shape there. Every character that is not
+    plainly safe is percent-encoded, including dots in names, so that no table's name can reach outside the directory or
+    be mistaken for another's (hard case S11). A name that is too long for a file system ends with `~` and a hash
+    instead."""
     schema, name = (quote(p, safe="").replace(".", "%2E").replace("~", "%7E") for p in (table.id.schema, table.id.name))
     full = f"{schema}.{name}"
     if full.startswith("_"):
-        full = f"%5F{full[1:]}"  # what begins so is hidden from Spark, which would read nothing without a word
+        full = f"%5F{full[1:]}"  # Spark treats files with a leading underscore as hidden, and would silently skip them
     if len(full) > NAME_MAX:
         full = f"{full[: NAME_MAX - 33]}~{hashlib.sha256(full.encode()).hexdigest()[:32]}"
     return f"{full}.{version}.parquet" if part == 1 else f"{full}.{version}-{part}.parquet"
@@ -61,12 +63,12 @@ def file_name(table: Table, version: int, part: int = 1) -> str:
 
 @lru_cache(maxsize=1024)
 def check_storable(table: Table) -> None:
-    """ConfigurationError if Parquet cannot hold a column: before the first row of it is in a journal, not after."""
+    """ConfigurationError if Parquet cannot hold a column; called before the first row of it is in a journal."""
     for column in table.log_schema:
         try:
             with pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([column])):
                 pass
-        except pa.ArrowNotImplementedError:  # how Arrow says that Parquet has no such type
+        except pa.ArrowNotImplementedError:  # Arrow's error if Parquet has no such type
             raise ConfigurationError(
                 f"storing {table.id}: Parquet has no type for column {column.name} ({column.type})",
                 remedy="capture the column as text, or leave the table out",
@@ -89,8 +91,8 @@ def seal(
 ) -> Segment:
     """Write the Parquet files of one segment from a journal's records, and return its manifest.
 
-    `base` is the checkpoint that the journal begins at; `previous`, `previous_offset` and `xid_newest` come from the
-    segment before (see `Segment`). `take_over` puts attached files beside those that are written. On return every file
+    `base` is the checkpoint at which the journal begins; `previous`, `previous_offset` and `xid_newest` are taken from
+    the segment before (see `Segment`). `take_over` places attached files next to the written ones. On return every file
     is closed, nothing is synced.
     """
     writing = _Writing(open_target, xid_newest, take_over)
@@ -122,7 +124,7 @@ def seal(
 def _written(
     records: Iterator[Record], spooled: Callable[[Attach], Iterator[Rows]], writing: _Writing
 ) -> tuple[int, Checkpoint]:
-    """Hand all records on; the number of the first cut, and the last one's checkpoint."""
+    """Write all records. Returns the number of the first cut, and the last one's checkpoint."""
     versions: dict[Table, int] = {}
     checkpoint: Checkpoint | None = None
     first_cut = 0
@@ -172,7 +174,7 @@ class _Ids:
 
 @dataclass(slots=True)
 class _Gathered:
-    """Rows of one shape on their way into its file: many small frames become one batch."""
+    """Rows of one shape waiting to be written to its file: many small frames become one batch."""
 
     parquet: Parquet
     tally: Tally
@@ -199,7 +201,7 @@ class _Gathered:
 
 
 def _together(table: Table, rows: Sequence[Rows]) -> tuple[int, pa.RecordBatch]:
-    """All columns of some rows of one shape as one batch, and which of these columns none of the rows has stored."""
+    """All columns of some rows of one shape as one batch, and which of these columns are stored in none of the rows."""
     left_out = rows[0].left_out
     if any(r.left_out != left_out for r in rows):
         whole = pa.Table.from_batches([r.rows for r in rows], table.change_schema)
@@ -228,7 +230,7 @@ class _Writing:
         name = "transactions.parquet"
         self._transactions = Parquet(name, TRANSACTIONS_SCHEMA, open_target(name), (), self._beside)
         self._runs: list[Transactions] = []
-        self._runs_known = 0  # of them, those whose headers are in the file already: one or none
+        self._runs_known = 0  # how many of them (0 or 1) have their headers in the file already
         self._rows = 0
         self._bytes = 0
         self.ids = _Ids(xid_newest)
@@ -252,7 +254,8 @@ class _Writing:
             self._hand_on()
 
     def file(self, attached: AttachedFile) -> None:
-        """A file of the run's rows; what there is of its shape before them ends here."""
+        """Add an attached file with the run's rows; the open file of its shape, which has the rows before them, is
+        closed."""
         gathered = self._tables.get(attached.shape)
         if gathered is not None:
             self._hand_on()
@@ -277,7 +280,7 @@ class _Writing:
         if new:
             self._transactions.add(headers.slice(headers.num_rows - sum(len(r.ends) for r in new)))
             self.ids.add(new)
-        self._runs, self._runs_known = self._runs[-1:], 1  # the last run may go on
+        self._runs, self._runs_known = self._runs[-1:], 1  # the last run may continue
         self._rows = self._bytes = 0
         files = [self._transactions, *(g.parquet for g in self._tables.values())]
         while sum(f.gathered_bytes for f in files) > GATHERED_BYTES_MAX:

@@ -2,7 +2,7 @@
 
 <log>/segments/<first offset>-<last offset>/
     segment.json                    this module's `Segment`; written last
-    transactions.parquet            one row a transaction
+    transactions.parquet            one row per transaction
     <schema.table>.<version>.parquet  rows of one table shape, ascending by _offset
 """
 
@@ -24,19 +24,19 @@ from cdcflow.model.position import Checkpoint
 
 SEGMENT_VERSION = 5
 WITHOUT_BACKFILLS = 4
-"""The version of a segment without `backfills`, which is written for it: an older cdcflow reads that."""
+"""The version written for a segment without `backfills`, so that an older cdcflow can read it."""
 OLDER_VERSIONS = (2, 3, WITHOUT_BACKFILLS)
-"""Read as well. 2 has neither `key_runs` nor `stands_for` and `seams`; 3 is a compacted segment without `key_runs`."""
+"""Also readable. 2 has neither `key_runs` nor `stands_for` and `seams`; 3 is a compacted segment without `key_runs`."""
 
 Facts = Mapping[str, Mapping[str, object]]
-"""What is known of tables' backfills, by name."""
+"""The backfill facts of tables, keyed by table name."""
 _FACTS = ("state", "generation", "since", "whole_since", "gap")
 
 TRANSACTIONS_SCHEMA = pa.schema(
     [
         pa.field("number", pa.int64(), nullable=False),
         pa.field("first_offset", pa.int64(), nullable=False),
-        pa.field("last_offset", pa.int64(), nullable=False),  # first_offset - 1 where it has no rows
+        pa.field("last_offset", pa.int64(), nullable=False),  # first_offset - 1 if it has no rows
         pa.field("position", pa.string(), nullable=False),
         pa.field("xid", pa.uint64(), nullable=False),
         pa.field("commit_ts", pa.timestamp("us", tz="UTC"), nullable=False),
@@ -49,14 +49,14 @@ TRANSACTIONS_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """One Parquet file of a segment. `table` is None for the transactions, else `Table.to_json()`.
+    """One Parquet file of a segment. `table` is `Table.to_json()`, or None for the transactions.
 
-    `version` numbers a table's shapes in the order the log met them, from 1. `key_min` and `key_max` are the first
-    key column's bounds as text where its order is the same everywhere (integers, dates, timestamps), else None.
-    `key_runs`: the first key column's values, none of them NULL and each in one row only, lie in these ranges [first,
-    last], which are disjoint and ascending, as text like the bounds; None: nothing is said (see `keyruns`).
-    `ops` counts rows by `_op`; `partial` counts rows with `_unchanged` set, deletes aside; `moved` counts
-    `c` rows that carry `_before` (key changes).
+    `version` numbers a table's shapes from 1, in the order in which they appeared in the log. `key_min` and `key_max`
+    are the first key column's bounds as text if its order is the same everywhere (integers, dates, timestamps),
+    otherwise None. `key_runs`: the first key column's values, none of them NULL and each in one row only, are in these
+    ranges [first, last], which are disjoint and ascending, as text like the bounds; None: unknown (see `keyruns`).
+    `ops` counts rows by `_op`; `partial` counts rows with `_unchanged` set, deletes aside; `moved` counts `c` rows that
+    carry `_before` (key changes).
     """
 
     path: str
@@ -85,19 +85,20 @@ class SegmentFile:
 class Segment:
     """A sealed segment's manifest. It begins where the one before it ended and ends at a cut.
 
-    Offsets are inclusive; a segment without rows (only progress) has `last_offset = first_offset - 1` and is
-    never written by the file sink. `checkpoint` is the JSON of the `Checkpoint` at its last cut; `previous` is
-    the sha256 of the previous segment's segment.json ("" for the first), and `previous_offset` its first offset, so
-    that the segments can be walked back from the newest one without listing all.
+    Offsets are inclusive; a segment without rows (only progress) has `last_offset = first_offset - 1` and is never
+    written by the file sink. `checkpoint` is the JSON of the `Checkpoint` at its last cut; `previous` is the sha256 of
+    the previous segment's segment.json ("" for the first), and `previous_offset` its first offset, so that the segments
+    can be walked back from the latest one without listing all.
 
     `xid_min` and `xid_max` bound the low 32 bits of the ids of its source's transactions, and `xid_newest` is the
-    newest of all since the log began (ids go round, so of two the newer is the one that is less than 2^31 ahead);
-    None where there was none. By them an id is looked for without reading every segment.
+    latest of all since the log began (ids wrap around, so of two ids the later is the one that is less than 2^31
+    ahead); None if there were no such transactions. They allow a search for an id without reading every segment.
 
-    Only of a segment that `compaction` made of several do the last three say anything. `stands_for` is the hash of the
-    newest manifest it took the place of: what the next segment's `previous` says. `seams` are the cuts at which the
-    others ended, each with its last offset: a merge may stand at any of them. `backfills` has, by such an offset, what
-    their checkpoints said of tables' backfills, as far as the next one inside said otherwise (None: nothing).
+    Only a segment that `compaction` built from several uses the last three. `stands_for` is the hash of the latest
+    manifest it replaced, which is what the next segment's `previous` contains. `seams` are the cuts at which the other
+    replaced segments ended, each with its last offset: a merge may have stopped at any of them. `backfills` has, by
+    such an offset, the backfill facts of their checkpoints, as far as they differ from those at the next inner end
+    (None: the table had no facts).
     """
 
     log_id: str
@@ -131,18 +132,18 @@ class Segment:
         return sum(f.bytes for f in self.files)
 
     def offset_of(self, cut: int) -> int | None:
-        """The last offset of a cut that a segment has ended at, this one or one that it took the place of."""
+        """The last offset of a cut at which a segment ended: this one, or one that it replaced."""
         return dict((*self.seams, (self.last_cut, self.last_offset))).get(cut)
 
     def ends_around(self, offset: int) -> tuple[int, int]:
-        """The ends of segments around an offset of this one, of those that it was made of: the last one before it, and
-        the first one that is not."""
+        """The ends nearest to an offset of this segment, among its own and those of the segments that it replaced: the
+        last one before the offset, and the first one at or after it."""
         ends = [self.first_offset - 1, *(end for _, end in self.seams), self.last_offset]
         at = bisect_left(ends, offset, 1, len(ends) - 1)
         return ends[at - 1], ends[at]
 
     def facts_at(self, end: int) -> Facts:
-        """What the checkpoint at an end of `ends_around` said of tables' backfills."""
+        """The backfill facts in the checkpoint at an end from `ends_around`."""
         found = dict(facts_of(self.checkpoint))
         for offset, before in reversed(self.backfills):
             if offset < end:
@@ -154,12 +155,12 @@ class Segment:
         return found
 
     def is_continued_by(self, previous: str, text: bytes) -> bool:
-        """Whether the next segment's `previous` means this segment, whose segment.json is `text`."""
+        """Whether the next segment's `previous` refers to this segment, whose segment.json is `text`."""
         return previous in (self.stands_for, manifest_hash(text)) and previous != ""
 
     @property
     def before(self) -> tuple[int, int] | None:
-        """First and last offset of the segment before this one; None: this is the log's first."""
+        """First and last offset of the segment before this one, or None if this is the log's first."""
         return None if self.previous_offset is None else (self.previous_offset, self.first_offset - 1)
 
     def last_checkpoint(self) -> Checkpoint:
@@ -175,8 +176,8 @@ class Segment:
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str = "segment.json") -> Segment:
-        """Read a segment.json, an older one as if it were of this version. ConfigurationError when a newer cdcflow
-        wrote it, or one that is too old."""
+        """Read a segment.json; an older version is converted to this one. ConfigurationError if a newer cdcflow wrote
+        it, or one that is too old."""
         value = json.loads(text)
         if value["version"] not in (SEGMENT_VERSION, *OLDER_VERSIONS):
             raise other_version(name, f"version {value['version']}", value["version"], SEGMENT_VERSION)
@@ -188,7 +189,7 @@ class Segment:
 
 
 def facts_of(checkpoint: Mapping[str, object]) -> Facts:
-    """What the JSON of a checkpoint says of tables' backfills, without how far each is."""
+    """The backfill facts of tables in the JSON of a checkpoint, without their progress."""
     progress = checkpoint.get("progress")
     tables = progress.get("tables") if isinstance(progress, Mapping) else None
     if not isinstance(tables, Mapping):
@@ -201,13 +202,13 @@ def facts_of(checkpoint: Mapping[str, object]) -> Facts:
 
 
 def newest_xid(known: int | None, ids: npt.NDArray[np.uint32]) -> int:
-    """The newest of some transaction ids (their low 32 bits), `known` being the newest so far. They go round: of two
-    the newer is the one that is less than 2^31 ahead."""
+    """The latest of some transaction ids (their low 32 bits), `known` being the latest so far. They wrap around: of two
+    ids the later is the one that is less than 2^31 ahead."""
     base = int(ids[0]) if known is None else known
     ahead = int((ids - np.uint32(base)).view(np.int32).max())
     return (base + max(0, ahead)) & 0xFFFFFFFF
 
 
 def manifest_hash(text: bytes) -> str:
-    """What the next segment's `previous` says of a segment.json with these bytes."""
+    """The hash of a segment.json with these bytes, as in the next segment's `previous`."""
     return hashlib.sha256(text).hexdigest()

@@ -1,10 +1,10 @@
-"""Spools: the rows of one large transaction, in a file of their own until its fate is known.
+"""Spools: the rows of one large transaction, in a separate file until it commits or rolls back.
 
     header │ schema … │ piece │ rows … │ piece │ rows … │
 
-A piece says how many rows follow and which sub-transaction each belongs to; its rows frames count from 0. When the
-transaction commits, the journal attaches the spool by name, length and checksum, and names the sub-transactions
-that were rolled back. Whoever reads it leaves their rows out and closes up the numbering.
+A piece records how many rows follow and which sub-transaction each belongs to; its rows frames count from 0. When the
+transaction commits, the journal attaches the spool by its name, length and checksum, and names the sub-transactions that
+were rolled back. Readers skip their rows and number the others without gaps.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ BLOCK = 1 << 20
 
 
 def header(log_id: str, epoch: Epoch, number: int) -> tuple[bytes, int]:
-    """The head of a spool, and the seed for its frames."""
+    """The header of a spool, and the seed for its frames."""
     return encode_header(FileKind.SPOOL, {"log_id": log_id, "epoch": epoch, "number": number})
 
 
 def is_whole(file: BinaryIO, attach: Attach) -> bool:
-    """Whether the spool still is what it was when it was attached."""
+    """Whether the spool is the same as when it was attached."""
     crc, left = 0, attach.bytes
     while block := file.read(min(left, BLOCK)):
         crc = crc32(block, crc)
@@ -76,7 +76,7 @@ def rows(file: BinaryIO, attach: Attach) -> Iterator[Rows]:
 
 @dataclass(frozen=True, slots=True)
 class _PieceOffsets:
-    """Where the rows of one piece go: `offsets` by row of the piece, `keep` None when all stay."""
+    """The offsets of the rows of one piece: `offsets` by row of the piece, `keep` None if all rows are kept."""
 
     offsets: npt.NDArray[np.int64]
     keep: npt.NDArray[np.bool_] | None

@@ -1,16 +1,16 @@
-"""States of a log: every table's rows at an offset, kept so that what came before may expire.
+"""States of a log: every table's rows at an offset, kept so that the log before it may expire.
 
     log      ░░░░░░░░░░ expired ░░░░░░░░░│──segment──segment──▶
     state                                │ at offset 4710: orders, products
 
     <log>/states/<offset>/
-        state.json                        what this module's `State` says; written last
+        state.json                        this module's `State`; written last
         <schema.table>.parquet            a table's rows, ascending by key, in the columns of the log: as if a backfill
                                           had read them there, but each with the offset, transaction and commit time of
                                           its last change
 
-So a row that was never changed since is known still, and a table can be made of a state and what the log has behind it.
-Where the log is written its states lie in its directory; a store that holds the log has them, too.
+So a row that has not changed since is still known, and a table can be built from a state and the log after it. On the
+machine that writes the log its states are in its directory; a store that holds the log has them, too.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ STATE_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class StateTable:
-    """A table in a state: its file, how many rows it has, the shape that it had (`Table.to_json()`), and what the log
-    said of its backfill (`interleave.progress`)."""
+    """A table in a state: its file, how many rows it has, its shape at that offset (`Table.to_json()`), and what the
+    log recorded about its backfill (`interleave.progress`)."""
 
     file: str
     rows: int
@@ -52,13 +52,13 @@ class StateTable:
 
     @property
     def as_file(self) -> SegmentFile:
-        """Its file, as a store knows files."""
+        """Its file as the type that stores use."""
         return SegmentFile(self.file, self.rows, self.bytes, self.sha256)
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Tables by name at the end of `offset`, which is cut `cut` of the log, the source's `position`, committed at
+    """Tables (the key is the name) at the end of `offset`, which is cut `cut` of the log, the source's `position`, committed at
     `commit_clock` (microseconds since 1970 UTC)."""
 
     log_id: str
@@ -91,7 +91,7 @@ class State:
 
 
 def folder(layout: Layout) -> Path:
-    """Where a log's states lie."""
+    """The folder of a log's states."""
     return layout.root / "states"
 
 
@@ -100,7 +100,7 @@ def folder_of(layout: Layout, offset: int) -> Path:
 
 
 def listed(layout: Layout) -> list[int]:
-    """The offsets of the states that are there, ascending."""
+    """The offsets of the existing states, ascending."""
     if (away := layout.away) is not None:
         return list(away.states())
     try:
@@ -111,7 +111,8 @@ def listed(layout: Layout) -> list[int]:
 
 
 def opened(layout: Layout, offset: int) -> State:
-    """
+    """The state at an offset.
+
     Raises:
         FileNotFoundError: it was removed.
         InvariantViolated: it is damaged, or another log's.
@@ -126,10 +127,10 @@ def opened(layout: Layout, offset: int) -> State:
 
 
 def groups(layout: Layout, state: State, name: str) -> Iterator[tuple[pq.ParquetFile, int]]:
-    """The row groups of a table of a state, with the file that has them.
+    """The row groups of a table of a state, as pairs of the opened file and the number.
 
     Raises:
-        InvariantViolated: the file is not there, or damaged.
+        InvariantViolated: the file is missing or damaged.
     """
     entry = state.tables[name]
     path = folder_of(layout, state.offset) / entry.file
@@ -152,7 +153,7 @@ def rows(layout: Layout, state: State, name: str) -> pa.Table:
 
 
 def rows_of_key(layout: Layout, state: State, name: str, wanted: Sequence[pa.Array]) -> pa.Table:
-    """The rows of a table of a state that have a key, given as an array of one for each key column: one, or none."""
+    """The rows of a table of a state that have a key, given as a one-value array per key column: at most one row."""
     table = state.tables[name].table
     found = [table.log_schema.empty_table()]
     for parquet, number in groups(layout, state, name):
@@ -166,7 +167,7 @@ def rows_of_key(layout: Layout, state: State, name: str, wanted: Sequence[pa.Arr
 
 
 def damaged(name: str, why: str) -> InvariantViolated:
-    """What to say of a state that cannot be read."""
+    """The error for a state that cannot be read."""
     return InvariantViolated(
         f"reading the state {name}: it is damaged ({why})",
         remedy="restore the log's folder `states` from a copy; without one, run `cdcflow table backfill TABLE` to have"

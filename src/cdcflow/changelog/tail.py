@@ -1,12 +1,12 @@
-"""What a topic has behind the end of its history, as the segments that it becomes.
+"""The part of a topic after the end of its history, split into the segments that it becomes.
 
     topic      │ head … cut 40 │ … cut 41 … cut 42 │ head … cut 43 … cut 44 │
     history    ──segment──▶ cut 41                                             │ bytes enough, at a cut
     segments                      └── (41, 43] ────────────────┘└─ (43, 44] ─┘
 
-Reading begins at a topic range's head, for a frame means something only with the shapes before it. What the history has
-already is read over, up to and including the cut it ends with; that one is compared, so that nothing is ever put behind
-a history of something else.
+Reading begins at a topic range's header, because a frame can be decoded only with the shapes before it. The part that
+the history already has is skipped, up to and including the cut at its end; that cut is compared, so that no segment is
+ever added to the history of a different log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ SEGMENT_BYTES_MAX = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """Where a log's topic is. `options` are those of the client library in the settings, secrets in them resolved."""
+    """The address of a log's topic. `options` are those of the client library in the settings, with secrets
+    resolved."""
 
     brokers: str
     name: str
@@ -35,7 +36,8 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class TopicTail:
-    """What of a topic to read: from the head of a range (`begin`) to `end` (exclusive), committed records only."""
+    """The part of a topic to read: from the header of a range (`begin`) to `end` (exclusive), committed records
+    only."""
 
     topic: Topic
     begin: int
@@ -44,7 +46,7 @@ class TopicTail:
 
 @dataclass(frozen=True, slots=True)
 class Unsealed:
-    """A segment to be: what is behind `base`, up to a cut. `records` must be read to their end before the next."""
+    """A future segment: the records after `base`, up to a cut. `records` must be read to their end before the next."""
 
     base: Checkpoint
     epoch: Epoch
@@ -52,10 +54,10 @@ class Unsealed:
 
 
 class Tail:
-    """Splits a topic's records behind a cut into segments, each with rows and ending at a cut.
+    """Splits a topic's records after a cut into segments, each with rows and ending at a cut.
 
-    `after` is where the history ends; None: there is none, and it begins with the first head. `topic_offset` is the
-    one behind the last cut that was read.
+    `after` is where the history ends, or None if it is empty; then it begins with the first header. `topic_offset` is
+    the offset after the last cut that was read.
     """
 
     def __init__(
@@ -74,7 +76,7 @@ class Tail:
         self.topic_offset = 0
 
     def segments(self) -> Iterator[Unsealed]:
-        """The segments, oldest first. What follows the last of them has no rows.
+        """The segments, oldest first. Anything after the last of them has no rows.
 
         Raises:
             InvariantViolated: something is missing, or it is another log.
@@ -84,11 +86,11 @@ class Tail:
             first = self._upto_rows()
             if first is None:
                 return
-            # Where the history was empty, the head says where it begins; it was read with the first rows.
+            # If the history was empty, the header records where it begins; it was read with the first rows.
             yield Unsealed(base or self._base, self._epoch, chain(first, self._to_a_cut()))
 
     def _upto_rows(self) -> list[Record] | None:
-        """Up to the next run that has rows: cuts of an idle log alone are no segment."""
+        """The records up to the next run that has rows: cuts of an idle log alone do not make a segment."""
         self._bytes = 0
         found: list[Record] = []
         for record in self._records:
@@ -106,7 +108,7 @@ class Tail:
             raise self._wrong(f"it ends at offset {self._next[0] - 1}, and its last cut is before it")
 
     def _behind(self, messages: Iterable[Message]) -> Iterator[Record]:
-        """The records behind the history, in order and without a gap."""
+        """The records after the history, in order and without a gap."""
         decoder = RangeDecoder(self._name)
         for message in messages:
             self._bytes += len(message.value)
@@ -148,7 +150,7 @@ class Tail:
             self._next = _next_of(head.base)
 
     def _is_at(self, base: Checkpoint) -> bool:
-        """A topic range that begins where the history ends. Cuts without rows may be between the two."""
+        """Whether a topic range begins where the history ends. Cuts without rows may be between the two."""
         if base.cut == self._cut.cut:
             self._check_same(base)
         return _next_of(base) == self._next and base.cut >= self._cut.cut
@@ -159,7 +161,7 @@ class Tail:
             self._begin()
 
     def _check_same(self, found: Checkpoint) -> None:
-        """The cut that the history ends with must be in the topic as it is in the history."""
+        """Check that the cut at the end of the history is in the topic in the same form."""
         known = self._cut
         if (found.cut, _next_of(found), found.position, found.commit_clock) != (
             known.cut,
@@ -173,7 +175,7 @@ class Tail:
 
     def _begin(self) -> None:
         self._begun = True
-        self._bytes = 0  # what was read over does not count
+        self._bytes = 0  # skipped records do not count
 
     def _pass(self, checkpoint: Checkpoint) -> None:
         if _next_of(checkpoint) != self._next or checkpoint.cut <= self._cut.cut:

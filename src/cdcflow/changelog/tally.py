@@ -1,4 +1,4 @@
-"""What a manifest tells of a file's rows, counted while they are written."""
+"""A manifest's figures about a file's rows, counted while they are written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED
 
 @dataclass(slots=True)
 class Tally:
-    """What the manifest tells of one shape's rows."""
+    """The manifest's figures about one shape's rows."""
 
     shape: Shape
     first_offset: int = 0
@@ -30,11 +30,11 @@ class Tally:
     key_runs: KeyRuns = field(default_factory=KeyRuns)
 
     def add(self, batch: pa.RecordBatch, left_out: int) -> None:
-        """Count rows of the log; `left_out` says which of their columns were not stored (see `rows`)."""
+        """Count rows of the log; `left_out` is the set of their columns that were not stored (see `rows`)."""
         offsets = batch.column(OFFSET)
         self.first_offset = self.first_offset or offsets[0].as_py()
         self.last_offset = offsets[-1].as_py()
-        for entry in pc.value_counts(batch.column(OP)).to_pylist():  # at most one entry an op
+        for entry in pc.value_counts(batch.column(OP)).to_pylist():  # at most one entry per op
             self.ops[entry["values"]] = self.ops.get(entry["values"], 0) + entry["counts"]
         if not left_out & NO_UNCHANGED:
             self.partial += _count(batch, UNCHANGED, pc.not_equal(batch.column(OP), DELETE))
@@ -44,11 +44,11 @@ class Tally:
         self._run_key(batch)
 
     def file(self, parquet: Parquet) -> SegmentFile:
-        """Close the file that has these rows; its entry in the manifest."""
+        """Close the file that has these rows. Returns its entry in the manifest."""
         return self.entry(parquet.name, *parquet.close())
 
     def entry(self, name: str, size: int, sha256: str) -> SegmentFile:
-        """The manifest's entry of a file of this name, size and content."""
+        """The manifest's entry for a file of this name, size and content."""
         return SegmentFile(
             name,
             sum(self.ops.values()),
@@ -70,7 +70,7 @@ class Tally:
         key = self.shape.table.key[:1]
         if key and self.ops.keys() <= {INSERT, READ}:
             self.key_runs.add(batch.column(key[0]))
-        else:  # a merge has to reduce it anyway
+        else:  # a merge has to reduce it in any case
             self.key_runs.give_up()
 
     def _bound_key(self, batch: pa.RecordBatch) -> None:

@@ -1,7 +1,7 @@
-"""The headers of one appended run: which transactions it has, and which offsets each of them has.
+"""The headers of one appended run: its transactions, and the offsets of each.
 
-In a frame they take a few dozen bytes a transaction: numbers as differences to the one before, positions as text,
-lz4 over all of it when there are many. To readers they are `TRANSACTIONS_SCHEMA`.
+In a frame they take a few dozen bytes per transaction: numbers as differences to the one before, positions as text, lz4
+over all of it if there are many. Readers see them as `TRANSACTIONS_SCHEMA`.
 
     head    transactions, kind, form, bytes of the body, first number, first offset, rows
     body    rows │ xid │ commit_ts │ commit_clock - commit_ts │ lengths of positions │ positions │ (origins)
@@ -36,9 +36,9 @@ _WORDS = 4
 
 @dataclass(frozen=True, slots=True)
 class Transactions:
-    """The headers of one appended run. Its rows have the offsets from `first_offset` on, without gaps.
+    """The headers of one appended run. Its rows have offsets starting at `first_offset`, without gaps.
 
-    `position` is a text where there is one transaction only. As in a `Run`: `ends` counts the run's rows up to each
+    `position` is a text if there is only one transaction. As in a `Run`: `ends` counts the run's rows up to each
     transaction's end; `commit_ts` and `commit_clock` are microseconds since 1970.
     """
 
@@ -83,7 +83,7 @@ class Transactions:
         return joined([self])
 
     def encode(self) -> bytes:
-        """What `decode` reads."""
+        """Encode for `decode`."""
         if len(self.ends) == 1 and self.origin is None:
             return self._one()
         steps = np.empty((_WORDS, len(self.ends)), np.int64)
@@ -101,7 +101,7 @@ class Transactions:
         return self._head(form | _LZ4, len(body)) + bytes(_CODEC.compress(body, asbytes=True))
 
     def _one(self) -> bytes:
-        # Of a run of one transaction, everything that numpy and Arrow do costs more than what they do it for.
+        # For a run of one transaction the overhead of numpy and Arrow exceeds the work itself.
         text: str = self.position if isinstance(self.position, str) else self.position[0].as_py()
         position = text.encode()
         ts = int(self.commit_ts[0])
@@ -115,7 +115,7 @@ class Transactions:
 
     @classmethod
     def decode(cls, payload: bytes) -> Transactions:
-        """Read what `encode` wrote. ValueError or struct.error when it makes no sense."""
+        """Read what `encode` wrote. ValueError or struct.error if it is invalid."""
         count, kind, form, size, number, offset, rows = _HEAD.unpack_from(payload)
         body: memoryview = memoryview(payload)[_HEAD.size :]
         if size > BODY_BYTES_MAX or not count or (_WORDS * 8 + 4) * count > size:
@@ -133,7 +133,7 @@ class Transactions:
         if form & _ORIGINS:
             origins, rest = _read_texts(rest, count)
             origin = _array(origins)
-        if len(rest):  # of a compressed body Arrow does not say that it was shorter
+        if len(rest):  # Arrow does not report that a compressed body was shorter
             raise ValueError("the body's size is wrong")
         return cls(offset, number, _KINDS[kind], ends, xid.view(np.uint64), position, ts, ts + steps[3], origin)
 
@@ -146,7 +146,7 @@ HEADERS_BACK = pa.schema(
         ("commit_ts", TRANSACTIONS_SCHEMA.field("commit_ts").type),
     ]
 )
-"""What a source can compare with what the server has of its transactions."""
+"""The columns by which a source can compare the log with the transactions that the server has."""
 
 
 def headers_back(runs: Sequence[Transactions]) -> pa.Table:
@@ -158,7 +158,7 @@ def headers_back(runs: Sequence[Transactions]) -> pa.Table:
 
 
 def gathered_back(pieces: Iterable[pa.Table], is_enough: Callable[[Position], bool]) -> pa.Table:
-    """Headers that come newest piece first, as one table with the oldest first; no more pieces than are needed."""
+    """Headers, given latest piece first, as one table with the oldest first; no more pieces than needed."""
     found: list[pa.Table] = [HEADERS_BACK.empty_table()]
     for piece in pieces:
         found.append(piece)
@@ -168,7 +168,7 @@ def gathered_back(pieces: Iterable[pa.Table], is_enough: Callable[[Position], bo
 
 
 def source_xids(payload: bytes) -> list[int]:
-    """The transaction ids of an encoded run, none if it is not the source's."""
+    """The transaction ids of an encoded run; empty if it is not the source's."""
     count, kind, form = _HEAD.unpack_from(payload)[:3]
     if _KINDS[kind] is not Kind.SOURCE:
         return []
@@ -178,7 +178,8 @@ def source_xids(payload: bytes) -> list[int]:
 
 
 def extent(payload: bytes) -> tuple[int, int, int, int]:
-    """First offset, rows, first transaction and transactions of a run. As `decode`, and cheaper for one alone."""
+    """First offset, rows, first transaction and transactions of a run. As `decode`, and cheaper for a run of one
+    transaction."""
     count, _, form, _, number, offset, rows = _HEAD.unpack_from(payload)
     if count != 1 or form:
         Transactions.decode(payload)
@@ -247,7 +248,7 @@ def _texts(texts: pa.Array) -> bytes:
 
 
 def _read_texts(body: memoryview, count: int) -> tuple[pa.Array | str, memoryview]:
-    """The texts (one alone as such), and what is behind them."""
+    """The texts (a single one as a str), and the bytes after them."""
     if count == 1 and (length := int.from_bytes(body[:4], "little", signed=True)) >= 0:
         if length > len(body) - 4:
             raise ValueError("texts are longer than the body")

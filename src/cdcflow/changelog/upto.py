@@ -1,11 +1,11 @@
-"""A log as it was at an offset, for one table: another log whose segments end there, made of this one's.
+"""A log in its state at an earlier offset, for one table: a second log whose segments end there, built from this one's.
 
     this log      [1 ─── 90][91 ─── 150][151 ─── 200]journal ▕ 230
-    at 170        [1 ─── 90][91 ─── 150][151 ─ 170]                  the last one has a file of its own
+    at 170        [1 ─── 90][91 ─── 150][151 ─ 170]                  the last one has a separate file
     at 220        [1 ─── 90][91 ─── 150][151 ─── 200][201 ─ 220]     from the journal
 
-Whole segments are the same files: links, or names in the same store. So whatever folds sealed segments folds a log of
-the past, and what is not sealed yet.
+Whole segments are the same files: links, or names in the same store. So any code that folds sealed segments can also
+fold an earlier state of the log, and rows that are not sealed yet.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION, Table
 
 BASE_VERSION = 1_000_000
-"""What the file of a state's rows calls its shape's number, which no log has."""
+"""The shape number in the file names of a state's rows; no log has that number."""
 
 
 def ending(
@@ -46,14 +46,15 @@ def ending(
     base: Iterable[LogRows] = (),
     floor: int = 1,
 ) -> Layout:
-    """A log in `room` that has these segments of another one, and behind them one of some rows, from offset `begins`
-    on; it ends with the checkpoint. Only tables of these rows have what the last segment has; it has no transactions.
+    """Create a log in `room` that has these segments of another log, followed by one segment with `rows`, whose offsets
+    start at `begins`; it ends with the checkpoint. The last segment has only tables that occur in `rows`, and no
+    transactions.
 
-    `base`: rows of a segment in front of all, which ends before offset `floor`.
+    `base`: rows of a segment that precedes all others and ends before offset `floor`.
     """
     found = Layout(room, layout.store)
     found.segments.mkdir(parents=True)
-    # Of a log in Kafka there may be nothing sealed yet, and all rows are given.
+    # A log in Kafka may have nothing sealed yet; then `rows` has all rows.
     file = layout.log_file() if layout.exists() else LogFile("", SourceIdentity("", "", ""), "")
     found.log_json.write_text(replace(file, first_offset=1).to_json())
     if (schemas := layout.schemas_json()) is not None:
@@ -73,8 +74,8 @@ def ending(
 
 
 def behind(layout: Layout, state: State, room: Path) -> Layout:
-    """A log in `room` that begins with a state of another one, as if a backfill had read its rows, and goes on with the
-    segments behind it."""
+    """Create a log in `room` that begins with a state of another log, as if a backfill had read its rows, and continues
+    with the segments after it."""
     found = Layout(room, layout.store)
     found.segments.mkdir(parents=True)
     found.log_json.write_text(replace(layout.log_file(), first_offset=1).to_json())
@@ -98,8 +99,8 @@ def behind(layout: Layout, state: State, room: Path) -> Layout:
 
 
 def _as_segment(offset: int) -> Callable[[LogRows], LogRows]:
-    """A state's rows in the order of a segment. Of a table that has none a truncate at an offset: so the log knows what
-    it is like."""
+    """A state's rows in the order of a segment. For a table without rows a truncate at an offset, so that the log knows
+    its shape."""
 
     def some(part: LogRows) -> LogRows:
         table, version, rows = part

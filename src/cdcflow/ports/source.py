@@ -223,8 +223,8 @@ class SecondOpinion(Protocol):
         ...
 
     def compare_event(self) -> EventComparison | None:
-        """Decode the kept row event with the other library, and compare. Return None if no event was kept, or the library is not
-        installed. Slow, so do not call it from the stream's thread."""
+        """Decode the kept row event with the other library, and compare. Return None if no event was kept, or the
+        library is not installed. Slow, so do not call it from the stream's thread."""
         ...
 
 
