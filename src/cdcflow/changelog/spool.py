@@ -3,8 +3,8 @@
     header │ schema … │ piece │ rows … │ piece │ rows … │
 
 A piece records how many rows follow and which sub-transaction each belongs to; its rows frames count from 0. When the
-transaction commits, the journal attaches the spool by its name, length and checksum, and names the sub-transactions that
-were rolled back. Readers skip their rows and number the others without gaps.
+transaction commits, the journal attaches the spool by its name, length and checksum, and names the sub-transactions
+that were rolled back. Readers skip their rows and number the others without gaps.
 """
 
 from __future__ import annotations

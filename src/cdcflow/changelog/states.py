@@ -58,8 +58,8 @@ class StateTable:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Tables (the key is the name) at the end of `offset`, which is cut `cut` of the log, the source's `position`, committed at
-    `commit_clock` (microseconds since 1970 UTC)."""
+    """Tables (keyed by table name) at the end of `offset`, which is cut `cut` of the log, the source's `position`,
+    committed at `commit_clock` (microseconds since 1970 UTC)."""
 
     log_id: str
     offset: int
