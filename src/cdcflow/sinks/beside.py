@@ -1,4 +1,4 @@
-"""A thread that does something for a log again and again, beside a capture. What goes wrong in it ends nothing."""
+"""A thread that periodically does something for a log during a capture. Its errors end nothing."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ OnEvent = Callable[[str, Mapping[str, object]], None]
 
 class BesideCapture(ABC):
     """Calls `step` every `every_s` seconds between entering and leaving its context; leaving waits a second at most.
-    An error is told as the event `put_off`, the same one once."""
+
+    An error is reported as the event `put_off`, once until it changes or is over.
+    """
 
     put_off = ""
 
     def __init__(self, name: str, on_event: OnEvent, every_s: float, niceness: int = 0) -> None:
-        """`niceness`: the thread gets the processors that nobody else wants (Linux: a thread has one of its own)."""
+        """`niceness`: the thread runs only on otherwise idle processors (Linux: each thread has its own priority)."""
         self._tell = on_event
         self._every_s = every_s
         self._niceness = niceness
@@ -55,13 +57,13 @@ class BesideCapture(ABC):
                 self._say(self.put_off, type(error).__name__)
 
     def _say(self, event: str, reason: str) -> None:
-        """The same thing is told once."""
+        """Report each reason once."""
         if reason != self._said:
             self._said = reason
             self._tell(event, {"reason": reason})
 
     def _is_well(self) -> None:
-        """What was told does not hold any more."""
+        """What was reported no longer holds."""
         self._said = ""
 
 

@@ -1,10 +1,10 @@
-"""Where consumers of a log are kept: a file for each in a folder, and the lease of the one process that reads it.
+"""Where consumers of a log are stored: one file each in a folder, and the lease of the one process that reads it.
 
-    consumers/search.json   what it gets, how far it is: put in place as a whole, synced
+    consumers/search.json   what it gets, how far it is: replaced as a whole, synced
     consumers/search.lock   held by its reader; the system frees it when the process ends
 
-The folder is the log's own, where the log is written on this machine; then the log's expiry waits for its consumers.
-Else it is one that the reader names.
+The folder is the log's, if the log is written on this machine; then the log's expiry waits for its consumers. Otherwise
+the reader names a folder.
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ FOLDER = "consumers"
 
 
 class ConsumerFiles:
-    """Implements `cdcflow.query.consuming.States`. `options`: what a command needs to find the folder; `log_id`: gives
-    the log's id where its layout does not (None)."""
+    """Implements `cdcflow.query.consuming.States`.
+
+    `options`: the options with which a command finds the folder; `log_id`: returns the log's id if its layout does not
+    (None).
+    """
 
     def __init__(
         self,
@@ -119,14 +122,16 @@ class ConsumerFiles:
 
 
 def states(folder: Path) -> list[State]:
-    """The consumers that are kept in a folder, by name."""
+    """The consumers stored in a folder, by name."""
     files = ConsumerFiles(folder, Layout(folder))
     return [state for name in files.names() if (state := files.read(name)) is not None]
 
 
 def notes(layout: Layout) -> list[Note]:
-    """How far the consumers are that are kept in a log's own folder, for its expiry. What a consumer still needs of its
-    backfill counts, too."""
+    """How far the consumers are that are stored in a log's own folder, for its expiry.
+
+    What a consumer still needs of its backfill counts, too.
+    """
     return [Note("consumer", one.name, one.needed_from - 1) for one in states(layout.root / FOLDER)]
 
 

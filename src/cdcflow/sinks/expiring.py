@@ -1,9 +1,9 @@
-"""The thread that expires a log by its policy, beside the capture. What goes wrong here is told, and ends nothing.
+"""The thread that expires a log by its policy during a capture. Its errors are reported, and end nothing.
 
-oldest ──segment──segment──segment──│──segment──▶        │ the offset that the slowest reader has come to
+oldest ──segment──segment──segment──│──segment──▶        │ the offset that the slowest reader has reached
          └ older than age, or more than bytes ┘
          └─────────── expire ─────┘
-                                  └ state: every table's rows at its end are kept first, where that is wanted
+                                  └ state: every table's rows at its end are stored first, if configured
 """
 
 from __future__ import annotations
@@ -24,9 +24,11 @@ from cdcflow.sinks.retention import GRACE_S, PATIENCE_S, RemoteStore, Retention,
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Segments go that end `age_s` ago, and the oldest while all have more than `bytes_max`. Never what a reader still
-    needs: those of `keep_for`, each a kind and a name, every other reader of these kinds that has left a note, and
-    (`consumers`) the consumers that are kept in the log's folder."""
+    """Which segments expire: those that ended `age_s` ago, and the oldest while all have more than `bytes_max`.
+
+    Never what a reader still needs: those of `keep_for`, each a kind and a name, every other reader of these kinds that
+    has left a note, and (`consumers`) the consumers stored in the log's folder.
+    """
 
     age_s: float | None
     bytes_max: int | None
@@ -39,7 +41,7 @@ class Policy:
 
 
 class Expiring(BesideCapture):
-    """Expires one log every `every_s` seconds. A context manager; `close` waits for no store."""
+    """Expires one log every `every_s` seconds. A context manager; leaving it waits for no store."""
 
     put_off = "retention put off"
 
@@ -54,7 +56,7 @@ class Expiring(BesideCapture):
         keeping: Callable[[], Keeping] | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`keeping`: makes what keeps the tables' rows before segments expire; None: they are not kept."""
+        """`keeping`: stores the tables' rows before segments expire; None: they are not stored."""
         super().__init__("cdcflow-retention", on_event, every_s)
         self._layout = layout
         self._policy = policy
@@ -89,14 +91,17 @@ class Expiring(BesideCapture):
             self._is_well()
 
     def _keep(self, offset: int) -> str:
-        """Keep the tables' rows of an offset; why that cannot be done yet, "": it is done, or not wanted."""
+        """Store the tables' rows as of an offset.
+
+        Return why that is not possible yet, "" if it is done or not configured.
+        """
         if self._keeping is None:
             return ""
         lacking = self._keeping().kept(offset)
         return f"log.retention.state cannot keep all tables. {lacking}" if lacking else ""
 
     def _floor(self) -> tuple[int | None, str]:
-        """The last offset that may go (None: any), and why it is no later one."""
+        """The last offset that may expire (None: any), and which reader limits it."""
         lowest: int | None = None
         why = ""
         for note in consumers.notes(self._layout) if self._policy.consumers else ():
@@ -116,7 +121,7 @@ class Expiring(BesideCapture):
 
 
 def left_behind(layout: Layout) -> list[str]:
-    """The consumers that need what has expired, by name."""
+    """The names of the consumers that need expired rows."""
     begins = layout.log_file().first_offset
     has_state = begins - 1 in listed(layout)
     found = consumers.states(layout.root / consumers.FOLDER)

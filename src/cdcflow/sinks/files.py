@@ -3,23 +3,23 @@
     append ─▶ queue ─▶ journal file ─▶ fsync ─▶ segment
     cut, roll   in order   `sync`       `sync`    in the background
 
-The loop's thread never waits for the disk: `append` encodes, `cut` and `roll` only say something. `sync` does the
-rest, in another thread. The order of steps is what makes it durable, and each is one promise:
+The loop's thread never waits for the disk: `append` encodes, `cut` and `roll` only record a request. `sync` does the
+rest, in another thread. The order of steps is what makes the log durable, and each is one promise:
 
 * Frames reach the file in the order in which they were appended, and a cut is written after everything before it.
 * `sync` takes the last cut, writes what is queued, then syncs the spools that the cut attaches, then the journal, and
-  only then says that the cut is durable. Cuts that arrive meanwhile wait for the next sync: that is group commit.
-* Rows of a large chunk are not queued as frames: they go into a file of their own (`row_file`), written and synced in
-  their turn, which the journal only names and a segment takes over as it is.
-* A new journal gets its name only after the one before it is durable, and says how long that one is. Until then
-  its frames lie beside its place, and none of its cuts is durable.
-* The newest journal's name is noted in a file of its own before a cut in it is durable: the journals before it do not
-  know of it, and a log that lost its end would look whole.
-* A segment gets its name only after every file in it is durable, and the journal goes only after the segment's name
-  is durable. In between both are there, and the segment wins.
-* What happens to segments later (put into a store, compacted, expired) happens beside this, under a lock of its own.
+  only then reports the cut as durable. Cuts that arrive during that wait for the next sync: that is group commit.
+* Rows of a large chunk are not queued as frames: they go into a separate file (`row_file`), written and synced in
+  their turn, which the journal only names and a segment takes unchanged.
+* A new journal gets its name only after the previous one is durable, and records that one's length. Until then
+  its frames are in a temporary file, and none of its cuts is durable.
+* The latest journal's name is noted in a separate file before a cut in it is durable: earlier journals do not
+  name it, and a log that lost its end would appear whole.
+* A segment gets its name only after every file in it is durable, and the journal is removed only after the segment's
+  name is durable. In between both exist, and the segment wins.
+* Later changes to segments (upload to a store, compaction, expiry) run concurrently, under a separate lock.
 
-The epoch is looked at again before a cut is called durable and before anything gets a name (see `lease`).
+The epoch is checked again before a cut is reported as durable and before anything gets a name (see `lease`).
 """
 
 from __future__ import annotations
@@ -59,11 +59,13 @@ from cdcflow.sinks.spool_file import SpoolFile
 from cdcflow.sinks.uploading import Uploading
 
 BUFFERED_BYTES_MAX = 8 << 20
-"""So much may be queued: whoever appends more than the syncing thread takes away writes it out itself."""
+"""The limit on queued bytes: when `append` exceeds it, it writes to the file itself instead of the syncing thread."""
 
 FILE_BYTES_MIN = 4 << 20
-"""Rows of a chunk with so many bytes go into a file of their own. What is committed behind them waits for that file,
-so chunks that are kept small because something is written meanwhile stay in the journal."""
+"""A chunk's rows go into a separate file if they have at least this many bytes.
+
+What is committed after them waits for that file, so chunks kept small because of live writes stay in the journal.
+"""
 
 _Beside = SpoolFile | RowFile | HeldFile
 
@@ -72,7 +74,7 @@ __all__ = ["FileLog", "Recovered"]
 
 @dataclass(frozen=True, slots=True)
 class _JournalCut:
-    """A cut: where in its journal it ends, and which files beside it must be durable before it counts."""
+    """A cut: its end in its journal, and which separate files must be durable before it counts."""
 
     checkpoint: Checkpoint
     journal: JournalFile
@@ -83,8 +85,8 @@ class _JournalCut:
 class FileLog:
     """A change log in a directory, opened by its only writer. Implements `cdcflow.ports.Log`.
 
-    `append`, `cut`, `seal_due` and `roll` belong to one thread; `sync` and `seal_pending` may each run in another
-    one at the same time. After an error the log is dead: every call says so, and only `close` is left.
+    `append`, `cut`, `seal_due` and `roll` belong to one thread; `sync` and `seal_pending` may each run in a different
+    one at the same time. After an error the log is dead: every call raises that error, except `close`.
     `file_bytes_min`: see FILE_BYTES_MIN.
     """
 
@@ -133,7 +135,7 @@ class FileLog:
                 self._journal.sync()
                 self._note_newest(self._journal)
                 if not layout.schemas.exists():
-                    # Says that there is a journal: who finds none then knows that it is gone.
+                    # Shows that there was a journal: a reader that finds none then knows that it is lost.
                     self._segments.put_schemas()
             if uploads is not None:
                 uploads.start(lease.check)
@@ -154,12 +156,12 @@ class FileLog:
         accept_replaced: bool = False,
         uploads: Uploading | None = None,
     ) -> FileLog:
-        """Open the log at `path` for writing; make it when there is none, recover it when it was not closed.
+        """Open the log at `path` for writing; create it if it does not exist, recover it if it was not closed.
 
-        `accept_timeline`: an operator says that the source's new timeline continues the old one without loss.
+        `accept_timeline`: an operator confirms that the source's new timeline continues the old one without loss.
         `accept_renamed`: the source checks whether a database of another name is the log's. `accept_replaced`: another
-        server may have the log's database, because an operator accepts that its history is lost.
-        `uploads` takes what is sealed to the layout's store.
+        server may have the log's database, because an operator accepts that its history is lost. `uploads` copies what
+        is sealed to the layout's store.
 
         Raises:
             ConfigurationError: another process writes it, it belongs to another source, or a newer cdcflow wrote it.
@@ -200,14 +202,14 @@ class FileLog:
         return self._durable.checkpoint
 
     def append(self, numbered: Numbered) -> None:
-        """Put transactions at the end. They count with the next cut, once it is synced."""
+        """Append transactions. They count with the next cut, once it is synced."""
         self._living()
         self._numbering.check(numbered)
         run = numbered.run
         batches = run.batches if isinstance(run, Run) else ()
         filed = self._filed(run)
         encoder = self._journal.encoder
-        # Everything that can be refused is refused before the first frame: after that the log has half a run.
+        # Everything that can be refused is refused before the first frame: after that the log has part of a run.
         spooled = self._spool_of(run) if isinstance(run, SpooledTransaction) else None
         held = [run.table] if isinstance(run, HeldRun) else []
         for table in spooled.shapes if spooled is not None else held or [b.table for b in batches]:
@@ -264,13 +266,13 @@ class FileLog:
     # ── sealing ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def seal_due(self, now_s: float) -> bool:
-        """Whether the journal should be rolled now, by its bytes or by the age of its first rows, or one that an
-        earlier run left waits to be sealed.
+        """Whether the journal should be rolled now.
 
-        `now_s` is a monotonic clock's seconds. False while something is appended that no cut has covered.
+        By its bytes or by the age of its first rows, or because a journal from an earlier run waits to be sealed.
+        `now_s` is a monotonic clock's seconds. False while something is appended that no cut covers.
         """
         if self._recovered_waits:
-            return True  # rows of a run that was killed: on a quiet source nothing else would have them sealed
+            return True  # rows of a killed run: on a quiet source nothing else would have them sealed
         if not self._rolls():
             return False
         if self._rows_since is None:
@@ -280,9 +282,9 @@ class FileLog:
         return aged or self._journal.bytes + beside >= self._settings.bytes_max
 
     def roll(self) -> bool:
-        """Close the journal and begin the next one; `seal_pending` makes the closed one a segment.
+        """Close the journal and begin the next one; `seal_pending` makes a segment from the closed one.
 
-        Only at a cut, and only when the journal has rows: else nothing happens, and the answer is False. Nothing is
+        Only at a cut, and only if the journal has rows: otherwise nothing happens, and False is returned. Nothing is
         written here: the next `sync` makes the closed journal durable, then names the new one.
         """
         self._living()
@@ -314,7 +316,7 @@ class FileLog:
                 self._is_clean = True
             while closed := tuple(self._closed):
                 with self._syncing:
-                    self._synced()  # the journals after these must have their names before these go
+                    self._synced()  # the following journals must have their names before these are removed
                 for journal in closed:
                     segments.append(self._segments.seal(journal))
                     self._closed.popleft()
@@ -325,11 +327,11 @@ class FileLog:
     def expire(
         self, *, before_cut: int | None = None, bytes_max: int | None = None, before_clock: int | None = None
     ) -> list[Segment]:
-        """Remove the oldest segments that a rule lets go; what was removed. The newest segment always stays.
+        """Remove the oldest segments that a rule allows to expire; return them. The latest segment always stays.
 
         `before_cut`: those that end before this cut. `bytes_max`: while all of them together are larger.
-        `before_clock`: those whose last commit clock (microseconds since 1970) is older. From then on an offset in
-        them is refused by name. May run in the background.
+        `before_clock`: those whose last commit clock (microseconds since 1970) is older. Afterwards reading an offset
+        in them raises an error that names it. May run in the background.
         """
         with self._sealing, self._deadly():
             self._living()
@@ -337,7 +339,7 @@ class FileLog:
             retention = Retention(self._layout, remote, layer=self._layer)
             return retention.expire(Rule(before_cut, before_clock, bytes_max), self._lease.check)
 
-    # ── looking back ────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading back ────────────────────────────────────────────────────────────────────────────────────────
 
     def delivered(self, xids: Uint64s) -> Uint64s:
         """Those of these transaction ids (compared by their low 32 bits) that are in the log already."""
@@ -347,18 +349,18 @@ class FileLog:
             return retried(lambda: lookup.delivered(self._layout, extents, newest, xids), self.path)
 
     def transactions_back(self, is_enough: Callable[[Position], bool]) -> pa.Table:
-        """Position and id of the source's newest transactions, oldest first, back to one whose position is enough."""
+        """Position and id of the source's latest transactions, oldest first, back to one whose position is enough."""
         self._living()
         with self._sealing:
             extents, newest = self._extents(), self._segments.newest
             return retried(lambda: lookup.transactions_back(self._layout, extents, newest, is_enough), self.path)
 
     def newest_shape(self, table: TableId) -> Table | None:
-        """The shape of this table's latest rows; None: there never were any."""
+        """The shape of this table's latest rows; None if it never had any."""
         return self._history.newest(table)
 
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
-        """Keys of this table's rows from offset `since` on that came with unchanged columns."""
+        """Keys of this table's rows with unchanged columns, starting at offset `since`."""
         self._living()
         shape = self._history.newest(table)
         if shape is None:
@@ -368,7 +370,7 @@ class FileLog:
             return retried(lambda: lookup.partial_keys(self._layout, extents, newest, shape, since), self.path)
 
     def close(self) -> None:
-        """Drop what no cut covers, seal the rest, give up the lock. Also after an error; then nothing is sealed."""
+        """Drop what no cut covers, seal the rest, release the lock. Also after an error; then nothing is sealed."""
         if not self._is_open:
             return
         try:
@@ -399,7 +401,7 @@ class FileLog:
 
     @contextlib.contextmanager
     def _deadly(self) -> Iterator[None]:
-        """What contradicts durability kills the log, whichever thread it happens in."""
+        """An error that contradicts durability kills the log, whichever thread it happens in."""
         try:
             yield
         except (InvariantViolated, LogGone) as error:
@@ -410,11 +412,11 @@ class FileLog:
         return self._numbering.at_cut and self._cut.checkpoint.next_offset > self._journal.header.first_offset
 
     def _unsynced(self) -> tuple[_Beside, ...]:
-        """Files beside the journal that the last cut needs and that are not durable yet."""
+        """Separate files that the last cut needs and that are not durable yet."""
         return tuple(file for file in self._cut.beside if not file.synced) if self._cut.beside else ()
 
     def _extents(self) -> list[Extent]:
-        """What is in journals, oldest first, also behind the last cut."""
+        """The contents of journals, oldest first, including what follows the last cut."""
         self._write()
         with self._syncing, self._deadly():
             self._synced()
@@ -446,13 +448,13 @@ class FileLog:
         self._of_journal.append(spooled)
 
     def _filed(self, run: Run | SpooledTransaction | HeldRun) -> Table | None:
-        """The shape of a run whose rows go into a file of their own; None: they go into the journal."""
+        """The shape of a run whose rows go into a separate file; None if they go into the journal."""
         if not isinstance(run, Run) or (table := rowfile.table_of(run)) is None:
             return None
         return table if run.bytes >= self.file_bytes_min else None
 
     def _file(self, numbered: Numbered, table: Table) -> None:
-        """Name a file that is written when its turn comes, by whoever writes the journal."""
+        """Name a file that is written in its turn, by the thread that writes the journal."""
         assert isinstance(numbered.run, Run)  # noqa: S101 - see `_filed`
         name = self._next_name("parquet")
         write = partial(
@@ -465,7 +467,7 @@ class FileLog:
         self._name(table, RowFile(self._layout.spool(name), write, self._layer))
 
     def _have_written(self, run: HeldRun, numbered: Numbered) -> None:
-        """Tell those who have the rows their offsets, and name the files that they write now."""
+        """Pass the offsets of their rows to the processes that have them, and name the files that they write now."""
         offset = int(numbered.first_offset)
         for piece in run.pieces:
             path = self._layout.spool(self._next_name("parquet"))
@@ -482,9 +484,9 @@ class FileLog:
         return f"{self.epoch:010d}-{self._made_beside:06d}.{kind}"
 
     def _write(self) -> None:
-        """Put what is queued into the files. May be called by any thread."""
+        """Write what is queued into the files. May be called by any thread."""
         with self._writing:
-            # Whoever died while writing took frames from the queue that are in no file: nothing may follow them.
+            # A thread that died while writing took frames from the queue that are in no file: nothing may follow them.
             self._living()
             for journal in tuple(self._journals):
                 try:
@@ -505,7 +507,7 @@ class FileLog:
         cut = self._cut
         if cut is not self._durable:
             self._write()
-            # A spool that a durable cut attaches must be there: first the spools, then the journal.
+            # A spool that a durable cut attaches must exist: first the spools, then the journal.
             for attached in cut.beside:
                 attached.sync()
             if cut.beside:
@@ -533,12 +535,15 @@ class FileLog:
             raise self._dead from error
 
     def _note_newest(self, journal: JournalFile) -> None:
-        """Before anything in it is called durable: journals that vanish at the end are missed by nobody else."""
+        """Before anything in it is reported as durable: nothing else detects that journals at the end are missing."""
         write_file(self._layer, self._layout.newest, f"{journal.header.epoch} {journal.header.first_offset}\n".encode())
 
     def _drop_undurable(self) -> None:
-        """After a failed sync the journal's end can be read and may be on no disk; a later sync would say that all is
-        well. It goes, so that the next start does not count it: the source was not told of it, and sends it again."""
+        """Drop the end of the journal that may not be durable.
+
+        After a failed sync it can be read and may be on no disk, while a later sync would report success. It is
+        removed, so that the next start does not count it: it was not acknowledged to the source, which sends it again.
+        """
         durable = self._durable
         try:
             durable.journal.drop_behind(durable.end)

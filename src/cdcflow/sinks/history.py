@@ -1,11 +1,11 @@
-"""The history of a log in Kafka: sealed segments in a folder, as the file log has them, and no journal.
+"""The history of a log in Kafka: sealed segments in a folder, as in a file log, without a journal.
 
     topic ─▶ `Sealer`, wherever Spark runs it ─▶ segments/.….tmp ─▶ `History.put` ─▶ segments/…
-             files, manifest, fsync               no reader looks      chain compared, schemas.json, then the name
+             files, manifest, fsync               readers ignore it     chain compared, schemas.json, then the name
 
-Whoever adds to it holds its lock. A run that dies leaves directories without a name, which the next one removes; what
-has its name is whole and follows what was there. So a run is repeated from where the named segments end, and nothing
-comes twice or is left out.
+The process that adds to it holds its lock. A run that dies leaves directories without a final name, which the next run
+removes; a directory with its name is whole and follows the previous segment. So a run is repeated from the end of the
+named segments, and no change is sealed twice or skipped.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from cdcflow.sinks.lease import Held, Lease
 from cdcflow.sinks.segments import put_in_place, write_segment
 
 TOPIC_END = "place.json"
-"""Beside a segment's manifest: the topic it came from, and its offset behind the last cut."""
+"""Stored with a segment's manifest: the topic it was sealed from, and the topic offset after its last cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sealer:
-    """Writes what a topic has behind the history's end into directories without a name, and tells what they are called.
+    """Writes the part of a topic after the history's end into directories with temporary names, and yields those names.
 
-    It can be sent to another process: it holds only values. `after` is the checkpoint that the history ends with
-    (None: there is none yet), and `previous`, `previous_offset` and `xid_newest` come from the history's last segment.
-    `prefix` begins the names of the files with rows.
+    It can be sent to another process: it holds only values. `after` is the checkpoint that the history ends with (None
+    if it is empty); `previous`, `previous_offset` and `xid_newest` are taken from the history's last segment. `prefix`
+    begins the names of the files with rows.
     """
 
     segments: Path
@@ -60,7 +60,9 @@ class Sealer:
     def behind(
         cls, newest: Segment | None, manifest: str, segments: Path, topic: str, log_id: str, bytes_max: int
     ) -> Sealer:
-        """One that goes on behind a history's newest segment; `manifest` is its hash (None, "": it has none)."""
+        """A sealer that continues after a history's latest segment, whose manifest has the hash `manifest` (None,
+        "": it has none).
+        """
         return cls(
             segments,
             topic,
@@ -73,7 +75,7 @@ class Sealer:
         )
 
     def __call__(self, messages: Iterable[Message]) -> Iterator[str]:
-        """Directories with a whole, durable segment each, in order. `messages` begin at a topic range's head.
+        """Directories with one whole, durable segment each, in order. `messages` begin at the head of a topic range.
 
         Raises:
             InvariantViolated: something is missing, or it is another log.
@@ -121,7 +123,7 @@ def _no_spool(attach: Attach) -> Iterator[Rows]:
 
 
 class History:
-    """A history opened by the one who adds to it. A context manager: the lock is given up at the end."""
+    """A history opened for adding to it. A context manager: the lock is released at the end."""
 
     def __init__(self, layout: Layout, lease: Lease, layer: FileLayer = OS_LAYER) -> None:
         self.layout = layout
@@ -143,11 +145,11 @@ class History:
     def open(
         cls, path: Path, log_id: str, identity: SourceIdentity, first_offset: int, layer: FileLayer = OS_LAYER
     ) -> History:
-        """Open the history of a log for adding to it; made when there is none, then it begins with `first_offset`.
+        """Open the history of a log for adding to it; if it does not exist, create it, beginning with `first_offset`.
 
         Raises:
             SinkUnavailable: another process is adding to it; or no room.
-            ConfigurationError: it is another log's.
+            ConfigurationError: it belongs to another log.
         """
         layout = Layout(path)
         with storing(f"making the history {path}"):
@@ -176,23 +178,25 @@ class History:
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """What it ends with; None: it has no segment yet."""
+        """The checkpoint that it ends with; None if it has no segment yet."""
         return None if self.newest is None else self.newest.last_checkpoint()
 
     def sealer(self, topic: str, bytes_max: int = SEGMENT_BYTES_MAX) -> Sealer:
-        """Writes what belongs behind its end."""
+        """A sealer for what follows its end."""
         log_id = self.layout.log_file().log_id
         return Sealer.behind(self.newest, self._manifest, self.layout.segments.resolve(), topic, log_id, bytes_max)
 
     def origin(self) -> Mapping[str, Any]:
-        """The topic that its last segment came from, and the offset there behind the last cut; {}: nobody knows."""
+        """The topic that its last segment was sealed from, and the topic offset after the last cut; {} if unknown."""
         return {} if self.newest is None else topic_end_of(self.layout, self.newest)
 
     def put(self, directory: str, shapes: SchemaHistory | None = None) -> Segment:
-        """Give a segment that a `Sealer` wrote its name. It must be the next one. `shapes`: all that the log knows.
+        """Give a segment that a `Sealer` wrote its final name.
+
+        It must be the next one. `shapes`: all that the log knows.
 
         Raises:
-            InvariantViolated: it does not follow what is there.
+            InvariantViolated: it does not follow the existing segments.
             SinkUnavailable: no room.
         """
         beside = self.layout.segments / directory
@@ -210,7 +214,7 @@ class History:
 
 
 def check_follows(segment: Segment, log: LogFile, newest: Segment | None, manifest: str, name: str) -> None:
-    """That a segment is the next one of a history (`name`), which ends with `newest`, whose hash is `manifest`.
+    """Check that a segment is the next one of a history (`name`), which ends with `newest`, whose hash is `manifest`.
 
     Raises:
         InvariantViolated: it is not.
@@ -241,7 +245,7 @@ def learn(known: SchemaHistory, segment: Segment, shapes: SchemaHistory | None) 
 
 
 def topic_end_of(layout: Layout, segment: Segment) -> Mapping[str, Any]:
-    """The topic that a segment came from, and the offset there behind its last cut; {} where nobody knows."""
+    """The topic that a segment was sealed from, and the topic offset after its last cut; {} if unknown."""
     path = layout.segment(segment.first_offset, segment.last_offset) / TOPIC_END
     try:
         return dict(json.loads(path.read_bytes()))
@@ -264,7 +268,7 @@ def _own(layout: Layout, log_id: str, identity: SourceIdentity, first_offset: in
             remedy="set log.kafka.history to another folder, or move that one away",
             runbook="other-log",
         )
-    if file.source != identity:  # the source is on another timeline by now
+    if file.source != identity:  # the source is on another timeline now
         write_file(layer, layout.log_json, replace(file, source=identity).to_json().encode())
 
 

@@ -1,9 +1,9 @@
-"""Keeping a log's index of keys: a file for each new segment, and neighbours joined, beside whoever writes the log.
+"""Maintains a log's index of keys: a file for each new segment, and neighbours joined, while the log is written.
 
     write <first>-<last>.keys (synced) ──▶ remove those that it covers
 
-A crash leaves files that a wider one covers, which the next step removes; nobody reads them meanwhile. A lock of its
-own keeps two processes from the same work; without it nothing is written.
+A crash leaves files that a wider one covers, which the next step removes; no reader uses them. A separate lock prevents
+two processes from doing the same work; without it nothing is written.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from cdcflow.sinks.maintenance import Busy, held
 LOOK_EVERY_S = 2.0
 NICENESS = 15
 SEGMENTS_AT_ONCE = 16
-"""Beside a capture: so it ends soon after that has."""
+"""During a capture: small, so that it ends soon after the capture does."""
 
 
 class Indexing:
     """Brings the index of one log up to date."""
 
     def __init__(self, layout: Layout, layer: FileLayer = OS_LAYER, workers: Workers = HERE) -> None:
-        """`workers` read the keys of segments that become one file at once."""
+        """`workers` read in parallel the keys of segments that are indexed in one file."""
         self._layout = layout
         self._layer = layer
         self._workers = workers
@@ -46,7 +46,7 @@ class Indexing:
 
     @property
     def last_offset(self) -> int:
-        """How far the log is indexed; 0: nothing is."""
+        """The last indexed offset; 0 if nothing is indexed."""
         self._index.refresh(self._layout.segment_offsets())
         return self._index.last_offset
 
@@ -63,16 +63,18 @@ class Indexing:
         anew: bool = False,
         segments_max: int | None = None,
     ) -> int:
-        """Index what is not, the oldest first (at most so many segments); how many that was. `anew`: all of them.
+        """Index new segments, the oldest first, at most `segments_max`; return how many.
+
+        `anew`: index all segments again.
 
         Raises:
-            Busy: another process is at it.
-            SinkUnavailable: no room, or a store is away; the next step goes on.
+            Busy: another process is doing it.
+            SinkUnavailable: no room, or a store is unavailable; the next step continues.
         """
         room = folder(self._layout)
         with storing(f"writing the index {room}"):
             if not room.exists():
-                self._layout.root.mkdir(parents=True, exist_ok=True)  # of a log that is in a store alone
+                self._layout.root.mkdir(parents=True, exist_ok=True)  # for a log that is only in a store
                 self._layer.mkdir(room)
         with held(room / "lock", f"indexing {self._layout.name}"):
             if anew:
@@ -89,7 +91,7 @@ class Indexing:
                 ends = [files[-1].last_offset if files else 0, *(group[-1][1] for group in some)]
                 given = list(zip(some, ends, strict=False))
                 for piece, group, found in zip(given, some, self._read(given), strict=True):
-                    # Where the workers lack a segment it may be here: it was not put into the store yet.
+                    # A segment that the workers lack may be local: it was not uploaded yet.
                     made = found if found.count == len(group) else _made(self._layout, piece)
                     if made.count:
                         files.append(self._put(made.bounds, made.content))
@@ -98,7 +100,7 @@ class Indexing:
                         on_segment(bounds)
                     done += made.count
                     if made.count < len(group):
-                        return done  # the next one was compacted or expired just now
+                        return done  # the next one was compacted or expired since
             return done
 
     def _read(self, given: Sequence[_Piece]) -> list[_Made]:
@@ -122,7 +124,7 @@ class Indexing:
                 self._layer.unlink(path_of(self._layout, (file.first_offset, file.last_offset)))
 
     def _tidy(self) -> None:
-        """Remove what does not count: covered by a wider one, of another past, or expired."""
+        """Remove files that do not count: covered by a wider one, of another history, or expired."""
         counting = {(file.first_offset, file.last_offset) for file in self._index.files}
         for bounds in self._stored():
             if bounds not in counting:
@@ -146,14 +148,16 @@ _Piece = tuple[Sequence[Bounds], int]
 
 
 def _made_away(away: AwayLog, given: _Piece) -> _Made:
-    """The same where there is nothing but the store."""
+    """The same, in a process that can reach only the store."""
     with away.opened() as layout:
         return _made(layout, given)
 
 
 def _made(layout: Layout, given: _Piece) -> _Made:
-    """The index of some segments behind an offset, up to the first that is gone: what becomes one file at once is
-    written once."""
+    """The index of some segments after an offset, up to the first missing one.
+
+    Segments that are indexed in one file are written once.
+    """
     group, last_offset = given
     made: list[IndexFile] = []
     for bounds in group:
@@ -170,7 +174,7 @@ def _made(layout: Layout, given: _Piece) -> _Made:
 
 
 def _groups(due: Sequence[Bounds], files: Sequence[IndexFile]) -> Iterator[Sequence[Bounds]]:
-    """Segments to be indexed in turn: as many as become one file, or one. `files`: those that are there."""
+    """Groups of segments to be indexed in turn: as many as fill one file, or one. `files`: the existing files."""
     last = [file.level for file in files[-(keyindex.FAN - 1) :]]
     alone = 0
     while last and last[-1] == 0:
@@ -198,7 +202,7 @@ class IndexingBeside(BesideCapture):
         self._indexing = Indexing(layout)
 
     def step(self) -> None:
-        with contextlib.suppress(Busy):  # somebody else is at it
+        with contextlib.suppress(Busy):  # another process is doing it
             if self._layout.log_json.exists() and self._indexing.behind():
                 self._indexing.step(segments_max=SEGMENTS_AT_ONCE)
             self._is_well()

@@ -1,11 +1,11 @@
 """A journal that is being written: what is queued for it, how much of it is in the file, and what is durable.
 
-    put in ─▶ queue ─▶ file ─▶ synced ─▶ named
-     loop     `write`           `sync`
+    encoded ─▶ queue ─▶ file ─▶ synced ─▶ named
+     loop      `write`           `sync`
 
-The one who puts records in (through `encoder`) waits for nobody: checksums, writes and syncs are the syncing thread's.
-A new journal is written beside its place and gets its name with its first sync, so that a name always stands for a
-file with a whole head.
+The loop, which adds records (through `encoder`), never waits: checksums, writes and syncs are done by the syncing
+thread. A new journal is written to a temporary file and gets its name with its first sync, so every named file has a
+whole head.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cdcflow.sinks.layer import FileLayer, syncing, write_all
 
 
 class JournalFile:
-    """One journal. `encoder` belongs to one thread; `write` and `sync` are never called by two at once each."""
+    """One journal. `encoder` belongs to one thread; `write` and `sync` are each called by one thread at a time."""
 
     def __init__(self, layout: Layout, header: JournalHeader, layer: FileLayer) -> None:
         head, seed = header.encode()
@@ -36,7 +36,7 @@ class JournalFile:
 
     @property
     def bytes(self) -> int:
-        """Its length once all that was put in is written."""
+        """Its length once everything that was encoded is written."""
         return self.head_bytes + self.encoder.bytes
 
     @property
@@ -44,7 +44,7 @@ class JournalFile:
         return self._named
 
     def write(self) -> None:
-        """Write what is queued. OSError leaves the file as it was before, as far as possible; the rest is lost."""
+        """Write what is queued. OSError leaves the file in its previous state, as far as possible; the rest is lost."""
         if self._fd < 0:
             self._create()
         parts = self.encoder.take()
@@ -53,7 +53,7 @@ class JournalFile:
         try:
             self._written += write_all(self._layer, self._fd, parts)
         except OSError:
-            # Recovery would drop the unfinished tail as well; without it the disk is a little less full.
+            # Recovery would drop the unfinished tail as well; dropping it now frees some disk space.
             with contextlib.suppress(OSError):
                 self._layer.truncate(self._fd, self._written)
             raise
@@ -73,12 +73,12 @@ class JournalFile:
             self._named = True
 
     def cut_off(self, size: int) -> None:
-        """Write all that is queued, then drop what is behind byte `size`: nothing can be put in after that."""
+        """Write all that is queued, then drop what follows byte `size`: nothing can be added after that."""
         self.write()
         self._layer.truncate(self._fd, size)
 
     def drop_behind(self, size: int) -> None:
-        """Drop what is behind byte `size`, and what is queued. A file that was closed is durable, and stays."""
+        """Drop what follows byte `size`, and what is queued. A closed file is durable, and stays."""
         self.encoder.drop()
         if self._fd >= 0:
             self._layer.truncate(self._fd, size)
@@ -90,7 +90,7 @@ class JournalFile:
 
     @property
     def _beside(self) -> Path:
-        # With the epoch: a writer that was replaced and does not know it must not touch its successor's file.
+        # With the epoch: a replaced writer that does not know it must not touch its successor's file.
         return self.path.with_name(f"{self.header.first_offset:020d}.{self.header.epoch}.tmp")
 
     def _create(self) -> None:

@@ -1,4 +1,4 @@
-"""What a log keeps of its tables before old segments expire: a state at the last offset that goes."""
+"""Stores the tables of a log before old segments expire: a state at the last offset that is removed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from cdcflow.sinks.layer import OS_LAYER, FileLayer
 
 
 class Keeping:
-    """Makes states of one log. `left_out`: after `keep`, the tables that it does not have, and why.
+    """Writes states of one log. `left_out`: after `keep`, the tables that it does not have, and why.
 
-    `workers` fold the tables, each opening the log anew with `reopened` where they are other processes: a layout is as
-    they have it.
+    `workers` fold the tables. If they are other processes, each opens the log again with `reopened`, which gets the
+    layout as that process sees it.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Keeping:
         self.left_out: dict[str, str] = {}
 
     def kept(self, offset: int) -> str:
-        """Write the state at an offset if it has every table; why it cannot be written, "": it is there."""
+        """Write the state at an offset if it can have every table. Return why it cannot, "" if it was written."""
         lacking = self.why_not(offset)
         if not lacking:
             self.keep(offset)
@@ -47,12 +47,13 @@ class Keeping:
         return "; ".join(f"{name}: {why}" for name, why in sorted(lacking.items()))
 
     def why_not(self, offset: int) -> dict[str, str]:
-        """The tables of which a state at an offset would lack rows, and why."""
+        """The tables whose rows would be incomplete in a state at an offset, and why."""
         return {name: why for name in self._asked.tables() if (why := self._asked.lacks(name, offset))}
 
     def keep(self, offset: int) -> State:
-        """Write the state at an offset at which a segment ends: every table of which all rows are known. Durable on
-        return.
+        """Write the state at an offset at which a segment ends, with every table whose rows are all known.
+
+        Durable on return.
 
         Raises:
             InvariantViolated: no segment ends there.
@@ -70,7 +71,7 @@ class Keeping:
         return states.write(self._layout, state, partial(self._tables, offset), backfills, self._layer)
 
     def _tables(self, offset: int, room: Path) -> Iterator[StateTable]:
-        """Put every table that is whole at an offset into a directory."""
+        """Write every table that is whole at an offset into a directory."""
         self.left_out = self.why_not(offset)
         whole = [name for name in self._asked.tables() if name not in self.left_out]
         away = self._workers.away
@@ -90,7 +91,7 @@ class Keeping:
 
 
 def _folded(opened: Callable[[], ChangeLog], offset: int, room: Path, layer: FileLayer, name: str) -> StateTable | str:
-    """Put a table into a directory as it is at an offset; or why that cannot be."""
+    """Write a table, as of an offset, into a directory; or return why that is impossible."""
     try:
         return states.put(room, *opened().folded(name, offset), layer)
     except (ConfigurationError, HistoryLost) as error:
@@ -98,7 +99,7 @@ def _folded(opened: Callable[[], ChangeLog], offset: int, room: Path, layer: Fil
 
 
 def _folded_away(away: AwayLog, opened: Callable[[Layout], ChangeLog], offset: int, name: str) -> StateTable | str:
-    """The same into the store, where there is nothing but that."""
+    """The same into the store, for a process that can reach only that."""
     with away.opened() as layout:
         found = _folded(partial(opened, layout), offset, layout.root, OS_LAYER, name)
         if not isinstance(found, str):

@@ -1,7 +1,7 @@
-"""The few file operations that a log is written with, in one place, so that tests can record, fail or delay each.
+"""The few file operations that write a log, in one place, so that tests can record, fail or delay each.
 
-What every one of them promises after a crash is little: nothing is on disk before the `fsync` of its file, and no
-name before the `fsync_dir` of its directory. The sink's order of calls is its whole argument for durability.
+They promise little after a crash: nothing is on disk before the `fsync` of its file, and no name before the `fsync_dir`
+of its directory. The sink's durability rests on its order of calls alone.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ class FileLayer(Protocol):
     """What the file sink changes on disk. Each call may raise OSError."""
 
     def create(self, path: Path) -> int:
-        """A new, empty file, written at its end only. FileExistsError when it is there."""
+        """A new, empty file, opened for appending. FileExistsError if it exists."""
         ...
 
     def open(self, path: Path) -> int:
-        """A file that is there, written at its end only."""
+        """An existing file, opened for appending."""
         ...
 
     def write(self, fd: int, parts: Sequence[Part]) -> int:
-        """Write as much of `parts` as goes in one call; how many bytes it was."""
+        """Write as much of `parts` as one call takes; return how many bytes."""
         ...
 
     def truncate(self, fd: int, size: int) -> None: ...
@@ -100,7 +100,7 @@ OS_LAYER = OsLayer()
 
 
 def write_all(layer: FileLayer, fd: int, parts: Sequence[Part]) -> int:
-    """Write everything, in as many calls as the system wants (hard case L09); the bytes written."""
+    """Write everything, in as many calls as the system needs (hard case L09). Return the bytes written."""
     total, left = 0, list(parts)
     while left:
         done = layer.write(fd, left)
@@ -138,7 +138,7 @@ class DurableFile:
 
 
 def write_file(layer: FileLayer, path: Path, content: bytes) -> None:
-    """Put a file in place in one step: after a crash there is the old one or the whole new one. Durable on return."""
+    """Replace a file in one step: after a crash there is the old one or the whole new one. Durable on return."""
     beside = path.with_name(path.name + ".tmp")
     if beside.exists():
         layer.unlink(beside)
@@ -155,7 +155,7 @@ def write_file(layer: FileLayer, path: Path, content: bytes) -> None:
 
 
 def link_or_copy(layer: FileLayer, source: Path, target: Path) -> None:
-    """Give a file that is durable another name; on a file system that has no such names: a durable copy."""
+    """Give a durable file another name; on a file system without hard links: a durable copy."""
     try:
         layer.link(source, target)
     except OSError as error:
@@ -177,7 +177,9 @@ def remove_tree(layer: FileLayer, path: Path) -> None:
 
 @contextmanager
 def storing(attempt: str) -> Iterator[None]:
-    """Give a failed write its kind: room and devices come back, rights and read-only disks need an operator (L25)."""
+    """Classify a failed write: lack of room and failed devices pass, rights and read-only disks need an operator
+    (L25).
+    """
     try:
         yield
     except OSError as error:
@@ -198,7 +200,7 @@ def unavailable(attempt: str, error: OSError) -> CdcflowError:
 
 
 def gone(attempt: str) -> LogGone:
-    """What a writer says who no longer finds its files."""
+    """The error of a writer that no longer finds its files."""
     return LogGone(
         f"{attempt}: the log's folder, or a part of it, is gone: somebody deleted or moved it, or its file system was "
         "unmounted, while cdcflow wrote it",
@@ -209,7 +211,7 @@ def gone(attempt: str) -> LogGone:
 
 @contextmanager
 def syncing(path: Path) -> Iterator[None]:
-    """A failed sync is final: the system may have dropped the pages and call the next sync a success (L07)."""
+    """A failed sync is final: the system may have dropped the pages and report success for the next sync (L07)."""
     try:
         yield
     except FileNotFoundError as error:

@@ -1,9 +1,9 @@
-"""One writer: a lock for those who ask, and an epoch for those who do not know that they lost it.
+"""One writer: a lock that stops a second process, and an epoch that stops a writer that lost the lock unknowingly.
 
-The lock keeps a second process out while the first one lives; the system drops it with the process, so a dead
-holder's file means nothing, and a pid that is used again neither (L13). It does not stop a writer that was suspended,
-whose lock file was replaced, or whose lock a network file system forgot. That one is stopped by the epoch: every
-start writes a higher number, and a writer that finds another number than its own has been replaced (L10, L11, L12).
+The lock keeps a second process out while the first one runs; the system drops it with the process, so neither a dead
+holder's file nor a reused pid means anything (L13). It does not stop a writer that was suspended, whose lock file was
+replaced, or whose lock a network file system lost. The epoch stops that one: every start writes a higher number, and a
+writer that finds another number than its own has been replaced (L10, L11, L12).
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class Held(ConfigurationError):
 
 
 class Lease:
-    """The right to write a log. `release` gives it up."""
+    """The right to write a log. `release` releases it."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self._epoch_path = os.fspath(layout.epoch)  # asked for at every sync
+        self._epoch_path = os.fspath(layout.epoch)  # read at every sync
         self._fd: int | None = locked(layout.lock, _already_written)
         self.epoch = Epoch(0)
 
@@ -44,7 +44,7 @@ class Lease:
             write_file(layer, self._layout.epoch, f"{self.epoch}\n".encode())
 
     def check(self) -> None:
-        """InvariantViolated when another process has taken the log over since, LogGone when the log is not there."""
+        """InvariantViolated if another process has taken the log over since, LogGone if the log is missing."""
         found = read_epoch(self._epoch_path)
         if found != self.epoch and not os.path.lexists(self._epoch_path):
             raise gone(f"writing the log {self._layout.root}")
@@ -62,7 +62,7 @@ class Lease:
 
 
 def read_epoch(path: str | Path) -> Epoch:
-    """The newest epoch that has begun; 0 when there was none."""
+    """The latest epoch that has begun; 0 if none has."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # read at every sync: no buffers for a dozen bytes
     except FileNotFoundError:
@@ -78,8 +78,10 @@ def read_epoch(path: str | Path) -> Epoch:
 
 
 def locked(path: Path, refusal: Callable[[Path, str], CdcflowError]) -> int:
-    """A descriptor that holds the lock of a file until it is closed, or its process ends. `refusal` makes the error for
-    the case that another process holds it, of the file and the holder's name."""
+    """A descriptor that holds the lock of a file until it is closed, or its process ends.
+
+    `refusal` makes the error, from the file and the holder's name, if another process holds it.
+    """
     while True:
         with storing(f"locking {path}"):
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
@@ -92,7 +94,7 @@ def locked(path: Path, refusal: Callable[[Path, str], CdcflowError]) -> int:
             os.close(fd)
             raise
         if _is_at(fd, path):
-            # For people only: the lock itself is the system's. Not being able to write it is no reason to stop.
+            # For operators only: the lock itself is the system's. A failure to write this is no reason to stop.
             with contextlib.suppress(OSError):
                 os.ftruncate(fd, 0)
                 os.pwrite(fd, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
@@ -115,7 +117,7 @@ def _is_at(fd: int, path: Path) -> bool:
 
 
 def holder(path: Path) -> str:
-    """Who took the lock of a file last, in words."""
+    """The last process that took the lock of a file, in words."""
     try:
         return path.read_text().strip() or "another process"
     except OSError:

@@ -1,7 +1,7 @@
-"""The right to change what is already sealed: held for a moment by whoever puts segments away, compacts or expires.
+"""The lock for changing what is already sealed: held for a short time to upload, compact or expire segments.
 
-It is another lock than the writer's, so that maintenance runs beside the daemon, in a process of its own. Sealing does
-not need it: a new segment is nobody else's business until it is there.
+It is not the writer's lock, so maintenance runs while the daemon does, in a separate process. Sealing does not need it:
+no other process uses a new segment before it exists.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Busy(SinkUnavailable):
 
 @contextmanager
 def maintenance(layout: Layout, wait: Callable[[float], bool] | None = None) -> Iterator[None]:
-    """Hold the lock. `wait(seconds)` is called between two looks and gives up when it says True; None: one look.
+    """Hold the lock. `wait(seconds)` is called between two tries; True from it ends the waiting. None: one try.
 
     Raises:
         Busy: another process works on the segments.

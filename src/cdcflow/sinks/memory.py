@@ -1,4 +1,4 @@
-"""A change log in memory, with the file sink's contract: for tests, and for whoever wants to try the pipeline."""
+"""A change log in memory, with the file sink's contract: for tests, and for trying the pipeline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One appended run: its headers, and its rows as the log shows them."""
+    """One appended run: its headers, and its rows in the log's columns."""
 
     headers: Transactions
     kind: Kind
@@ -33,7 +33,7 @@ class _Entry:
 
 
 class Memory:
-    """What outlives a writer: the disk of a `MemoryLog`."""
+    """What outlives a writer: the storage of a `MemoryLog`."""
 
     def __init__(self) -> None:
         self.entries: list[_Entry] = []
@@ -42,7 +42,7 @@ class Memory:
         self.first_offset = 1
 
     def expire(self) -> None:
-        """Forget everything that is durable now, as a retention would."""
+        """Drop everything that is durable now, as retention would."""
         self.entries.clear()
         self.first_offset = int(self.checkpoint.next_offset)
 
@@ -50,8 +50,10 @@ class Memory:
         return self.checkpoint
 
     def read_rows(self) -> Iterator[tuple[Table, int, pa.Table]]:
-        """The durable rows as `cdcflow.ports.LogReader` gives them; all shapes are version 0. May be called while
-        another thread writes."""
+        """The durable rows as `cdcflow.ports.LogReader` returns them; all shapes are version 0.
+
+        May be called while another thread writes.
+        """
         for entry in list(self.entries):
             for table, rows in entry.rows:
                 yield table, 0, pa.Table.from_batches([rows])
@@ -63,7 +65,7 @@ class Memory:
 
 
 class MemoryLog:
-    """Implements `cdcflow.ports.Log`. Opening another one on the same memory fences this one off."""
+    """Implements `cdcflow.ports.Log`. Opening a second one on the same memory fences this one off."""
 
     def __init__(self, memory: Memory, log_id: str = "memory") -> None:
         self.log_id = log_id
@@ -203,7 +205,7 @@ class MemorySpool:
         self._registry.pop(self.name, None)
 
     def batches(self, aborted: frozenset[int]) -> Iterator[ChangeBatch]:
-        """What remains, numbered through from 0."""
+        """The remaining batches, renumbered from 0."""
         after = 0
         for pieces, subxids in self._pieces:
             rows = sum(b.rows.num_rows for b in pieces)

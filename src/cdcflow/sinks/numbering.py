@@ -1,5 +1,4 @@
-"""What every sink checks before it takes anything: numbers without gaps, cuts and clocks in order, rows that are all
-there."""
+"""What every sink checks before it accepts anything: numbers without gaps, cuts and clocks in order, complete rows."""
 
 from __future__ import annotations
 
@@ -14,14 +13,14 @@ from cdcflow.ports import Numbered
 
 
 def own_rows(run: Run | SpooledTransaction | HeldRun) -> Run | SpooledTransaction:
-    """A run for a log without files. InvariantViolated where its rows can only become files."""
+    """A run for a log without files. InvariantViolated if its rows can only become files."""
     if isinstance(run, HeldRun):
         raise InvariantViolated(f"appending rows of {run.table.id} that other processes keep: this log has no files")
     return run
 
 
 class Numbering:
-    """Where a log stands: what number comes next, and which cut was the last."""
+    """The end of a log: its next numbers, and its last cut."""
 
     def __init__(self, base: Checkpoint) -> None:
         self.next_offset: int = base.next_offset
@@ -31,7 +30,7 @@ class Numbering:
         self.at_cut = True
 
     def check(self, numbered: Numbered) -> None:
-        """InvariantViolated unless this is what must come next, and is whole."""
+        """InvariantViolated unless this has the next numbers, and is whole."""
         run = numbered.run
         expected = (self.next_offset, self.next_transaction)
         if (numbered.first_offset, numbered.first_transaction) != expected:
@@ -60,7 +59,7 @@ class Numbering:
         self.at_cut = False
 
     def cut(self, checkpoint: Checkpoint) -> None:
-        """InvariantViolated unless a cut with this checkpoint may come here."""
+        """InvariantViolated unless a cut with this checkpoint is allowed now."""
         found = (checkpoint.next_offset, checkpoint.next_transaction)
         if found != (self.next_offset, self.next_transaction) or checkpoint.cut <= self._cut:
             raise InvariantViolated(

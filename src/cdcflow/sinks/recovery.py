@@ -1,7 +1,7 @@
-"""Taking a log over: make it, or find out what of it counts, and begin a new journal.
+"""Opening a log for writing: create it, or find out what of it counts, and begin a new journal.
 
-Every start begins a new epoch and a new journal, whose head says how much of the journal before it counts. From then
-on nothing that an older writer still does can become part of the log: its file is either closed at that byte or no
+Every start begins a new epoch and a new journal, whose head records how much of the previous journal counts. After
+that, nothing that an older writer still writes can become part of the log: its file is either closed at that byte or no
 longer in the directory.
 """
 
@@ -29,11 +29,11 @@ from cdcflow.sinks.retention import sweep
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What opening a log cut off: the end of a journal, behind the last whole cut, and why.
+    """What opening a log dropped: the end of a journal, after the last whole cut, and why.
 
-    `reason` is "" when nothing was cut, else "no cut" (whole, but never made visible), "torn", "checksum" or
-    "spool" or "file" (what it attached is missing or not whole). `spools` counts files beside the journal that nothing
-    had attached.
+    `reason` is "" if nothing was dropped, otherwise "no cut" (whole, but never made visible), "torn", "checksum" or
+    "spool" or "file" (what it attached is missing or not whole). `spools` counts files next to the journal that no
+    journal had attached.
     """
 
     journal: str = ""
@@ -45,8 +45,10 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """A journal that nothing more is written to: the next segment, once it is sealed. `attached`: names of its files
-    beside it."""
+    """A journal that is no longer written to: the next segment, once it is sealed.
+
+    `attached`: names of its files outside the journal.
+    """
 
     header: JournalHeader
     bytes: int
@@ -56,7 +58,10 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A log that was taken over. `sealed` is its newest segment, `last_manifest` the hash of that one's manifest."""
+    """A log that was opened for writing.
+
+    `sealed` is its latest segment, `last_manifest` the hash of that segment's manifest.
+    """
 
     file: LogFile
     header: JournalHeader
@@ -77,11 +82,11 @@ def create(
     accept_renamed: bool = False,
     accept_replaced: bool = False,
 ) -> LogFile:
-    """The log's `log.json`; the log is made when there is none. The directory itself is there, and locked.
+    """The log's `log.json`; the log is created if it does not exist. The directory itself exists, and is locked.
 
     Raises:
         ConfigurationError: it is another source's log, or another version's.
-        HistoryLost: the source went over to another timeline.
+        HistoryLost: the source has switched to another timeline.
     """
     for directory in (layout.journals, layout.segments, layout.spools):
         if not directory.exists():
@@ -121,7 +126,7 @@ def _of_another_source(layout: Layout, file: LogFile, identity: SourceIdentity) 
 def _checked(
     layout: Layout, file: LogFile, identity: SourceIdentity, layer: FileLayer, *, accept_timeline: bool
 ) -> LogFile:
-    # A database keeps the name that it had when the log began: whether it was renamed is checked at the server.
+    # A database keeps the name that it had when the log began: the server is queried whether it was renamed.
     identity = replace(identity, database=file.source.database)
     is_same_server = file.source.system_id == identity.system_id
     if is_same_server and file.source.timeline != identity.timeline and not accept_timeline:
@@ -138,9 +143,8 @@ def _checked(
 
 
 def recover(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer) -> Opened:
-    """Begin an epoch, see what is there, leave everything in order for a new journal. A log that is refused keeps all
-    its files."""
-    # The epoch first: what an older writer does from here on does not count, so nothing changes while we look.
+    """Begin an epoch, inspect the existing files, and prepare a new journal. If the log is refused, all files stay."""
+    # The epoch first: what an older writer does from now on does not count, so nothing changes during the inspection.
     lease.begin_epoch(layer, Epoch(0))
     _forget_cached(layout)
     found = inventory(layout, file)
@@ -169,8 +173,10 @@ def recover(layout: Layout, file: LogFile, lease: Lease, layer: FileLayer) -> Op
 
 
 def _forget_cached(layout: Layout) -> None:
-    """Have what is read next come from the disk. After a sync that failed the system may hold, as if it were written,
-    what the disk never got."""
+    """Drop the files from the system's cache, so that they are next read from the disk.
+
+    After a failed sync the cache may hold data, as if it were written, that never reached the disk.
+    """
     for path in (*layout.journals.glob("*.journal"), *layout.spools.iterdir()):
         with path.open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -181,17 +187,19 @@ def _named(identity: SourceIdentity) -> str:
 
 
 def clean_up(layout: Layout, layer: FileLayer) -> None:
-    """Remove what earlier runs left of segments: those never put in place, expired and compacted ones. Lists all. The
-    caller holds the maintenance lock, and seals nothing meanwhile."""
+    """Remove unfinished, expired and compacted segments that earlier runs left. Lists all.
+
+    The caller holds the maintenance lock, and seals nothing at the same time.
+    """
     for path in layout.listed_segments()[1]:
         remove_tree(layer, path)
     sweep(layout, layer)
 
 
 def _continuing(layout: Layout, last: Whole, lease: Lease, layer: FileLayer) -> JournalHeader:
-    """The head of the journal that follows the last one. What counts of that one is durable on return."""
+    """The head of the journal that follows the last one. What counts of the last one is durable on return."""
     if not last.rows:
-        # Nothing to keep but its checkpoint: the new journal takes its name and its place.
+        # Nothing to keep but its checkpoint: the new journal takes its name and replaces it.
         return replace(last.header, epoch=lease.epoch, base=last.checkpoint)
     path = layout.journal(last.header.first_offset)
     # A killed process leaves whole cuts that were never synced. They count from now on, so they are synced now.
@@ -214,7 +222,7 @@ def _sync_file(path: Path, layer: FileLayer, size: int | None) -> None:
         with syncing(path):
             layer.fsync(fd)
     except SyncFailed as error:
-        # What a killed process left: nobody knows how much of it is on the disk, and the next sync may say all of it.
+        # Left by a killed process: it is unknown how much of it is on the disk, and the next sync may report success.
         raise InvariantViolated(
             str(error).split("\n", maxsplit=1)[0],
             remedy=f"fix the disk, copy {path} to a new file under the same name, then start again",

@@ -1,13 +1,13 @@
-"""Retention of sealed segments: compaction and expiry, on disk and in a store. Beside the daemon, in any process.
+"""Retention of sealed segments: compaction and expiry, on disk and in a store. Runs in any process, during a capture.
 
-All of it holds the maintenance lock, and none of it touches a journal. Every step leaves a log that readers can read
-(see `changelog.compaction`), so a crash needs no repair: `sweep`, which everything here begins with, finishes what is
-left.
+All of it holds the maintenance lock, and none of it touches a journal. Every step leaves a readable log (see
+`changelog.compaction`), so a crash needs no repair: every operation begins with `sweep`, which finishes what was
+interrupted.
 
-    expire    log.json here ─▶ log.json there ─▶ segments there ─▶ segments here
-    compact   files there, manifest there ─▶ directory renamed here ─▶ … grace … ─▶ the old ones there and here
+    expire    local log.json ─▶ stored log.json ─▶ stored segments ─▶ local segments
+    compact   stored files, stored manifest ─▶ local directory renamed ─▶ … grace … ─▶ the old ones in both places
 
-Segments that were compacted away stay for `grace_s`: a merge or a slow reader that listed them before goes on reading.
+Segments that were compacted away stay for `grace_s`: a merge or a slow reader that listed them before can continue.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ COMPACTED = ".compacted.tmp"
 
 
 class RemoteStore(Protocol):
-    """The log's segments and states in a store, for who may change them (see `objects.remote`)."""
+    """The log's segments and states in a store, for changing them (see `objects.remote`)."""
 
     def uploaded(self, layout: Layout) -> int:
-        """The last offset that was put there in order."""
+        """The last offset that was uploaded in order."""
         ...
 
     def put_log(self, layout: Layout) -> None:
@@ -50,27 +50,27 @@ class RemoteStore(Protocol):
         ...
 
     def put_state(self, layout: Layout, offset: int) -> None:
-        """Put a state of the log (`changelog.states`); one that is there already stays."""
+        """Upload a state of the log (`changelog.states`); an existing one stays."""
         ...
 
     def states(self) -> Sequence[int]:
-        """The offsets of what has a state's name, whole or not."""
+        """The offsets of everything with a state's name, whole or not."""
         ...
 
     def remove_state(self, offset: int) -> None:
-        """Remove a state: first what makes it count, then its files."""
+        """Remove a state: first its manifest, then its files."""
         ...
 
     def put(self, segment: Segment, text: bytes, directory: Path) -> None:
-        """Put a segment; all of it was seen there on return."""
+        """Upload a segment; all of it was seen in the store on return."""
         ...
 
     def put_manifest(self, segment: Segment, text: bytes) -> None:
-        """The same of one whose files were put."""
+        """The same for a segment whose files were uploaded."""
         ...
 
     def segments(self) -> Sequence[Bounds]:
-        """Whatever has a segment's name, whole or not."""
+        """Everything with a segment's name, whole or not."""
         ...
 
     def is_whole(self, segment: Segment, text: bytes) -> bool:
@@ -78,7 +78,7 @@ class RemoteStore(Protocol):
         ...
 
     def manifest(self, bounds: Bounds) -> bytes | None:
-        """A segment's manifest; None: it has none, so it does not count."""
+        """A segment's manifest; None if it has no manifest, so it does not count."""
         ...
 
     def remove(self, bounds: Bounds) -> None:
@@ -88,9 +88,12 @@ class RemoteStore(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Which segments expire: those that end before cut `before_cut`; those whose last commit clock (microseconds since
-    1970) is before `before_clock`; the oldest ones while all together have more than `bytes_max`. None that ends behind
-    `last_offset_max`."""
+    """Which segments expire.
+
+    Those that end before cut `before_cut`; those whose last commit clock (microseconds since 1970) is before
+    `before_clock`; the oldest ones while all together have more than `bytes_max`. No segment that ends after
+    `last_offset_max`.
+    """
 
     before_cut: int | None = None
     before_clock: int | None = None
@@ -99,7 +102,7 @@ class Rule:
 
 
 def expiring(segments: Sequence[Segment], rule: Rule) -> list[Segment]:
-    """The oldest of these (all sealed ones, oldest first) that the rule lets go. The newest always stays."""
+    """The oldest of these (all sealed ones, oldest first) that expire by the rule. The latest always stays."""
     gone: list[Segment] = []
     total = sum(s.size for s in segments)
     for segment in segments[:-1]:
@@ -139,17 +142,20 @@ class Retention:
             )
 
     def expire(self, rule: Rule, check: Callable[[], None] = lambda: None) -> list[Segment]:
-        """Remove the oldest segments that a rule lets go; what was removed. From then on an offset in them is refused
-        by name. `check` is called before anything is changed.
+        """Remove the oldest segments that expire by a rule; return them.
+
+        Afterwards reading an offset in them raises an error that names it. `check` is called before anything is
+        changed.
 
         Raises:
-            SinkUnavailable: somebody else works on the segments, or the store is away; the next call goes on.
+            SinkUnavailable: another process works on the segments, or the store is unavailable; the next call
+                continues.
         """
         with maintenance(self._layout, self._wait):
             gone = expiring(list_segments(self._layout), rule)
             if gone:
                 check()
-                if self._remote is not None:  # before anybody reads that the log begins behind it
+                if self._remote is not None:  # before any reader sees that the log begins after it
                     self._put_state(self._remote, gone[-1].last_offset)
                 file = replace(self._layout.log_file(), first_offset=gone[-1].last_offset + 1)
                 with storing(f"writing {self._layout.log_json}"):
@@ -158,10 +164,10 @@ class Retention:
         return gone
 
     def compact(self, bytes_max: int = COMPACTED_BYTES_MAX, workers: Workers = HERE) -> list[tuple[Segment, int]]:
-        """Make one segment of several small neighbours wherever that pays; the new ones, and how many each replaces.
+        """Combine small neighbouring segments wherever that pays; return the new ones, and how many each replaces.
 
-        The lock is given up after as many as are made at once, so that uploads wait for these at most. Workers that
-        have the store alone make those of what was put there; the others are made here.
+        The lock is released after each batch, so that uploads wait for one batch at most. Workers that can reach only
+        the store compact what was uploaded; the rest is compacted in this process.
         """
         made: list[tuple[Segment, int]] = []
         with maintenance(self._layout, self._wait):
@@ -186,22 +192,24 @@ class Retention:
         return made
 
     def sweep(self) -> list[Bounds]:
-        """Finish what an earlier run left, and remove what was replaced long enough ago; the expired segments of which
-        something was still there or here."""
+        """Finish what an earlier run left, and remove what was replaced long enough ago.
+
+        Return the expired segments of which something was still left, in the store or on disk.
+        """
         with maintenance(self._layout, self._wait):
             return self._sweep()
 
     # ── inside: the caller holds the lock ───────────────────────────────────────────────────────────────────
 
     def _groups(self, bytes_max: int) -> tuple[list[list[Segment]], list[list[Segment]]]:
-        """Those of segments that were put away, and those of others. Never one of both: it would be neither."""
+        """Groups of uploaded segments, and groups of others. Never a mixed one, which would be neither."""
         segments = list_segments(self._layout)
         last = 0 if self._remote is None else self._remote.uploaded(self._layout)
         away = [s for s in segments if s.last_offset <= last]
         return groups(away, bytes_max), groups(segments[len(away) :], bytes_max)
 
     def _take_over(self, segment: Segment, beside: Path, *, is_put: bool) -> None:
-        """Put a segment in place whose files are durable in `beside`, or (`is_put`) in the store alone."""
+        """Install a segment whose files are durable in `beside`, or (`is_put`) only in the store."""
         bounds = segment.first_offset, segment.last_offset
         target = self._layout.segment(*bounds)
         with storing(f"compacting into {target}"):
@@ -240,7 +248,7 @@ class Retention:
         return sorted(expired)
 
     def _is_whole(self, bounds: Bounds) -> bool:
-        """Whether a compacted segment can be read, so that those it was made of may go."""
+        """Whether a compacted segment can be read, so that the ones it replaces may be removed."""
         if is_here(self._layout, bounds):
             return True
         return self._remote is not None and self._remote.is_whole(*self._layout.manifest(*bounds))
@@ -267,7 +275,7 @@ class Retention:
                 if self._age_s(wider) >= self._grace_s and self._is_whole(wider):
                     self._remove(remote, bounds)
             elif (text := remote.manifest(bounds)) is None:
-                remote.remove(bounds)  # a compaction that got no further
+                remote.remove(bounds)  # an unfinished compaction
             else:
                 self._adopt(bounds, text)
                 here = self._layout.segment_offsets()
@@ -283,7 +291,7 @@ class Retention:
             self._layout.store.forget(bounds)
 
     def _adopt(self, bounds: Bounds, text: bytes) -> None:
-        """A compaction got as far as the store: it counts there, so it counts here."""
+        """A compaction reached the store and counts there, so install it locally."""
         target = self._layout.segment(*bounds)
         beside = self._layout.segments / f".{target.name}{COMPACTED}"
         self._layer.mkdir(beside)
@@ -295,9 +303,11 @@ class Retention:
 
 
 def _compacted(layout: Layout, layer: FileLayer, group: Sequence[Bounds]) -> tuple[Segment, str]:
-    """Write the files of one segment that takes the place of these, into a directory of its own beside the others; the
-    segment, and the directory's name. Another process may do it, and one that died on the way leaves nothing that is in
-    the way of the next."""
+    """Write the files of one segment that replaces these, into a new separate directory.
+
+    Return the segment, and the directory's name. Another process may do this, and one that died in the middle leaves
+    nothing that hinders the next.
+    """
     name = segment_name((group[0][0], group[-1][1]))
     beside = layout.segments / f".{name}.{secrets.token_hex(4)}{COMPACTED}"
     with storing(f"compacting into {layout.segments / name}"):
@@ -311,8 +321,10 @@ def _compacted(layout: Layout, layer: FileLayer, group: Sequence[Bounds]) -> tup
 
 
 def _compacted_away(away: AwayLog, group: Sequence[Bounds]) -> tuple[Segment, str]:
-    """The same where there is nothing but the store: the files go there, below the segment's name. It does not count
-    yet: it has no manifest there."""
+    """The same, in a process that can reach only the store: the files go there, below the segment's name.
+
+    The segment does not count yet: it has no manifest there.
+    """
     with away.opened() as layout:
         OS_LAYER.mkdir(layout.segments)
         segment, name = _compacted(layout, OS_LAYER, group)
@@ -341,10 +353,10 @@ def is_here(layout: Layout, bounds: Bounds) -> bool:
 def sweep(
     layout: Layout, layer: FileLayer, grace_s: float = GRACE_S, is_whole: Callable[[Bounds], bool] | None = None
 ) -> set[Bounds]:
-    """Remove from the directory what has expired, and what was compacted into something else long enough ago; which of
-    them had expired. The caller holds the maintenance lock.
+    """Remove expired segments from the directory, and those compacted long enough ago; return the expired ones.
 
-    `is_whole` says whether a compacted segment can be read; without it only one whose files are here counts as whole.
+    The caller holds the maintenance lock. `is_whole` returns whether a compacted segment can be read; without it only
+    one with local files counts as whole.
     """
     found, unfinished = layout.listed_segments()
     counting = uncovered(found)
@@ -362,14 +374,14 @@ def sweep(
     def put_at(bounds: Bounds) -> float:
         return (layout.segment(*bounds) / "segment.json").stat().st_mtime
 
-    # Newest first: whoever walks back from one to the one before it finds that one, or what took the place of both.
+    # Latest first: a reader that walks back from one segment to the previous finds that one, or its replacement.
     for bounds in sorted(set(found) - set(counting), reverse=True):
         wider = covering(bounds, counting)
         is_old = wider is not None and now - put_at(wider) >= grace_s
         if bounds[1] < first_offset or (is_old and wider is not None and may_go(wider)):
             replaced.append(bounds)
     for bounds in (*replaced, *(b for b in counting if b[1] < first_offset)):
-        # Out of sight in one step: a reader must not meet half a segment.
+        # Hide it in one step: a reader must not find a part of a segment.
         beside = layout.segments / f".{segment_name(bounds)}{REMOVED}"
         layer.rename(layout.segment(*bounds), beside)
         remove_tree(layer, beside)

@@ -1,5 +1,6 @@
-"""Files with rows of chunks, beside the journal that will name them: written by whoever writes the journal, or by those
-who have the rows."""
+"""Files with rows of chunks, next to the journal that will name them: written by the journal's writer, or by the
+process that has the rows.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +15,14 @@ from cdcflow.model.change import HeldRows
 from cdcflow.sinks.layer import DurableFile, FileLayer
 
 Write = Callable[[str, Target], SegmentFile]
-"""Writes rows into a target, under a name, and says what a manifest says of them."""
+"""Writes rows into a target, under a name, and returns the file's entry for a manifest."""
 
 
 class RowFile:
-    """One file. `bytes` is 0 before it is written; then its rows are durable. `synced`: so is its name, or whoever
-    called `sync` is about to sync the directory."""
+    """One file. `bytes` is 0 until it is written; then its rows are durable.
+
+    `synced`: its name is durable, too, or the caller of `sync` is about to sync the directory.
+    """
 
     def __init__(self, path: Path, write: Write, layer: FileLayer) -> None:
         self.name = path.name
@@ -30,7 +33,7 @@ class RowFile:
         self._layer = layer
 
     def written(self) -> SegmentFile:
-        """Write it: once, when the offsets of its rows are taken and before the cut behind them counts.
+        """Write it: once, when its rows have offsets and before the next cut counts.
 
         Raises:
             OSError: no room.
@@ -38,7 +41,7 @@ class RowFile:
         """
         found = self._write(self.name, DurableFile(self._layer, self._path))
         self.bytes = found.bytes
-        del self._write  # and with it the rows
+        del self._write  # frees the rows, too
         return found
 
     def sync(self) -> None:
@@ -50,8 +53,10 @@ class RowFile:
 
 
 class HeldFile:
-    """A file that another process writes, from its beginning on. `bytes` is 0 until that is done; then its rows are
-    durable. `synced` as of `RowFile`."""
+    """A file that another process has been writing since this object was created.
+
+    `bytes` is 0 until that is done; then its rows are durable. `synced`: see `RowFile`.
+    """
 
     def __init__(self, path: Path, rows: HeldRows, first_offset: int, transaction: int, commit_ts: int) -> None:
         self.name = path.name
@@ -66,7 +71,8 @@ class HeldFile:
         """Wait for it.
 
         Raises:
-            SinkUnavailable: whoever had the rows is gone, or what it wrote is not what it says; they are read again.
+            SinkUnavailable: the process with the rows is gone, or the file is not what it reported; the rows are read
+                again.
         """
         found = SegmentFile.of({**self._waits(), "path": self.name})
         there = self._path.stat().st_size if self._path.exists() else None
@@ -81,7 +87,7 @@ class HeldFile:
         return found
 
     def sync(self) -> None:
-        """Whoever wrote it made its rows durable; not its name."""
+        """The process that wrote it made its rows durable, but not its name."""
         self.synced = True
 
     def abandon(self) -> None:

@@ -1,4 +1,4 @@
-"""Makes segments of the closed journals of a log in a directory, and keeps its schemas beside them."""
+"""Makes segments from the closed journals of a log in a directory, and stores its schemas with them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ YIELDED_FRAMES = 64
 
 
 class Sealing:
-    """Used by one thread at a time. The log adds shapes to its history; here that is only saved."""
+    """Used by one thread at a time. The log adds shapes to its history; this class only saves them."""
 
     def __init__(self, layout: Layout, opened: Opened, lease: Lease, layer: FileLayer) -> None:
         self._layout = layout
@@ -39,22 +39,22 @@ class Sealing:
         self._sealed_last = opened.sealed
 
     def clean_up(self) -> None:
-        """Remove what earlier runs left of segments; another time, if somebody works on them just now."""
+        """Remove what earlier runs left of segments; skipped while another process works on them."""
         with contextlib.suppress(Busy), maintenance(self._layout), storing(f"tidying {self._layout.root}"):
             clean_up(self._layout, self._layer)
 
     @property
     def newest(self) -> tuple[int, int] | None:
-        """First and last offset of the newest one; None: there is none yet."""
+        """First and last offset of the latest one; None if there is no segment yet."""
         last = self._sealed_last
         return None if last is None else (last.first_offset, last.last_offset)
 
     def seal(self, closed: Closed) -> Segment:
-        """Make a segment of a closed journal, and remove that. The journals after it must have their names."""
+        """Make a segment from a closed journal, and remove the journal. The journals after it must have their names."""
         first, last = closed.header.first_offset, closed.checkpoint.next_offset - 1
         target = self._layout.segment(first, last)
         with storing(f"sealing {target}"):
-            # It is there already when only the cleaning up failed the last time.
+            # It exists already if only the cleaning up failed the last time.
             if not target.exists():
                 self._put_in_place(closed, target)
             segment, text = self._layout.manifest(first, last)
@@ -100,7 +100,7 @@ class Sealing:
             try:
                 found = records(file, header, str(path), end=closed.bytes)
                 for number, record in enumerate(in_order(found, closed.header, str(path))):
-                    # Small frames are decoded by Python alone, and nobody else runs meanwhile: not for long.
+                    # Small frames are decoded by Python alone, and no other thread runs during that: so yield often.
                     if number % YIELDED_FRAMES == 0:
                         time.sleep(0)
                     yield record
@@ -110,7 +110,7 @@ class Sealing:
                 ) from None
 
     def _take_over(self, record: AttachedFile, target: Path) -> None:
-        # Another name for it, not a new one: a segment that is never finished takes its files with it.
+        # A second name for it, not a rename: a segment that is never finished is deleted with its files.
         link_or_copy(self._layer, self._layout.spool(record.name), target)
 
     def _save_schemas(self) -> None:

@@ -12,11 +12,12 @@ from cdcflow.sinks.layer import DurableFile, FileLayer, remove_tree, syncing
 
 
 def write_segment(layer: FileLayer, directory: Path, sealed: Callable[[OpenTarget], Segment]) -> tuple[Segment, bytes]:
-    """Let `sealed` write a segment's files into a new directory, and put the manifest with them. All of it is durable
-    on return. The manifest's bytes come with it.
+    """Have `sealed` write a segment's files into a new directory, and add the manifest. All of it is durable on return.
+
+    Return the segment and the manifest's bytes.
 
     Raises:
-        OSError: no room; the directory is left as it is.
+        OSError: no room; the directory is left in its current state.
     """
     if directory.exists():
         remove_tree(layer, directory)
@@ -32,7 +33,7 @@ def write_segment(layer: FileLayer, directory: Path, sealed: Callable[[OpenTarge
 
 
 def put_in_place(layer: FileLayer, layout: Layout, beside: Path, target: Path) -> None:
-    """Give a segment that was written beside its place its name. Durable on return."""
+    """Give a segment in a temporary directory its final name. Durable on return."""
     layer.rename(beside, target)
     with syncing(layout.segments):
         layer.fsync_dir(layout.segments)

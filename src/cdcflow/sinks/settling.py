@@ -1,7 +1,7 @@
-"""Having on disk what can be read of a log.
+"""Syncs to disk what can be read of a log.
 
-Readers see a cut before its writer has synced it. What cannot be taken back (a message, a cursor that somebody stores)
-is synced by its reader first; where the writer was quicker, that costs nothing.
+Readers see a cut before its writer has synced it. Before a reader does something irreversible (sends a message, hands
+out a cursor), it syncs the log itself; if the writer was quicker, that costs nothing.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from cdcflow.changelog.layout import Layout
 
 
 def settle(layout: Layout) -> None:
-    """Sync what is not sealed of a log on this machine. What is sealed is durable.
+    """Sync the unsealed part of a log on this machine. The sealed part is durable.
 
     Raises:
-        OSError: the disk does not take it.
+        OSError: the disk fails.
     """
     for folder in (layout.spools, layout.journals):
         _sync_folder(folder)

@@ -1,4 +1,4 @@
-"""A file for a transaction that memory should not hold, beside the log that may take it."""
+"""A file for a transaction too large for memory, next to the journal that may attach it."""
 
 from __future__ import annotations
 
@@ -41,8 +41,11 @@ class SpoolFile:
         return list(self._shapes)
 
     def write(self, batches: Sequence[ChangeBatch], subxids: Uint64s | None) -> None:
-        """Append one piece. `subxids` (as long as the piece has rows, in index order) is each row's
-        sub-transaction, None when they cannot be rolled back any more."""
+        """Append one piece.
+
+        `subxids` (one per row of the piece, in index order) is each row's sub-transaction; None when they can no longer
+        be rolled back.
+        """
         rows = sum(b.rows.num_rows for b in batches)
         Numbering.check_index(batches, rows)
         if subxids is not None:
@@ -61,10 +64,10 @@ class SpoolFile:
             self._put(self._encoder.take())
 
     def finish(self) -> None:
-        """Nothing more comes; everything written is in the file (durable only with the log's next `sync`)."""
+        """No more pieces follow; everything written is in the file (durable only with the log's next `sync`)."""
 
     def discard(self) -> None:
-        """The transaction was rolled back: forget it."""
+        """The transaction was rolled back: remove it."""
         if self._fd >= 0:
             self.abandon()
             self._layer.unlink(self._path)
@@ -77,7 +80,7 @@ class SpoolFile:
             self._layer.close(fd)
 
     def rows_without(self, aborted: frozenset[int]) -> int:
-        """How many rows remain when these sub-transactions are rolled back."""
+        """How many rows remain if these sub-transactions are rolled back."""
         return self._rows - sum(self._rows_of[xid] for xid in aborted)
 
     def sync(self) -> None:

@@ -1,4 +1,4 @@
-"""Writing a state of a log (`changelog.states`): its files first, then what it is, then its name.
+"""Writing a state of a log (`changelog.states`): its tables' files first, then its manifest, then its name.
 
 .<offset>.tmp/  table by table, state.json ──▶ synced ──▶ renamed to <offset>/ ──▶ older states removed
 """
@@ -30,12 +30,13 @@ def write(
     backfills: Mapping[str, Mapping[str, Any]],
     layer: FileLayer = OS_LAYER,
 ) -> State:
-    """Write a state. `tables` puts its tables' files into a directory and says what they are (see `put`); the rest of
-    what is said of them is what the log says of their backfills, by name. Durable on return. A state that is there
-    stays.
+    """Write a state. `tables` writes the tables' files into a directory and yields their entries (see `put`).
+
+    The entries are completed with what the log records of the tables' backfills, by table name. Durable on return. An
+    existing state stays.
 
     Raises:
-        SinkUnavailable: no room; nothing counts of what was begun.
+        SinkUnavailable: no room; nothing of what was begun counts.
     """
     room = folder(layout)
     target = folder_of(layout, state.offset)
@@ -50,7 +51,7 @@ def write(
         layer.mkdir(beside)
         entries = {str(one.table.id): one for one in tables(beside)}
         for left in {path.name for path in beside.iterdir()} - {one.file for one in entries.values()}:
-            layer.unlink(beside / left)  # of a worker that died
+            layer.unlink(beside / left)  # left by a worker that died
         known = {name: replace(one, backfill=dict(backfills.get(name, {}))) for name, one in entries.items()}
         made = replace(state, tables=known)
         manifest = DurableFile(layer, beside / "state.json")
@@ -66,8 +67,10 @@ def write(
 
 
 def tidy(layout: Layout, layer: FileLayer = OS_LAYER) -> None:
-    """Remove states that nothing needs: those before the newest one that the log's beginning follows on, and what a
-    process that was killed left behind."""
+    """Remove unneeded states: those before the latest one that directly precedes the log's beginning.
+
+    Also removes what a killed process left.
+    """
     first = layout.log_file().first_offset
     needed = [offset for offset in listed(layout) if offset < first]
     with storing(f"tidying the states {folder(layout)}"):
@@ -79,9 +82,9 @@ def tidy(layout: Layout, layer: FileLayer = OS_LAYER) -> None:
 
 
 def put(room: Path, shape: Table, rows: pa.Table, layer: FileLayer = OS_LAYER) -> StateTable:
-    """Put a table's rows (in the columns of the log) into a directory; durable but for its name."""
+    """Write a table's rows (in the columns of the log) into a directory; durable except for the file's name."""
     name = file_name(shape, 1)
-    beside = room / f".{secrets.token_hex(4)}.tmp"  # another process may be at the same
+    beside = room / f".{secrets.token_hex(4)}.tmp"  # another process may do the same
     parquet = Parquet(name, shape.log_schema, DurableFile(layer, beside), shape.key)
     try:
         for batch in rows.cast(shape.log_schema).to_batches():
@@ -95,16 +98,18 @@ def put(room: Path, shape: Table, rows: pa.Table, layer: FileLayer = OS_LAYER) -
 
 
 def beside_name(offset: int, table: StateTable) -> str:
-    """What a table's file is called in a store while it is on its way to the state's directory. Two contents of one
-    table have two names."""
+    """The name of a table's file in a store before it is moved to the state's directory.
+
+    Two different contents of one table have two names.
+    """
     return f"states/{state_name(offset)}/.{table.sha256[:16]}-{table.file}"
 
 
 def take(away: AwayLog, offset: int, table: StateTable, room: Path, layer: FileLayer = OS_LAYER) -> None:
-    """Move a table's file from a store into a directory; durable but for its name.
+    """Move a table's file from a store into a directory; durable except for the file's name.
 
     Raises:
-        InvariantViolated: it is not what was put.
+        InvariantViolated: its content is not what was uploaded.
     """
     name, beside = beside_name(offset, table), room / f".{secrets.token_hex(4)}.tmp"
     if away.take(name, beside) != table.sha256:

@@ -1,4 +1,4 @@
-"""What a log in a directory asks of whoever puts its segments into an object store."""
+"""What a log in a directory needs from the uploader of its segments."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdcflow.sinks.retention import RemoteStore
 
 
 class Uploading(Protocol):
-    """Takes sealed segments somewhere else, in its own time (see `objects.uploads`)."""
+    """Copies sealed segments elsewhere, in its own time (see `objects.uploads`)."""
 
     def start(self, lease_check: Callable[[], None]) -> None: ...
     def wake(self) -> None:
@@ -24,12 +24,12 @@ class Uploading(Protocol):
 
     @property
     def remote(self) -> RemoteStore:
-        """What it has put there."""
+        """The uploaded part."""
         ...
 
     @property
     def error(self) -> CdcflowError | None:
-        """Why the log must not go on; None: nothing of that kind."""
+        """Why the log must not continue; None if it may."""
         ...
 
     def close(self) -> None: ...

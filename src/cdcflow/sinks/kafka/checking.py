@@ -1,6 +1,6 @@
-"""Looking a whole log in Kafka over: order, gaplessness, and that its two topics tell the same.
+"""Checks a whole log in Kafka: order, gaplessness, and that its two topics agree.
 
-What a file's checksums and chain prove, the brokers' own checksums do. It only reads, and may run beside the daemon.
+The brokers' own checksums replace a file's checksums and chain. It only reads, and may run while the daemon does.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from cdcflow.sinks.kafka.topics import Topics
 
 
 def check(topics: Topics, *, deep: bool = False, history: LogLocation | None = None) -> Report:
-    """Read a log through and report what is wrong with it. `deep` also validates every value. What has expired is no
-    fault, unless nothing is left up to the checkpoint, here or in the `history`.
+    """Read the whole log and report what is wrong with it. `deep` also validates every value.
+
+    Expired rows are no fault, unless nothing is left up to the checkpoint, in the topic or in the `history`.
 
     Raises:
         ConfigurationError: another version of cdcflow wrote it, or the brokers refuse.
@@ -58,7 +59,7 @@ def check(topics: Topics, *, deep: bool = False, history: LogLocation | None = N
 def _end(where: str, topics: Topics, state: State, seen: Seen, met: set[int], readable: list[TopicRange]) -> None:
     for gone in sorted({s.topic_offset for s in readable} - met):
         seen.fault(where, f"the topic range at offset {gone}, which topic {topics.state} names, is not there")
-    # Beside a daemon the state that was read first may be older than what was read then, never newer.
+    # While a daemon runs, the state that was read first may be older than the frames read later, never newer.
     if seen.cut < state.checkpoint.cut or seen.next_offset < state.checkpoint.next_offset:
         seen.fault(
             where,
@@ -87,7 +88,7 @@ class _Frames:
                 yield found, head
 
     def records(self) -> Iterator[Record]:
-        """What follows a head, up to the next one."""
+        """The frames after a head, up to the next one."""
         for found in self._found:
             record = found.record
             if isinstance(record, JournalHeader):
@@ -99,7 +100,7 @@ class _Frames:
 
     def _shape(self, topic_offset: int, shape: Shape) -> None:
         known = self._state.shapes.shapes().get(shape.table.id, {}).get(shape.version)
-        # What a daemon adds meanwhile is behind the last cut that we know of.
+        # What a daemon adds concurrently is after the last known cut.
         if known != shape.table and (known is not None or self._seen.cut < self._state.checkpoint.cut):
             self._seen.fault(
                 f"topic offset {topic_offset}", f"a shape of {shape.table.id} differs from the one in the state"

@@ -1,10 +1,10 @@
-"""Copying a log from a folder into a topic, and back: same log id, offsets and transactions, cuts where segments end.
+"""Copies a log from a folder into a topic, and back: same log id, offsets and transactions, cuts at segment ends.
 
     folder ──a segment──▶ runs ─▶ `KafkaLog` ─▶ one Kafka transaction a segment, its cut the segment's last
-    topic ──frames─▶ `Sealer` ─▶ `History` ─▶ segments, then an empty journal with the newest checkpoint
+    topic ──frames─▶ `Sealer` ─▶ `History` ─▶ segments, then an empty journal with the latest checkpoint
 
-A copy that was interrupted goes on behind its last cut; so does one that is made again later. Two logs that have gone
-on by themselves are found by the cut that they should share, and refused.
+An interrupted copy continues after its last cut; so does a copy that is repeated later. Two logs that have diverged are
+detected by the cut that they should share, and refused.
 """
 
 from __future__ import annotations
@@ -41,13 +41,15 @@ SPOOLED_ROWS = 128 << 10
 """A transaction with more rows goes through a spool: memory does not hold it."""
 
 OnSegment = Callable[[int, int], None]
-"""Told of each part that is durable in the copy: its first and its last offset."""
+"""Called for each part that is durable in the copy, with its first and last offset."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a copy has now. `next_offset` is behind its last row; `left` rows are in the original's journal still: they
-    are copied once they are sealed."""
+    """What a copy contains now. `next_offset` follows its last row.
+
+    `left` rows are still in the original's journal: they are copied once they are sealed.
+    """
 
     parts: int
     next_offset: int
@@ -59,12 +61,12 @@ class Copied:
 
 
 def to_folder(topics: Topics, path: Path, on_segment: OnSegment, segment_bytes: int = SEGMENT_BYTES_MAX) -> Copied:
-    """Copy what the topic has and the folder has not. A segment ends at the first cut behind so many bytes.
+    """Copy what the topic has and the folder lacks. A segment ends at the first cut after `segment_bytes`.
 
     Raises:
-        ConfigurationError: another log is there, or a daemon has gone on with it.
-        HistoryLost: the brokers have let go of what would be next.
-        InvariantViolated: the two are not the same log any more.
+        ConfigurationError: another log is there, or a daemon has continued it.
+        HistoryLost: the brokers have deleted the next part.
+        InvariantViolated: the two are no longer the same log.
         SinkUnavailable: no room, or the brokers do not answer.
     """
     layout = Layout(path)
@@ -73,7 +75,7 @@ def to_folder(topics: Topics, path: Path, on_segment: OnSegment, segment_bytes: 
         history = opened.history
         parts = 0
         if opened.tail is not None:
-            # Without a journal the folder is no log that a daemon opens: until the copy is whole, there is none.
+            # Without a journal no daemon opens the folder as a log: so there is no journal until the copy is whole.
             _remove_journals(layout)
             with topics.reader(topics.name) as reader:
                 for directory in opened.sealer(reader.messages(opened.tail.begin, opened.tail.end)):
@@ -82,7 +84,7 @@ def to_folder(topics: Topics, path: Path, on_segment: OnSegment, segment_bytes: 
                     parts += 1
         end, newest = history.checkpoint, opened.newest
         if end is not None and newest.next_offset != end.next_offset:
-            newest = end  # rows have come meanwhile; the next copy has them
+            newest = end  # rows arrived since; the next copy has them
         with storing(f"ending the copy {path}"):
             _end(layout, history.newest, newest, opened.state.log_id)
             history.lease.begin_epoch(OS_LAYER, opened.state.epoch)
@@ -90,7 +92,7 @@ def to_folder(topics: Topics, path: Path, on_segment: OnSegment, segment_bytes: 
 
 
 def _check_untouched(layout: Layout, attempted: str) -> None:
-    """A folder that only copies were made into: its journals are empty."""
+    """Check that a folder was only copied into: its journals are empty."""
     if not layout.log_json.exists():
         return
     for extent in extents_of(layout):
@@ -112,7 +114,7 @@ def _remove_journals(layout: Layout) -> None:
 
 
 def _end(layout: Layout, last: Segment | None, newest: Checkpoint, log_id: str) -> None:
-    """Put an empty journal behind the last segment: it has the newest checkpoint, and a daemon goes on from there."""
+    """Add an empty journal after the last segment, with the latest checkpoint; a daemon continues from there."""
     for room in (layout.journals, layout.spools):
         room.mkdir(exist_ok=True)
     _remove_journals(layout)
@@ -131,11 +133,11 @@ def _end(layout: Layout, last: Segment | None, newest: Checkpoint, log_id: str) 
 
 
 def to_topic(location: LogLocation, topics: Topics, on_segment: OnSegment, scratch: Path | None = None) -> Copied:
-    """Copy the sealed segments that the folder has and the topic has not, and the newest checkpoint if all is sealed.
+    """Copy the sealed segments that the folder has and the topic lacks, and the latest checkpoint if all is sealed.
 
     Raises:
-        ConfigurationError: another log is there, or a daemon has gone on with it; or the topics cannot be written.
-        HistoryLost: what would be next has expired in the folder.
+        ConfigurationError: another log is there, or a daemon has continued it; or the topics cannot be written.
+        HistoryLost: the next part has expired in the folder.
         SinkUnavailable: the brokers do not answer.
     """
     layout = Layout.of(location)
@@ -174,7 +176,7 @@ def to_topic(location: LogLocation, topics: Topics, on_segment: OnSegment, scrat
 
 
 def _check_same(topics: Topics, log_id: str, segments: list[Segment], newest: Checkpoint, attempted: str) -> None:
-    """Before the topic is taken over: what is in it is a part of this log, and ends at a cut of it."""
+    """Check before the topic is opened for writing: its content is a part of this log, and ends at a cut of it."""
     there = KafkaReader(topics)
     if not there.exists():
         return
@@ -270,14 +272,14 @@ def _batches(tables: list[_TableRows], first: int, last: int) -> Iterator[Change
 
 
 class _TableRows:
-    """One table's rows of a segment, handed out once each, in order: no more than a row group is held."""
+    """One table's rows of a segment, returned once each, in order: at most one row group is held."""
 
     def __init__(self, layout: Layout, table: TableId, segment: Segment) -> None:
         self._found: Iterator[LogRows] = read_rows(layout, segment.first_offset, segment.last_offset, (table,))
         self._held: tuple[Table, pa.Table] | None = None
 
     def upto(self, last: int) -> Iterator[tuple[Table, pa.Table]]:
-        """Those up to offset `last` that were not handed out yet."""
+        """The rows up to offset `last` that were not returned yet."""
         while True:
             if self._held is None:
                 found = next(self._found, None)

@@ -1,7 +1,7 @@
-"""What stands in the way of a log in Kafka, or of its safety: the brokers, the topics and how they are set up.
+"""Problems of a log in Kafka, or risks to its safety: the brokers, the topics and their settings.
 
-Kafka keeps what it promised only as its topics are set: an error here means that the log would be wrong or would stop,
-a warning that it is only as safe as somebody wanted it to be (hard cases K01, K13).
+Kafka's guarantees depend on the topics' settings: an error here means that the log would be wrong or would stop, a
+warning that it is less safe than it could be (hard cases K01, K13).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from cdcflow.sinks.kafka.topics import CLEANED, Admin, Topics
 
 PATIENCE_S = 10.0
 RECORD_OVERHEAD = 200
-"""More than key and headers of a record and its batch take."""
+"""An upper bound for key and headers of a record and its batch."""
 
 
 def doctor(topics: Topics, folder: Path | None = None, history: LogLocation | None = None) -> list[Finding]:
-    """Look at the brokers and the log's topics, if they are there. `folder`, `history`: as `KafkaLog.open` has them."""
+    """Check the brokers and the log's topics, if they exist. `folder`, `history`: as for `KafkaLog.open`."""
     subject = f"log in topic {topics.name}"
     try:
         admin = Admin(replace(topics, wait_s=PATIENCE_S), "asking the brokers")
@@ -57,7 +57,10 @@ def doctor(topics: Topics, folder: Path | None = None, history: LogLocation | No
 def wrong(
     topics: Topics, partitions: Mapping[str, int], settings: Mapping[str, Mapping[str, str]] | None
 ) -> Iterator[Finding]:
-    """What no log can be in. `settings` by topic; None: they cannot be read, and only the partitions are looked at."""
+    """Settings with which a log cannot work.
+
+    `settings` by topic; None: they cannot be read, so only partitions are checked.
+    """
     if settings is None:
         for topic, count in partitions.items():
             if count != 1:

@@ -1,7 +1,7 @@
-"""What a refusal of the client library or of the brokers means: which of our errors, in which words.
+"""What an error of the client library or of the brokers means: which of cdcflow's errors, in which words.
 
-The library tells the reason for a broken connection to a callback, and to the call that waits only that it waited in
-vain. So each client has its `ErrorCallback`, and what was heard last becomes the reason.
+The library passes the reason for a broken connection to a callback; the waiting call only gets a timeout. So each
+client has its `ErrorCallback`, and the last reported error becomes the reason.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class ErrorCallback:
 
 
 def is_fenced(error: KafkaError) -> bool:
-    """The brokers gave this transactional id to somebody else, or gave up what it had begun."""
+    """The brokers gave this transactional id to another producer, or aborted what this one had begun."""
     return error.code() in _FENCED or (error.fatal() and "fenced" in error.str().lower())
 
 
 def is_refused(error: KafkaError) -> bool:
-    """The brokers do not let this user in, or not do that."""
+    """The brokers refuse this user's login or request."""
     return error.code() in _AUTHENTICATION | _DENIED
 
 
@@ -64,12 +64,12 @@ def is_missing(error: KafkaError) -> bool:
 
 
 def is_moving(error: KafkaError) -> bool:
-    """The partition has no leader at this moment, or a new one that only some know of."""
+    """The partition currently has no leader, or a new one that only some brokers know."""
     return error.code() in _MOVING
 
 
 def map_error(error: KafkaException, attempted: str, errors: ErrorCallback | None = None) -> CdcflowError:
-    """The error to raise instead: nothing of what was attempted is in doubt."""
+    """The error to raise instead: nothing of what was attempted has an unknown outcome."""
     about: KafkaError = error.args[0]
     heard = errors.refused if errors is not None and errors.refused is not None else None
     if about.code() in _IN_VAIN and heard is None and errors is not None and errors.heard is not None:
@@ -105,7 +105,7 @@ def map_error(error: KafkaException, attempted: str, errors: ErrorCallback | Non
 
 
 def refused_option(error: KafkaException, attempted: str) -> ConfigurationError:
-    """The library did not take its settings. Its own words may repeat a value, so only the name is told."""
+    """The library rejected its settings. Its own message may repeat a value, so only the name is reported."""
     found = re.search(r'property:? "([\w.]+)"', str(error.args[0]))
     which = f"option {found[1]}" if found else "its options"
     return ConfigurationError(
@@ -120,7 +120,7 @@ _REACH = "check log.kafka.brokers and the network; cdcflow tries again, and noth
 
 
 def _plain(error: KafkaError) -> str:
-    # The library begins its sentences with the client's and the broker's own names, once or twice.
+    # The library's messages begin with the client's and the broker's names, once or twice.
     return re.sub(r"^(?:[\w-]+#\S*\s*)?(?:\[thrd:[^\]]*\]:\s*)?", "", error.str())
 
 

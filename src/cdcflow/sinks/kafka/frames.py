@@ -1,4 +1,4 @@
-"""The two topics of a log as they are: the state, and the log's frames. Committed records only."""
+"""Reads the two topics of a log: the state, and the log's frames. Committed records only."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cdcflow.sinks.kafka.topics import Reader, Topics
 
 
 def read_state(topics: Topics) -> State:
-    """What the checkpoint's topic says now."""
+    """The current state in the checkpoint's topic."""
     with topics.reader(topics.state) as reader:
         return states.read(reader.messages(reader.bounds()[0]), topics.state)
 
@@ -21,8 +21,10 @@ def read_state(topics: Topics) -> State:
 def frames(
     reader: Reader, begin: int, end: int | None = None, wanted: Iterable[FrameKind] | None = None
 ) -> Iterator[TopicRecord]:
-    """What the frames from the offset `begin` of the topic, where a range begins, up to `end` hold (None: up to the end
-    of what is committed)."""
+    """The contents of the frames between two topic offsets.
+
+    A range begins at `begin`; `end` is exclusive (None: the end of what is committed).
+    """
     decoder = RangeDecoder(f"topic {reader.topic}", wanted)
     for message in reader.messages(begin, end):
         found = decoder.take(message)
@@ -31,7 +33,7 @@ def frames(
 
 
 def last_cut(topics: Topics, state: State) -> int | None:
-    """The number of the cut that the log's topic ends with (0: there is none; None: the brokers let go of it)."""
+    """The number of the cut that the log's topic ends with (0: no cut; None: the brokers have deleted it)."""
     with topics.reader(topics.name) as reader:
         low, high = reader.bounds()
         known = state.topic_ranges[-1].topic_offset if state.topic_ranges else -1

@@ -4,11 +4,11 @@
        loop                  rows and checkpoint together    checkpoint's topic:        │ cut          │ cut          │
 
 The topic has one partition, and the order of the log is its order. `read_committed` readers see whole cuts or nothing.
-Nothing is sent before the cut that covers it was asked to be synced, so nothing is ever taken back.
+Nothing is sent before a sync of the cut that covers it, so nothing is ever taken back.
 
-Whoever opens the log takes the transactional id over: from then on the brokers refuse the one before, and what it had
-not committed is gone. A commit whose outcome nobody knows is decided by that as well: the brokers end the transaction
-that was open before they answer, and the state is read only then.
+Each process that opens the log takes the transactional id over: the brokers then refuse the previous writer, and what
+that one had not committed is gone. This also decides a commit with unknown outcome: the brokers end the open
+transaction before they answer, and the state is read only then.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ from cdcflow.sinks.spool_file import SpoolFile
 
 RANGE_BYTES_MAX = 64 << 20
 RANGE_AGE_S = 3600.0
-"""Brokers let go of records by age, and a topic range without its head cannot be read."""
+"""Brokers delete records by age, and a topic range without its head cannot be read."""
 SUCCESSOR_S = 5.0
-"""So long a writer that was refused looks for who took the log over."""
+"""How long a refused writer waits to find out which process took the log over."""
 _ROOM = "cdcflow-spools-"
 _LOW = np.uint64(0xFFFFFFFF)
 
@@ -80,7 +80,7 @@ class _Begun:
 
 @dataclass(frozen=True, slots=True)
 class _Spooled:
-    """Rows that lie in a spool; they become frames, like all others, when this is sent."""
+    """Rows that are in a spool; they become frames, like all others, when this is sent."""
 
     path: Path
     attach: Attach
@@ -99,8 +99,8 @@ class _QueuedCut:
 class KafkaLog:
     """A change log in Kafka, opened by its only writer. Implements `cdcflow.ports.Log`.
 
-    `append`, `cut`, `seal_due` and `roll` belong to one thread; `sync` may run in another one at the same time. After
-    an error the log is dead: every call says so, and only `close` is left.
+    `append`, `cut`, `seal_due` and `roll` belong to one thread; `sync` may run in a different one at the same time.
+    After an error the log is dead: every call raises that error, except `close`.
     """
 
     def __init__(self, topics: Topics, sender: Sender, state: State, scratch: Path, *, is_new: bool) -> None:
@@ -151,20 +151,20 @@ class KafkaLog:
         copy_of: str | None = None,
         after_epoch: Epoch | None = None,
     ) -> KafkaLog:
-        """Open the log for writing, made when there is none; a writer that still has it is refused from here on.
+        """Open the log for writing; create it if it does not exist. A previous writer is refused afterwards.
 
         `accept_timeline`: the source's new timeline continues the old one. `accept_renamed`: the source checks whether
         a database of another name is the log's. `accept_replaced`: another server may have the log's database, because
-        an operator accepts that its history is lost. `accept_loss`: an operator accepts that
-        rows of the log are gone. `reopened`: this process had it open before (see `loss.check`). `scratch`: a folder
-        for large transactions while they arrive (None: a temporary one). `folder`: this machine's own, where it notes
-        the log's id; `history`: where the log is sealed to, which may have what the brokers no longer have. `copy_of`:
-        the id that a log which is made gets (None: a new one), and `after_epoch` one that its epochs are above.
+        an operator accepts that its history is lost. `accept_loss`: an operator accepts that rows of the log are gone.
+        `reopened`: this process had it open before (see `loss.check`). `scratch`: a folder for large transactions while
+        they arrive (None: a temporary one). `folder`: this machine's own, for a note of the log's id; `history`: where
+        the log is sealed to, which may have what the brokers no longer have. `copy_of`: the id of a newly created log
+        (None: a random one), and `after_epoch` a lower bound of its epochs.
 
         Raises:
             ConfigurationError: the brokers refuse, or the log belongs to another source.
             HistoryLost: the source is on another timeline than the log, or all rows of the log are gone.
-            InvariantViolated: a topic is gone, or what was committed is not all there.
+            InvariantViolated: a topic is gone, or part of what was committed is missing.
             SinkUnavailable: the brokers do not answer.
         """
         attempted = f"opening the log in topic {topics.name}"
@@ -181,7 +181,7 @@ class KafkaLog:
         with storing(f"{attempted}: making a folder for large transactions"):
             if scratch is not None:
                 scratch.mkdir(parents=True, exist_ok=True)
-                # What a killed process left. A living one that was replaced may write on into files without a name.
+                # Left by a killed process. A replaced one that still runs may keep writing into the unlinked files.
                 for left in scratch.glob(f"{_ROOM}*"):
                     shutil.rmtree(left, ignore_errors=True)
             room = Path(tempfile.mkdtemp(prefix=_ROOM, dir=scratch))
@@ -202,12 +202,12 @@ class KafkaLog:
         return self._durable
 
     def append(self, numbered: Numbered) -> None:
-        """Put transactions at the end. They count with the next cut, once it is synced."""
+        """Append transactions. They count with the next cut, once it is synced."""
         self._living()
         self._numbering.check(numbered)
         run = own_rows(numbered.run)
         first = numbered.first_offset
-        # Everything that can be refused is refused before the first frame: after that the log has half a run.
+        # Everything that can be refused is refused before the first frame: after that the log has part of a run.
         spooled = None if isinstance(run, Run) else self._spool_of(run)
         batches = run.batches if isinstance(run, Run) else ()
         for table in spooled.shapes if spooled is not None else [b.table for b in batches]:
@@ -236,7 +236,7 @@ class KafkaLog:
 
         Raises:
             SinkUnavailable: the brokers do not answer; nothing after the last durable cut counts.
-            OutcomeUnknown: nobody knows whether it was committed; whoever opens the log next finds out.
+            OutcomeUnknown: it is unknown whether it was committed, until the log is opened the next time.
             InvariantViolated: another process has taken the log over; stop.
         """
         with self._syncing, self._deadly():
@@ -279,7 +279,7 @@ class KafkaLog:
         return aged or self._encoder.bytes + self._spooled_bytes >= RANGE_BYTES_MAX
 
     def roll(self) -> bool:
-        """Begin a new topic range; only at a cut, and only when this one has rows."""
+        """Begin a new topic range; only at a cut, and only if this one has rows."""
         self._living()
         if not self._rolls():
             return False
@@ -289,7 +289,7 @@ class KafkaLog:
     def seal_pending(self) -> None:
         """A topic range needs no sealing: it is a part of the topic."""
 
-    # ── looking back ────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading back ────────────────────────────────────────────────────────────────────────────────────────
 
     def delivered(self, xids: Uint64s) -> Uint64s:
         """Those of these transaction ids (compared by their low 32 bits) that are in the log already."""
@@ -309,13 +309,15 @@ class KafkaLog:
         return xids[found]
 
     def transactions_back(self, is_enough: Callable[[Position], bool]) -> pa.Table:
-        """Position and id of the source's newest transactions, oldest first, back to one whose position is enough."""
+        """Position and id of the source's latest transactions, oldest first, back to one whose position is enough."""
         self._living()
         with self._looking_back() as reader:
             return gathered_back((headers for _, headers in self._headers_back(reader)), is_enough)
 
     def _headers_back(self, reader: Reader) -> Iterator[tuple[TopicRange, pa.Table]]:
-        """The headers of the source's transactions in each topic range that the brokers still have, newest first."""
+        """The headers of the source's transactions in each topic range that the brokers still have, latest range
+        first.
+        """
         low, end = reader.bounds()
         for topic_range in reversed(self._topic_ranges):
             if topic_range.topic_offset < low:
@@ -325,11 +327,11 @@ class KafkaLog:
             end = topic_range.topic_offset
 
     def newest_shape(self, table: TableId) -> Table | None:
-        """The shape of this table's latest rows; None: there never were any."""
+        """The shape of this table's latest rows; None if it never had any."""
         return self._history.newest(table)
 
     def partial_keys(self, table: TableId, since: Offset) -> KeySet | None:
-        """Keys of this table's rows from offset `since` on that came with unchanged columns."""
+        """Keys of this table's rows with unchanged columns, starting at offset `since`."""
         self._living()
         shape = self._history.newest(table)
         if shape is None or not shape.key:
@@ -401,7 +403,7 @@ class KafkaLog:
 
     def _attach(self, run: SpooledTransaction, spooled: SpoolFile, first: Offset) -> None:
         spooled.finish()
-        spooled.abandon()  # written through, and read again below; it need not outlive us
+        spooled.abandon()  # written through, and read again below; it is not needed after this process
         attach = Attach(spooled.name, first, run.rows, spooled.bytes, spooled.crc, run.aborted)
         self._put(_Spooled(self._scratch / spooled.name, attach, self._encoder.apart(spooled.shapes)))
         self._spooled_bytes += spooled.bytes
@@ -453,7 +455,7 @@ class KafkaLog:
         tell = delivered
         for key, value in pieces(HEAD, [head_of(begun.header)], self._topics.message_bytes):
             self._sender.put(self._topics.name, key, value, tell)
-            tell = None  # type: ignore[assignment]  # only the first piece is asked for
+            tell = None  # type: ignore[assignment]  # only the first piece's offset is needed
         self._sender.settle()
         if not offsets:
             raise SinkUnavailable(f"{self._attempted}: the brokers did not accept the header of a topic range")
@@ -462,7 +464,7 @@ class KafkaLog:
 
     @contextlib.contextmanager
     def _deadly(self) -> Iterator[None]:
-        """What goes wrong in here leaves the log unusable, whichever thread it happens in."""
+        """An error in here leaves the log unusable, whichever thread it happens in."""
         try:
             yield
         except Fenced as error:
@@ -479,7 +481,9 @@ class KafkaLog:
             raise self._dead from error
 
     def _gone(self) -> InvariantViolated | None:
-        """The library waits for a topic that was deleted as for any that is not there yet: brokers are asked."""
+        """An error if a topic was deleted: the library waits for it as for a topic not yet created, so query the
+        brokers.
+        """
         with contextlib.suppress(CdcflowError):
             there = Admin(self._topics, self._attempted).partitions()
             for topic in (self._topics.name, self._topics.state):
@@ -490,7 +494,7 @@ class KafkaLog:
         return None
 
     def _refused(self, error: Fenced) -> CdcflowError:
-        """Why the brokers refuse this writer: somebody took the log over, or it took too long over a transaction."""
+        """Why the brokers refuse this writer: another process took the log over, or a transaction took too long."""
         deadline = time.monotonic() + SUCCESSOR_S
         while time.monotonic() < deadline:
             with contextlib.suppress(SinkUnavailable):
@@ -521,7 +525,7 @@ def _check_topics(topics: Topics, admin: Admin, attempted: str) -> None:
     """ConfigurationError where the topics are set up so that the log would be wrong, or would stop."""
     there = admin.partitions()
     found = [*wrong(topics, there, None)]
-    # Who may not look at the settings finds them out as they come to bear; `doctor` says that it could not look.
+    # Without the right to read the settings, wrong ones are noticed by their effects; `doctor` reports that it cannot.
     with contextlib.suppress(ConfigurationError, SinkUnavailable):
         found += wrong(topics, there, {topic: admin.settings(topic) for topic in there})
     if found:
@@ -552,11 +556,11 @@ def _check_source(
 def _owned(
     state: State, identity: SourceIdentity, attempted: str, copy_of: str | None, *, accept_timeline: bool
 ) -> State:
-    """The state of a log of this source; a new one where there is none."""
+    """The state of a log of this source; a new state if there is no log."""
     if state.identity is None:
         return replace(state, log_id=copy_of or str(uuid.uuid4()), identity=identity)
     known = state.identity
-    # A database keeps the name that it had when the log began: whether it was renamed is checked at the server.
+    # A database keeps the name that it had when the log began: the server is queried whether it was renamed.
     identity = replace(identity, database=known.database)
     if known.system_id == identity.system_id and known.timeline != identity.timeline and not accept_timeline:
         raise HistoryLost(
@@ -569,15 +573,17 @@ def _owned(
 
 
 def _newer(known: int | None, xids: Uint64s) -> int:
-    """The newest of some transaction ids and the one known before, by 32 bits that wrap. Not the last: a transaction
-    may get its id early and commit late."""
+    """The latest of some transaction ids and the one known before, by 32 bits that wrap.
+
+    Not the last: a transaction may get its id early and commit late.
+    """
     low = (xids & _LOW).astype(np.uint32)
     base = low[0] if known is None else np.uint32(known)
     return int(base + np.uint32(max(0, int((low - base).view(np.int32).max()))))
 
 
 def _expired(topics: Topics, state: State) -> list[TopicRange]:
-    """Topic ranges that the brokers have let go of."""
+    """Topic ranges that the brokers have deleted."""
     if not state.topic_ranges:
         return []
     with topics.reader(topics.name) as reader:

@@ -1,8 +1,8 @@
-"""What the brokers no longer have of a log: compared with its checkpoint, its history and what this machine knows.
+"""What the brokers have lost of a log: compared with its checkpoint, its history and this machine's note.
 
-Records go by retention, by a command, with a topic that was made anew, or with the disk of the only broker that had
-them. The checkpoint lies in a topic of its own and outlives most of it, so a daemon that looked at nothing else would
-go on behind a hole.
+Records are deleted by retention, by a command, by recreating a topic, or with the disk of the only broker that had
+them. The checkpoint is in a separate topic and outlives most of this, so a daemon that checked nothing else would
+continue after a hole.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ _NOTE = "log_id"
 
 
 def check_there(topics: Topics, attempted: str, folder: Path | None) -> None:
-    """That the topics are there where this machine knows of a log in them: before they are made, in place of what
-    somebody may bring back.
+    """Check that the topics exist if this machine's note says that a log is in them.
+
+    Called before they are created, which would replace topics that an operator may restore.
 
     Raises:
-        HistoryLost: neither is.
+        HistoryLost: neither exists.
     """
     if _noted(folder) is not None and not Admin(topics, attempted).partitions():
         gone = deleted(topics, folder)
-        assert gone is not None  # noqa: S101  there is a note
+        assert gone is not None  # noqa: S101  a note exists
         raise HistoryLost(f"{attempted}: {gone.text}", remedy=gone.remedy, runbook="topic-gone")
 
 
@@ -48,12 +49,14 @@ def check(
     accepted: bool = False,
     reopened: bool = False,
 ) -> None:
-    """That the topic has what the checkpoint says it has. `folder`: what this machine knows (see `note`). `history`:
-    where sealed segments are. `accepted`: an operator accepts that rows are gone, and has all tables read anew.
-    `reopened`: this process had the log open before, and what expired since then had its time.
+    """Check that the topic has everything up to its checkpoint.
+
+    `folder`: this machine's note (see `note`). `history`: where sealed segments are. `accepted`: an operator accepts
+    that rows are gone, and has all tables read again. `reopened`: this process had the log open before, so expiry since
+    then is normal.
 
     Raises:
-        InvariantViolated: the log's topic does not end where the checkpoint says.
+        InvariantViolated: the log's topic does not end at the checkpoint.
         HistoryLost: everything up to the checkpoint is gone, or the log itself.
     """
     if (cut := last_cut(topics, state)) not in (None, state.checkpoint.cut):
@@ -82,7 +85,7 @@ def check(
 
 
 def expired_whole(topics: Topics, state: State, history: LogLocation | None) -> str | None:
-    """Why nobody can read a row of the log up to its checkpoint any more; None: somebody can, or there are none."""
+    """Why no row of the log up to its checkpoint can be read; None if one can, or if there are no rows."""
     upto = state.checkpoint.next_offset - 1
     with topics.reader(topics.name) as reader:
         low = reader.bounds()[0]
@@ -97,7 +100,7 @@ def expired_whole(topics: Topics, state: State, history: LogLocation | None) -> 
 
 
 def findings(topics: Topics, folder: Path | None, history: LogLocation | None) -> Iterator[Finding]:
-    """What `check` would stop for, and what of the log has gone before it was sealed."""
+    """Findings for what `check` would stop for, and for rows that were deleted before they were sealed."""
     subject = f"log in topic {topics.name}"
     state = read_state(topics)
     try:
@@ -122,7 +125,7 @@ def findings(topics: Topics, folder: Path | None, history: LogLocation | None) -
 
 
 def deleted(topics: Topics, folder: Path | None) -> Finding | None:
-    """What is to be said where neither topic is there; None: no log that this machine knows of was in them."""
+    """The finding if neither topic exists; None if this machine knows of no log in them."""
     known = _noted(folder)
     if known is None:
         return None
@@ -131,7 +134,7 @@ def deleted(topics: Topics, folder: Path | None) -> Finding | None:
 
 
 def problem(topics: Topics, folder: Path, history: LogLocation) -> str | None:
-    """Why a daemon would not start on this log, in a line; None: nothing is known, or there never was a log.
+    """Why a daemon would not start on this log, in a line; None if nothing is known, or there never was a log.
 
     Raises:
         SinkUnavailable: the brokers do not answer.
@@ -149,7 +152,7 @@ def problem(topics: Topics, folder: Path, history: LogLocation) -> str | None:
 
 
 def note(folder: Path | None, log_id: str) -> None:
-    """Note beside the daemon's other local files which log it writes. Where that is lost only this warning is."""
+    """Note the log's id with the daemon's other local files. If the note is lost, only this warning is."""
     if folder is not None and _noted(folder) != log_id:
         with storing(f"writing the log's id into {folder}"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -164,7 +167,7 @@ def _noted(folder: Path | None) -> str | None:
 
 
 def _sealed(history: LogLocation | None, state: State) -> int:
-    """The last offset of this log that lies in its history; 0: none."""
+    """The last offset of this log in its history; 0 if it has no segments."""
     layout = None if history is None else Layout.of(history)
     if layout is None or not layout.exists() or layout.log_file().log_id != state.log_id:
         return 0

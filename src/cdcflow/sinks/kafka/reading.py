@@ -1,6 +1,6 @@
-"""Reading a log in Kafka without being its writer. Committed records only, and whole cuts only.
+"""Reads a log in Kafka without being its writer. Committed records only, and whole cuts only.
 
-The state says where each topic range of the topic begins; from there on its frames are read as those of a journal.
+The state records where each range of the topic begins; its frames are read like those of a journal.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NO_OFFSET = 1 << 62
 
 @dataclass(slots=True)
 class Context:
-    """What a row's frame does not say: whose rows come, and what was announced before."""
+    """What a row's frame does not contain: the preceding transactions and shapes."""
 
     run: Transactions | None = None
     versions: dict[Table, int] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class Context:
         return run is not None and run.first_offset <= offsets[0] and int(offsets[-1]) < run.next_offset
 
     def log_rows(self, rows: Rows, first: int, last: int) -> LogRows | None:
-        """Those of the rows from one offset to another (both inclusive), as the log has them; None: it has none."""
+        """The rows between two offsets (both inclusive), in the log's columns; None if there are no such rows."""
         a, b = np.searchsorted(rows.offsets, (first, last + 1))
         if self.run is None or a >= b:
             return None
@@ -60,9 +60,9 @@ class Context:
 
 
 class Cursor:
-    """Reads a log's topic from the head of a range on, in as many goes as one likes, and misses no offset.
+    """Reads a log's topic starting at the head of a range, in any number of steps, and misses no offset.
 
-    `topic_offset` is where the next go begins. Rows of offsets below `before` need not be given.
+    `topic_offset` is where the next step begins. Rows of offsets below `before` need not be returned.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Cursor:
         self.topic_offset = begin.topic_offset
 
     def read(self, reader: Reader, end: int) -> Iterator[tuple[object, Context]]:
-        """What the frames up to the offset `end` of the topic hold.
+        """The contents of the frames up to the offset `end` of the topic.
 
         Raises:
             InvariantViolated: something is missing, or cdcflow did not write it.
@@ -117,7 +117,7 @@ class Cursor:
 
 
 class KafkaReader:
-    """Reads a log in Kafka. Implements `cdcflow.ports.LogReader`; may be used beside the daemon."""
+    """Reads a log in Kafka. Implements `cdcflow.ports.LogReader`; may be used while the daemon runs."""
 
     def __init__(self, topics: Topics) -> None:
         self._topics = topics
@@ -129,7 +129,7 @@ class KafkaReader:
         return {self._topics.name, self._topics.state} <= there.keys() and bool(read_state(self._topics).log_id)
 
     def newest_checkpoint(self) -> Checkpoint:
-        """The checkpoint of the newest durable cut (`cut` 0: none yet)."""
+        """The checkpoint of the latest durable cut (`cut` is 0 before the first one)."""
         return self.state().checkpoint
 
     def table_shapes(self) -> dict[TableId, dict[int, Table]]:
@@ -144,10 +144,10 @@ class KafkaReader:
     def read_rows(
         self, from_offset: int = 1, to_offset: int | None = None, tables: Collection[TableId] | None = None
     ) -> Iterator[LogRows]:
-        """The log's rows from one offset to another (both inclusive; None: up to the newest cut), run by run.
+        """The log's rows between two offsets (both inclusive; `to_offset` None: up to the latest cut), run by run.
 
         Raises:
-            HistoryLost: the brokers have let go of `from_offset`.
+            HistoryLost: the brokers have deleted `from_offset`.
             InvariantViolated: something is missing, or cdcflow did not write it.
         """
         to = _NO_OFFSET if to_offset is None else to_offset
@@ -162,7 +162,7 @@ class KafkaReader:
                     yield rows
 
     def read_transactions(self, from_offset: int = 1, to_offset: int | None = None) -> Iterator[pa.Table]:
-        """The headers (`TRANSACTIONS_SCHEMA`) of the transactions with a row from one offset to another, in order."""
+        """The headers (`TRANSACTIONS_SCHEMA`) of the transactions with a row between two offsets, in order."""
         to = _NO_OFFSET if to_offset is None else to_offset
         with self._from(from_offset, _END) as found:
             for record, _ in found:
@@ -173,13 +173,13 @@ class KafkaReader:
                 yield headers_of([record], from_offset, to)
 
     def check(self, *, deep: bool = False, history: LogLocation | None = None) -> Report:
-        """Read the log through and report what is wrong with it. `history`: what it is sealed into."""
+        """Read the whole log and report what is wrong with it. `history`: what it is sealed into."""
         return check(self._topics, deep=deep, history=history)
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def state(self) -> State:
-        """What the checkpoint's topic says. ConfigurationError: there is no log."""
+        """The current state in the checkpoint's topic. ConfigurationError: there is no log."""
         if not self.exists():
             raise ConfigurationError(f"reading the log in {self.name}: there is no log there", runbook="no-log")
         return read_state(self._topics)
@@ -194,11 +194,12 @@ class KafkaReader:
             yield iter(()) if begin is None else Cursor(self._topics, begin, wanted).read(reader, end)
 
     def range_of(self, offset: int, low: int) -> TopicRange | None:
-        """The topic range that has an offset (or will have it), of those from the topic offset `low` on; None: there is
-        none yet.
+        """The topic range that has an offset (or will have it), of those starting at topic offset `low` or later.
+
+        None if there is no range yet.
 
         Raises:
-            HistoryLost: the brokers have let go of it.
+            HistoryLost: the brokers have deleted it.
         """
         readable = _readable(self.state(), low)
         if not readable:
@@ -215,7 +216,7 @@ class KafkaReader:
 
 
 def headers_of(runs: Sequence[Transactions], first: int, last: int) -> pa.Table:
-    """The headers of those of some runs' transactions that have a row from one offset to another."""
+    """The headers of those of some runs' transactions that have a row between two offsets."""
     headers = pa.Table.from_batches([joined(runs)])
     begins, ends = headers.column("first_offset").to_numpy(), headers.column("last_offset").to_numpy()
     return headers.filter(pa.array((ends >= max(first, 1)) & (ends >= begins) & (begins <= last)))

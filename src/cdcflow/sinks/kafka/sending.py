@@ -1,9 +1,9 @@
 """A transactional producer: everything in one Kafka transaction, or nothing.
 
-It aborts nothing. A transaction that cannot be finished is left, the producer with it, and whoever opens the log next
-takes the transactional id over: then the brokers end what was open, one way or the other, before they answer. So
-there is one way to start, and no state of the client library (an abort before anything was sent is a fatal error in
-some) that has to be mended.
+It aborts nothing. A transaction that cannot be finished is abandoned together with the producer; the next process to
+open the log takes the transactional id over, and the brokers end the open transaction, one way or the other, before
+they answer. So there is one way to start, and no state of the client library (an abort before anything was sent is a
+fatal error in some) that must be repaired.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from cdcflow.sinks.kafka.failures import ErrorCallback, Fenced, is_fenced, map_e
 from cdcflow.sinks.kafka.topics import Topics
 
 TRANSACTION_TIMEOUT_MS = 600_000
-"""After so long the brokers give a transaction up whose producer is gone; readers wait for that, if nobody opens the
-log before. A transaction of the source that is sent takes no longer than this."""
+"""How long the brokers keep a transaction open whose producer is gone.
+
+Readers wait that long unless the log is opened earlier. Sending a transaction of the source takes less than this.
+"""
 QUEUED_KBYTES_MAX = 32 << 10
 
 OnDelivery = Callable[[KafkaError | None, Message], None]
 
 
 class Sender:
-    """The right to write a log's topics, taken over from whoever had it. Used by one thread at a time."""
+    """The exclusive right to write a log's topics, taken from its previous holder. Used by one thread at a time."""
 
     def __init__(self, topics: Topics) -> None:
         self._attempted = f"writing the log in topic {topics.name}"
@@ -60,10 +62,10 @@ class Sender:
             self._producer.begin_transaction()
 
     def put(self, topic: str, key: bytes, value: bytes | None, on_delivery: OnDelivery | None = None) -> None:
-        """One record more. Waits while the brokers are slower than we are.
+        """Send one more record. Waits while the brokers are slower than cdcflow.
 
         Raises:
-            SinkUnavailable: they take nothing at all any more.
+            SinkUnavailable: they accept nothing at all.
         """
         left, moved_at = -1, time.monotonic()
         with self._named():
@@ -77,7 +79,7 @@ class Sender:
                     return
 
     def settle(self) -> None:
-        """Wait until the brokers have everything that was put, however slow they are."""
+        """Wait until the brokers have all records, however slow they are."""
         left, moved_at = -1, time.monotonic()
         with self._named():
             while self._producer.flush(0.2):
@@ -88,7 +90,7 @@ class Sender:
 
         Raises:
             SinkUnavailable: it was not committed, and will not be.
-            OutcomeUnknown: nobody knows. Whoever opens the log next does.
+            OutcomeUnknown: it is unknown until the log is opened the next time.
         """
         self.settle()
         try:
@@ -102,17 +104,18 @@ class Sender:
             raise failed from None
 
     def leave(self) -> None:
-        """Forget what was not sent, and the transaction that is open.
+        """Drop what was not sent, and the open transaction.
 
-        Also a commit that was asked for and not answered: the library goes on asking for it as long as it lives.
+        Also a commit that was requested and not answered: the library keeps requesting it as long as the producer
+        exists.
         """
         if self._producer is not None:
             with contextlib.suppress(KafkaException):
                 self._producer.purge()
-            self._producer = None  # type: ignore[assignment]  # nobody calls it any more
+            self._producer = None  # type: ignore[assignment]  # not used after this
 
     def _moved(self, left: int, moved_at: float) -> tuple[int, float]:
-        """How much is left to be sent and since when; SinkUnavailable when that has been the same for too long."""
+        """How much is left to be sent and since when; SinkUnavailable if that has been the same for too long."""
         now, count = time.monotonic(), len(self._producer)
         if count != left:
             return count, now
@@ -129,7 +132,7 @@ class Sender:
 
     def _failed(self, error: KafkaException) -> Exception:
         with contextlib.suppress(KafkaException):
-            self._producer.poll(0)  # errors that were not heard yet
+            self._producer.poll(0)  # errors that were not reported yet
         about: KafkaError = error.args[0]
         if is_fenced(about):
             return Fenced(about.str())

@@ -1,11 +1,11 @@
-"""What the checkpoint's topic says: whose log it is, who writes it, where it stands, and where its topic ranges begin.
+"""The contents of the checkpoint's topic: the log's identity, writer and latest checkpoint, and its topic ranges.
 
-    log                     format, log id, identity of the source
-    writer                  epoch and process of the newest opening
-    cut                     the smaller part of the newest checkpoint
-    source, progress/…      the larger part, entry by entry, each written only when it has changed
-    shape/TABLE/NUMBER      every shape that a table has had
-    stretch/OFFSET           where the log's topic can be read from
+log                     format, log id, identity of the source
+writer                  epoch and process of the latest opening
+cut                     the smaller part of the latest checkpoint
+source, progress/…      the larger part, entry by entry, each written only when it has changed
+shape/TABLE/NUMBER      every shape that a table has had
+stretch/OFFSET          where the log's topic can be read from
 
 Written in the same Kafka transaction as the rows before it, and compacted by the brokers, so that what is read at a
 start stays short.
@@ -38,15 +38,15 @@ LOG, WRITER, CUT, SOURCE, PROGRESS, TOPIC_RANGE, SHAPE = (
 )
 
 StateRecord = tuple[bytes, bytes | None]
-"""Key and value of a record; None: what the key said no longer holds."""
+"""Key and value of a record; None: the key's previous value no longer holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRange:
-    """A part of the topic that can be read by itself: it begins at `topic_offset` of the topic, with offset
-    `first_offset` of the log.
+    """A part of the topic that can be read by itself.
 
-    `newest_xid` is the newest of the transactions before it (None: there were none, or nobody knows).
+    It begins at `topic_offset` of the topic, with offset `first_offset` of the log. `newest_xid` is the latest of the
+    transactions before it (None if there were no transactions, or it is unknown).
     """
 
     topic_offset: int
@@ -56,9 +56,9 @@ class TopicRange:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """`log_id` is empty where there is no log yet. `writer` names the process that opened the log in this epoch.
+    """`log_id` is empty if there is no log yet. `writer` names the process that opened the log in this epoch.
 
-    `newest_xid` is the newest (by 32 bits, which wrap) of the source's transactions in the log.
+    `newest_xid` is the latest (by 32 bits, which wrap) of the source's transactions in the log.
     """
 
     log_id: str = ""
@@ -72,7 +72,7 @@ class State:
 
 
 def read(messages: Iterable[Message], name: str) -> State:
-    """The newest of each kind.
+    """The latest value of each key.
 
     Raises:
         ConfigurationError: another version of cdcflow wrote it.
@@ -81,7 +81,7 @@ def read(messages: Iterable[Message], name: str) -> State:
     newest: dict[str, Any] = {}
     try:
         for message in messages:
-            # Not in place: what is said again comes later, so that topic ranges and shapes are in the order of the log.
+            # A repeated key moves to the end, so that topic ranges and shapes are in the order of the log.
             newest[message.key.decode()] = json.loads(message.value) if message.value else None
         said = {key: value for key, value in newest.items() if value is not None}
         if LOG in said and said[LOG]["format"] != FORMAT:
@@ -123,7 +123,7 @@ def _state(said: Mapping[str, Any]) -> State:
     return state
 
 
-# ── what is said ────────────────────────────────────────────────────────────────────────────────────────────
+# ── records ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def of_log(log_id: str, identity: SourceIdentity) -> StateRecord:
@@ -135,10 +135,10 @@ def of_writer(epoch: Epoch, process: str) -> StateRecord:
 
 
 def of_checkpoint(before: Checkpoint, after: Checkpoint, newest_xid: int | None) -> Iterator[StateRecord]:
-    """What of a checkpoint is to be said when the one before was said.
+    """The records to write for a checkpoint, given the previous one.
 
-    Checkpoints are immutable, and another one is another object: a cut of an idle table costs the same
-    whether there are ten tables or ten thousand.
+    Checkpoints are immutable, and a changed one is a different object: a cut of an idle table costs the same whether
+    there are ten tables or ten thousand.
     """
     if after.source is not before.source and after.source != before.source:
         yield _said(SOURCE, dict(after.source))
@@ -168,12 +168,12 @@ def of_topic_range(topic_range: TopicRange) -> StateRecord:
 
 
 def of_expired(topic_range: TopicRange) -> StateRecord:
-    """The log's topic no longer has it."""
+    """The record for a range that the log's topic no longer has."""
     return f"{TOPIC_RANGE}/{topic_range.topic_offset:020d}".encode(), None
 
 
 def _entries(progress: Mapping[str, Any]) -> dict[str, Any]:
-    """The progress in pieces that change by themselves: the entries of its members, one key each."""
+    """The progress in pieces that change independently: the entries of its members, one key each."""
     found: dict[str, Any] = {}
     for member, value in progress.items():
         if isinstance(value, dict) and value:

@@ -1,7 +1,7 @@
-"""A log in Kafka and its history: what is to be sealed next, and reading the two as one.
+"""A log in Kafka and its history: what to seal next, and reading both as one log.
 
 history    segment ─ segment ─ segment │ sealed so far
-topic                 topic range ─ topic range ─ topic range ─ … newest cut
+topic                 topic range ─ topic range ─ topic range ─ … latest cut
 readers    ◀── from the files ─────────│── from the brokers ──▶
 """
 
@@ -36,7 +36,7 @@ from cdcflow.sinks.lease import Lease
 
 
 class OpenHistory(Protocol):
-    """A history held by the one who adds to it: `sinks.history.History`, or `sinks.objects.history.StoredHistory`."""
+    """A history opened for adding to it: `sinks.history.History`, or `sinks.objects.history.StoredHistory`."""
 
     @property
     def layout(self) -> Layout: ...
@@ -56,9 +56,10 @@ OpeningHistory = Callable[[str, SourceIdentity, int, int], AbstractContextManage
 
 
 class KafkaTier:
-    """A log in Kafka with its history, a folder or what `layout` says. Implements `cdcflow.ports.Tier`.
+    """A log in Kafka with its history, in a folder or where `layout` specifies. Implements `cdcflow.ports.Tier`.
 
-    A segment ends at the first cut behind `segment_bytes` of the topic. `open_history`: for one that is no folder.
+    A segment ends at the first cut after `segment_bytes` of the topic. `open_history`: for a history that is not in a
+    folder.
     """
 
     def __init__(
@@ -79,11 +80,11 @@ class KafkaTier:
 
     @contextmanager
     def opened(self) -> Iterator[OpenedTier]:
-        """Look what there is to be sealed, and hold the history until it is put there.
+        """Find out what there is to seal, and hold the history's lock until the end of the context.
 
         Raises:
             ConfigurationError: there is no log, the history is another log's, or it is ahead of the topic.
-            HistoryLost: the brokers have let go of what would be next.
+            HistoryLost: the brokers have deleted the next part.
             SinkUnavailable: the brokers do not answer, or another process is adding to the history.
         """
         state = KafkaReader(self.topics).state()
@@ -107,7 +108,7 @@ class KafkaTier:
         return History.open(self.layout.root, log_id, source, first)
 
     def _begin(self, state: State, history: OpenHistory, readable: list[TopicRange]) -> TopicRange | None:
-        """The topic range that has what comes behind the history; None: nothing with a row does."""
+        """The topic range that contains what follows the history; None if no row follows."""
         at, newest = history.checkpoint, state.checkpoint
         where = f"sealing topic {self.topics.name} into the history {self.layout.name}"
         if at is not None and (at.next_offset, at.cut) > (newest.next_offset, newest.cut):
@@ -134,7 +135,7 @@ class KafkaTier:
 
 
 class OpenedTier:
-    """A tier while its history is held. `tail` is None where nothing is to be sealed; `sealer` is for one reading."""
+    """A tier while its history is held. `tail` is None if there is nothing to seal; `sealer` is for one reading."""
 
     def __init__(
         self,
@@ -150,7 +151,7 @@ class OpenedTier:
 
     @property
     def newest(self) -> Checkpoint:
-        """The newest checkpoint that the log had when this was opened."""
+        """The latest checkpoint that the log had when this was opened."""
         return self.state.checkpoint
 
     def put(self, directory: str) -> None:
@@ -158,12 +159,12 @@ class OpenedTier:
         self.history.put(directory, self.state.shapes)
 
     def origin(self) -> Mapping[str, Any]:
-        """Where in the topic the history ends."""
+        """Where the history ends in the topic."""
         return self.history.origin()
 
 
 def _wait_until_shown(topics: Topics, state: State) -> None:
-    """Until the log's topic shows the newest cut of the state: the brokers do not mark a commit in both at once."""
+    """Wait until the log's topic shows the latest cut of the state: a commit does not appear in both at once."""
     deadline = time.monotonic() + topics.wait_s
     while (cut := last_cut(topics, state)) is not None and cut < state.checkpoint.cut:
         if time.monotonic() > deadline:
@@ -174,7 +175,7 @@ def _wait_until_shown(topics: Topics, state: State) -> None:
 class TieredReader:
     """Reads a log in Kafka that has a history: what is sealed from files, only the rest from the brokers.
 
-    Implements `cdcflow.ports.LogReader`; may be used beside the daemon and a merge. As long as there is no history it
+    Implements `cdcflow.ports.LogReader`; may be used while the daemon and a merge run. While there is no history it
     reads the topic.
     """
 
@@ -199,7 +200,7 @@ class TieredReader:
     def read_rows(
         self, from_offset: int = 1, to_offset: int | None = None, tables: Collection[TableId] | None = None
     ) -> Iterator[LogRows]:
-        """The log's rows from one offset to another (both inclusive; None: up to the newest cut)."""
+        """The log's rows between two offsets (both inclusive; `to_offset` None: up to the latest cut)."""
         sealed = self._sealed()
         if from_offset < sealed:
             last = sealed - 1 if to_offset is None else min(to_offset, sealed - 1)
@@ -208,7 +209,7 @@ class TieredReader:
             yield from self._tail.read_rows(max(from_offset, sealed), to_offset, tables)
 
     def read_transactions(self, from_offset: int = 1, to_offset: int | None = None) -> Iterator[pa.Table]:
-        """The headers of the transactions with a row from one offset to another, in order."""
+        """The headers of the transactions with a row between two offsets, in order."""
         sealed = self._sealed()
         if from_offset < sealed:
             last = sealed - 1 if to_offset is None else min(to_offset, sealed - 1)
@@ -217,7 +218,7 @@ class TieredReader:
             yield from self._tail.read_transactions(max(from_offset, sealed), to_offset)
 
     def check(self, *, deep: bool = False) -> Report:
-        """Read the history and the topic through and report what is wrong with either, or between them."""
+        """Read the whole history and topic and report what is wrong with either, or between them."""
         if not self._layout.exists():
             return self._tail.check(deep=deep)
         self._sealed()
@@ -238,7 +239,7 @@ class TieredReader:
         )
 
     def _sealed(self) -> int:
-        """The offset behind the history."""
+        """The offset after the history."""
         if not self._layout.exists():
             return 0
         file = self._layout.log_file()

@@ -1,4 +1,4 @@
-"""The topics of a log: making and checking them, and reading what is committed in them."""
+"""The topics of a log: creating and checking them, and reading what is committed in them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from cdcflow.sinks.kafka.failures import GONE, ErrorCallback, is_missing, is_mov
 
 CLEANED = "cleanup.policy"
 NEWS_S = 3.0
-"""So long a broker may not know of a topic yet that was made through another one; after that the topic is gone."""
+"""How long a broker may not know a topic yet that was created through a different one; after that the topic is gone."""
 _FOREVER = {CLEANED: "delete", "retention.ms": "-1", "retention.bytes": "-1"}
 # Only closed segments are compacted: small ones keep short what is read at a start.
 _COMPACTED = {CLEANED: "compact", "segment.bytes": str(16 << 20), "min.cleanable.dirty.ratio": "0.1"}
 
 
-# The library's own log would go to stderr. What it says there, its errors say too.
+# The library's own log would go to stderr. Its errors contain the same information.
 _UNHEARD = logging.getLogger("cdcflow.sinks.kafka.library")
 _UNHEARD.propagate = False
 _UNHEARD.addHandler(logging.NullHandler())
@@ -35,12 +35,12 @@ _UNHEARD.addHandler(logging.NullHandler())
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """Where a log in Kafka is: its own topic, and one beside it for its state.
+    """Where a log in Kafka is: its own topic, and a second one for its state.
 
     `options` are the client library's own settings (security, timeouts), secrets in them resolved. `message_bytes` is
     how much of a frame one record holds at most: less than the topic's `max.message.bytes`. `replicas` counts the
-    copies of topics that are made (None: what the brokers think). After `wait_s` without a word brokers count as not
-    there.
+    copies of newly created topics (None: the brokers' default). After `wait_s` without an answer brokers count as
+    unavailable.
     """
 
     brokers: str
@@ -64,11 +64,11 @@ class Topics:
         return {"reconnect.backoff.max.ms": 2000, **self.options, **ours, **settings}
 
     def make(self) -> Admin:
-        """Make the topics unless they are there. Returns whom to ask about them.
+        """Create the topics unless they exist. Return an `Admin` for them.
 
         Raises:
             ConfigurationError: the brokers refuse.
-            InvariantViolated: one of them is there with something in it, and the other is not.
+            InvariantViolated: one of them exists with something in it, and the other does not.
             SinkUnavailable: the brokers do not answer.
         """
         attempted = f"opening the log in topic {self.name}"
@@ -84,7 +84,8 @@ class Topics:
         return admin
 
     def _check_empty(self, attempted: str, missing: str) -> None:
-        # Whoever made them may have died between the two; else what is gone had our place or our rows in it.
+        # The process that created them may have died between the two. Otherwise the missing one had the state or the
+        # rows.
         [there] = {self.name, self.state} - {missing}
         with self.reader(there) as reader:
             if reader.bounds()[1] > 0:
@@ -98,7 +99,7 @@ class Topics:
         return Reader(self, topic)
 
     def wait_until_shown(self) -> None:
-        """Until readers see all that was committed when this was called. For a writer between two transactions.
+        """Wait until readers see all that was committed when this was called. For a writer between two transactions.
 
         A commit is certain before its marks are in the topics; the brokers write those afterwards.
 
@@ -115,7 +116,7 @@ class Topics:
 
 
 class Admin:
-    """Asks brokers about topics. Used by one thread."""
+    """Queries brokers about topics. Used by one thread."""
 
     def __init__(self, topics: Topics, attempted: str) -> None:
         self._topics = topics
@@ -128,13 +129,13 @@ class Admin:
             raise refused_option(error, attempted) from None
 
     def partitions(self) -> dict[str, int]:
-        """How many partitions each of the log's topics has, of those that are there."""
+        """How many partitions each existing topic of the log has."""
         topics = (self._topics.name, self._topics.state)
         found = self._listed()
         return {t: len(found[t].partitions) for t in topics if t in found and found[t].error is None}
 
     def settings(self, topic: str) -> dict[str, str]:
-        """How a topic is set up."""
+        """The settings of a topic."""
         asked = ConfigResource(ConfigResource.Type.TOPIC, topic)
         try:
             found = self._client.describe_configs([asked], request_timeout=self._wait_s)[asked].result(self._wait_s)
@@ -157,7 +158,7 @@ class Admin:
                 raise map_error(error, f"{self._attempted}: making its topics", self._errors) from None
 
     def brokers(self) -> int:
-        """How many brokers there are, as the one that answers knows."""
+        """The number of brokers, as known to the one that answers."""
         return len(self._metadata().brokers)
 
     def _listed(self) -> dict[str, TopicMetadata]:
@@ -165,7 +166,7 @@ class Admin:
         return self._metadata().topics
 
     def _metadata(self) -> ClusterMetadata:
-        """A second at a time: who is refused shall not wait for brokers that will never answer."""
+        """Waits in steps of a second: a refused client must not wait for brokers that will never answer."""
         deadline = time.monotonic() + self._wait_s
         while True:
             try:
@@ -176,7 +177,7 @@ class Admin:
                     raise map_error(error, self._attempted, self._errors) from None
 
     def ends(self, *, committed: bool) -> dict[str, int]:
-        """The place behind the last record of each of the log's topics, or behind the last that is committed."""
+        """The offset after the last record of each of the log's topics, or after the last committed one."""
         isolation = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the library's
         asked = {TopicPartition(topic, 0): latest for topic in (self._topics.name, self._topics.state)}
@@ -187,7 +188,7 @@ class Admin:
             raise map_error(error, self._attempted, self._errors) from None
 
     def wait_for(self, topics: set[str]) -> None:
-        """Until the brokers know the topics they have just made."""
+        """Wait until the brokers know newly created topics."""
         deadline = time.monotonic() + self._wait_s
         while not topics <= {t for t, at in self._listed().items() if at.partitions and at.partitions[0].leader >= 0}:
             if time.monotonic() > deadline:
@@ -229,7 +230,7 @@ class Reader:
         self._consumer.close()
 
     def bounds(self) -> tuple[int, int]:
-        """The first offset that is there, and the one behind the last that is committed."""
+        """The first available offset, and the one after the last committed record."""
         began = time.monotonic()
         while True:
             try:
@@ -245,10 +246,10 @@ class Reader:
                 return int(low), int(high)
 
     def messages(self, begin: int, end: int | None = None) -> Iterator[Message]:
-        """The committed records from an offset on, up to `end` (exclusive; None: the end of what is committed now).
+        """The committed records from offset `begin` to `end` (exclusive; None: the end of what is committed now).
 
-        That end is asked for first: a broker that has just become the leader may for a moment serve less than was
-        committed, and says so only then.
+        That end is queried first: a new leader may for a short time serve less than was committed, and reports that
+        only in answer to this query.
         """
         end = self.bounds()[1] if end is None else end
         if begin >= end:
@@ -259,7 +260,7 @@ class Reader:
         except KafkaException as error:
             raise map_error(error, f"reading topic {self.topic}", self._errors) from None
         finally:
-            # Who stopped in the middle may let go of this generator only after the reader.
+            # A caller that stopped in the middle may release this generator only after the reader.
             if not self._closed:
                 self._consumer.unassign()
 

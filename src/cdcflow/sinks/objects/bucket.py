@@ -1,7 +1,8 @@
-"""The one module that knows the object store's client library: a few calls, and its errors in our words.
+"""The one module that uses the object store's client library: a few calls, and its errors as cdcflow's.
 
-Nothing here retries for long: the one who calls knows whether anybody waits. A write whose answer was lost may have
-landed, so `put_new` may say that an object is already there when this very call has put it; whoever asks compares.
+Nothing here retries for long: the caller knows whether waiting is acceptable. A write whose answer was lost may have
+succeeded, so `put_new` may report that an object exists already when this very call has written it; the caller
+compares.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ ANSWER_WITHIN = timedelta(seconds=30)
 TRANSFER_WITHIN = timedelta(minutes=10)
 STREAM_BYTES = 1 << 20
 ONE_REQUEST_BYTES = 64 << 20
-PART_BYTES = 16 << 20  # of at most 10,000
+PART_BYTES = 16 << 20  # at most 10,000 of them
 LISTED_AT_ONCE = 1000
 
 
 class AlreadyThere(Exception):
-    """An object of that name is there already."""
+    """An object of that name exists already."""
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """An object's size, and the store's tag of its content ("" where it gives none)."""
+    """An object's size, and the store's tag of its content ("" if it has none)."""
 
     bytes: int
     tag: str = ""
@@ -50,7 +51,9 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """What a file's content is: its sha256, and the tag that a plain S3 store gives it when this module puts it."""
+    """Digests of a file's content: its sha256, and the tag that a plain S3 store gives it when this module uploads
+    it.
+    """
 
     sha256: str
     tag: str
@@ -89,8 +92,11 @@ class Bucket:
 
     @classmethod
     def at(cls, url: str, address: Callable[[str], StoreAddress], names: Mapping[str, str] | None = None) -> Bucket:
-        """The prefix of a bucket that a URL names. `address` says how the bucket is reached, with the keys as they are
-        now; `names`: what `log.objects` and what belongs to it are called in these settings."""
+        """The prefix of a bucket that a URL names.
+
+        `address` returns how the bucket is reached, with the current keys; `names`: the names of `log.objects` and its
+        settings in these settings.
+        """
         bucket = cls.__new__(cls)
         bucket._begin(url, address, names or {})
         return bucket
@@ -103,17 +109,17 @@ class Bucket:
 
     @property
     def address(self) -> StoreAddress:
-        """Where another client finds the bucket, with the keys as they are now."""
+        """How another client reaches the bucket, with the current keys."""
         return self._address(urlsplit(self.name).netloc)
 
     def put_new(self, name: str, content: bytes | Path) -> None:
-        """Put an object, only if there is none of this name. The store compares its sha256.
+        """Write an object, only if none of this name exists. The store compares its sha256.
 
-        A file of more than `ONE_REQUEST_BYTES` goes in parts, so that memory does not hold it: then somebody else may
-        put one between the look and the end, and it is replaced.
+        A file of more than `ONE_REQUEST_BYTES` is uploaded in parts, so that memory does not hold it: then another
+        process may write one between the check and the end, and it is replaced.
 
         Raises:
-            AlreadyThere: there is one; nothing was written.
+            AlreadyThere: it exists; nothing was written.
         """
         with self._asking("writing", name):
             store = self._store(TRANSFER_WITHIN)
@@ -125,17 +131,17 @@ class Bucket:
                 obstore.put(store, name, content, mode="create")
 
     def put(self, name: str, content: bytes) -> None:
-        """Put an object, whatever was there."""
+        """Write an object, replacing an existing one."""
         with self._asking("writing", name):
             obstore.put(self._store(ANSWER_WITHIN), name, content, use_multipart=False)
 
     def get(self, name: str) -> bytes:
-        """A small object. FileNotFoundError when there is none."""
+        """A small object. FileNotFoundError if it does not exist."""
         with self._asking("reading", name):
             return obstore.get(self._store(ANSWER_WITHIN), name).bytes().to_bytes()
 
     def fetch(self, name: str, target: Path) -> str:
-        """Copy an object into a file; its sha256. FileNotFoundError when there is none."""
+        """Copy an object into a file; return its sha256. FileNotFoundError if it does not exist."""
         digest = hashlib.sha256()
         with self._asking("reading", name), target.open("wb") as file:
             for block in obstore.get(self._store(TRANSFER_WITHIN), name).stream(min_chunk_size=STREAM_BYTES):
@@ -144,7 +150,7 @@ class Bucket:
         return digest.hexdigest()
 
     def hash_of(self, name: str) -> str:
-        """An object's sha256, read anew. FileNotFoundError when there is none."""
+        """An object's sha256, computed by reading it. FileNotFoundError if it does not exist."""
         digest = hashlib.sha256()
         with self._asking("reading", name):
             for block in obstore.get(self._store(TRANSFER_WITHIN), name).stream(min_chunk_size=STREAM_BYTES):
@@ -152,7 +158,7 @@ class Bucket:
         return digest.hexdigest()
 
     def folders(self, name: str) -> list[str]:
-        """The names of the folders in a folder; a thousand come with one request."""
+        """The names of the folders in a folder; one request lists a thousand."""
         with self._asking("listing", name):
             found = obstore.list_with_delimiter(self._store(ANSWER_WITHIN), name)
         return [prefix.rstrip("/").rpartition("/")[2] for prefix in found["common_prefixes"]]
@@ -162,8 +168,10 @@ class Bucket:
         return dict(self.each_listed(name))
 
     def each_listed(self, name: str, after: str = "") -> Iterator[tuple[str, Listed]]:
-        """The same one after another, in the order of their names: memory holds one page of the listing. `after`: only
-        those whose names in the folder come after this one."""
+        """The same one after another, ordered by name: memory holds one page of the listing.
+
+        `after`: only those whose names in the folder sort after this one.
+        """
         folder = name.rstrip("/") + "/"
         begin = folder + after if after else None
         with self._asking("listing", name):
@@ -172,7 +180,7 @@ class Bucket:
                     yield found["path"].removeprefix(folder), Listed(found["size"], (found["e_tag"] or "").strip('"'))
 
     def delete(self, names: Sequence[str]) -> None:
-        """Remove objects; those that are not there count as removed."""
+        """Remove objects; missing ones count as removed."""
         if names:
             with self._asking("removing", names[0]):
                 obstore.delete(self._store(ANSWER_WITHIN), list(names))
@@ -192,7 +200,7 @@ class Bucket:
 
     @contextmanager
     def _asking(self, doing: str, name: str) -> Iterator[None]:
-        """The library's errors as ours."""
+        """Convert the library's errors to cdcflow's."""
         attempt = f"{doing} {self.name}/{name}"
         try:
             yield
@@ -200,7 +208,7 @@ class Bucket:
             raise AlreadyThere(f"{self.name}/{name}") from None
         except FileNotFoundError as error:
             if error.filename is not None:
-                raise  # a file of ours
+                raise  # one of cdcflow's files
             if refusals.is_missing(error):
                 raise FileNotFoundError(2, "no such object", f"{self.name}/{name}") from None
             raise self._refused(attempt, error) from None
@@ -210,7 +218,7 @@ class Bucket:
     def _refused(self, attempt: str, error: Exception) -> CdcflowError:
         found = refusals.refused_or_away(attempt, error)
         if isinstance(found, ConfigurationError):
-            self._stores.clear()  # a secret that was changed is read anew
+            self._stores.clear()  # so that a changed secret is read again
         if found.remedy is None or not self._names:
             return found
         return type(found)(str(found).partition("\n")[0], remedy=self._renamed(found.remedy), runbook=found.runbook)

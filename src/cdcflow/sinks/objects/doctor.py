@@ -1,4 +1,6 @@
-"""What `cdcflow doctor` and `cdcflow log check` say of the store: whether it takes our keys, and what it has lost."""
+"""What `cdcflow doctor` and `cdcflow log check` report about the store: whether it takes the keys, and what it has
+lost.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,10 @@ from cdcflow.sinks.objects.uploading import missing_parts
 
 
 def doctor(bucket: Bucket, layout: Layout, cached: FindCopy) -> list[Finding]:
-    """Ask the store for log.json and for a listing: that needs rights, keys and bucket as a capture does. Where the log
-    is written, compare the listing with what was put. Nothing is changed."""
+    """Read log.json and a listing from the store: that needs the same rights, keys and bucket as a capture.
+
+    On the machine where the log is written, compare the listing with what was uploaded. Nothing is changed.
+    """
     subject = f"store {bucket.name}"
     try:
         found = [_log_there(bucket, layout, subject)]
@@ -34,7 +38,7 @@ def doctor(bucket: Bucket, layout: Layout, cached: FindCopy) -> list[Finding]:
 
 
 def faults(bucket: Bucket, layout: Layout, cached: FindCopy) -> list[Fault]:
-    """What the store has lost although it is still here; what is in neither place is found by reading the log."""
+    """What the store has lost although this machine still has it; what neither has is found by reading the log."""
     here, _ = missing(bucket, layout, cached)
     return [
         Fault(
@@ -47,7 +51,9 @@ def faults(bucket: Bucket, layout: Layout, cached: FindCopy) -> list[Fault]:
 
 
 def missing(bucket: Bucket, layout: Layout, cached: FindCopy) -> tuple[list[Bounds], list[Bounds]]:
-    """What the store has lost of what was put: what is still on this machine, and what is not; neighbours as one."""
+    """What the store has lost of what was uploaded: what is still on this machine, and what is not; neighbours
+    combined.
+    """
     known = Uploaded.read(layout)
     if known is None:
         return [], []
@@ -58,7 +64,7 @@ def missing(bucket: Bucket, layout: Layout, cached: FindCopy) -> tuple[list[Boun
             segment, text = layout.manifest(*bounds)
         except FileNotFoundError:
             continue
-        # No lock is held: what expires or is compacted meanwhile is no longer there, and no longer counts.
+        # No lock is held: what expires or is compacted concurrently no longer exists, and no longer counts.
         if (names := missing_parts(bucket, segment, text)) and bounds in counting(layout, known.last_offset):
             files = [file for file in segment.files if file.path in names]
             (here if all(_is_here(layout, cached, segment, file) for file in files) else gone).append(bounds)

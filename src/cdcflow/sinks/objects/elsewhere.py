@@ -1,7 +1,7 @@
-"""A bucket for work on another machine, and a log in a bucket as a process has it that has nothing else of it.
+"""Remote access to a bucket, and to a log in a bucket for a process that can reach only the object store.
 
-It can be sent to another process, with the keys to the store in it. Where that machine finds keys by itself (its
-environment, its role), there need be none.
+It can be sent to another process, with the keys to the store in it. No keys are needed if that machine finds some
+itself (environment, role).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class StoredLog:
 
 
 def bucket_at(url: str, address: StoreAddress, doing: str, names: Mapping[str, str]) -> Bucket:
-    """A bucket on a machine that may lack what it takes. `names` as of `Bucket.at`.
+    """A bucket, opened on a machine that may lack the client library. `names`: see `Bucket.at`.
 
     Raises:
         ConfigurationError: the store's client library is not installed here.
@@ -79,8 +79,10 @@ def bucket_at(url: str, address: StoreAddress, doing: str, names: Mapping[str, s
 
 @contextlib.contextmanager
 def room_for(doing: str) -> Iterator[Path]:
-    """A folder on one of Spark's disks, which it names to the processes that it starts, and from which it removes what
-    they leave there; else a temporary one."""
+    """A temporary folder, on one of Spark's disks if Spark names one to this process.
+
+    Spark removes from it what its processes leave.
+    """
     disk = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0] or None
     with storing(f"making a folder for {doing}"):
         room = tempfile.TemporaryDirectory(prefix="cdcflow-", dir=disk)

@@ -1,18 +1,18 @@
-"""The history of a log in Kafka in a bucket: sealed segments as a log in files has them there, and a chain.
+"""The history of a log in Kafka in a bucket: sealed segments as for a log in files, and a chain of links.
 
-    topic ─▶ `StoreSealer`, on an executor ─▶ segments/<offsets>/<attempt>-<file>      no reader looks
+    topic ─▶ `StoreSealer`, on an executor ─▶ segments/<offsets>/<attempt>-<file>      readers ignore it
                                           └─ manifest ─▶ `StoredHistory.put`, on the driver
                 chain/<first offset>.json  ─▶ place.json ─▶ segment.json
-                only if there is none         readers count the segment from here on
+                only if it does not exist      from now on readers count the segment
 
-A bucket has no lock, and two that seal at the same time may end their segments at different offsets, so that the names
-of these do not meet. What meets is the link: its name says only with which offset a segment begins, it holds the
-manifest, and it is put on the condition that there is none. So behind each segment comes one only, whoever puts it. The
-other one hears of it and adds nothing. A link is never removed.
+A bucket has no lock, and two processes that seal at the same time may end their segments at different offsets, so the
+names of the segments do not collide. The links do: a link's name contains only the offset with which a segment begins,
+it holds the manifest, and it is written on condition that it does not exist. So each segment has only one successor,
+whichever process writes it. The other process gets an error and adds nothing. A link is never removed.
 
-Whoever dies behind the link has added the segment: the next one to open the history puts what is missing, all of which
-the link says. Whoever dies before it leaves files that no manifest names. They go when a segment with these offsets is
-added; before that they may be those of somebody who is about to.
+A process that dies after the link has added the segment: the next one to open the history writes what is missing, all
+of it from the link. A process that dies before the link leaves files that no manifest names. They are removed when a
+segment with these offsets is added; until then they may belong to a process that is about to add its link.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from cdcflow.sinks.objects.uploading import put_first, sizes
 
 
 class StoredHistory:
-    """A history opened by the one who adds to it. A context manager: this machine's lock is given up at the end.
+    """A history opened for adding to it. A context manager: this machine's lock is released at the end.
 
     Implements `cdcflow.sinks.kafka.tiering.OpenHistory`.
     """
@@ -71,14 +71,14 @@ class StoredHistory:
         first_offset: int,
         next_offset: int,
     ) -> StoredHistory:
-        """Open the history of a log for adding to it; made when there is none, then it begins with `first_offset`.
+        """Open the history of a log for adding to it; if it does not exist, create it, beginning with `first_offset`.
 
-        `next_offset`: the log's; the history ends not far from there. `layout` reads the bucket; its folder here
-        has the lock.
+        `next_offset`: the log's; the history ends not far before it. `layout` reads the bucket; its local folder has
+        the lock.
 
         Raises:
-            SinkUnavailable: another process of this machine is adding to it; no room; or the store is away.
-            ConfigurationError: it is another log's; or the store refuses, or does not know conditional writes.
+            SinkUnavailable: another process of this machine is adding to it; no room; or the store is unavailable.
+            ConfigurationError: it is another log's; or the store refuses, or does not support conditional writes.
         """
         with storing(f"making a folder for the history {bucket.name}"):
             layout.root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -105,25 +105,26 @@ class StoredHistory:
 
     @property
     def checkpoint(self) -> Checkpoint | None:
-        """What it ends with; None: it has no segment yet."""
+        """The checkpoint that it ends with; None if it has no segment yet."""
         return None if self.newest is None else self.newest.last_checkpoint()
 
     def sealer(self, topic: str, bytes_max: int = SEGMENT_BYTES_MAX) -> StoreSealer:
-        """Puts the files of what belongs behind its end into the bucket. It has the keys as they are now."""
+        """A sealer that uploads the files of what follows its end. It contains the current keys."""
         base = Sealer.behind(self.newest, self._manifest, self.layout.root, topic, self._log.log_id, bytes_max)
         return StoreSealer(base, self._bucket.name, self._bucket.address)
 
     def origin(self) -> Mapping[str, Any]:
-        """The topic that its last segment came from, and the offset there behind the last cut; {}: nobody knows."""
+        """The topic that its last segment was sealed from, and the topic offset after the last cut; {} if unknown."""
         return self._place
 
     def put(self, directory: str, shapes: SchemaHistory | None = None) -> Segment:
-        """Add a segment whose files a `StoreSealer` put: what that one said. It must be the next one. `shapes`: all
-        that the log knows.
+        """Add a segment whose files a `StoreSealer` uploaded; `directory` is the text that it yielded.
+
+        It must be the next segment. `shapes`: all that the log knows.
 
         Raises:
-            InvariantViolated: it does not follow what is there.
-            SinkUnavailable: another process has added one meanwhile, or the store is away.
+            InvariantViolated: it does not follow the existing segments.
+            SinkUnavailable: another process added one concurrently, or the store is unavailable.
         """
         segment, text, place = self._said(directory)
         there = self._listed(segment)
@@ -133,7 +134,7 @@ class StoredHistory:
             try:
                 self._bucket.put_new(link, directory.encode())
             except AlreadyThere:
-                # It may have been this request, whose first answer was lost.
+                # This request may have written it, if its first answer was lost.
                 is_ours = self._bucket.get(link) == directory.encode()
         if not is_ours:
             raise self._not_added(segment, link, wrong)
@@ -159,7 +160,7 @@ class StoredHistory:
         found = self.layout.segments_behind(next_offset)
         if found:
             name = f"segments/{segment_name(found[-1])}"
-            # Not this machine's copy: what is behind it leans on its bytes.
+            # Not this machine's copy: the next segment depends on the bucket's bytes.
             text = self._bucket.get(f"{name}/segment.json")
             self.newest, self._manifest = Segment.from_json(text, f"{self._bucket.name}/{name}"), manifest_hash(text)
             try:
@@ -201,11 +202,11 @@ class StoredHistory:
         shapes: SchemaHistory | None,
         there: Mapping[str, Listed],
     ) -> None:
-        """Everything behind the link, which says that the segment is the next one. May be done twice, and by two."""
+        """Everything after the link, which makes the segment the next one. May be done twice, and by two processes."""
         learn(self._shapes, segment, shapes)
         schemas = self._shapes.to_json().encode()
         if schemas != self._schemas:
-            # Of two that are at it the older one may be the last. The next one puts all shapes of the log again.
+            # If two processes do this, the older one may be the last. The next one writes all shapes of the log again.
             self._bucket.put("schemas.json", schemas)
             self._schemas = schemas
         folder = segment_name((segment.first_offset, segment.last_offset))
@@ -230,7 +231,7 @@ class StoredHistory:
                 ) from None
 
     def _listed(self, segment: Segment) -> dict[str, Listed]:
-        """What lies in folders of segments that begin in this one, by folder and name."""
+        """The objects in folders of segments that begin within this one, by folder and name."""
         found: dict[str, Listed] = {}
         for name, listed in self._bucket.each_listed("segments", f"{segment.first_offset:020d}"):
             bounds = segment_bounds(name.partition("/")[0])
@@ -257,7 +258,7 @@ def _own(bucket: Bucket, log_id: str, identity: SourceIdentity, first_offset: in
     except FileNotFoundError:
         created = datetime.now(UTC).isoformat(timespec="seconds")
         put_first(bucket, "log.json", LogFile(log_id, identity, created, first_offset).to_json().encode())
-        text = bucket.get("log.json")  # somebody else's, if that was first
+        text = bucket.get("log.json")  # another process's, if that was first
     log = LogFile.from_json(text, name)
     if log.log_id != log_id:
         raise ConfigurationError(
@@ -265,7 +266,7 @@ def _own(bucket: Bucket, log_id: str, identity: SourceIdentity, first_offset: in
             remedy="set log.kafka.history to another prefix",
             runbook="other-log",
         )
-    if log.source != identity:  # the source is on another timeline by now
+    if log.source != identity:  # the source is on another timeline now
         log = replace(log, source=identity)
         bucket.put("log.json", log.to_json().encode())
     return log

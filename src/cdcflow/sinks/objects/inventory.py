@@ -1,14 +1,15 @@
-"""Whether a bucket still has what was put there: a store can be emptied, and lose or replace objects, like any disk.
+"""Whether a bucket still has what was uploaded: a store can be emptied, and lose or replace objects, like any disk.
 
-    at a start, then daily    one listing, names and sizes ─▶ what differs is looked at again ─▶ put again, or named
-    before files here go      that segment's listing, and its content
+    at a start, then daily    one listing, names and sizes ─▶ differences are checked again ─▶ uploaded again, or
+    reported
+    before local files go     that segment's listing, and its content
 
 One listing proves nothing by itself: while it runs, compaction and expiry remove segments on purpose. So what it lacks
-is asked for again under the maintenance lock, where nobody removes anything. A store that is away or refuses raises,
-and is no loss.
+is checked again under the maintenance lock, where no process removes anything. A store that is unavailable or refuses
+raises an error, and that is no loss.
 
 Content without reading it back: a plain S3 store tags an object with the MD5 of its content, which is compared with the
-file that is still here. Where the tag is something else (encryption by the store's keys) the object is read once.
+local file. If the tag is something else (encryption by the store's keys) the object is read once.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from cdcflow.sinks.objects.bucket import Bucket, Digests
 from cdcflow.sinks.objects.uploading import sizes
 
 AT_ONCE = 16
-"""So many suspects are looked at while the maintenance lock is held once."""
+"""How many suspects are checked each time the maintenance lock is held."""
 
 
 def counting(layout: Layout, last_offset: int) -> list[Bounds]:
-    """The segments up to an offset that count: not expired, and not replaced by one that compaction made."""
+    """The segments up to an offset that count: not expired, and not replaced by a compacted one."""
     first_offset = layout.log_file().first_offset
     return [b for b in layout.segment_offsets() if b[0] >= first_offset and b[1] <= last_offset]
 
 
 def suspects(bucket: Bucket, layout: Layout, last_offset: int) -> list[Bounds]:
-    """The segments up to `last_offset` that one listing of the bucket lacks, wholly or in part; ask again for each.
+    """The segments up to `last_offset` that one listing of the bucket lacks, wholly or in part; check each again.
 
     Memory holds the names of the segments and one page of the listing.
     """
@@ -49,17 +50,17 @@ def suspects(bucket: Bucket, layout: Layout, last_offset: int) -> list[Bounds]:
             continue
         if at != before and before in partly:
             _settle(layout, expected[before], before, partly, whole)
-            time.sleep(0)  # the capture's thread wants the interpreter too
+            time.sleep(0)  # the capture's thread needs the interpreter too
         partly.setdefault(at, {})[file] = listed.bytes
         before = at
-    # A store need not list in order: what did not come in one piece is compared now.
+    # A store need not list in order: segments whose objects were not contiguous are compared now.
     for at in list(partly):
         _settle(layout, expected[at], at, partly, whole)
     return [bounds for bounds, is_whole in zip(expected, whole, strict=True) if not is_whole]
 
 
 def together(bounds: Iterable[Bounds]) -> list[Bounds]:
-    """Neighbours as one range, ascending."""
+    """Combine neighbours into ranges, ascending."""
     found: list[Bounds] = []
     for first, last in sorted(bounds):
         if found and found[-1][1] + 1 == first:
@@ -75,9 +76,9 @@ def batches(bounds: Sequence[Bounds]) -> Iterator[Sequence[Bounds]]:
 
 
 def wrong_parts(bucket: Bucket, segment: Segment, text: bytes, directory: Path) -> list[str]:
-    """The files of a segment whose content in the bucket is not what was sealed. `directory` has them here.
+    """The files of a segment whose content in the bucket is not what was sealed. `directory` has the local files.
 
-    A file that is damaged here counts by what the bucket has.
+    If a local file is damaged, the bucket's content is read and decides.
     """
     folder = f"segments/{segment_name((segment.first_offset, segment.last_offset))}"
     listed = bucket.listed(folder)
@@ -109,11 +110,11 @@ def _index(expected: Sequence[Bounds], bounds: Bounds | None) -> int | None:
 
 
 def _settle(layout: Layout, bounds: Bounds, at: int, partly: dict[int, dict[str, int]], whole: bytearray) -> None:
-    """Compare what was listed of one segment with its manifest; forget it when nothing is missing."""
+    """Compare what was listed of one segment with its manifest; drop the listing if nothing is missing."""
     try:
         wanted = sizes(*layout.manifest(*bounds))
     except FileNotFoundError:
-        whole[at] = True  # expired, or compacted just now
+        whole[at] = True  # expired, or compacted since
         del partly[at]
         return
     if all(partly[at].get(name) == size for name, size in wanted.items()):

@@ -1,6 +1,6 @@
-"""What the client library's errors mean: away (try again), refused (which setting to change), or no such object.
+"""What the client library's errors mean: unavailable (try again), refused (which setting to change), or no such object.
 
-The library sorts by status alone, and stores differ: one answers a wrong access key with 404. Taken for "no such
+The library classifies by status alone, and stores differ: one answers a wrong access key with 404. Taken for "no such
 object" that would be a loss that never happened, so the code in the answer decides. The library's own text repeats
 whole requests: only status and code are taken from it.
 """
@@ -34,13 +34,13 @@ _REMEDIES = {
 
 
 def is_missing(error: FileNotFoundError) -> bool:
-    """Whether the store says that there is no such object; else its 404 means something else."""
+    """Whether the store reports that there is no such object; otherwise its 404 means something else."""
     code = _CODE.search(str(error))
     return code is None or code[1] in _NO_OBJECT
 
 
 def refused_or_away(attempt: str, error: Exception) -> CdcflowError:
-    """The library's error as ours: `attempt` says what was asked of which object."""
+    """The library's error as cdcflow's: `attempt` names the request and the object."""
     text = str(error)
     status, found = _STATUS.search(text), _CODE.search(text)
     code = found[1] if found is not None else next((known for known in _REMEDIES if known in text), None)

@@ -1,4 +1,4 @@
-"""A log's segments and states in a bucket, for who may change them: what `sinks.retention` asks."""
+"""A log's segments and states in a bucket, for changing them: what `sinks.retention` needs."""
 
 from __future__ import annotations
 
@@ -58,6 +58,6 @@ class RemoteBucket:
         self._remove(f"segments/{segment_name(bounds)}", "segment.json")
 
     def _remove(self, folder: str, manifest: str) -> None:
-        """What counts from its manifest on stops counting first."""
+        """Delete the manifest first: without it, the rest no longer counts."""
         self._bucket.delete([f"{folder}/{manifest}"])
         self._bucket.delete([f"{folder}/{name}" for name in self._bucket.listed(folder)])

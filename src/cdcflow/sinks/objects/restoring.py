@@ -1,4 +1,4 @@
-"""Putting again what the bucket has lost, from whatever copy is on this machine."""
+"""Uploads again what the bucket has lost, from any copy on this machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = structlog.get_logger("cdcflow")
 
 
 class Restorer:
-    """Compares what was put with what the bucket has. `wait`: see `maintenance`."""
+    """Compares what was uploaded with what the bucket has. `wait`: see `maintenance`."""
 
     def __init__(self, layout: Layout, bucket: Bucket, cached: FindCopy, wait: Callable[[float], bool]) -> None:
         self._layout = layout
@@ -32,11 +32,11 @@ class Restorer:
         self._wait = wait
 
     def compare(self, last_offset: int) -> list[Bounds]:
-        """Look at all segments up to `last_offset`, and put again what is missing; those that nobody has any more.
+        """Check all segments up to `last_offset`, and upload again what is missing. Return those with no copy left.
 
         Raises:
-            SinkUnavailable, ConfigurationError: the store is away, or refuses; that is no loss.
-            InvariantViolated: another writer put something else there.
+            SinkUnavailable, ConfigurationError: the store is unavailable, or refuses; that is no loss.
+            InvariantViolated: another writer uploaded something else there.
         """
         lost: list[Bounds] = []
         for some in batches(suspects(self._bucket, self._layout, last_offset)):
@@ -46,9 +46,9 @@ class Restorer:
         return lost
 
     def is_stored(self, bounds: Bounds) -> bool:
-        """Whether the bucket has a segment with the content that was sealed; what it has not is put again first.
+        """Whether the bucket has a segment with the content that was sealed; what it lacks is uploaded again first.
 
-        Called before the files here go, with the maintenance lock held.
+        Called before the local files are dropped, with the maintenance lock held.
         """
         segment, text = self._layout.manifest(*bounds)
         wrong = wrong_parts(self._bucket, segment, text, self._layout.segment(*bounds))
@@ -59,8 +59,10 @@ class Restorer:
         return not missing or self._put_again(bounds, missing) or self._took_apart(bounds)
 
     def _took_apart(self, compacted: Bounds) -> bool:
-        """Undo a compaction whose segment is lost while those that it was made of are all still there: they have the
-        same rows, and the hash chain goes through them as before."""
+        """Undo a compaction whose segment is lost while its original segments all still exist.
+
+        They have the same rows, and the hash chain goes through them as before.
+        """
         covered = [b for b in self._layout.listed_segments()[0] if b != compacted and _covers(compacted, b)]
         parts = uncovered(covered)
         if together(parts) != [compacted]:
@@ -85,7 +87,7 @@ class Restorer:
         return not gone
 
     def _copy(self, segment: Segment, file: SegmentFile) -> Path | None:
-        """A file with the sealed content on this machine: in the log's directory, or read back before."""
+        """A file with the sealed content on this machine: in the log's directory, or in the cache."""
         directory = self._layout.segment(segment.first_offset, segment.last_offset)
         for path in (directory / file.path, self._cached(segment, file)):
             try:

@@ -1,10 +1,10 @@
-"""What seals a part of a topic on another machine, and puts the files with its rows into a bucket from there.
+"""Seals a part of a topic on another machine, and uploads the files with its rows to a bucket from there.
 
-    topic ─▶ `Sealer` ─▶ this machine's temporary folder ─▶ segments/<offsets>/<attempt>-<file>     no reader looks
-                                                        └─▶ the manifest, as text, to the one who asked
+    topic ─▶ `Sealer` ─▶ this machine's temporary folder ─▶ segments/<offsets>/<attempt>-<file>     readers ignore it
+                                                        └─▶ the manifest, as text, to the caller
 
-It can be sent to another process, with the keys to the store in it. Where that machine finds keys by itself (its
-environment, its role), there need be none.
+It can be sent to another process, with the keys to the store in it. No keys are needed if that machine finds some
+itself (environment, role).
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from cdcflow.sinks.history import TOPIC_END, Sealer
 from cdcflow.sinks.objects.elsewhere import bucket_at, room_for
 
 NAMES = {"log.objects.url": "log.kafka.history", "log.objects": "log.kafka.objects"}
-"""What the settings of a log in files are called where the history of a log in Kafka is meant."""
+"""Names of the settings of a log in files, and the corresponding ones for the history of a log in Kafka."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSealer:
-    """Puts what a topic has behind the history's end into a bucket, and tells what was put."""
+    """Uploads the part of a topic after the history's end to a bucket, and yields what was uploaded."""
 
     sealer: Sealer
     url: str
     address: StoreAddress
 
     def __call__(self, messages: Iterable[Message]) -> Iterator[str]:
-        """Segments whose files are in the bucket, in order: manifest and place as JSON. `messages` begin at a topic
-        range's head.
+        """Segments whose files are in the bucket, in order: manifest and topic position as JSON.
 
-        Files get names that no other attempt has: of two that seal the same, neither can replace what is the other's.
+        `messages` begin at the head of a topic range. Files get names that no other attempt uses: of two attempts that
+        seal the same, neither can replace a file of the other.
 
         Raises:
             InvariantViolated: something is missing, or it is another log.
-            SinkUnavailable: no room, or the store is away.
+            SinkUnavailable: no room, or the store is unavailable.
             ConfigurationError: the store refuses, or its client library is not on this machine.
         """
         doing = f"sealing topic {self.sealer.topic} into {self.url}"

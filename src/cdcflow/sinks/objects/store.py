@@ -1,12 +1,12 @@
-"""Reading segments from a bucket: what `changelog.layout` asks of a store, with a bounded copy of what was read.
+"""Reads segments from a bucket, as `changelog.layout` requires of a store, with a bounded cache of what was read.
 
     <cache>/<log id>/manifests/<segment>.json      a few KB each; stays as long as the segment does
     <cache>/<log id>/files/<segment>/<file>        what was read last, up to the bytes allowed
-    <cache>/<log id>/files/<state>/<file>          of a state the same
+    <cache>/<log id>/files/<state>/<file>          the same for a state
 
-Everything under these names never changes in the store, so a copy is as good as the original: that a reader lists a
-bucket of thousands of segments with a request per thousand, and not with one each, rests on that. Which segments there
-are is asked anew each time. A folder counts once it has a manifest, which is put last.
+Nothing under these names ever changes in the store, so a copy is as good as the original: this is why a reader lists a
+bucket of thousands of segments with a request per thousand, and not with one each. The list of segments is queried each
+time. A folder counts once it has a manifest, which is written last.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from cdcflow.sinks.objects.bucket import Bucket
 LEFT_FOR_S = 2 * 86400.0
 WIDER = 16
 AT_ONCE = 16
-"""So many manifests are asked for at the same time."""
+"""How many manifests are requested at the same time."""
 
 
 class BucketStore:
@@ -52,17 +52,17 @@ class BucketStore:
 
     @property
     def bytes_max(self) -> int:
-        """So much of what was read is kept here."""
+        """The maximum size of the cache of what was read."""
         return self._bytes_max
 
     @property
     def room(self) -> Path:
-        """A directory for what is fetched for a while; made when it is not there."""
+        """A directory for temporary files; created if it does not exist."""
         rooms = _made(self._cache / "rooms")
         for left in _listed(rooms):
             with contextlib.suppress(FileNotFoundError):
                 if time.time() - left.stat().st_mtime > LEFT_FOR_S:
-                    shutil.rmtree(left, ignore_errors=True)  # of a process that was killed
+                    shutil.rmtree(left, ignore_errors=True)  # left by a killed process
         return rooms
 
     def log_json(self) -> bytes:
@@ -83,7 +83,7 @@ class BucketStore:
 
     def segments(self) -> Sequence[Bounds]:
         found = sorted(b for n in self._bucket.folders("segments") if (b := segment_bounds(n)) is not None)
-        if not found:  # nor need there be a log: of one in Kafka nothing may be sealed yet
+        if not found:  # there need not be a log: of one in Kafka nothing may be sealed yet
             return []
         known = self._known(found)
         new = [bounds for bounds in found if bounds not in known]
@@ -104,7 +104,7 @@ class BucketStore:
             step *= WIDER  # the segment with the offset begins earlier
 
     def _listed_from(self, start: int, offset: int) -> list[Bounds] | None:
-        """The segments whose first offset is `start` or more; None: the one with `offset` is not among them."""
+        """The segments whose first offset is `start` or more; None if the one with `offset` is not among them."""
         found: list[Bounds] = []
         for name, _ in self._bucket.each_listed("segments", f"{start:020d}"):
             folder, _, file = name.partition("/")
@@ -142,7 +142,7 @@ class BucketStore:
         return self._copied("states", state_name(offset), file)
 
     def copy(self, segment: Segment, file: SegmentFile) -> Path:
-        """Where a file lies that was read back, if it still does; asks the store nothing."""
+        """The path of a file that was read back, if it still exists; does not query the store."""
         name = segment_name((segment.first_offset, segment.last_offset))
         return self._cache / segment.log_id / "files" / name / file.path
 
@@ -171,7 +171,7 @@ class BucketStore:
         copy = self._files / folder / file.path
         if not anew:
             with contextlib.suppress(FileNotFoundError):
-                os.utime(copy)  # what was asked for last goes last
+                os.utime(copy)  # the last one used is evicted last
                 return copy
         self._make_room(file.bytes)
         with self._keeping(copy) as beside:
@@ -196,7 +196,9 @@ class BucketStore:
             )
 
     def _known(self, found: Sequence[Bounds]) -> list[Bounds]:
-        """Those whose manifest is here; the copies of others go: their segments have expired, or were compacted."""
+        """Those whose manifest is cached; the copies of others are removed: their segments have expired, or were
+        compacted.
+        """
         there = set(found)
         known: list[Bounds] = []
         for path in _listed(self._manifests):
@@ -216,7 +218,9 @@ class BucketStore:
 
     @contextlib.contextmanager
     def _keeping(self, copy: Path) -> Iterator[Path]:
-        """A file to write, which gets its name when it is whole: another process may want the same at this moment."""
+        """A file to write, which gets its name when it is whole: another process may fetch the same at the same
+        time.
+        """
         _made(copy.parent)
         handle, beside = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=copy.parent)
         os.close(handle)
@@ -227,7 +231,7 @@ class BucketStore:
             Path(beside).unlink(missing_ok=True)
 
     def _make_room(self, needed: int) -> None:
-        """Let what was not asked for longest go, until so many bytes more are allowed."""
+        """Evict the least recently used files, until `needed` more bytes are allowed."""
         kept: list[tuple[float, int, Path]] = []
         for path in self._files.glob("*/*"):
             with contextlib.suppress(FileNotFoundError):

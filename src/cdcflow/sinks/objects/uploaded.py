@@ -1,4 +1,6 @@
-"""How far the bucket holds a log, as the log's directory says: for the upload, for maintenance, and for people."""
+"""How far the bucket holds a log, as the log's directory records it: for the upload, for maintenance, and for
+operators.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,11 @@ RANGES_NAMED = 10
 
 @dataclass(frozen=True, slots=True)
 class Uploaded:
-    """How far the bucket holds the log: up to `last_offset`. `problem`: why it gets no further just now. `lost`: the
-    segments up to there that it has lost and that are not here either, neighbours as one."""
+    """How far the bucket holds the log: up to `last_offset`.
+
+    `problem`: why it currently gets no further. `lost`: the segments up to that offset that the bucket has lost and
+    that are not on this machine either, neighbours combined.
+    """
 
     url: str
     last_offset: int = 0
@@ -25,7 +30,7 @@ class Uploaded:
 
     @classmethod
     def read(cls, layout: Layout) -> Uploaded | None:
-        """What the log's directory says; None: nothing was ever put."""
+        """What the log's directory records; None if nothing was ever uploaded."""
         try:
             value = json.loads((layout.root / UPLOADS).read_bytes())
             return cls(**{**value, "lost": tuple((int(a), int(b)) for a, b in value.get("lost", ()))})
@@ -40,13 +45,13 @@ class Uploaded:
 
 
 def lost(layout: Layout, known: Uploaded | None) -> list[Bounds]:
-    """What is lost of the log, as the last comparison with the bucket found it; without what has expired since."""
+    """What is lost of the log, as of the last comparison with the bucket; without what has expired since."""
     first_offset = layout.log_file().first_offset
     return [(max(a, first_offset), b) for a, b in (known.lost if known is not None else ()) if b >= first_offset]
 
 
 def loss(layout: Layout, url: str, ranges: Sequence[Bounds]) -> tuple[str, str]:
-    """What to tell people of lost ranges (at least one), and what they can do about it."""
+    """The message for operators about lost ranges (at least one), and the remedy."""
     names = ", ".join(f"{a}-{b}" for a, b in ranges[:RANGES_NAMED]) + (", …" if len(ranges) > RANGES_NAMED else "")
     counting = layout.segment_offsets()
     last = next(b for b in reversed(counting) if b[1] <= ranges[-1][1])
@@ -61,7 +66,7 @@ def loss(layout: Layout, url: str, ranges: Sequence[Bounds]) -> tuple[str, str]:
 
 
 def status(layout: Layout, url: str = "") -> Mapping[str, object]:
-    """What waits to be put, and what is lost, for people: without a daemon, without asking the store."""
+    """What waits for upload, and what is lost, for operators: without a daemon, without querying the store."""
     known = Uploaded.read(layout)
     last_offset = 0 if known is None else known.last_offset
     gone = lost(layout, known)

@@ -1,15 +1,15 @@
-"""Putting one sealed segment into a bucket, so that a crash between any two requests is made good by doing it again.
+"""Uploads one sealed segment to a bucket, so that after a crash between any two requests the upload can be repeated.
 
-    log.json ─▶ schemas.json ─▶ data files ─▶ segment.json ─▶ looked at
+    log.json ─▶ schemas.json ─▶ data files ─▶ segment.json ─▶ checked
     once         when changed     each if new    if new, last    sizes, manifest
 
-Everything has one right content, known before the first request: an object that is there already must have it, whether
-an earlier try put it or this one whose answer was lost. Where it has another, somebody else writes to the same place,
-and that is named instead of overwritten. Readers count a segment from its manifest on, which is put last and only if
-there is none: of two writers one wins, and the other hears who it was.
+Every object has one right content, known before the first request: an object that exists already must have it, whether
+an earlier try uploaded it or this one whose answer was lost. If the content differs, another process writes to the same
+place; cdcflow reports that instead of overwriting. Readers count a segment once it has its manifest, which is written
+last and only if it does not exist: of two writers one wins, and the other gets an error that names the winner.
 
-A data file of more than 64 MiB goes in parts, which S3 does not make conditional. A competitor could then
-replace its content, never unseen: the manifest's sha256 tells every reader.
+A data file of more than 64 MiB is uploaded in parts, which S3 does not make conditional. A competitor could then
+replace its content undetected here, but every reader compares the manifest's sha256.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from cdcflow.sinks.objects.bucket import AlreadyThere, Bucket
 
 
 def put_log(bucket: Bucket, layout: Layout) -> None:
-    """Make the bucket this log's, or see that it is; bring its log.json up to date.
+    """Write this log's log.json to the bucket, or check that it is there; bring it up to date.
 
     Raises:
-        ConfigurationError: another log is there, or the store does not know conditional writes.
+        ConfigurationError: another log is there, or the store does not support conditional writes.
     """
     text = layout.log_json.read_bytes()
     ours = LogFile.from_json(text, str(layout.log_json))
@@ -39,10 +39,10 @@ def put_log(bucket: Bucket, layout: Layout) -> None:
 
 
 def put_first(bucket: Bucket, name: str, text: bytes) -> bool:
-    """Put an object, and see that nobody could put it again; False: there was one already.
+    """Write an object, and check that it cannot be written again. Return false if it existed already.
 
     Raises:
-        ConfigurationError: the store does not know conditional writes.
+        ConfigurationError: the store does not support conditional writes.
     """
     try:
         bucket.put_new(name, text)
@@ -75,10 +75,12 @@ def _bring_up_to_date(bucket: Bucket, text: bytes, ours: LogFile) -> None:
 
 
 def put_segment(bucket: Bucket, segment: Segment, text: bytes, directory: Path) -> None:
-    """Put a segment's files, then its manifest (`text`); on return all of it was seen there. `directory` has the files.
+    """Upload a segment's files, then its manifest (`text`); on return all of it was seen in the bucket.
+
+    `directory` has the files.
 
     Raises:
-        InvariantViolated: something else is there already; the message says whose.
+        InvariantViolated: different content exists already; the message names its writer.
     """
     folder = f"segments/{segment_name((segment.first_offset, segment.last_offset))}"
     if _has_manifest(bucket, folder, segment, text):
@@ -90,7 +92,7 @@ def put_segment(bucket: Bucket, segment: Segment, text: bytes, directory: Path) 
 
 
 def put_manifest(bucket: Bucket, segment: Segment, text: bytes) -> None:
-    """Put the manifest of a segment whose files were put; on return all of it was seen there.
+    """Upload the manifest of a segment whose files were uploaded; on return all of it was seen in the bucket.
 
     Raises: as `put_segment`.
     """
@@ -103,12 +105,12 @@ def put_manifest(bucket: Bucket, segment: Segment, text: bytes) -> None:
 
 
 def put_state(bucket: Bucket, directory: Path, state: State) -> None:
-    """Put a state of the log's tables, what it is last. One that is whole there stays: it says the same."""
+    """Upload a state of the log's tables, its manifest last. A whole one that exists stays: it has the same content."""
     folder = f"states/{state_name(state.offset)}"
     found = bucket.listed(folder)
     if "state.json" in found:
         return
-    bucket.delete([f"{folder}/{name}" for name in found])  # of one that got no further; its files may differ
+    bucket.delete([f"{folder}/{name}" for name in found])  # of an interrupted upload; its files may differ
     for entry in state.tables.values():
         put_file(bucket, f"{folder}/{entry.file}", directory / entry.file, entry.sha256)
     with contextlib.suppress(AlreadyThere):
@@ -141,10 +143,10 @@ def _whose(found: bytes) -> str:
 
 
 def put_file(bucket: Bucket, name: str, path: Path, sha256: str) -> None:
-    """Put a file, or see that it is there with its content.
+    """Upload a file, or check that it exists with its content.
 
     Raises:
-        InvariantViolated: something else is there, or the file is missing here.
+        InvariantViolated: different content exists, or the file is missing on this machine.
     """
     try:
         bucket.put_new(name, path)
@@ -166,14 +168,15 @@ def put_file(bucket: Bucket, name: str, path: Path, sha256: str) -> None:
 def put_again(
     bucket: Bucket, segment: Segment, text: bytes, lost: Sequence[str], find: Callable[[SegmentFile], Path | None]
 ) -> list[str]:
-    """Put what the bucket has lost of a segment that was whole there; the names of what nobody has any more.
+    """Restore what the bucket has lost of a segment that was whole there. Return the names of files with no copy left.
 
-    `lost` are the names that are missing there, or have other content. `find` gives a file with the sealed content,
-    None where there is none. Other content is replaced only below our own manifest, with which readers compare it.
-    The manifest goes last, and only when everything it names is there: the segment does not count before.
+    `lost` are the names that are missing in the bucket, or have other content. `find` returns a local file with the
+    sealed content, or None. Other content is replaced only if the manifest there is cdcflow's, with which readers
+    compare it. The manifest is written last, and only when everything it names exists: the segment does not count
+    before.
 
     Raises:
-        InvariantViolated: another writer's manifest is there.
+        InvariantViolated: another writer's manifest exists.
     """
     folder = f"segments/{segment_name((segment.first_offset, segment.last_offset))}"
     is_ours = _has_manifest(bucket, folder, segment, text)
@@ -192,7 +195,7 @@ def put_again(
         except InvariantViolated:
             if path.exists():
                 raise
-            gone.append(file.path)  # a cached copy that made room for another just now
+            gone.append(file.path)  # a cached copy that was evicted since
     if gone:
         return gone
     if is_ours:
@@ -209,12 +212,12 @@ def missing_parts(bucket: Bucket, segment: Segment, text: bytes) -> list[str]:
 
 
 def sizes(segment: Segment, text: bytes) -> dict[str, int]:
-    """What a whole segment has: bytes by file name, its manifest (`text`) with them."""
+    """The contents of a whole segment: bytes by file name, including its manifest (`text`)."""
     return {"segment.json": len(text), **{file.path: file.bytes for file in segment.files}}
 
 
 def _look(bucket: Bucket, folder: str, segment: Segment, text: bytes) -> None:
-    """Nothing here is dropped on the store's word alone: the whole segment must be listed, with its sizes."""
+    """Check that the whole segment is listed, with its sizes, before anything local is dropped."""
     wrong = missing_parts(bucket, segment, text)
     if wrong:
         raise SinkUnavailable(

@@ -1,14 +1,14 @@
-"""The thread that puts sealed segments into the bucket and then lets go of their files here.
+"""The thread that uploads sealed segments to the bucket and then drops their local files.
 
-Capture does not know of it: sealing leaves a segment in the directory and says so, and everything after that happens
-here. A store that is away makes segments wait on the local disk; they are tried again and again, oldest first, so that
-the bucket always holds the log up to some cut without a hole. `uploads.json` says how far that is, and what is in the
-way. It is a shortcut only: without it the bucket is asked segment by segment.
+Capture does not depend on it: sealing leaves a segment in the directory and wakes this thread, which does everything
+after that. If the store is unavailable, segments wait on the local disk and are retried, oldest first, so that the
+bucket always holds the log up to some cut without a hole. `uploads.json` records how far that is, and any problem. It
+is a shortcut only: without it every segment is looked up in the bucket.
 
-What is dropped here: the data files of a segment, `keep_local` after it was put, and only when the bucket still has it
-with the content that was sealed. Its directory and manifest stay, so that a start, a listing and a merge's plan need
-nothing from the store. At the start and then daily everything that was put is compared with a listing of the bucket:
-what it has lost is put again if it is still here, and named if it is not (see `inventory`).
+What is dropped: a segment's local data files, `keep_local` after its upload, and only if the bucket still has it with
+the content that was sealed. Its directory and manifest stay, so that a start, a listing and a merge's plan need nothing
+from the store. At the start and then daily everything that was uploaded is compared with a listing of the bucket: what
+the bucket has lost is uploaded again if there is a local copy, and reported if there is none (see `inventory`).
 """
 
 from __future__ import annotations
@@ -39,23 +39,25 @@ from cdcflow.sinks.objects.uploaded import Uploaded, loss
 from cdcflow.sinks.objects.uploading import put_log, put_segment
 
 LAST_TRY_S = 5.0
-"""So long a log that is being closed waits for what is still to be put."""
+"""How long closing a log waits for pending uploads."""
 PAUSE_S_MAX = 30.0
 LOOK_EVERY_S = 5.0
 FIRST_ANSWER_S = 2.0
-"""So long a start waits to hear that the store refuses. One that is away or slow does not hold it up for longer."""
+"""How long a start waits for the store's refusal. A store that is unavailable or slow delays it no longer than this."""
 COMPARE_EVERY_S = 86400.0
 CHECKPOINT_EVERY_S = 15.0
-"""So often at most the store is told how far the source's time has come while no row comes."""
+"""The minimum interval between uploads of the source's time while no rows arrive."""
 LOST_AGAIN_S = 600.0
-"""While something is lost the bucket is compared more often: somebody may be restoring it."""
+"""While something is lost the bucket is compared more often: an operator may be restoring it."""
 
 _log = structlog.get_logger("cdcflow")
 
 
 class Uploads:
-    """Puts the sealed segments of one log into a bucket. `start`, `wake`, `reached` and `close` never wait for the
-    store, `close` aside, and that one not for long."""
+    """Uploads the sealed segments of one log to a bucket.
+
+    `start`, `wake` and `reached` never wait for the store; `close` waits a short time.
+    """
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class Uploads:
         layer: FileLayer = OS_LAYER,
         cached: FindCopy = lambda segment, file: None,
     ) -> None:
-        """`cached`: where a file lies that was read back from the bucket, if it still does."""
+        """`cached`: the path of a file that was read back from the bucket, if it still exists."""
         self.bucket = bucket
         self._layout = layout
         self._layer = layer
@@ -76,7 +78,7 @@ class Uploads:
         self._reached = False
         self._known = Uploaded(bucket.name)
         self._restorer = Restorer(layout, bucket, cached, self._closing_wait)
-        self._whole: deque[Bounds] = deque()  # those that are in the bucket and here, oldest first
+        self._whole: deque[Bounds] = deque()  # those that are in the bucket and local, oldest first
         self._error: CdcflowError | None = None
         self._compare_at = 0.0
         self._durable = self._told = Checkpoint()
@@ -91,7 +93,7 @@ class Uploads:
         """Begin. `lease_check` raises when another process has taken the log over.
 
         Raises:
-            ConfigurationError: its segments lie in another bucket; or the store refuses: a wrong key, url or region.
+            ConfigurationError: its segments are in another bucket; or the store refuses: a wrong key, url or region.
         """
         known = Uploaded.read(self._layout)
         if known is not None and known.url != self.bucket.name:
@@ -120,16 +122,16 @@ class Uploads:
 
     @property
     def remote(self) -> RemoteBucket:
-        """What it has put into the bucket."""
+        """The uploaded part of the log."""
         return RemoteBucket(self.bucket)
 
     @property
     def error(self) -> CdcflowError | None:
-        """What has ended it: the log must not go on as if nothing were."""
+        """The error that ended the thread: the log must not continue then."""
         return self._error
 
     def close(self) -> None:
-        """Put what is still to be put, if that takes no longer than `LAST_TRY_S`; the next start does the rest."""
+        """Upload what is pending, if that takes no longer than `LAST_TRY_S`; the next start does the rest."""
         self._closing.set()
         self._asked.set()
         if self._thread.ident is not None:
@@ -147,7 +149,7 @@ class Uploads:
             while not is_last:
                 self._asked.wait(self._idle_s())
                 self._asked.clear()
-                is_last = self._closing.is_set()  # asked first: what was sealed before it is put now
+                is_last = self._closing.is_set()  # read first: what was sealed before it is uploaded now
                 self._trying(self._put_pending)
                 if not is_last and time.monotonic() >= self._compare_at:
                     self._trying(self._compare)
@@ -157,10 +159,10 @@ class Uploads:
                 if self._known.problem:
                     self._say("")
         except SinkUnavailable as error:
-            self._say(str(error))  # while closing: the next start goes on
+            self._say(str(error))  # while closing: the next start continues
         except CdcflowError as error:
             self._error = error
-        except Exception as error:  # noqa: BLE001 - a thread that dies unheard would let segments wait for ever
+        except Exception as error:  # noqa: BLE001 - a thread that dies silently would let segments wait forever
             self._error = InvariantViolated(
                 f"uploading segments of {self._layout.root} to the store: {type(error).__name__}: {error}"
             )
@@ -190,8 +192,11 @@ class Uploads:
         self._closing.wait(seconds)
 
     def _is_passing(self, error: BaseException) -> bool:
-        """Whether to wait and try again. A store that refuses from the start needs an operator; one that took segments
-        before may have lost a right for a while, and nothing is lost by waiting."""
+        """Whether to wait and try again.
+
+        A store that refuses from the start needs an operator; one that took segments before may refuse temporarily, and
+        nothing is lost by waiting.
+        """
         return isinstance(error, SinkUnavailable) or (self._reached and isinstance(error, ConfigurationError))
 
     def _tell(self, state: tenacity.RetryCallState) -> None:
@@ -204,7 +209,7 @@ class Uploads:
         _log.warning("upload put off", problem=text, tries=state.attempt_number, pause_s=round(pause_s, 1))
 
     def _reach(self) -> None:
-        """The first request, also without a segment: a wrong key, or another log there, is heard at the start."""
+        """The first request, even without a segment: a wrong key, or another log there, is reported at the start."""
         put_log(self.bucket, self._layout)
         self._reached = True
 
@@ -224,13 +229,13 @@ class Uploads:
         try:
             segment, text = self._layout.manifest(*bounds)
         except FileNotFoundError:
-            return  # compacted or expired just now: look again
+            return  # compacted or expired since: check again
         began = time.monotonic()
         self._put_schemas()
         self._lease_check()
         put_segment(self.bucket, segment, text, directory)
         with storing(f"recording in {self._layout.root} what was uploaded"):
-            os.utime(directory / "segment.json")  # from now on `keep_local` counts
+            os.utime(directory / "segment.json")  # `keep_local` counts from now on
             self._write(replace(self._known, last_offset=bounds[1], problem=""))
         self._whole.append(bounds)
         _log.info(
@@ -253,7 +258,7 @@ class Uploads:
             self._schemas_put = schemas
 
     def _put_checkpoint(self) -> None:
-        """Tell who has only the store how far the source's time has come, if the store has every row by then."""
+        """Upload the source's time for readers of the store, if the store already has every row up to it."""
         at = self._durable
         if self._known.last_offset and at.next_offset - 1 == self._known.last_offset and at.cut > self._told.cut:
             self._lease_check()
@@ -262,7 +267,7 @@ class Uploads:
         self._tell_at = time.monotonic() + CHECKPOINT_EVERY_S
 
     def _compare(self) -> None:
-        """Compare all that was put with what the bucket has; put again what it lost, note what nobody has any more."""
+        """Compare all that was uploaded with the bucket; upload again what it lost, record what has no copy left."""
         self._lease_check()
         if self._known.last_offset:
             put_log(self.bucket, self._layout)

@@ -16,7 +16,7 @@ from cdcflow.sinks.kafka.tables.tail import Tail
 def publisher_of(
     settings: PublishKafka, open_tail: Callable[[], Tail | None], kind: str, on_event: OnEvent
 ) -> Publisher:
-    """`kind` is the source's: what Debezium's connector for it does where nothing is set."""
+    """`kind` is the source's: it selects Debezium's defaults for its connector."""
     return Publisher(
         open_tail,
         lambda: _cluster(settings),

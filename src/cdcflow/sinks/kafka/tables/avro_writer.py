@@ -1,6 +1,6 @@
-"""Values as Avro's binary encoding, and schemas as Kafka Connect's Avro converter makes them.
+"""Values in Avro's binary encoding, and schemas as Kafka Connect's Avro converter produces them.
 
-What a plain type stands for travels as `connect.name` and `connect.parameters`, so a consumer with that converter gets
+The meaning of a plain type travels as `connect.name` and `connect.parameters`, so a consumer with that converter gets
 the same Connect values as from Debezium.
 """
 
@@ -54,7 +54,7 @@ class AvroWriter:
         self, items: pa.Array, lengths: np.ndarray[tuple[int], np.dtype[np.int64]], schema: Schema
     ) -> pa.Array:
         whole = grouped(_branch(items) if schema.items is None or schema.items.optional else items, lengths, b"")
-        # One block with all elements, then one with none; an empty array has no first block.
+        # One block with all elements, then one with none; an empty array has only the second.
         block = joined(varints(zigzag(lengths)), whole)
         return joined(pc.if_else(pa.array(lengths > 0), block, constant(b"")), _END)
 
@@ -69,7 +69,7 @@ def schema_text(schema: Schema) -> str:
 
 
 def _of(schema: Schema, known: set[str]) -> object:
-    """The type without its being optional. A record that was described before is only named."""
+    """The type without being optional. A record that was described before is only named."""
     match schema.type:
         case "struct":
             return _record(schema, known)

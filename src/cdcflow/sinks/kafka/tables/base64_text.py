@@ -11,11 +11,11 @@ import pyarrow.compute as pc
 
 _ALPHABET = np.frombuffer(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/", np.uint8)
 LONG_BYTES = 24
-"""Longer values are encoded one by one: then the call for each costs less than their bytes."""
+"""Longer values are encoded one by one: the call for each costs less than processing its bytes."""
 
 
 def base64_text(values: pa.Array) -> pa.Array:
-    """Base64 with padding of each value; NULL stays NULL. Values of a length are encoded together."""
+    """Base64 with padding of each value; NULL stays NULL. Values of the same length are encoded together."""
     values = values.cast(pa.large_binary())
     sizes = pc.fill_null(pc.binary_length(values), 0).to_numpy(zero_copy_only=False)
     if not len(sizes) or sizes.max() > LONG_BYTES:
@@ -34,7 +34,7 @@ def base64_text(values: pa.Array) -> pa.Array:
 
 
 def _encoded(cells: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
-    """Rows of equally many bytes."""
+    """Encode rows of equally many bytes."""
     count, size = cells.shape
     padded = np.zeros((count, (size + 2) // 3, 3), np.uint32)
     padded.reshape(count, -1)[:, :size] = cells
@@ -42,13 +42,13 @@ def _encoded(cells: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     digits: npt.NDArray[np.uint8] = _ALPHABET[(words[:, :, None] >> np.array([18, 12, 6, 0], np.uint32)) & 63].reshape(
         count, -1
     )
-    if size % 3:  # what stands for no byte
+    if size % 3:  # padding
         digits[:, size % 3 - 3 :] = ord("=")
     return digits
 
 
 def parts(values: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
-    """Where each value of a `large_binary` array begins, and the bytes that this counts in."""
+    """Where each value of a `large_binary` array begins, and the bytes that these positions refer to."""
     _, offsets, content = values.buffers()
     starts = np.frombuffer(offsets or b"", np.int64)[values.offset : values.offset + len(values)]
     return starts, np.frombuffer(content or b"", np.uint8)

@@ -1,4 +1,6 @@
-"""What a column becomes: its schema, how its values are brought there, and what stands for one that was not sent."""
+"""How a column is published: its schema, how its values are converted, and the placeholder for a value that was not
+sent.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ Convert = Callable[[pa.Array], pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """Debezium's settings of the same names: how values are said that can be said in several ways."""
+    """Debezium's settings of the same names: they choose between several encodings of a value."""
 
     decimal: DecimalMode = "precise"
     time: TimeMode = "adaptive"
@@ -30,10 +32,10 @@ class Modes:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How a column goes out.
+    """How a column is published.
 
-    `unavailable` stands for a value that the source did not send, None where the type has nothing for it. `neutral`
-    stands where a column that is never NULL has no value: in the old row of a delete of which only the key is known.
+    `unavailable` is the placeholder for a value that the source did not send, None if the type has none. `neutral`
+    replaces a missing value in a column that is never NULL: in the old row of a delete for which only the key is known.
     """
 
     schema: Schema
@@ -63,7 +65,7 @@ def binary(modes: Modes) -> Encoding:
 
 
 def decimal(arrow: pa.DataType, precision: int | None, modes: Modes) -> Encoding:
-    """A number with a scale, which the log holds as a decimal."""
+    """A number with a scale, which the log stores as a decimal."""
     match modes.decimal:
         case "precise":
             return Encoding(connect.decimal(arrow.scale, precision), values.unscaled, None, b"\0")
@@ -74,7 +76,7 @@ def decimal(arrow: pa.DataType, precision: int | None, modes: Modes) -> Encoding
 
 
 def zero(scale: int) -> str:
-    """0 with so many digits behind the point."""
+    """0 with this many digits after the point."""
     return f"{0:.{scale}f}"
 
 
@@ -94,12 +96,12 @@ def date(modes: Modes) -> Encoding:
 
 
 def list_of(inner: Encoding, modes: Modes) -> Encoding:
-    """An array of what has an encoding."""
+    """An array whose elements have an encoding."""
 
     def convert(lists: pa.Array) -> pa.Array:
         lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
         ends = pa.array([0, *lengths.cumsum()], pa.int32())
-        # A NULL array and an empty one differ in the mask alone.
+        # A NULL array and an empty one differ only in the mask.
         return pa.ListArray.from_arrays(ends, inner.convert(lists.flatten()), mask=lists.is_null())
 
     placeholder: object = None
@@ -112,7 +114,7 @@ def list_of(inner: Encoding, modes: Modes) -> Encoding:
 
 
 def by_arrow(arrow: pa.DataType, modes: Modes) -> Encoding:
-    """A type of which nothing is known but what the log holds it in (domains, enums, types of extensions)."""
+    """A type of which only the Arrow type in the log is known (domains, enums, types of extensions)."""
     if pa.types.is_boolean(arrow):
         return Encoding(connect.BOOLEAN, neutral=False)
     if pa.types.is_int8(arrow) or pa.types.is_uint8(arrow) or pa.types.is_int16(arrow):

@@ -1,4 +1,4 @@
-"""Schemas as Kafka Connect has them: what a value means, whatever format spells it."""
+"""Schemas as in Kafka Connect: what a value means, whatever format encodes it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ Type = Literal["boolean", "int16", "int32", "int64", "float", "double", "string"
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """One type. `name` says what the plain type stands for (`io.debezium.time.Date`); `fields` are those of a struct
-    in order, `items` what an array holds."""
+    """One type. `name`: the meaning of the plain type (`io.debezium.time.Date`).
+
+    `fields` are those of a struct in order, `items` the element type of an array.
+    """
 
     type: Type
     optional: bool = True
@@ -50,7 +52,7 @@ FLOAT, DOUBLE, STRING, BYTES = Schema("float"), Schema("double"), Schema("string
 
 
 def named(plain: Schema, name: str, version: int = 1, **parameters: str) -> Schema:
-    """A plain type that stands for something."""
+    """A plain type with a semantic name."""
     return replace(plain, name=name, version=version, parameters=tuple(parameters.items()))
 
 

@@ -31,8 +31,8 @@ Bools = npt.NDArray[np.bool_]
 class Messages:
     """Messages of one topic, in order. `keys` None: the table has no key.
 
-    `headless` marks those without a key although the table has one (truncates). Behind those in `tombstones` follows
-    a message without a value. `unchanged` are the columns that the source did not send, by number of message.
+    `headless` marks those without a key although the table has one (truncates). Each of those in `tombstones` is
+    followed by a message without a value. `unchanged` are the columns that the source did not send, by message number.
     """
 
     topic: str
@@ -55,7 +55,7 @@ class Rules:
 
 
 class Group:
-    """Consecutive whole transactions while their rows are turned into messages."""
+    """Consecutive whole transactions whose rows are being converted to messages."""
 
     def __init__(self, transactions: Transactions, blocks: SourceBlocks, now_ns: int) -> None:
         self.transactions = transactions
@@ -64,7 +64,7 @@ class Group:
         self.counts: dict[int, dict[TableId, int]] = {}
 
     def orders(self, table: TableId, which: Int64s) -> Int64s:
-        """The number of each row within its transaction and table, from 1. `which` ascends; call once a row."""
+        """The number of each row within its transaction and table, from 1. `which` ascends; call once per row."""
         found, starts, counts = np.unique(which, return_index=True, return_counts=True)
         before = np.zeros(len(found), np.int64)
         for i, (transaction, count) in enumerate(zip(found.tolist(), counts.tolist(), strict=True)):
@@ -75,7 +75,7 @@ class Group:
 
 
 class TableEvents:
-    """Makes the messages of one shape of a table."""
+    """Builds the messages of one shape of a table."""
 
     def __init__(self, table: Table, blocks: SourceBlocks, rules: Rules, form: Format) -> None:
         self._table = table
@@ -201,13 +201,13 @@ def _put(values: pa.Array, where: Bools, value: object) -> pa.Array:
     """The same values, with this one in some rows."""
     if not pa.types.is_nested(values.type):
         return pc.if_else(pa.array(where), pa.scalar(value, values.type), values)
-    # Arrow's choice between nested values wants both as arrays: the value is put behind, and taken from there.
+    # Arrow's choice between nested values needs both as arrays: append the value, and take it from there.
     index = np.where(where, len(values), np.arange(len(values)))
     return pa.concat_arrays([values, pa.array([value], values.type)]).take(pa.array(index))
 
 
 def _unsent(rows: pa.RecordBatch, deletes: pa.BooleanArray) -> dict[str, Bools]:
-    """Which rows, deletes aside, lack the value of a column."""
+    """Which rows, except deletes, lack the value of a column."""
     lists = rows.column(UNCHANGED)
     if lists.null_count == len(lists):
         return {}

@@ -1,6 +1,6 @@
-"""The tail of a log in files, in a folder or a store. Takes no lock; works beside the daemon that writes it.
+"""The tail of a log in files, in a folder or a store. Takes no lock; works while the daemon writes the log.
 
-What is in journals is followed there, each byte read once; what is sealed is read from its segments.
+Journals are followed, each byte read once; what is sealed is read from its segments.
 """
 
 from __future__ import annotations
@@ -76,8 +76,11 @@ class FileTail(HeldTail[Following]):
         return SinkUnavailable(f"publishing the log {self._layout.name}: the rows of its newest cut do not appear")
 
     def _sync(self, newest: int) -> None:
-        """Readers see a cut before the writer has synced it. What is published cannot be taken back, so it is synced
-        here first; where the writer was quicker, that costs nothing."""
+        """Sync the log before it is published.
+
+        Readers see a cut before the writer has synced it, and what is published cannot be taken back. If the writer was
+        quicker, the sync costs nothing.
+        """
         if newest != self._synced:
             settle(self._layout)
             self._synced = newest

@@ -1,4 +1,4 @@
-"""A format: how values are spelled, and what stands around a message."""
+"""A format: how values are encoded, and what surrounds a message."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from cdcflow.sinks.kafka.tables.rendering import FormatWriter
 
 Frame = tuple[bytes, bytes]
 Register = Callable[[str, str, str], int]
-"""Subject, kind of schema (AVRO, PROTOBUF) and its text to the number that the registry gives it."""
+"""From subject, schema type (AVRO, PROTOBUF) and schema text to the number that the registry assigns."""
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """`frame` says what stands before and behind each message of a topic, given the part (key, value) and schema."""
+    """`frame` returns the bytes before and after each message of a topic, given the part (key, value) and schema."""
 
     writer: FormatWriter
     frame: Callable[[str, str, Schema], Frame]

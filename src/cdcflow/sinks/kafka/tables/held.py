@@ -1,7 +1,7 @@
-"""What both kinds of tails hold: what was read and is not published yet.
+"""Common to both kinds of tails: holds what was read and is not published yet.
 
-Where the publisher stands, this stands too: what has come since is read on from there, decoded once, and held until it
-is published. Only the beginning reads over what is before it.
+The cursor stays at the publisher's position: new rows are read from there, decoded once, and held until they are
+published. Only the beginning skips over earlier data.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ from cdcflow.model.table import OFFSET
 from cdcflow.sinks.kafka.reading import Context, headers_of
 
 TURN_S = 0.5
-"""After reading for so long, what has come up to then is given out, at a cut."""
+"""After reading for this long, the rows read so far are passed on, at a cut."""
 HELD_BYTES_MAX = 64 << 20
-"""So much is read ahead, up to the next cut. Where twice as much comes before a cut, nothing is held: that group is
-read from the log twice, once for its headers and once for its rows."""
+"""The limit on bytes read ahead, up to the next cut.
+
+If twice as much arrives before a cut, nothing is held: that group is read from the log twice, once for its headers and
+once for its rows.
+"""
 CursorT = TypeVar("CursorT")
 
 
 @dataclass(slots=True)
 class _HeldRun:
-    """A run of transactions, with the rows that came of it."""
+    """A run of transactions, with the rows read for it."""
 
     transactions: Transactions
     rows: list[LogRows] = field(default_factory=list)
@@ -42,8 +45,10 @@ class _HeldRun:
 
 
 class HeldTail(ABC, Generic[CursorT]):
-    """A tail that goes through its log by a cursor, which is None where there cannot be one just now: then the log is
-    read as everybody reads it. Used by one thread."""
+    """A tail that reads its log with a cursor. Used by one thread.
+
+    The cursor is None if there currently cannot be one: then the log is read as any other reader reads it.
+    """
 
     wait_s: float
 
@@ -56,24 +61,24 @@ class HeldTail(ABC, Generic[CursorT]):
         self._bytes = 0
         self._from = 1
         self._unheld = 0
-        """The offset that a group begins with which is too large to be held."""
+        """The first offset of a group that is too large to be held."""
 
-    # ── of each kind of log ─────────────────────────────────────────────────────────────────────────────────
+    # ── specific to a kind of log ───────────────────────────────────────────────────────────────────────────
 
     @abstractmethod
     def next_offset(self) -> int: ...
 
     @abstractmethod
     def _cursor_from(self, first: int) -> CursorT | None:
-        """A cursor that gives at least what is from this offset on."""
+        """A cursor that returns at least everything starting at this offset."""
 
     @abstractmethod
     def _records(self, cursor: CursorT) -> Iterator[tuple[object, Context]]:
-        """What has come since, up to a cut. FileNotFoundError: it must be begun again."""
+        """What was added since, up to a cut. FileNotFoundError: it must be restarted."""
 
     @abstractmethod
     def _settle(self) -> None:
-        """Whatever must be done before what was read last is given out."""
+        """Do what is necessary before the rows read last are passed on."""
 
     @abstractmethod
     def _headers(self, first: int, last: int) -> Iterator[pa.Table]: ...
@@ -83,7 +88,7 @@ class HeldTail(ABC, Generic[CursorT]):
 
     @abstractmethod
     def _silent(self) -> SinkUnavailable:
-        """What is said where what must come does not."""
+        """The error if expected data does not arrive."""
 
     # ── the tail ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -120,7 +125,7 @@ class HeldTail(ABC, Generic[CursorT]):
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _hold(self, first: int) -> None:
-        """Have what begins with this offset, or as much of it as may be held."""
+        """Hold what begins with this offset, or as much of it as may be held."""
         if first != self._unheld and (self._cursor is None or first < self._from):
             self._begin(first)
         self._let_go(first)
@@ -143,13 +148,13 @@ class HeldTail(ABC, Generic[CursorT]):
         self._bytes = 0
 
     def _let_go(self, first: int) -> None:
-        """What is before this offset is not asked for again."""
+        """Release what is before this offset."""
         self._from = max(self._from, first)
         while self._held and self._held[0].transactions.next_offset <= self._from:
             self._bytes -= self._held.popleft().bytes
 
     def _read_on(self, cursor: CursorT) -> None:
-        """Hold what has come since; begin again with the next call where the log was changed under it."""
+        """Hold what was added since; restart with the next call if the log was changed underneath."""
         before = self._next_offset
         try:
             self._take(cursor)
@@ -159,7 +164,7 @@ class HeldTail(ABC, Generic[CursorT]):
             self._settle()
 
     def _take(self, cursor: CursorT) -> None:
-        """Hold what has come since, up to a cut; after a moment up to the first one that comes."""
+        """Hold what was added since, up to a cut; after a short time, up to the next cut."""
         until = time.monotonic() + self._turn_s
         coming: list[_HeldRun] = []
         for record, context in self._records(cursor):

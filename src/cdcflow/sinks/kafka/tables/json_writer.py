@@ -49,11 +49,11 @@ class JsonWriter:
 
 
 def escaped(texts: pa.Array) -> pa.Array:
-    """Texts as they stand between the quotes of JSON."""
+    """Escape texts for use between the quotes of JSON."""
     if not pc.any(pc.match_substring_regex(texts, _SPECIAL)).as_py():
         return texts
     for plain, escape in _ESCAPES:
-        # A look costs less than a replacement, and most of these characters are in no text.
+        # A search costs less than a replacement, and most texts have none of these characters.
         if pc.any(pc.match_substring(texts, plain)).as_py():
             texts = pc.replace_substring(texts, plain, escape)
     return texts
@@ -71,7 +71,7 @@ def _decimals(values: pa.Array) -> pa.Array:
     texts = values.cast(pa.large_string())
     whole = pc.match_substring_regex(texts, "^-?[0-9]+$")
     if pc.any(whole).as_py():
-        # 1.0 is no integer: who reads without a schema would take it for one.
+        # 1.0 is no integer: a reader without a schema would take it for one.
         texts = pc.if_else(whole, pc.binary_join_element_wise(texts, *_POINT_ZERO), texts)
     for found, said in (("nan", '"NaN"'), ("-nan", '"NaN"'), ("inf", '"Infinity"'), ("-inf", '"-Infinity"')):
         is_it = pc.equal(texts, pa.scalar(found, pa.large_string()))
@@ -81,6 +81,6 @@ def _decimals(values: pa.Array) -> pa.Array:
 
 
 def with_schema(schema: Schema) -> tuple[bytes, bytes]:
-    """What stands before and behind a value that carries its schema."""
+    """The bytes before and after a value that carries its schema."""
     said = json.dumps(schema.to_json(), separators=(",", ":"), ensure_ascii=False).encode()
     return b'{"schema":' + said + b',"payload":', b"}"

@@ -18,7 +18,7 @@ from cdcflow.sinks.kafka.topics import Topics
 
 
 class KafkaTail(HeldTail[Cursor]):
-    """The tail of a log in Kafka, for `publisher`. Works beside the daemon that writes it. Used by one thread."""
+    """The tail of a log in Kafka, for `publisher`. Works while the daemon writes the log. Used by one thread."""
 
     def __init__(self, topics: Topics, held_bytes_max: int = HELD_BYTES_MAX, turn_s: float = TURN_S) -> None:
         super().__init__(held_bytes_max, turn_s)
@@ -48,7 +48,7 @@ class KafkaTail(HeldTail[Cursor]):
         return cursor.read(self._reader, end)
 
     def _settle(self) -> None:
-        """What the brokers show is committed."""
+        """Nothing to do: brokers only show what is committed."""
 
     def _headers(self, first: int, last: int) -> Iterator[pa.Table]:
         return self._log.read_transactions(first, last)
@@ -65,7 +65,7 @@ class KafkaTail(HeldTail[Cursor]):
         return self._said[1]
 
     def _wait_for_rows(self, state: State) -> None:
-        # A commit comes to be seen in each topic by itself: a cut may be told a moment before its rows can be read.
+        # A commit becomes visible in each topic separately: a cut may be visible shortly before its rows can be read.
         deadline = time.monotonic() + self.wait_s
         while (shown := last_cut(self._topics, state)) is not None and shown < state.checkpoint.cut:
             if time.monotonic() > deadline:

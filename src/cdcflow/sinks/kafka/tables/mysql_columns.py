@@ -1,7 +1,8 @@
-"""MySQL's and MariaDB's types as Debezium's connectors say them.
+"""MySQL's and MariaDB's types as Debezium's connectors publish them.
 
-All that a source knows of its types is in `cdcflow/sources/mysql/types`, a module for each family. Their published form
-is here, because sinks do not know sources: it is made from the type's SQL text and its Arrow type, which logs keep.
+The source's knowledge of its types is in `cdcflow/sources/mysql/types`, a module for each family. Their published form
+is defined here, because sinks do not depend on sources: it is derived from the type's SQL text and its Arrow type,
+which logs store.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _LABEL = re.compile(r"'((?:[^']|'')*)'")
 
 
 def encoding(name: str, column: Column, modes: Modes) -> Encoding:
-    """How a column goes out; `name` is its full one, for errors."""
+    """How a column is published; `name` is its full name, for errors."""
     return of_column(_encoding(name, column.type.source, column.type.arrow, modes), nullable=column.nullable)
 
 

@@ -8,7 +8,7 @@ _ODD = re.compile(r"[^A-Za-z0-9_]")
 
 
 def adjusted(name: str) -> str:
-    """Each part between dots made of letters, digits and underscores, not beginning with a digit."""
+    """Each dot-separated part reduced to letters, digits and underscores, not beginning with a digit."""
     return ".".join(_part(part) for part in name.split("."))
 
 

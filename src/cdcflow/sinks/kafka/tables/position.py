@@ -1,4 +1,4 @@
-"""Where publishing stands: one record of its own topic, written in the same Kafka transaction as the messages."""
+"""The published position: one record in a separate topic, written in the same Kafka transaction as the messages."""
 
 from __future__ import annotations
 

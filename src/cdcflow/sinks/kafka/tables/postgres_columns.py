@@ -1,4 +1,4 @@
-"""PostgreSQL's types as Debezium's PostgreSQL connector says them."""
+"""PostgreSQL's types as Debezium's PostgreSQL connector publishes them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _EXTENSIONS = ("hstore", "ltree", "citext")
 
 
 def encoding(column: Column, modes: Modes) -> Encoding:
-    """How a column goes out. The server's name of its type decides; where that says nothing, what the log holds."""
+    """How a column is published. The server's name of its type decides; if unknown, its Arrow type in the log."""
     return of_column(_encoding(column.type.source, column.type.arrow, modes), nullable=column.nullable)
 
 
@@ -89,7 +89,7 @@ def _typed(name: str, first: int | None, arrow: pa.DataType, modes: Modes) -> En
 
 
 def _number_text(scale: int | None, precision: int | None, modes: Modes) -> Encoding:
-    """`numeric` without precision, or with more of it than a decimal of the log has: exact text."""
+    """`numeric` without precision, or with more than a decimal of the log holds: exact text."""
     match modes.decimal:
         case "string":
             return text(modes, convert=values.plain_text_number, neutral=zero(scale or 0))
@@ -98,7 +98,7 @@ def _number_text(scale: int | None, precision: int | None, modes: Modes) -> Enco
         case "precise" if scale is None:
             return Encoding(connect.VARIABLE_SCALE_DECIMAL, values.variable_scale, None, {"scale": 0, "value": b"\0"})
         case "precise":
-            assert scale is not None  # noqa: S101  else the case above
+            assert scale is not None  # noqa: S101  otherwise the previous case
             return Encoding(connect.decimal(scale, precision), values.scaled_text(scale), None, b"\0")
 
 

@@ -1,7 +1,8 @@
-"""Messages into Kafka, in transactions. With `registry`, the only place here that knows confluent-kafka.
+"""Messages into Kafka, in transactions. With `registry`, the only module here that uses confluent-kafka.
 
-The brokers give the transactional id to whoever asked for it last: from then on they refuse the one before, and what
-that one had not committed is gone. So a commit whose outcome nobody knows is decided before the position is read.
+The brokers give the transactional id to the latest producer that requests it: from then on they refuse the previous
+one, and what that one had not committed is gone. So a commit with unknown outcome is decided before the position is
+read.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ Setting = str | int | float | bool
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where the topics are. `options` are librdkafka's own settings; topics that are missing are made with
-    `partitions`, `replicas` and `topic_options`."""
+    """Where the topics are. `options` are librdkafka's own settings.
+
+    Missing topics are created with `partitions`, `replicas` and `topic_options`.
+    """
 
     brokers: str
     prefix: str
@@ -52,7 +55,7 @@ class Cluster:
 
 
 class TableProducer:
-    """The only writer of a prefix's topics, from `open` on."""
+    """The only writer of a prefix's topics, from `open` until another one opens them."""
 
     def __init__(self, cluster: Cluster, producer: Producer, published: Published | None) -> None:
         self._cluster = cluster
@@ -65,12 +68,12 @@ class TableProducer:
 
     @property
     def overdue(self) -> bool:
-        """The transaction under way is open for longer than the brokers leave one open."""
+        """The current transaction has been open longer than the brokers allow."""
         return self._begun and time.monotonic() - self._begun_at >= self.timeout_ms / 1000
 
     @classmethod
     def open(cls, cluster: Cluster) -> TableProducer:
-        """Take the topics over, and read where publishing stands.
+        """Take the topics over, and read the published position.
 
         Raises:
             SinkUnavailable: the brokers do not answer.
@@ -96,7 +99,7 @@ class TableProducer:
         return made
 
     def make_topics(self, names: Collection[str]) -> None:
-        """Make these topics, and the position's, where they are not there."""
+        """Create these topics, and the position's, if they do not exist."""
         wanted = {*names, self._cluster.position_topic} - self._known
         if not wanted:
             return
@@ -120,7 +123,7 @@ class TableProducer:
         self._begun, self._begun_at = True, time.monotonic()
 
     def send(self, messages: Messages) -> None:
-        """Put messages into the transaction. Waits while the brokers are slower than we are."""
+        """Send messages in the transaction. Waits while the brokers are slower than cdcflow."""
         produce, topic = self._producer.produce, messages.topic
         (key_begin, key_end), (begin, end) = messages.key_frame, messages.value_frame
         keys, tombstones, unchanged = messages.keys, messages.tombstones, messages.unchanged
@@ -156,7 +159,7 @@ class TableProducer:
         """Make everything since `begin` visible together with this position.
 
         Raises:
-            SinkUnavailable, OutcomeUnknown: open anew, and go on from the position that is found then.
+            SinkUnavailable, OutcomeUnknown: open again, and continue at the position that is found then.
             InvariantViolated: another process has taken the topics over.
         """
         self._put(self._cluster.position_topic, published.to_json(), KEY)
@@ -166,17 +169,17 @@ class TableProducer:
         self.published = published
 
     def close(self) -> None:
-        """Drop what was not committed. Never raises: who comes next takes the topics over anyway."""
+        """Drop what was not committed. Never raises: the next process takes the topics over anyway."""
         if self._begun:
             with contextlib.suppress(KafkaException):
-                # To abort before anything was sent is a fatal error of the library against some brokers.
+                # Aborting before anything was sent is a fatal error of the library with some brokers.
                 self._producer.flush(5)
                 self._producer.abort_transaction(5)
         self._producer.purge()
 
 
 def looked_at(cluster: Cluster) -> Published | None:
-    """Where publishing stands, without taking anything over; None: it has not begun.
+    """The published position, read without becoming the writer; None if publishing has not begun.
 
     Raises:
         SinkUnavailable: the brokers do not answer.
@@ -188,7 +191,7 @@ def looked_at(cluster: Cluster) -> Published | None:
 
 
 def _published(cluster: Cluster) -> Published | None:
-    """The newest committed position, None where there is none."""
+    """The latest committed position, None if there is no position."""
     settings: dict[str, Setting] = {
         "group.id": "cdcflow-readers-have-no-group",
         "isolation.level": "read_committed",
@@ -226,7 +229,7 @@ def _naming(attempted: str) -> Iterator[None]:
 
 
 def _named(error: KafkaException, attempted: str) -> CdcflowError:
-    """What a refusal of the library or the brokers means."""
+    """Translate an error of the library or the brokers."""
     about: KafkaError = error.args[0]
     code, said = about.code(), f"{attempted}: {about.str()}"
     if is_fenced(about):

@@ -1,8 +1,8 @@
 """Values as Protobuf, and a schema's text (proto3) with one message that holds all others.
 
 an array        message of `repeated` elements, each with an `optional` value: NULL, empty and a NULL inside are
-                three things, which a bare `repeated` cannot say
-a Decimal       bytes, the unscaled number; its scale stands in the schema's comment
+                three different values, which a bare `repeated` cannot express
+a Decimal       bytes, the unscaled number; its scale is in the schema's comment
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _tag(number: int, wire: int) -> bytes:
 
 
 def _field(cells: pa.Array | pa.Scalar, number: int, schema: Schema) -> pa.Array | pa.Scalar:
-    """A field with its number before it; nothing at all where it is NULL."""
+    """A field with its number before it; empty if it is NULL."""
     if isinstance(cells, pa.Scalar) and not cells.is_valid:
         return _NOTHING
     if schema.type in ("struct", "array"):

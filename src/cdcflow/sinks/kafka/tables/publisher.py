@@ -4,8 +4,8 @@
        ▲                                                                                  ▼
        └────────────── one Kafka transaction: messages, transaction topic, position ◀─────┘
 
-A `read_committed` reader sees each change once: what is in the topics and the position that says so are committed
-together, and after any interruption publishing goes on from the position that is found.
+A `read_committed` reader sees each change once: the messages and the position after them are committed together, and
+after any interruption publishing continues at the committed position.
 """
 
 from __future__ import annotations
@@ -38,8 +38,12 @@ OnEvent = Callable[[str, Mapping[str, object]], None]
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`group_rows_max`: a group ends with the transaction that reaches it. `idle_s`: how often a quiet log is looked
-    at. After a group the next look comes after `prompt_s`, then after twice that, and so on up to `idle_s`."""
+    """`group_rows_max`: a group ends with the transaction that reaches it.
+
+    `idle_s`: the polling interval of a quiet log.
+
+    After a group the next poll follows after `prompt_s`, then after twice that, and so on up to `idle_s`.
+    """
 
     group_rows_max: int = 50_000
     prompt_s: float = 0.004
@@ -48,7 +52,7 @@ class Pace:
 
 
 class Publisher:
-    """Publishes a log until it is told to stop. `run` belongs to one thread, `stop` may come from any."""
+    """Publishes a log until it is stopped. `run` belongs to one thread; any thread may call `stop`."""
 
     def __init__(
         self,
@@ -68,18 +72,18 @@ class Publisher:
         self._stop = threading.Event()
         self._rows_max = self._pace.group_rows_max
         self.is_connecting = False
-        """No transaction is open, so nothing is lost where it is cut off."""
+        """No transaction is open, so nothing is lost if it is interrupted."""
         self.has_begun = False
         """The log and the brokers of the topics have been reached."""
         self.waits_for: Literal["log", "publish"] = "log"
-        """What is being reached, or was reached last."""
+        """What is being connected to, or was last."""
 
     def stop(self) -> None:
-        """End now: of the group under way nothing is seen, and it is published when publishing goes on."""
+        """End now: nothing of the current group becomes visible, and it is published when publishing continues."""
         self._stop.set()
 
     def check(self) -> None:
-        """See that it could publish, without touching what others publish there.
+        """Check that it could publish, without affecting another publisher.
 
         Raises:
             SinkUnavailable: the log or the brokers do not answer.
@@ -93,12 +97,13 @@ class Publisher:
             _checked(published, tail, cluster)
 
     def run(self, *, once: bool = False, wait: bool = True) -> None:
-        """Publish until `stop`; `once`: until the end of what is in the log now. `wait` False: a log or brokers that
-        are not reached at the first try end it.
+        """Publish until `stop`; `once`: until the current end of the log.
+
+        `wait` False: it ends if the log or the brokers cannot be reached at the first try.
 
         Raises:
-            HistoryLost: what comes next has expired from the log.
-            SinkUnavailable: nobody answers at the first try, and nobody was to be waited for.
+            HistoryLost: the next rows have expired from the log.
+            SinkUnavailable: no answer at the first try, and `wait` is False.
             ConfigurationError, InvariantViolated: see their messages.
         """
         retrying = tenacity.Retrying(
@@ -114,7 +119,7 @@ class Publisher:
                 try:
                     self._attempt(once=once)
                 except (SinkUnavailable, OutcomeUnknown) as error:
-                    # Nothing of it is seen, and it is published when publishing goes on.
+                    # Nothing of it is visible, and it is published when publishing continues.
                     if not self._stop.is_set():
                         raise
                     reason = str(error).split("\n")[0]
@@ -164,10 +169,10 @@ class Publisher:
             producer.close()
 
     def _publish(self, session: _Session, producer: TableProducer, after: Published, rows: int) -> Published:
-        """One group. One that takes longer than Kafka lets a transaction take is tried again as a smaller one.
+        """Publish one group. If it exceeds Kafka's transaction timeout, a smaller one is tried.
 
         Raises:
-            ConfigurationError: it is one transaction of the source alone.
+            ConfigurationError: it is a single transaction of the source.
         """
         try:
             return session.publish(after, rows)
@@ -190,7 +195,7 @@ class Publisher:
             ) from error
 
     def _tail(self) -> Tail | None:
-        """The log, once there is one."""
+        """The log, once it exists."""
         while (tail := self._open_tail()) is None:
             if self._stop.wait(self._pace.idle_s):
                 return None
@@ -216,7 +221,7 @@ def _checked(found: Published | None, tail: Tail, cluster: Cluster) -> Published
 
 
 class _Stopped(Exception):
-    """Somebody wants it to end while a group is under way."""
+    """A stop was requested while a group is under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,7 +257,7 @@ class _Session:
             producer.make_topics([self._transactions.topic])
 
     def publish(self, after: Published, rows: int) -> Published:
-        """One group: the transactions from there on, up to the one in which so many rows are reached."""
+        """Publish one group: the next transactions, through the one that reaches this many rows."""
         first = after.next_offset
         headers = pa.concat_tables(self._heard(self._tail.transactions(first, first + rows - 1)))
         transactions = Transactions(headers, after.position)
@@ -271,7 +276,7 @@ class _Session:
         return done
 
     def _heard(self, parts: Iterable[Part]) -> Iterator[Part]:
-        """The same, as long as nobody wants it to stop."""
+        """The same parts; raises `_Stopped` when a stop is requested."""
         for part in parts:
             if self._stopping():
                 raise _Stopped
@@ -294,7 +299,7 @@ def gathered(parts: Iterable[LogRows]) -> Iterator[tuple[Table, pa.Table]]:
     waiting: dict[TableId, _Waiting] = {}
     for table, _, rows in parts:
         found = waiting.get(table.id)
-        if found is not None and found.table != table:  # what has another shape comes after it
+        if found is not None and found.table != table:  # another shape's rows come later
             yield found.table, found.whole()
             found = None
         if found is None:
@@ -330,7 +335,7 @@ class _Waiting:
 
 
 def _pieces(rows: pa.Table) -> Iterator[pa.RecordBatch]:
-    """So many rows at once as fit well into memory when they are spelled out."""
+    """Slices of as many rows as fit well into memory when they are rendered."""
     for batch in rows.to_batches():
         at_once = max(1, min(SLICE_ROWS, SLICE_BYTES * batch.num_rows // max(1, batch.nbytes)))
         for start in range(0, batch.num_rows, at_once):

@@ -1,7 +1,7 @@
-"""Schemas into a schema registry that speaks Confluent's HTTP interface.
+"""Registers schemas in a schema registry that supports Confluent's HTTP interface.
 
-All that is asked of it is the number of a schema under a subject: one request a schema and start, so Python's own
-HTTP serves. Confluent's client would bring seven packages with it.
+cdcflow only requests the number of a schema under a subject: one request per schema and start, so Python's own HTTP
+client is enough. Confluent's client would add seven packages.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _JSON = "application/vnd.schemaregistry.v1+json"
 
 
 def registrar(settings: Registry) -> Register:
-    """A function that registers a schema under a subject, and gives the number that it has there."""
+    """A function that registers a schema under a subject, and returns its number."""
 
     def register(subject: str, kind: str, text: str) -> int:
-        # Avro is what a registry takes for granted, and the oldest ones know no other kind.
+        # Avro is a registry's default, and the oldest ones support no other type.
         body = {"schema": text} if kind == "AVRO" else {"schema": text, "schemaType": kind}
         url = f"{settings.url.rstrip('/')}/subjects/{urllib.parse.quote(subject, safe='')}/versions"
         headers = {"Content-Type": _JSON, "Accept": f"{_JSON}, application/json", **_login(settings)}

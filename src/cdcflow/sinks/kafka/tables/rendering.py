@@ -1,7 +1,7 @@
 """From columns of values to a column of messages, the same way for every format.
 
-A rendered column is a `large_binary` array: each cell the bytes of one value, NULL where there is none. Leaves are
-rendered a column at a time and joined into records by Arrow, so no row becomes an object on the way.
+A rendered column is a `large_binary` array: each cell the bytes of one value, or NULL. Leaves are rendered a column at
+a time and joined into records by Arrow, so no row becomes a Python object on the way.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ NONE = pa.scalar(None, RENDERED)
 
 
 class FormatWriter(Protocol):
-    """How one format spells values."""
+    """How one format encodes values."""
 
     def scalar(self, values: pa.Array, schema: Schema) -> pa.Array:
         """Plain values, rendered; NULL stays NULL."""
         ...
 
     def record(self, parts: Sequence[pa.Array | pa.Scalar], schema: Schema) -> pa.Array:
-        """Rendered fields of a struct (as many and in the order of `schema.fields`), put together. Never NULL."""
+        """Combine the rendered fields of a struct (as many and in the order of `schema.fields`). Never NULL."""
         ...
 
     def sequence(
         self, items: pa.Array, lengths: np.ndarray[tuple[int], np.dtype[np.int64]], schema: Schema
     ) -> pa.Array:
-        """Rendered elements, `lengths[i]` of them for array i, put together. Never NULL."""
+        """Combine rendered elements, `lengths[i]` of them for array i. Never NULL."""
         ...
 
 
@@ -57,7 +57,7 @@ def constant(text: bytes) -> pa.Scalar:
 
 
 def joined(*parts: pa.Array | pa.Scalar) -> pa.Array:
-    """The parts of each row, one behind the other. At least one is a column."""
+    """Concatenate the parts of each row. At least one part is a column."""
     return pc.binary_join_element_wise(*parts, constant(b""))
 
 
@@ -67,6 +67,6 @@ def repeated(cells: pa.Array, index: np.ndarray[tuple[int], np.dtype[np.int64]])
 
 
 def grouped(items: pa.Array, lengths: np.ndarray[tuple[int], np.dtype[np.int64]], between: bytes) -> pa.Array:
-    """Consecutive rendered items (none NULL) joined into one cell a group."""
+    """Consecutive rendered items (none NULL) joined into one cell per group."""
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
     return pc.binary_join(pa.LargeListArray.from_arrays(pa.array(ends), items), constant(between))

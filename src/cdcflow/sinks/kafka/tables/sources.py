@@ -1,4 +1,4 @@
-"""The `source` block: where a change came from, once a transaction and table."""
+"""The `source` block: the origin of a change, once per transaction and table."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Transactions:
 
 @dataclass(frozen=True, slots=True)
 class SourcePosition:
-    """A transaction's position, as `source` says it. `lsn` for PostgreSQL, `file` and `pos` for the others."""
+    """A transaction's position, for the `source` block. `lsn` for PostgreSQL, `file` and `pos` for the others."""
 
     id: str
     lsn: int | None = None
@@ -64,7 +64,7 @@ class SourcePosition:
 
 
 class SourceBlocks:
-    """Makes `source` for the transactions of one database."""
+    """Builds `source` for the transactions of one database."""
 
     def __init__(self, identity: SourceIdentity, prefix: str, server_id: int = 0) -> None:
         self.connector = CONNECTORS[identity.kind]
@@ -81,7 +81,7 @@ class SourceBlocks:
         return envelope.topic_name(self._prefix, table.schema, table.name)
 
     def positions(self, transactions: Transactions) -> list[SourcePosition]:
-        """One a transaction."""
+        """One per transaction."""
         texts: list[str] = transactions.headers.column("position").to_pylist()
         if not self.is_postgres:
             return [_binlog(p) for p in texts]
@@ -134,7 +134,7 @@ class SourceBlocks:
         ]
 
     def _sequences(self, transactions: Transactions, positions: Sequence[SourcePosition], which: Int64s) -> pa.Array:
-        """PostgreSQL: the position of the commit before, and of this one, as Debezium's pair of texts."""
+        """PostgreSQL: the position of the previous commit, and of this one, as Debezium's pair of texts."""
         if not self.is_postgres:
             return pa.nulls(len(which), pa.string())
         first = None if transactions.previous is None else _lsn(transactions.previous)

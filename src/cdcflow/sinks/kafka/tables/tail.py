@@ -18,16 +18,20 @@ class Tail(Protocol):
     identity: SourceIdentity
 
     def next_offset(self) -> int:
-        """Behind the newest row that is durable: what lies before is the same for ever."""
+        """The offset after the latest durable row: nothing before it ever changes."""
         ...
 
     def ready(self, first: int) -> int:
-        """Behind the newest row that can be published now, from `first` on; `first` where there is none yet. Takes a
-        moment at most: what is far on its way is looked for again with the next call."""
+        """The offset after the latest row that can be published now, starting at `first`; `first` if there is no
+        such row yet.
+
+        It takes a short time only: if a large transaction is not complete yet, the next call continues to wait for it.
+        """
         ...
 
     def transactions(self, first: int, last: int) -> Iterator[pa.Table]:
-        """Headers of the transactions with a row from one offset to another, in order; at least one, perhaps not all.
+        """Headers of the transactions with a row between two offsets (inclusive), in order; at least one, perhaps
+        not all.
 
         Raises:
             HistoryLost: `first` has expired.
@@ -35,6 +39,8 @@ class Tail(Protocol):
         ...
 
     def rows(self, first: int, last: int) -> Iterator[LogRows]:
-        """Rows from one offset to another, ascending within a table. Asked for after their transactions, up to the last
-        of those; what is before them may be let go of then."""
+        """Rows between two offsets (inclusive), ascending within a table.
+
+        Requested after their transactions, up to the last of those; rows before them may be released then.
+        """
         ...

@@ -1,4 +1,4 @@
-"""BEGIN and END of each transaction, in a topic of their own."""
+"""BEGIN and END of each transaction, in a separate topic."""
 
 from __future__ import annotations
 
@@ -23,7 +23,10 @@ class TransactionEvents:
         self._value_frame = form.frame(self.topic, "value", envelope.TRANSACTION_VALUE)
 
     def messages(self, group: Group) -> Messages:
-        """Of the transactions with an event, in order. Backfill chunks are no transactions of the source."""
+        """The messages of the transactions with an event, in order.
+
+        Backfill chunks are no transactions of the source.
+        """
         transactions = group.transactions
         read = transactions.is_read
         found = [i for i in sorted(group.counts) if not read[i]]

@@ -1,7 +1,7 @@
-"""Values of the change log as Debezium's plain types have them, a column at a time.
+"""Values of the change log in Debezium's plain types, a column at a time.
 
-Every function takes the column as the log holds it and keeps NULL as NULL. What only a loop over values can do
-(text of composite types, dates far from ours) is done by `_each`, and only for the values that need it.
+Every function takes the column as the log stores it and keeps NULL as NULL. What needs a loop over values (text of
+composite types, dates outside Python's range) is done by `_each`, and only for the values that need it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cdcflow.sinks.kafka.tables.base64_text import of_parts
 
 DAY_US = 86_400_000_000
 MONTH_US = 2_629_800_000_000
-"""A twelfth of 365.25 days: what Debezium counts a month of an interval as."""
+"""A twelfth of 365.25 days: the length of an interval's month in Debezium."""
 _YEAR_1, _YEAR_10000 = -62_135_596_800_000_000, 253_402_300_800_000_000
 _CLOCK = re.compile(r"(\d+):(\d\d):(\d\d)(?:\.(\d+))?([+-])(\d\d)(?::(\d\d))?(?::(\d\d))?")
 
@@ -38,11 +38,11 @@ def _each(values: pa.Array, kind: pa.DataType, of: Callable[..., object]) -> pa.
 
 
 def unscaled(values: pa.Array) -> pa.Array:
-    """A decimal's number without its point: two's complement, big-endian, in as few bytes as hold it."""
+    """A decimal's unscaled number: two's complement, big-endian, in as few bytes as possible."""
     width = values.type.byte_width
     raw = np.frombuffer(values.buffers()[1] or b"", np.uint8).reshape(-1, width)
     cells = raw[values.offset : values.offset + len(values), ::-1]
-    # A leading byte says nothing when it only repeats the sign bit of the next one.
+    # A leading byte is redundant if it only repeats the sign bit of the next one.
     sign = np.where(cells[:, :1] & 0x80, 0xFF, 0).astype(np.uint8)
     idle = (cells[:, :-1] == sign) & ((cells[:, 1:] & 0x80) == (sign & 0x80))
     skipped = np.cumprod(idle, axis=1).sum(axis=1, dtype=np.int64)
@@ -67,7 +67,7 @@ VARIABLE_SCALE = pa.struct([("scale", pa.int32()), ("value", pa.binary())])
 
 
 def variable_scale(values: pa.Array) -> pa.Array:
-    """Numbers as text, each with the scale that it is written with. NaN and infinities have none: NULL."""
+    """Numbers as text, each with its own scale. NaN and infinities have none: NULL."""
 
     def one(text: str) -> dict[str, object] | None:
         scale, number = _exact(text)
@@ -80,17 +80,17 @@ _NO_NUMBERS = frozenset(("NaN", "Infinity", "-Infinity"))
 
 
 def _exact(text: str) -> tuple[int, int | None]:
-    """Digits behind the point, and the number without its point."""
+    """The number of digits after the point, and the unscaled number."""
     if text in _NO_NUMBERS:
         return 0, None
     whole, _, fraction = text.partition(".")
     digits = whole + fraction
-    # Beyond some digits Python makes a number only of a Decimal.
+    # Above some number of digits Python converts only a Decimal to an int.
     return len(fraction), int(digits) if len(digits) < 4000 else int(Decimal(digits))
 
 
 def scaled_text(scale: int) -> Callable[[pa.Array], pa.Array]:
-    """Numbers as text whose column has a scale: the number without its point."""
+    """Numbers as text whose column has a scale: the unscaled number."""
 
     def one(text: str) -> bytes | None:
         own, number = _exact(text)
@@ -113,7 +113,7 @@ def plain_text_number(values: pa.Array) -> pa.Array:
 
 
 def unsigned_long(name: str) -> Callable[[pa.Array], pa.Array]:
-    """Unsigned numbers of 64 bits as signed ones; one that does not fit stops by the column's name."""
+    """Unsigned numbers of 64 bits as signed ones; one that does not fit raises an error with the column's name."""
 
     def convert(values: pa.Array) -> pa.Array:
         try:
@@ -148,7 +148,7 @@ def hex_of(values: pa.Array) -> pa.Array:
 
 
 def bits_of_text(values: pa.Array) -> pa.Array:
-    """Texts of 0 and 1 as bytes, least significant first, as few as hold them."""
+    """Texts of 0 and 1 as bytes, least significant first, as few as possible."""
 
     def one(text: str) -> bytes:
         number = int(text, 2) if text else 0
@@ -193,7 +193,7 @@ def _floored(numbers: pa.Array, by: int) -> pa.Array:
 
 
 def zoned(digits: int) -> Callable[[pa.Array], pa.Array]:
-    """A moment as ISO 8601 in UTC with so many digits of the second."""
+    """A timestamp as ISO 8601 in UTC with `digits` fractional digits of the second."""
 
     def convert(values: pa.Array) -> pa.Array:
         numbers = values.view(pa.int64())
@@ -209,7 +209,7 @@ def zoned(digits: int) -> Callable[[pa.Array], pa.Array]:
 
 
 def _moment(us: int, digits: int) -> str:
-    """Any moment of the proleptic calendar; a year beyond 9999 has a sign, as ISO 8601 wants it."""
+    """Any timestamp of the proleptic calendar; a year beyond 9999 has a sign, as ISO 8601 requires."""
     day, rest = divmod(us, DAY_US)
     era, day_of_era = divmod(day + 719_468, 146_097)
     year_of_era = (day_of_era - day_of_era // 1460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
@@ -240,7 +240,7 @@ def clock_millis(values: pa.Array) -> pa.Array:
 
 
 def duration_millis(name: str) -> Callable[[pa.Array], pa.Array]:
-    """Times as Connect's Time, which knows only those of a day; another one stops by the column's name."""
+    """Times as Connect's Time, which must be within a day; any other raises an error with the column's name."""
 
     def convert(values: pa.Array) -> pa.Array:
         numbers = values.view(pa.int64())
@@ -256,7 +256,7 @@ def duration_millis(name: str) -> Callable[[pa.Array], pa.Array]:
 
 
 def zoned_clock(values: pa.Array) -> pa.Array:
-    """Times of day with an offset, brought to UTC."""
+    """Times of day with an offset, converted to UTC."""
 
     def one(text: str) -> str:
         found = _CLOCK.fullmatch(text)
@@ -275,7 +275,7 @@ def micro_duration(values: pa.Array) -> pa.Array:
     """An interval in microseconds, its months counted as a twelfth of 365.25 days.
 
     Raises:
-        ConfigurationError: there is one that 64 bits do not hold.
+        ConfigurationError: one does not fit into 64 bits.
     """
     months, day, us = (values.field(i).cast(pa.int64()) for i in range(3))
     try:

@@ -15,7 +15,7 @@ _SHIFTS = np.arange(_BYTES_MAX, dtype=np.uint64) * np.uint64(7)
 
 
 def varints(numbers: npt.NDArray[np.uint64], like: pa.Array | None = None) -> pa.Array:
-    """Seven bits a byte, least significant first; the top bit says that more come. NULL where `like` is."""
+    """Seven bits per byte, least significant first; the top bit marks that more bytes follow. NULL where `like` is."""
     width = int(numbers.max()).bit_length() // 7 + 1 if len(numbers) else 1
     shifts = _SHIFTS[: min(width, _BYTES_MAX)]
     groups = (numbers[:, None] >> shifts).astype(np.uint64)
@@ -28,7 +28,7 @@ def varints(numbers: npt.NDArray[np.uint64], like: pa.Array | None = None) -> pa
 
 
 def zigzag(numbers: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """Small numbers of either sign as small ones without."""
+    """Map small numbers of either sign to small unsigned ones."""
     return ((numbers << 1) ^ (numbers >> 63)).view(np.uint64)
 
 
@@ -55,6 +55,6 @@ def lengths(cells: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def behind_length(cells: pa.Array, *, zigzagged: bool) -> pa.Array:
-    """Each cell behind its length in bytes."""
+    """Each cell, preceded by its length in bytes."""
     sizes = lengths(cells)
     return joined(varints(zigzag(sizes) if zigzagged else sizes.view(np.uint64), cells), cells)
