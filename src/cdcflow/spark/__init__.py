@@ -1,20 +1,20 @@
-"""Current-state tables and the cuts over them: the Spark job. The only room that names pyspark, Delta or Iceberg.
+"""Merging and reading with Spark: the only package that imports pyspark, Delta's or Iceberg's classes.
 
-    merge(spark, log_path, warehouse)       fold what is new in a change log into tables (`job`)
+    merge(spark, log_path, warehouse)       merge the new changes of a log into tables (`job`)
     merge_logs(spark, logs, warehouse)      the same for several logs, with one cut for all of their tables
     merge_stream(spark, log, warehouse)     the same as a streaming query, over a log of any kind (`streaming`)
     read_cut(spark, warehouse)              all tables as of one cut (`cuts`)
-    published_cut(spark, warehouse)         what is in that cut, and what is not
-    read_live(spark, log, warehouse)        all tables as of the newest sealed cut, without a merge (`live`)
+    published_cut(spark, warehouse)         a published cut: its tables, and the excluded ones
+    read_live(spark, log, warehouse)        all tables as of the latest sealed cut, without a merge (`live`)
     register(spark)                         the log as a data source: spark.read.format("cdcflow") (`change_log`)
     read_log(spark, log, table)             a table's changes as a plan over Spark's own Parquet reader (`log_plan`)
     read_logs(spark, logs, table)           a table's changes in several logs, up to the time that all have reached
     session()                               a local Spark session with the right settings (`session`)
 
 Executors of a cluster also read parts of chunks for a backfill: `executors` starts them, `readers` is the capture's
-side of them, `held` is what each does. These know no Spark but for the tasks that they run in.
+side, and `held` is what each executor runs. These use Spark only for the tasks in which they run.
 
-Importing this package does not import pyspark; what needs it says so when it is called.
+Importing this package does not import pyspark; a missing pyspark is reported on the first call that needs it.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def merge(
     table_format: str | None = None,
     policies: Policies = DEFAULTS,
 ) -> MergeReport:
-    """Fold what is new in the log into the warehouse's tables (see `cdcflow.spark.job.merge`). `table_format`: "delta"
-    or "iceberg"; None: what the warehouse has, and Delta in a new one."""
+    """Merge the new changes of the log into the warehouse's tables (see `cdcflow.spark.job.merge`). `table_format`:
+    "delta" or "iceberg"; `None`: the format that the warehouse has, and Delta for a new one."""
     from cdcflow.spark import job
 
     return job.merge(spark, log_path, warehouse, table_format=table_format, policies=policies)
@@ -78,8 +78,8 @@ def merge_logs(
     table_format: str | None = None,
     policies: Policies = DEFAULTS,
 ) -> SeveralReport:
-    """Fold what is new in several logs, by name, into one warehouse, and publish one cut for all of their tables (see
-    `cdcflow.warehouse.several.merge_logs`). `table_format` as of `merge`."""
+    """Merge the new changes of several logs, keyed by name, into one warehouse, and publish one cut for all of their
+    tables (see `cdcflow.warehouse.several.merge_logs`). `table_format`: as in `merge`."""
     from cdcflow.spark import several_logs
 
     return several_logs.merge_logs(
@@ -124,7 +124,7 @@ def read_cut(
     incomplete: bool = False,
     tables: Collection[str] | None = None,
 ) -> dict[str, DataFrame]:
-    """All tables, or some, as they were at one cut, or moment (see `cdcflow.spark.cuts.read_cut`)."""
+    """Return all tables, or some, at one cut or point in time (see `cdcflow.spark.cuts.read_cut`)."""
     from cdcflow.spark import cuts
 
     return cuts.read_cut(spark, warehouse, cut, as_of=as_of, incomplete=incomplete, tables=tables)
@@ -133,7 +133,7 @@ def read_cut(
 def published_cut(
     spark: SparkSession, warehouse: Warehouse | Path | str, cut: int | None = None, *, as_of: AsOf | None = None
 ) -> Cut:
-    """A published cut: its tables with their states, and which were left out (see `cdcflow.spark.cuts`)."""
+    """Return a published cut: its tables with their states, and the excluded ones (see `cdcflow.spark.cuts`)."""
     from cdcflow.spark import cuts
 
     return cuts.published_cut(spark, warehouse, cut, as_of=as_of)
@@ -148,18 +148,19 @@ def read_live(
     incomplete: bool = False,
     policies: Policies = DEFAULTS,
 ) -> Live[DataFrame]:
-    """All tables, or some, as of the newest sealed cut of the log, without a merge (see `cdcflow.spark.live`)."""
+    """Return all tables, or some, as of the latest sealed cut of the log, without a merge (see
+    `cdcflow.spark.live`)."""
     from cdcflow.spark import live
 
     return live.read_live(spark, log, warehouse, tables, incomplete=incomplete, policies=policies)
 
 
 def register(spark: SparkSession, open_settings: Callable[[str], Layout] | None = None) -> None:
-    """Make `spark.read.format("cdcflow")` and `spark.readStream.format("cdcflow")` known to a session (see
-    `cdcflow.spark.change_log`), and let filters reach sources that are written in Python.
+    """Register `spark.read.format("cdcflow")` and `spark.readStream.format("cdcflow")` in a session (see
+    `cdcflow.spark.change_log`), and enable filter pushdown to data sources written in Python.
 
-    `open_settings`, such as `cdcflow.wiring.sealed_layout_of`: for the option `config`, with which a settings file says
-    where the log is. It is called on every machine.
+    `open_settings`, such as `cdcflow.wiring.sealed_layout_of`: needed for the option `config`, which names a settings
+    file that specifies the log's location. It is called on every machine.
     """
     from cdcflow.spark.change_log import ChangeLogSource
 
@@ -177,7 +178,8 @@ def read_log(
     truncates: str = "stop",
     **ends: int | str | datetime | None,
 ) -> DataFrame:
-    """A table's changes in the log's sealed part, over Spark's own Parquet reader (see `cdcflow.spark.log_plan`)."""
+    """Return a table's changes in the log's sealed part, over Spark's own Parquet reader (see
+    `cdcflow.spark.log_plan`)."""
     from cdcflow.spark import log_plan
 
     return log_plan.read_log(spark, log, table, shape=shape, truncates=truncates, **ends)
@@ -191,7 +193,7 @@ def read_logs(
     to: str | datetime | int | None = None,
     start: Mapping[str, int] | None = None,
 ) -> DataFrame:
-    """A table's changes in the sealed parts of several logs, in one order (see `cdcflow.spark.several_logs`)."""
+    """Return a table's changes in the sealed parts of several logs, in one order (see `cdcflow.spark.several_logs`)."""
     from cdcflow.spark import several_logs
 
     return several_logs.read_logs(spark, logs, table, to=to, start=start)

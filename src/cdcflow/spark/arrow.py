@@ -1,4 +1,4 @@
-"""Arrow columns of the log as the Arrow columns that Spark takes: the same values as `merge.types` has in SQL."""
+"""Convert Arrow columns of the log to those that Spark accepts, with the same values as `merge.types` in SQL."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _SECOND_US = 1_000_000
 
 
 def ddl_of(arrow: pa.DataType) -> str:
-    """Spark's type of an Arrow type, as DDL: that of `merge.types`, also of a struct with fields that are converted.
+    """Return Spark's type of an Arrow type, as DDL: that of `merge.types`, also for a struct with converted fields.
 
     Raises:
-        ConfigurationError: Spark has nothing that holds its values exactly.
+        ConfigurationError: Spark has no type that holds its values exactly.
     """
     if pa.types.is_struct(arrow):
         return f"struct<{', '.join(f'{name_sql(f.name)}: {ddl_of(f.type)}' for f in arrow)}>"
@@ -24,7 +24,8 @@ def ddl_of(arrow: pa.DataType) -> str:
 
 
 def for_spark(rows: pa.Table, schema: pa.Schema) -> list[pa.RecordBatch]:
-    """Rows in the columns of an Arrow schema that Spark has made of its own (`to_arrow_schema`), by place."""
+    """Return rows in the columns of an Arrow schema that Spark derived from its own (`to_arrow_schema`), matched by
+    position."""
     columns = [_converted(column, field.type) for column, field in zip(rows.columns, schema, strict=True)]
     batches: list[pa.RecordBatch] = pa.Table.from_arrays(columns, schema=schema).combine_chunks().to_batches()
     return batches
@@ -52,7 +53,7 @@ def _converted(column: pa.Array | pa.ChunkedArray, wanted: pa.DataType) -> pa.Ar
 
 
 def _parts(column: pa.Array | pa.ChunkedArray, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """The whole column in one part, converted."""
+    """Convert the whole column as one chunk."""
     one = column
     if isinstance(column, pa.ChunkedArray):
         one = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
@@ -73,7 +74,8 @@ def _list(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _clock_text(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """Microseconds as hours (at least two digits), minutes, seconds and microseconds, with a sign where it is minus."""
+    """Format microseconds as hours (at least two digits), minutes, seconds and microseconds, with a sign if
+    negative."""
     whole = column.cast(pa.int64())
     rest = pc.abs_checked(whole)
     parts = []
@@ -96,7 +98,7 @@ def _digits(column: pa.Array | pa.ChunkedArray, count: int) -> pa.Array | pa.Chu
 
 
 def _decimal_text(array: pa.Array) -> pa.Array:
-    """Decimals with all their digits; Arrow's own text has an exponent where a number is small."""
+    """Format decimals with all their digits; Arrow's own text has an exponent for small numbers."""
     found = array.dictionary_encode()
     texts = pa.array([format(value, "f") for value in found.dictionary.to_pylist()], pa.string())
     return texts.take(found.indices)

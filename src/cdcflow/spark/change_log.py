@@ -1,20 +1,21 @@
-"""The change log as a data source of Spark's, for batches and streams: `spark.read.format("cdcflow")`.
+"""The change log as a Spark data source, for batches and streams: `spark.read.format("cdcflow")`.
 
     options ─▶ planning process: manifests ─▶ range, shape, files ─▶ partitions
                                                                      │ names of files, and offsets in them
     executors ◀──────────────────────────────────────────────────────┘
-       open the log's files where they lie ─▶ Arrow batches in the columns of the newest shape
+       open the log's files in place ─▶ Arrow batches in the columns of the latest shape
 
-Rows go from the files to Spark as Arrow columns; nothing but manifests passes through the planning process, and of a
-feed the few columns that say whether it can be one. Every machine opens the log itself, by the same options: so it
-needs the package cdcflow, sees the log under the same path or has the same settings file, and no secret is in a plan.
+Rows go from the files to Spark as Arrow columns; only manifests pass through the planning process, and for a feed the
+few columns that decide whether it is possible. Every machine opens the log itself, with the same options: so it needs
+the package cdcflow, and either sees the log under the same path or has the same settings file. No secret is in a plan.
 
-A segment that was compacted after it was planned is found again by its offsets, for a compacted segment has the same
-rows under the same offsets.
+If a segment was compacted after it was planned, its rows are found by their offsets, since a compacted segment has the
+same rows under the same offsets.
 
-A stream's offsets are offsets of the log at which sealed segments end, with the log's id. A batch is the rows behind
-one up to the other, whenever it is asked for. Spark 4.1 does not tell a source where a query goes on when it asks how
-far the next batch goes; but a query that was started again first asks for the partitions of nothing at that offset.
+A stream's offsets are offsets of the log at which sealed segments end, with the log's id. A batch has the rows after
+one offset up to another, whenever it is requested. When Spark 4.1 requests the end of the next batch, it does not pass
+the offset at which a restarted query continues; but such a query first requests the partitions of an empty range at
+that offset.
 """
 
 from __future__ import annotations
@@ -42,10 +43,10 @@ from cdcflow.warehouse.logranges import FEED, check_feed, files_between, parted,
 from cdcflow.warehouse.segments import InputFile
 
 LOOK_PAUSE_S = 1.0
-"""So long after a look that found nothing new the next one may come."""
+"""Minimum pause between a poll that found nothing new and the next one."""
 
 OpenSettings = Callable[[str], Layout]
-"""Where the sealed segments are of the log that a settings file names."""
+"""Returns the sealed segments' layout for the log that a settings file names."""
 
 
 class ChangeLogSource(DataSource):
@@ -71,7 +72,7 @@ class ChangeLogSource(DataSource):
         return ChangeLogStream(self._planned(), self._open(), schema)
 
     def _planned(self) -> Planned:
-        """Once: Spark keeps the source that said the schema, and asks it for readers."""
+        """Plan once: Spark keeps the source that returned the schema, and creates readers from it."""
         if self._plan is None:
             options = Options.of(dict(self.options))
             self._plan = planned(self._open()(options), options)
@@ -135,17 +136,17 @@ class _Rows:
             return None
 
     def planned(self, layout: Layout, files: Sequence[InputFile], first: int, last: int) -> list[InputPartition]:
-        """The tasks for a range of offsets.
+        """Return the tasks for a range of offsets.
 
         Raises:
-            NotInFeed: the feed cannot say one of its rows.
+            NotInFeed: the feed cannot represent one of its rows.
         """
         check_feed(self.plan.shown, files, first, last, lambda file: str(layout.file(file.segment, file.file)))
         return packed(files, first, last)
 
 
 class ChangeLogReader(DataSourceReader):
-    """A batch. It says of no filter that it has seen to it: what it leaves out are files without such rows."""
+    """A batch. It reports every filter as not handled: it only skips files without matching rows."""
 
     def __init__(self, plan: Planned, open_log: Callable[[Options], Layout], schema: StructType) -> None:
         _check_schema(plan, schema)
@@ -193,7 +194,7 @@ class ChangeLogStream(DataSourceStreamReader):
         plan = self._rows.plan
         at = plan.begin - 1 if self._at is None else self._at
         layout = self._rows.open_log(plan.options)
-        # Of a query without a trigger Spark asks a hundred times a second, and a look may be a request to a store.
+        # Without a trigger Spark polls a hundred times a second, and a poll may be a request to a store.
         time.sleep(max(0.0, self._looked_s + LOOK_PAUSE_S - time.monotonic()))
         ends = [last for _, last in layout.segments_behind(at) if last > at]
         most = plan.options.offsets_max
@@ -241,7 +242,7 @@ def _check_schema(plan: Planned, schema: StructType) -> None:
 
 
 def _check_shape(plan: Planned, file: InputFile, layout: Layout) -> None:
-    """See that a stream can show rows of a shape that came since it began."""
+    """Check that a stream can show rows of a shape that is newer than the stream."""
     shown = plan.shown
     if file.shape in shown.shapes:
         return

@@ -1,7 +1,7 @@
-"""Comparing by Spark: the rows of a copy that no single process would hold, by the live view.
+"""Comparing by Spark: the live view of a copy whose rows would not fit into a single process.
 
-Spark works out digests and sums, and only those come here, as Arrow. Where a type's text is the same within one engine
-only (`merge.digest.LOCAL_ONLY`), all rows come, and are digested where the source's are.
+Spark computes digests and sums, and only those are collected, as Arrow. For types whose text is the same only within
+one engine (`merge.digest.LOCAL_ONLY`), all rows are collected, and digested in the same place as the source's.
 
 Implements `cdcflow.verify.port.Copy`.
 """
@@ -69,7 +69,7 @@ class SparkCopy:
         else:
             with self._given(columns, keys) as wanted:
                 at, rows = self._arrow(columns, lambda query: matching(columns, f"({query})", wanted))
-        # Values as the source's rows have them, and not as Spark sends them.
+        # Values as in the source's rows, not as Spark sends them.
         return at, self._comparer.matching(columns, rows, keys)
 
     def _arrow(self, columns: Columns, question: Callable[[str], str]) -> tuple[At, pa.Table]:
@@ -81,9 +81,9 @@ class SparkCopy:
 
     @contextmanager
     def _given(self, columns: Columns, keys: pa.Table) -> Iterator[str]:
-        """A view of these keys."""
+        """Yield a view of these keys."""
         types = {f"k{i}": columns.type_of(name) for i, name in enumerate(columns.key)}
-        # A moment without a zone would come as one with the session's.
+        # A timestamp without a zone would get the session's zone.
         listed = [f"CAST({name} AS {types.get(name, 'bigint')}) AS {name}" for name in keys.column_names]
         name = named(self._spark.createDataFrame(keys).selectExpr(*listed), "wanted")
         try:

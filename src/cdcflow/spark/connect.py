@@ -1,4 +1,4 @@
-"""Spark Connect: what needs the driver itself says so."""
+"""Spark Connect: operations that need the driver itself refuse its sessions."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
 
 def refuse_connect(spark: SparkSession) -> None:
-    """Refuse a session of Spark Connect: it has no way into the driver's JVM, where a table's newest commit is read.
+    """Refuse a session of Spark Connect: it has no access to the driver's JVM, where a table's latest commit is read.
 
     Raises:
-        ConfigurationError: it is one.
+        ConfigurationError: it is such a session.
     """
-    # By name: importing it would ask for packages that nobody else needs.
+    # Compared as text: importing the class would require packages that nothing else needs.
     if any(kind.__module__.startswith("pyspark.sql.connect.") for kind in type(spark).__mro__):
         raise ConfigurationError(
             "this is a Spark Connect session, and cdcflow merges and reads cuts only in Spark's driver",

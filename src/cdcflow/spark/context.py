@@ -1,4 +1,5 @@
-"""A cluster's executors for work that is no query: the context, and what to say when it cannot be."""
+"""A cluster's executors for work that is not a query: the Spark context, and the errors when it cannot start or run
+tasks."""
 
 from __future__ import annotations
 
@@ -18,10 +19,11 @@ _SETTINGS = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false
 
 
 def context(master: str, settings: Mapping[str, str], name: str) -> SparkContext:
-    """The cluster at `master`, for a command that people know by `name`. `settings` are Spark's.
+    """Return a context for the cluster at `master`, for a command called `name`. `settings` are Spark's.
 
     Raises:
-        ConfigurationError: pyspark or Java is not installed; there is no such cluster; Spark runs in this process.
+        ConfigurationError: pyspark or Java is not installed; there is no such cluster; Spark already runs in this
+            process.
     """
     try:
         from pyspark import SparkConf, SparkContext
@@ -54,7 +56,7 @@ def context(master: str, settings: Mapping[str, str], name: str) -> SparkContext
 
 
 def failed(error: Exception, doing: str) -> ConfigurationError | SourceUnavailable:
-    """What to say of tasks that end without an answer. Spark's own texts are pages of Java."""
+    """Return the error for tasks that end without an answer. Spark's own texts are pages of Java."""
     if "ModuleNotFoundError" in str(error):
         return ConfigurationError(
             f"{doing} with executors: they cannot load cdcflow, or what it needs for that",

@@ -1,4 +1,4 @@
-"""The table of published cuts, through Spark, and reading all tables as they were at one (see `warehouse.cut`)."""
+"""The table of published cuts, through Spark, and reading all tables at one cut (see `warehouse.cut`)."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _COLUMNS = (
 )
 
 VERSIONS_KEPT_S = 3600.0
-"""Versions of the table of cuts that are younger stay for who reads it just then."""
+"""Younger versions of the table of cuts are kept for readers that are using them."""
 
 _log = structlog.get_logger()
 
@@ -52,7 +52,7 @@ class CutsTable:
     """The published cuts of a warehouse, through one Spark session: implements `cdcflow.warehouse.port.Cuts`."""
 
     def __init__(self, spark: SparkSession, format_: str, warehouse: Warehouse | Path, *, named: bool = False) -> None:
-        """`named`: as of `SparkFormat.table`."""
+        """`named`: as in `SparkFormat.table`."""
         self._spark = spark
         self._rules = rules_of(format_)
         self._format = table_format(format_)
@@ -63,7 +63,8 @@ class CutsTable:
         self._table.drop_torn()
 
     def newest(self) -> Cut | None:
-        """The newest published cut; None where there is none. Its own commit tells it, however many there are."""
+        """Return the latest published cut; `None` if there is none. It is read from its own commit, however many cuts
+        there are."""
         there = self._table.snapshot()
         self._version = _version(there)
         if there is None:
@@ -73,12 +74,12 @@ class CutsTable:
         return self._found(there, None) if found is None else Cut.from_json(found)
 
     def numbered(self, cut: int) -> Cut | None:
-        """The cut of that number; None where it was not published."""
+        """Return the cut with that number; `None` if it was not published."""
         there = self._table.snapshot()
         return None if there is None else self._found(there, cut)
 
     def listed(self) -> list[ListedCut]:
-        """All that are kept, oldest first, each once."""
+        """Return all kept cuts, oldest first, each once."""
         if self._table.snapshot() is None:
             return []
         rows = self._spark.table(self._table.sql).selectExpr(
@@ -92,12 +93,12 @@ class CutsTable:
         return newest_of_each(ListedCut(**row.asDict()) for row in rows.collect())
 
     def expired(self) -> int:
-        """The newest cut that upkeep has let go of; 0: none yet."""
+        """Return the latest cut that maintenance has expired; 0 if none has expired yet."""
         there = self._table.snapshot()
         return 0 if there is None else int(there.properties.get(EXPIRED_PROPERTY, "0"))
 
     def shown(self) -> Mapping[str, Shown]:
-        """By name every table that a kept cut shows."""
+        """Return every table that a kept cut shows, by name."""
         there = self._table.snapshot()
         if there is None:
             return {}
@@ -112,11 +113,11 @@ class CutsTable:
         return {n: Shown(paths[n], {i: frozenset(v) for i, v in of.items()}) for n, of in ids.items()}
 
     def tidy(self, oldest: int) -> None:
-        """Let go of the cuts before `oldest`, if there are any, and make few files of many."""
+        """Expire the cuts before `oldest`, if there are any, and merge the table's small files."""
         if self._table.snapshot() is None:
             return
         if not self._spark.table(self._table.sql).where(f"cut < {int(oldest)}").isEmpty():
-            # First this: whoever asks for a cut that is gone is told why.
+            # This first, so that a reader of an expired cut gets the reason.
             said = {"upkeep": "cuts", "oldest": oldest}
             told = f"ALTER TABLE {self._table.sql} SET TBLPROPERTIES ('{EXPIRED_PROPERTY}' = '{int(oldest) - 1}')"
             self._table.commit(told, said)
@@ -142,10 +143,11 @@ class CutsTable:
         return Cut.from_row(row, row["clock"])
 
     def publish(self, cut: Cut) -> None:
-        """Append the cut. One that is published again (a backfill was found to be done) replaces itself for readers.
+        """Append a cut. A cut that is published again (a backfill turned out to be done) replaces its earlier row for
+        readers.
 
         Raises:
-            SinkUnavailable: another merge has published one since `newest` was asked.
+            SinkUnavailable: another merge has published a cut since `newest` was called.
         """
         metadata = {"log": cut.log_id, "cut": cut.cut}
         there = self._table.snapshot()
@@ -177,7 +179,7 @@ def _version(there: Snapshot | None) -> int:
 
 
 def _row_sql(cut: Cut) -> str:
-    """The cut as a row, in SQL: Spark needs no job to make it."""
+    """Return the cut as a row in SQL, which Spark evaluates without a job."""
 
     def texts(found: Mapping[str, str]) -> str:
         listed = ", ".join(f"{text_sql(name)}, {text_sql(text)}" for name, text in found.items())
@@ -210,8 +212,8 @@ def _row_sql(cut: Cut) -> str:
 def published_cut(
     spark: SparkSession, warehouse: Warehouse | Path | str, cut: int | None = None, *, as_of: AsOf | None = None
 ) -> Cut:
-    """A published cut: its tables, each with its state, and which were left out of it. Without `cut`, its number, and
-    `as_of` (see `cdcflow.warehouse.moments`) it is the newest.
+    """Return a published cut: its tables, each with its state, and the tables excluded from it. Without `cut`, its
+    number, and `as_of` (see `cdcflow.warehouse.moments`), return the latest.
 
     Raises:
         ConfigurationError: no such cut was published, or the session is Spark Connect's.
@@ -230,17 +232,18 @@ def read_cut(
     incomplete: bool = False,
     tables: Collection[str] | None = None,
 ) -> dict[str, DataFrame]:
-    """All tables as they were at one cut, by name. Later merges do not show. `cut` and `as_of`: as of `published_cut`.
+    """Return all tables at one cut, keyed by name. Later merges do not change them. `cut` and `as_of`: as in
+    `published_cut`.
 
-    `tables`: only these. Tables of which rows were still to be read at that cut are left out unless `incomplete`. One
-    that was whole once stays, also while it is read again, or when it is no longer captured: `published_cut` tells.
-    Besides its own columns a table has `_offset` (the last change of the row) and `_missing` (columns not known yet,
-    NULL in a complete table).
+    `tables`: only these. Tables with rows that were still to be read at that cut are excluded unless `incomplete`. A
+    table that was complete once stays, also while it is read again, or when it is no longer captured: `published_cut`
+    has its state. In addition to its own columns a table has `_offset` (the last change of the row) and `_missing`
+    (columns not known yet, NULL in a complete table).
 
     Raises:
         ConfigurationError: no such cut was published.
-        HistoryLost: what a table was at that cut is gone (VACUUM, or another table is in its place).
-        TableFailed: no table can be read. One that cannot is left out otherwise, with a warning that says why.
+        HistoryLost: a table's state at that cut no longer exists (VACUUM, or another table is in its place).
+        TableFailed: no table can be read. If only some cannot, they are excluded, each with a warning that says why.
     """
     root = reached(spark, warehouse)
     found = published_cut(spark, root, cut, as_of=as_of)
@@ -262,7 +265,7 @@ def read_cut(
 
 
 def reached(spark: SparkSession, warehouse: Warehouse | Path | str) -> Warehouse:
-    """The warehouse, whose store the session can reach from now on."""
+    """Return the warehouse, after making its store reachable for the session."""
     place = Warehouse.of(warehouse)
     if place.store is not None:
         reach(spark, place.store)
@@ -277,7 +280,7 @@ def _pinned(there: StatementTable, root: Warehouse, cut: Cut, name: str) -> Data
 
 
 def _lost(there: StatementTable, cut: Cut, name: str) -> str | None:
-    """Why a table of a cut cannot be read; None: it can."""
+    """Return why a table of a cut cannot be read; `None` if it can."""
     table, newest = cut.tables[name], there.snapshot()
     if newest is None:
         return "its folder is gone"

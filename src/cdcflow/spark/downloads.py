@@ -1,7 +1,7 @@
-"""Where packages come from, and how often a server that fails is asked again.
+"""The repository that packages come from, and how often a failing download is tried again.
 
-Spark's own chain of repositories has one more than the user configured, and takes a package without its description
-for one that needs nothing. Ours has one repository, and a description that cannot be had is an error:
+Spark's own chain of repositories has one more than the user configured, and treats a package without a description as
+one without dependencies. cdcflow's has one repository, and a missing description is an error:
 
     CDCFLOW_IVY_SETTINGS names a file     that file
     DEFAULT_ARTIFACT_REPOSITORY is set    this repository
@@ -23,7 +23,7 @@ from cdcflow.errors import SourceUnavailable
 
 
 class NotPublished(SourceUnavailable):
-    """The repository answered that it does not have a file; asking again changes nothing."""
+    """The repository answered that it does not have a file; trying again is useless."""
 
     section = "package-missing"
 
@@ -32,7 +32,7 @@ ATTEMPTS = 6
 WAIT_S_MAX = 15.0
 
 _log = structlog.get_logger()
-# Java itself waits without a limit for a server that says nothing.
+# By default Java waits without a limit for a server that does not answer.
 _SETTINGS = """<ivysettings>
   <settings defaultResolver="configured"/>
   <timeout-constraints>
@@ -47,7 +47,8 @@ _SETTINGS = """<ivysettings>
 
 
 def attempts(what: str) -> tenacity.Retrying:
-    """Runs a download again after a `SourceUnavailable` that may pass, at most `ATTEMPTS` times, with growing waits."""
+    """Return a runner that repeats a download after a temporary `SourceUnavailable`, at most `ATTEMPTS` times, with
+    growing waits."""
 
     def report(state: tenacity.RetryCallState) -> None:
         error = state.outcome.exception() if state.outcome else None
@@ -69,7 +70,8 @@ def _may_pass(error: BaseException) -> bool:
 
 @contextmanager
 def ivy_settings(folder: Path, environment: Mapping[str, str] = os.environ) -> Iterator[Path]:
-    """The settings file for Ivy; one of ours is in `folder`, readable by its owner, until this ends."""
+    """Yield the settings file for Ivy. A generated one is in `folder`, readable by its owner only, and is removed at
+    the end."""
     if named := environment.get("CDCFLOW_IVY_SETTINGS"):
         yield Path(named)
         return
@@ -78,7 +80,7 @@ def ivy_settings(folder: Path, environment: Mapping[str, str] = os.environ) -> I
     file = folder / "ivysettings.xml"
     folder.mkdir(parents=True, exist_ok=True)
     file.unlink(missing_ok=True)
-    # The address may have a password in it.
+    # The address may contain a password.
     with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as out:
         out.write(_SETTINGS.format(root=root))
     try:

@@ -42,21 +42,23 @@ KEPT_NAMES: Mapping[str, frozenset[str]] = {
         ("_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id", "_last_updated_sequence_number")
     ),
 }
-"""Names by which Spark asks a table of the format where a row lies: a column of such a name it cannot read beside."""
+"""Names under which Spark reads the location of a row from a table of the format: it cannot read a column with such a
+name at the same time."""
 
 
 class SparkEngine:
-    """Implements `cdcflow.warehouse.port.Engine`. It merges whatever there is, in every format."""
+    """Implements `cdcflow.warehouse.port.Engine`. It merges every table, in every format."""
 
     name = "spark"
     reads_in_place = True
     compacts_beside = True
 
     def __init__(self, spark: SparkSession, warehouse: Warehouse | Path | str, format_: str) -> None:
-        """
+        """Check that the session can merge into the warehouse.
+
         Raises:
-            ConfigurationError: there is no such format, the session is Spark Connect's, or cannot reach the warehouse,
-                or not safely, or uses another metastore than the warehouse's.
+            ConfigurationError: there is no such format; or the session is Spark Connect's, cannot reach the warehouse,
+                cannot merge there safely, or uses another metastore than the warehouse.
             SinkUnavailable: the warehouse's store or metastore does not answer.
         """
         refuse_connect(spark)
@@ -99,9 +101,10 @@ class SparkEngine:
         return table
 
     def declines(self, before: Snapshot | None, files: Sequence[InputFile], mode: ModeRules = CURRENT) -> str | None:
-        """
+        """Return `None`: Spark merges every table.
+
         Raises:
-            CannotFollow: a column has a name that Spark keeps for itself in tables of this format.
+            CannotFollow: a column has a name that Spark reserves in tables of this format.
         """
         kept = KEPT_NAMES[self.rules.name]
         for column in files[-1].shape.columns if files else ():
@@ -131,7 +134,8 @@ class SparkEngine:
 
 
 def located(spark: SparkSession, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
-    """Executors read a log where it lies; but for files of a name that Spark takes for hidden."""
+    """Return the files in place, where executors can read them; files with a name that Spark treats as hidden get
+    another name."""
     if layout.store is None:
         return [visible(file, room) for file in files]
     reach(spark, layout.store.address)

@@ -1,6 +1,6 @@
-"""Spark's executors as readers of chunks: one task for each, which stays as long as the capture wants it.
+"""Spark's executors as readers of chunks: one task for each, which runs as long as the capture needs it.
 
-The tasks are given what they need with their function, the source's password among it: Spark writes functions into no
+The tasks get everything they need with their function, including the source's password: Spark writes functions into no
 plan, no page and no event log.
 """
 
@@ -31,14 +31,14 @@ AGAIN_AFTER_S = 1.0
 def executors(
     master: str, number: int, folder: Path, open_reader: Callable[[], PartReader], settings: Mapping[str, str]
 ) -> Iterator[Processes]:
-    """Executors of the cluster at `master` that read parts of chunks, as many as `number`, and write into `folder`, or
-    send what they would write if they do not see it.
+    """Yield executors of the cluster at `master`, up to `number`, that read parts of chunks. They write into `folder`,
+    or send the files if they cannot see it.
 
-    `open_reader` goes to them; `settings` are Spark's.
+    `open_reader` is sent to them; `settings` are Spark's.
 
     Raises:
         ConfigurationError: pyspark or Java is not installed; there is no such cluster; executors cannot load cdcflow.
-        SourceUnavailable: none of them has come.
+        SourceUnavailable: no executor has connected.
     """
     started = context(master, settings, NAME)
     try:
@@ -51,19 +51,19 @@ def executors(
             found.wait(COME_WITHIN_S)
             yield found
     finally:
-        with contextlib.suppress(Exception):  # an executor that was lost a moment ago; nothing is written any more
+        with contextlib.suppress(Exception):  # an executor was just lost; nothing is written now
             started.stop()
 
 
 def _run_jobs(started: SparkContext, processes: Processes, invitation: Invitation) -> None:
-    """One job after another: Spark itself starts a task again that was lost, some times."""
+    """Run one job after another: Spark itself restarts a lost task, a limited number of times."""
     tasks = started.parallelize(range(processes.count), processes.count)
     while not processes.closed:
         before = processes.answered
         try:
             tasks.foreachPartition(_Serving(invitation))
-        except Exception as error:  # noqa: BLE001  Spark's own kinds; their texts are pages of Java
-            if processes.answered == before:  # none of them did anything
+        except Exception as error:  # noqa: BLE001  Spark's own errors; their texts are pages of Java
+            if processes.answered == before:  # no executor did anything
                 gone = failed(error, "reading")
                 if processes.answered:
                     sys.stderr.write(f"{gone}\n  this process reads on by itself\n")
@@ -73,7 +73,7 @@ def _run_jobs(started: SparkContext, processes: Processes, invitation: Invitatio
 
 
 class _Serving:
-    """What a task does."""
+    """The function of a task."""
 
     def __init__(self, invitation: Invitation) -> None:
         self._invitation = invitation

@@ -1,7 +1,7 @@
-"""What errors of Spark, Delta and Iceberg mean for the table that they were met at.
+"""Classify errors of Spark, Delta and Iceberg for the table at which they occurred.
 
-Their texts are pages of Java, and may have a row's values: of these only classes, Spark's own error conditions, and the
-path of a file are told.
+Their texts are pages of Java, and may contain a row's values, so only their classes, Spark's own error conditions, and
+the path of a file are reported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _GONE = re.compile(
     r"SparkContext was shut down|stopped SparkContext|SparkContext has been shutdown|OutOfMemoryError"
     r"|Answer from Java side is empty|Master removed our application|all masters are unresponsive"
 )
-"""The session is of no more use, whatever table is merged."""
+"""The session is unusable, whatever table is merged."""
 
 _FULL = re.compile(r"No space left on device|Disk quota exceeded|File too large")
 _REFUSED = re.compile(r"Permission denied|Read-only file system|AccessControlException|AccessDeniedException")
@@ -36,14 +36,14 @@ _PATHS = (
     re.compile(r"(?:(?:file|s3a?|hdfs|abfss?|gs):|(?<![\w:/]))/[^\n'\"]*?\.(?:parquet|json|avro|crc|bin|db)\b"),
     re.compile(r"(?:file|s3a?|hdfs|abfss?|gs):/[^\s'\"\])>,;]*[^\s'\"\])>,;:.]"),
 )
-"""Files, and then folders. A folder's name may have spaces, which end it only where no suffix tells its end."""
+"""Files, and then folders. A folder's name may contain spaces, which end it only if no suffix shows its end."""
 
 
 def of_spark(error: Exception) -> Failure | None:
     """See `cdcflow.warehouse.port.Engine.failure`."""
     try:
         chain = list(_chain(error))
-    except Exception:  # noqa: BLE001  whatever it is: the JVM does not answer any more
+    except Exception:  # noqa: BLE001  whatever the error is: the JVM no longer answers
         return None
     told = "\n".join(f"{kind}: {text}" for kind, text in chain)
     if _GONE.search(told) or (not chain and _is_lost(error)):
@@ -59,12 +59,12 @@ def of_spark(error: Exception) -> Failure | None:
 
 
 def _is_lost(error: Exception) -> bool:
-    """Whether the connection to the JVM was lost."""
+    """Return whether the connection to the JVM was lost."""
     return type(error).__name__ in ("Py4JNetworkError", "ConnectionRefusedError", "BrokenPipeError")
 
 
 def _chain(error: Exception) -> Iterator[tuple[str, str]]:
-    """Classes and texts of Java's errors, from the outermost on; nothing where it is none of Java's."""
+    """Yield the classes and texts of Java's errors, starting at the outermost; empty if it is not a Java error."""
     found: Any = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     for _ in range(_CAUSES_MAX):
         if found is None:
@@ -83,15 +83,15 @@ def _what(error: Exception, chain: list[tuple[str, str]]) -> str:
 
 
 def _condition(error: Exception) -> str:
-    """Spark's own name of the error."""
+    """Return Spark's own name of the error."""
     asked = getattr(error, "getCondition", None)
     found = asked() if asked is not None else None
     return str(found) if found else ""
 
 
 def _place(texts: Sequence[str]) -> str:
-    """The file that the innermost error names, without its scheme where it is of this machine. `texts`: from the
-    innermost error on, for an outer one may name the table that was to be written."""
+    """Return the file that the innermost error names, without its scheme if it is on this machine. `texts`: the
+    innermost error's first, as an outer one may name the table that was to be written."""
     for pattern in _PATHS:
         for text in texts:
             if found := pattern.search(text):

@@ -1,14 +1,14 @@
-"""What a process does that reads parts of chunks for another one: it reads, keeps the rows, writes them once they have
-their offsets.
+"""A process that reads parts of chunks for the capture: it reads, keeps the rows, and writes them when they get
+offsets.
 
-    capture ──Read────▶ reader      in a snapshot of its own; the rows stay here
-            ◀──Answer──             what the dialect tells of them, how many they are
-            ──Write───▶             the first offset, and a place
-            ◀──Answer──             what a manifest says of the file, which is durable by then where the reader sees
-                                    that place; else the file follows, and whoever asked makes it durable
+    capture ──Read────▶ reader      in its own snapshot; the rows stay here
+            ◀──Answer──             the dialect's information on them, and their number
+            ──Write───▶             the first offset, and a path
+            ◀──Answer──             the file's manifest entry; the file is already durable if the reader sees
+                                    that path; otherwise the file follows, and the capture makes it durable
 
-One request at a time. Rows that nobody wants written go when the window after the next is read: what was read in a
-window is written, if it ever is, before that one opens.
+One request at a time. Rows that are never written are dropped when the window after the next is read: rows read in a
+window are written, if at all, before that window opens.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """Where a reader finds who asks it, and how it reads. It has secrets in it, and is sent with a function.
+    """How a reader connects to the capture, and how it reads. It contains secrets, and is sent with a function.
 
-    `probe` is a file in the log's folder with `probe_text`: who sees it can write where the log lies; others send what
-    they would write.
+    `probe` is a file in the log's folder that contains `probe_text`: a reader that can read it can write there; others
+    send their files.
     """
 
     address: tuple[str, int]
@@ -50,7 +50,7 @@ class Invitation:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A reader introduces itself. A number that comes again takes the place of the one before."""
+    """A reader introduces itself. One with the same number as an earlier reader replaces it."""
 
     number: int
 
@@ -76,8 +76,8 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """To the request with this id: `result` or `error`. Of a read: what the dialect tells, rows, bytes, seconds.
-    `follows`: so many bytes of a file come behind it."""
+    """The answer to the request with this id: `result` or `error`. For a read: the dialect's information, rows, bytes,
+    seconds. `follows`: this many bytes of a file follow it."""
 
     id: int
     result: Any = None
@@ -86,8 +86,8 @@ class Answer:
 
 
 class Reader:
-    """Answers requests; `held` are the rows by the request that read them, each with its window. `sees_log`: files are
-    written to where they are asked for; else `file` is the one that the last answer speaks of."""
+    """Answers requests. `held` has the rows by the request that read them, each with its window. `sees_log`: files are
+    written to the requested path; otherwise `file` is the one that the last answer refers to."""
 
     def __init__(self, source: PartReader, *, sees_log: bool = True) -> None:
         self._source = source
@@ -107,7 +107,7 @@ class Reader:
         except OSError as error:
             text = f"writing rows on an executor: {error.strerror or type(error).__name__}"
             return Answer(request.id, error=SinkUnavailable(text))
-        except Exception as error:  # noqa: BLE001  whoever asked raises it; its text may hold values
+        except Exception as error:  # noqa: BLE001  the capture raises it; its text may contain values
             told = error if not error.args else InvariantViolated(f"reading on an executor: {type(error).__name__}")
             return Answer(request.id, error=told)
 
@@ -134,14 +134,14 @@ class Reader:
         return Answer(request.id, entry, follows=len(self.file))
 
     def pieces(self) -> Iterator[memoryview]:
-        """The file, once."""
+        """Yield the file in pieces, once."""
         file, self.file = self.file, memoryview(b"")
         for begin in range(0, len(file), PIECE_BYTES):
             yield file[begin : begin + PIECE_BYTES]
 
 
 class DurableFile:
-    """A new file, durable when it is closed; its name is whoever's asked for it."""
+    """A new file, durable when it is closed; the caller makes its name durable."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640), "wb")
@@ -157,19 +157,19 @@ class DurableFile:
 
 
 class _Memory(io.BytesIO):
-    """A file that is read after whoever wrote it has closed it."""
+    """A file in memory that is still read after its writer has closed it."""
 
     def close(self) -> None:
-        """Nothing ends yet."""
+        """Do nothing: the content is still needed."""
 
 
 def bare(connection: Connection[Any, Any]) -> socket.socket:
-    """The socket of a connection, which stays open when this is closed."""
+    """Return the socket of a connection; closing it does not close the connection."""
     return socket.socket(fileno=os.dup(connection.fileno()))
 
 
 def window_of(chunk: Chunk) -> tuple[str, int]:
-    """Epoch and number of the window that a chunk belongs to, by its low mark."""
+    """Return epoch and number of the window that a chunk belongs to, from its low mark."""
     epoch, number, _ = chunk.low.split("/")
     return epoch, int(number)
 
@@ -179,7 +179,7 @@ def _is_near(held: tuple[str, int], now: tuple[str, int]) -> bool:
 
 
 def serve(number: int, invitation: Invitation) -> None:
-    """Read for who sent the invitation, until it hangs up."""
+    """Read for the capture that sent the invitation, until it hangs up."""
     try:
         sees = invitation.probe.read_text() == invitation.probe_text
     except OSError:
@@ -195,7 +195,7 @@ def _answer_all(connection: Connection[Any, Any], invitation: Invitation, *, see
     try:
         while True:
             connection.send(reader.answer(connection.recv()))
-            # Not as messages: those are copied twice, and the capture's CPU is what this is to spare.
+            # Not as messages: those are copied twice, and this exists to save the capture's CPU.
             with bare(connection) as stream:
                 for piece in reader.pieces():
                     stream.sendall(piece)

@@ -1,16 +1,16 @@
 """Delta's jars, Iceberg's, those for Kafka and for S3: fetched once into a cache folder, then used without a network.
 
-A session that lacks some fetches them itself (`needed`). To have them before:
+A session that lacks some fetches them itself (`needed`). To fetch them beforehand:
 
-    python -m cdcflow.spark.jars              fetch what is not there yet, print the folder
+    python -m cdcflow.spark.jars              fetch what is missing, print the folder
     python -m cdcflow.spark.jars --iceberg    also Iceberg's
     python -m cdcflow.spark.jars --kafka      also what Spark needs to read a log in Kafka
     python -m cdcflow.spark.jars --s3         also what Spark needs to read and write in an S3-compatible store
 
-Spark's own resolver (Ivy, part of pyspark) fetches them, so nothing but pyspark and Java is needed. It asks one
-repository: Maven Central, or what `DEFAULT_ARTIFACT_REPOSITORY` or an Ivy settings file (`CDCFLOW_IVY_SETTINGS`) names.
-A download that fails is tried again, and what arrived whole is kept for the next attempt. Jars that pyspark has already
-are left out: of what Delta asks for, its own seven remain.
+Spark's own resolver (Ivy, part of pyspark) fetches them, so nothing but pyspark and Java is needed. It queries one
+repository: Maven Central, or the one that `DEFAULT_ARTIFACT_REPOSITORY` or an Ivy settings file
+(`CDCFLOW_IVY_SETTINGS`) names. A failed download is tried again, and files that arrived whole are kept for the next
+attempt. Jars that pyspark already has are excluded: of Delta's dependencies, its own seven remain.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from cdcflow.spark.resolver import resolve
 DELTA = "io.delta:delta-spark_4.1_2.13:4.4.0"
 ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-4.1_2.13:1.12.0"
 _SQLITE = "org.xerial:sqlite-jdbc:3.50.3.0"
-"""Where Iceberg's catalog is kept."""
+"""For the database of Iceberg's catalog."""
 KAFKA = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3"
-# Its classes must be there, and do nothing for cdcflow, which uses no tokens. The one of Spark 4.1.3 is missing in
-# mirrors that have all the rest.
+# Its classes must be present, but do nothing for cdcflow, which uses no tokens. The version for Spark 4.1.3 is missing
+# in mirrors that have all the others.
 _TOKENS = "org.apache.spark:spark-token-provider-kafka-0-10_2.13"
 _TOKENS_VERSION = "4.1.0-preview1"
 S3 = "org.apache.hadoop:hadoop-aws:3.4.2"
-"""Of the Hadoop that pyspark has."""
+"""The version of the Hadoop that pyspark has."""
 _SDK = "software.amazon.awssdk"
 _SDK_MODULES = ("s3", "s3-transfer-manager", "sts", "apache-client", "netty-nio-client")
 _SDK_VERSION = "2.29.52"
-# The bundle is the whole SDK for every service of AWS, 640 MB, of which five modules are used.
+# The bundle is the whole SDK for every service of AWS, 640 MB, of which only five modules are used.
 _NOT_FOR_S3 = (
     f"{_SDK}:bundle",
     "commons-codec:*",
@@ -53,13 +53,14 @@ _NOT_FOR_S3 = (
     "org.wildfly.openssl:*",
 )
 OWN_JAR = Path(__file__).parent / "cdcflow.jar"
-"""Ours: Delta's commits where several drivers may merge (see `log_store`), and `ICEBERG_PLUGIN`. Its sources are in
-`java/`."""
+"""cdcflow's own jar: Delta's commits where several drivers may merge (see `log_store`), and `ICEBERG_PLUGIN`. Its
+sources are in `java/`."""
 ICEBERG_PLUGIN = "cdcflow.iceberg.AllocatorPlugin"
-"""One of `spark.plugins`: frees what Iceberg's vectorized reader keeps of each file while its process lives."""
+"""One of `spark.plugins`: it frees memory that Iceberg's vectorized reader keeps for each file as long as its process
+runs."""
 _CONDITIONAL, _CHECKED = "cdcflow.delta.ConditionalLogStore", "cdcflow.delta.CheckedLogStore"
 LOG_STORES = ("s3a", "hdfs", "abfss", "gs")
-"""The kinds of URLs for which our sessions have them set."""
+"""The URL schemes for which cdcflow's sessions set them."""
 _NEEDED_FOR_S3 = ("hadoop-aws", "awssdk_s3-", "awssdk_sts", "reactive-streams")
 _NEEDED_FOR_KAFKA = ("spark-sql-kafka-0-10", "kafka-clients", "commons-pool2", "spark-token-provider-kafka-0-10")
 _NEEDED_FOR_ICEBERG = ("iceberg-spark-runtime", "sqlite-jdbc")
@@ -89,7 +90,8 @@ _IN_PYSPARK = (
 
 
 def folder() -> Path:
-    """Where the jars are kept: `CDCFLOW_JARS`, else a folder of the user's cache that names the version."""
+    """Return the folder of the jars: `CDCFLOW_JARS`, or otherwise a folder in the user's cache that names the
+    version."""
     own = os.environ.get("CDCFLOW_JARS")
     if own:
         return Path(own)
@@ -98,14 +100,14 @@ def folder() -> Path:
 
 
 def log_store(scheme: str) -> tuple[str, str]:
-    """The Spark setting that says how Delta commits to URLs of this kind, and what it is to be for a merge."""
+    """Return the Spark setting that selects how Delta commits to URLs with this scheme, and its value for a merge."""
     return f"spark.delta.logStore.{scheme}.impl", _CONDITIONAL if scheme == "s3a" else _CHECKED
 
 
 @dataclass(frozen=True, slots=True)
 class _JarSet:
-    """Jars that belong together. `needed`: parts of the names without which the folder is not whole; `steps`: packages,
-    and what is left out of all that they need."""
+    """Jars that belong together. `needed`: parts of the names without which the folder is not complete; `steps`:
+    packages, and what is excluded from their dependencies."""
 
     purpose: str
     option: str
@@ -119,7 +121,7 @@ class _JarSet:
         return f"{_COMMAND}{self.option}"
 
     def listed(self) -> list[str]:
-        """The paths of the jars.
+        """Return the paths of the jars.
 
         Raises:
             ConfigurationError: they were not fetched yet.
@@ -135,10 +137,10 @@ class _JarSet:
         return found
 
     def fetch(self) -> list[str]:
-        """Fetch them unless they are there. Whole or not at all: the folder appears last.
+        """Fetch them unless they are present. All or nothing: the folder appears last.
 
         Raises:
-            SourceUnavailable: the resolver could not get them; the message says what it asked.
+            SourceUnavailable: the resolver could not get them; the message names what it requested.
             ConfigurationError: there is no Java, or the folder cannot be written.
         """
         try:
@@ -157,7 +159,7 @@ class _JarSet:
 
 
 def jars() -> list[str]:
-    """The paths of Delta's jars, and of ours for its commits.
+    """Return the paths of Delta's jars, and of cdcflow's for its commits.
 
     Raises:
         ConfigurationError: they were not fetched yet.
@@ -166,26 +168,26 @@ def jars() -> list[str]:
 
 
 def iceberg_jars() -> list[str]:
-    """The paths of Iceberg's jars, and of ours, which has `ICEBERG_PLUGIN`; `jars` says what is raised."""
+    """Return the paths of Iceberg's jars, and of cdcflow's, which has `ICEBERG_PLUGIN`. Raises as `jars` does."""
     return [*_ICEBERG.listed(), str(OWN_JAR)]
 
 
 def kafka_jars() -> list[str]:
-    """The paths of the jars that let Spark read from Kafka; `jars` says what is raised."""
+    """Return the paths of the jars that let Spark read from Kafka. Raises as `jars` does."""
     return _KAFKA.listed()
 
 
 def s3_jars() -> list[str]:
-    """The paths of the jars that let Spark read and write in S3-compatible stores; `jars` says what is raised."""
+    """Return the paths of the jars that let Spark read and write in S3-compatible stores. Raises as `jars` does."""
     return _S3.listed()
 
 
 def needed(table_formats: Collection[str], *, kafka: bool = False, s3: bool = False) -> list[str]:
-    """The paths of the jars for a session with these abilities; what is missing of them is fetched now.
+    """Return the paths of the jars for a session with these abilities; missing ones are fetched now.
 
     Raises:
-        SourceUnavailable: they are missing and cannot be fetched just now.
-        ConfigurationError: there is no Java, or the folder cannot be written, or is somebody's own and not whole.
+        SourceUnavailable: they are missing and cannot currently be fetched.
+        ConfigurationError: there is no Java, or the folder cannot be written, or it is the user's own and incomplete.
     """
     found: list[str] = []
     for jar_set, is_wanted in (
@@ -202,7 +204,7 @@ def needed(table_formats: Collection[str], *, kafka: bool = False, s3: bool = Fa
 def _ensured(jar_set: _JarSet) -> list[str]:
     place = jar_set.place()
     if os.environ.get("CDCFLOW_JARS") == str(place) and place.exists() and any(place.iterdir()):
-        return jar_set.listed()  # somebody put things there: they are not thrown away unasked
+        return jar_set.listed()  # the folder is the user's: its files are not replaced unasked
     try:
         return jar_set.fetch()
     except SourceUnavailable as error:
@@ -215,17 +217,17 @@ def _ensured(jar_set: _JarSet) -> list[str]:
 
 
 def iceberg_folder() -> Path:
-    """Where Iceberg's jars are kept: beside Delta's."""
+    """Return the folder of Iceberg's jars, next to Delta's."""
     return folder().parent / ICEBERG.replace(":", "-")
 
 
 def kafka_folder() -> Path:
-    """Where the jars are kept that let Spark read from Kafka: beside Delta's."""
+    """Return the folder of the jars that let Spark read from Kafka, next to Delta's."""
     return folder().parent / KAFKA.replace(":", "-")
 
 
 def s3_folder() -> Path:
-    """Where the jars are kept that let Spark read and write in S3-compatible stores: beside Delta's."""
+    """Return the folder of the jars that let Spark read and write in S3-compatible stores, next to Delta's."""
     return folder().parent / S3.replace(":", "-")
 
 
@@ -243,7 +245,7 @@ _KAFKA = _JarSet(
     " --kafka",
     10,
     _NEEDED_FOR_KAFKA,
-    # Two steps: of two versions that are asked for, the resolver takes the newer one.
+    # Two steps: if two versions are requested together, the resolver takes the newer one.
     [([KAFKA], (*_IN_PYSPARK, _TOKENS)), ([f"{_TOKENS}:{_TOKENS_VERSION}"], ("*:kafka-clients", *_IN_PYSPARK))],
     kafka_folder,
 )
@@ -255,7 +257,7 @@ _S3 = _JarSet(
     [
         (
             [S3, *(f"{_SDK}:{module}:{_SDK_VERSION}" for module in _SDK_MODULES)],
-            # Of Hadoop's own modules only this one is asked for, and an exclusion would take it out, too.
+            # Of Hadoop's own modules only this one is requested, and an exclusion would exclude it, too.
             (*(name for name in _IN_PYSPARK if name != "org.apache.hadoop:*"), *_NOT_FOR_S3),
         )
     ],
@@ -264,10 +266,10 @@ _S3 = _JarSet(
 
 
 def fetched(packages: Sequence[str], target: Path) -> Path:
-    """A folder with these packages and all that they need, fetched unless it is there.
+    """Return a folder with these packages and all of their dependencies, fetched unless it exists.
 
     Raises:
-        SourceUnavailable: the resolver could not get them; the message says what it asked.
+        SourceUnavailable: the resolver could not get them; the message names what it requested.
         ConfigurationError: there is no Java, or the folder cannot be written.
     """
     if not target.exists():
@@ -278,7 +280,7 @@ def fetched(packages: Sequence[str], target: Path) -> Path:
 def _fetch_all(
     steps: Sequence[tuple[Sequence[str], Sequence[str]]], target: Path, is_there: Callable[[], bool]
 ) -> None:
-    """Packages, and what is left out of all that they need, one step after another into one folder."""
+    """Fetch packages, without the exclusions of each step, one step after another into one folder."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _alone(target) as room:
@@ -304,7 +306,7 @@ def _fetch_all(
 
 @contextmanager
 def _alone(target: Path) -> Iterator[Path]:
-    """The folder for what arrives, in one process at a time. A failed fetch leaves it for the next one."""
+    """Yield the folder for downloads, to one process at a time. A failed fetch leaves it for the next one."""
     room = target.parent / f".{target.name}.fetching"
     with (target.parent / f".{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -317,7 +319,7 @@ def _put_in_place(whole: Path, target: Path) -> None:
     try:
         whole.rename(target)
     except OSError:
-        if not any(target.glob("*.jar")):  # else another process has fetched them meanwhile
+        if not any(target.glob("*.jar")):  # otherwise another process has fetched them
             raise
 
 

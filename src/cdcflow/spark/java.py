@@ -1,7 +1,7 @@
-"""Starts Java for Spark without the page that it prints each time, and without hiding what is new on it.
+"""Start Java for Spark without the lines that it prints each time, and without hiding new ones.
 
-What Java, log4j and Spark's resolver print at every start is held back. It is printed after all if the start fails.
-Every other line passes at once.
+Lines that Java, log4j and Spark's resolver print at every start are held back. They are printed after all if the start
+fails. Every other line passes at once.
 
                   ┌── known ──▶ held ──▶ dropped when Spark has started, printed when it could not
     Java's stderr ┤
@@ -44,12 +44,12 @@ _KNOWN = re.compile(
 
 
 def is_known(line: bytes) -> bool:
-    """Whether a line is one that every start prints."""
+    """Return whether every start prints this line."""
     return _KNOWN.match(line) is not None
 
 
 class StartLines:
-    """Passes on what a starting Java says, but for what every start says."""
+    """Forwards the output of a starting Java, except for the lines that every start prints."""
 
     def __init__(self, out: IO[bytes]) -> None:
         self._out = out
@@ -58,7 +58,7 @@ class StartLines:
         self._lock = threading.Lock()
 
     def pass_on(self, lines: Iterable[bytes]) -> None:
-        """Until there are no more lines."""
+        """Forward lines until there are no more."""
         for line in lines:
             with self._lock:
                 if is_known(line) and not self._failed:
@@ -67,7 +67,7 @@ class StartLines:
                     self._out.write(line)
 
     def tell_all(self) -> None:
-        """The start failed: what was held back may say why."""
+        """Print the held lines: the start failed, and they may contain the reason."""
         with self._lock:
             self._failed = True
             for line in self._held:
@@ -77,7 +77,7 @@ class StartLines:
 
 @contextmanager
 def quiet_start(settings: Mapping[str, str]) -> Iterator[None]:
-    """Around the start of a Spark session with these settings: Java is started here unless it runs already."""
+    """Wrap the start of a Spark session with these settings: Java is started here unless it already runs."""
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
@@ -101,14 +101,15 @@ def quiet_start(settings: Mapping[str, str]) -> Iterator[None]:
 
 
 def missing_for_spark() -> str | None:
-    """What has to be installed before Spark can start here, as a remedy; None: nothing. Neither is started for it."""
+    """Return what must be installed before Spark can start here, as a remedy; `None` if nothing is missing. Neither
+    pyspark nor Java is started for this check."""
     try:
         has_spark = importlib.util.find_spec("pyspark") is not None
     except ImportError:
         has_spark = False
     if not has_spark:
         return f"run `pip install 'cdcflow[spark]'`, and {INSTALL_JAVA_ONLY}"
-    # Under spark-submit Java runs already.
+    # Under spark-submit Java already runs.
     is_there = "PYSPARK_GATEWAY_PORT" in os.environ or shutil.which(_java()) is not None
     return None if is_there else INSTALL_JAVA_ONLY
 
@@ -118,7 +119,7 @@ def _java() -> str:
 
 
 def no_java(attempted: str) -> ConfigurationError:
-    """Java could not be started; what it says itself is on stderr already."""
+    """Return the error for a Java that could not be started; its own output is already on stderr."""
     program = _java()
     if shutil.which(program) is None:
         return ConfigurationError(
@@ -134,7 +135,7 @@ def no_java(attempted: str) -> ConfigurationError:
 
 
 def _pumped() -> tuple[StartLines, int]:
-    """Where Java's lines go, and the descriptor that it writes them to."""
+    """Return the forwarder of Java's lines, and the descriptor that Java writes them to."""
     read_end, write_end = os.pipe()
     lines = StartLines(out := os.fdopen(os.dup(2), "wb", buffering=0))
 

@@ -1,7 +1,7 @@
-"""The settings' options for Kafka, written for librdkafka, as those of the Java client that Spark reads with.
+"""Translate the settings' Kafka options, written for librdkafka, to those of the Java client that Spark reads with.
 
-Only what opens the connection is carried over; what tunes the other library means nothing here. An option that secures
-the connection and has no counterpart is refused: reading without it would be another connection than was asked for.
+Only options that open the connection are translated; those that tune librdkafka have no meaning here. An option that
+secures the connection and has no counterpart is refused: without it the connection would not be the requested one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LOGINS = {"PLAIN": _PLAIN, "SCRAM-SHA-256": _SCRAM, "SCRAM-SHA-512": _SCRAM}
 
 
 def java_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Names as Spark's Kafka source takes them (`kafka.…`). The password is in one of the values.
+    """Return options named as Spark's Kafka source expects them (`kafka.…`). One of the values contains the password.
 
     Raises:
         ConfigurationError: an option of the settings has no counterpart; the message names it.

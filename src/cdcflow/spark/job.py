@@ -44,10 +44,10 @@ def merge(
     watch: Watch = unwatched,
     policies: Policies = DEFAULTS,
 ) -> MergeReport:
-    """Bring every current-state table to the newest sealed cut of the log, then publish the cut.
+    """Bring every current-state table to the latest sealed cut of the log, then publish the cut.
 
-    `table_format`: the tables', "delta" or "iceberg"; None: what the warehouse has, and Delta in a new one. Everything
-    else, and what is raised, as `cdcflow.warehouse.job.merge` says.
+    `table_format`: "delta" or "iceberg"; `None`: the format that the warehouse has, and Delta for a new one. Everything
+    else, including errors, is as in `cdcflow.warehouse.job.merge`.
     """
     place = Warehouse.of(warehouse)
     engines = Engines(SparkEngine(spark, place, format_for(place, table_format)))
@@ -65,7 +65,7 @@ def merge(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """`python -m cdcflow.spark.job`, and what spark-submit runs."""
+    """Run `python -m cdcflow.spark.job`, also under spark-submit."""
     parser = argparse.ArgumentParser(
         prog="cdcflow.spark.job", description="Merge a change log into current-state tables."
     )

@@ -1,15 +1,16 @@
-"""Merging a log in Kafka: seal what is behind its history with Spark's Kafka source, then merge the history.
+"""Merging a log in Kafka: seal the topic's new records into the history with Spark's Kafka source, then merge the
+history.
 
     topic ──Kafka source, read_committed──▶ one task: frames ─▶ Parquet ─▶ history/segments ──merge──▶ tables
-            from the stretch that has the                     put in place by the driver,
+            from the record which has the                     installed by the driver,
             next offset to what is committed                  in order, and by one driver only
 
-The history is a folder that all machines see, or lies in an object store; then the task puts the files there from its
-own machine, and the driver adds the manifests. What the task works with, the store's keys among it, goes to it with its
-function: Spark writes functions into no plan and no event log, as it does with options and local properties.
+The history is a folder that all machines see, or is stored in an object store; then the task uploads the files from its
+own machine, and the driver adds the manifests. Everything that the task works with, including the store's keys, is sent
+to it with its function: Spark writes functions into no plan and no event log, unlike options and local properties.
 
-So the result is the same as from files, whatever dies at whatever moment: what is sealed is sealed once, and where a
-table is, its own commit records. The topic has one partition, so one task reads it, in the order of the log.
+So the result is the same as from files, whichever process dies at whatever time: each record is sealed once, and a
+table's position is in its own commit. The topic has one partition, so one task reads it, in the order of the log.
 """
 
 from __future__ import annotations
@@ -40,7 +41,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RECORDS_AT_ONCE, BATCH_BYTES_MAX = 1024, 16 << 20
-"""So much goes to the Python worker in one batch: a record may have a few bytes or a megabyte, or more."""
+"""The limits of a batch to the Python worker, in records and bytes: a record may have a few bytes, or a megabyte or
+more."""
 
 Sealer = Callable[[Iterable[Message]], Iterator[str]]
 
@@ -56,14 +58,15 @@ def merge(
     watch: Watch = unwatched,
     policies: Policies = DEFAULTS,
 ) -> MergeReport:
-    """Bring every current-state table to the newest committed cut of the log, then publish the cut.
+    """Bring every current-state table to the latest committed cut of the log, then publish the cut.
 
-    `tier` comes from `cdcflow.wiring.tier(config)`; `spark` from `session(kafka=True)`, or has Kafka's jars otherwise.
-    On a cluster the history lies in an object store, or in a folder that all machines see under the same path.
+    `tier` comes from `cdcflow.wiring.tier(config)`; `spark` from `session(kafka=True)`, or from another session with
+    Kafka's jars. On a cluster the history is in an object store, or in a folder that all machines see under the same
+    path.
 
     Raises:
         ConfigurationError, HistoryLost, SinkUnavailable, InvariantViolated: as `cdcflow.ports.Tier.opened` and
-            `cdcflow.spark.job.merge` say.
+            `cdcflow.spark.job.merge` do.
     """
     refuse_connect(spark)
     newest, origin = seal(spark, tier)
@@ -82,20 +85,20 @@ def merge(
 
 
 def merged(spark: SparkSession, name: str, tier: Tier, policies: Policies = DEFAULTS) -> Merged:
-    """The log, to be merged together with others under this name (see `cdcflow.warehouse.several`). What its topic has
-    behind its history is sealed first.
+    """Return the log for a merge together with others, under this name (see `cdcflow.warehouse.several`). The topic's
+    new records are sealed into the history first.
 
     Raises:
-        ConfigurationError, HistoryLost, SinkUnavailable: as `cdcflow.ports.Tier.opened` says.
+        ConfigurationError, HistoryLost, SinkUnavailable: as `cdcflow.ports.Tier.opened` does.
     """
     refuse_connect(spark)
     return Merged(name, tier.layout, policies, *seal(spark, tier))
 
 
 def seal(spark: SparkSession, tier: Tier) -> tuple[Checkpoint, Mapping[str, object]]:
-    """Add to the history what the topic has behind it, up to what is committed now.
+    """Add the topic's records after the history to it, up to what is committed now.
 
-    Returns the log's newest checkpoint, and the place in the topic where the history ends. Durable on return.
+    Return the log's latest checkpoint, and the place in the topic where the history ends. Durable on return.
     """
     with tier.opened() as opened:
         if opened.tail is not None:
@@ -105,8 +108,8 @@ def seal(spark: SparkSession, tier: Tier) -> tuple[Checkpoint, Mapping[str, obje
 
 
 def records(spark: SparkSession, tier: Tier) -> DataFrame:
-    """The topic as a stream, for whoever wants to know when there is more (see `cdcflow.spark.streaming`). A batch of
-    it ends where it likes, which may be inside a transaction of the log.
+    """Return the topic as a stream, which shows when there are new records (see `cdcflow.spark.streaming`). A batch of
+    it may end anywhere, even inside a transaction of the log.
 
     Raises:
         ConfigurationError: the session has no Kafka source.
@@ -114,7 +117,7 @@ def records(spark: SparkSession, tier: Tier) -> DataFrame:
     reader = (
         spark.readStream.format("kafka")
         .options(**_connection(tier.topic()))
-        # Whether something is missing the history's own chain says: here, the stream is only what wakes us.
+        # The history checks its own chain for gaps; this stream only wakes the query.
         .option("failOnDataLoss", "false")
         .option("startingOffsets", "earliest")
     )
@@ -128,9 +131,9 @@ def records(spark: SparkSession, tier: Tier) -> DataFrame:
 
 
 def _sealed(spark: SparkSession, opened: OpenTier, tail: TopicTail) -> list[str]:
-    """Let one task of Spark's write the segments; the directories they are in."""
+    """Let one Spark task write the segments; return their directories."""
     attempted = f"sealing topic {tail.topic.name} with Spark, places {tail.begin} to {tail.end}"
-    # A session of its own: how large its batches are is a session's setting.
+    # A separate session: the batch size is a session's setting.
     own = spark.newSession()
     own.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(RECORDS_AT_ONCE))
     own.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(BATCH_BYTES_MAX))
@@ -155,7 +158,7 @@ def _sealed(spark: SparkSession, opened: OpenTier, tail: TopicTail) -> list[str]
 
 
 def _work(sealer: Sealer) -> Callable[[Iterable[pa.RecordBatch]], Iterable[pa.RecordBatch]]:
-    """What the task does. An error of ours comes back as a row: as an exception it would only be text."""
+    """Return the task's function. It returns cdcflow's errors as rows: as exceptions they would arrive only as text."""
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         try:
@@ -173,7 +176,7 @@ def _row(*values: str | None) -> pa.RecordBatch:
 
 
 def _messages(batches: Iterable[pa.RecordBatch]) -> Iterator[Message]:
-    """The topic's records, which are frames; their rows stay in columns."""
+    """Yield the topic's records, which are frames; their rows stay in columns."""
     for batch in batches:
         offset, key, value = batch.columns
         for at in range(batch.num_rows):
@@ -194,7 +197,7 @@ def _places(topic: str, place: int) -> str:
 
 
 def _named(attempted: str, error: Exception) -> CdcflowError:
-    """An error of Spark's: its first line only, for the rest is a trace of another language."""
+    """Return cdcflow's error for one of Spark's: only its first line, as the rest is a Java stack."""
     text = str(error).split("\n")[0][:500]
     if "data source" in text and "kafka" in text:
         return ConfigurationError(
@@ -214,7 +217,7 @@ def _named(attempted: str, error: Exception) -> CdcflowError:
 
 
 def _again(kind: str, message: str) -> CdcflowError:
-    """The error that a task met."""
+    """Recreate the error that a task returned."""
     made = getattr(errors, kind, SinkUnavailable)
     error: CdcflowError = made(message)
     return error

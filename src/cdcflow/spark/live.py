@@ -1,7 +1,7 @@
-"""Every table as of the newest sealed cut, as Spark's plans: the tables' versions with the log's tail folded over them.
+"""Every table as of the latest sealed cut, as Spark plans: the tables' versions with the log's tail folded over them.
 
-A plan has files of the table's version and of the log in it, and names no view; what it was made with is gone when it
-is handed out. Rows go from executors to wherever the caller has them go.
+A plan contains the files of the table's version and of the log, and names no view; the views from which it was built
+are dropped before it is returned. Rows go from executors directly to the caller's destination.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 COPIED_BYTES_MAX = 16 << 20
-"""So much of a log in a store is copied here, in parallel, where Spark runs in this process: S3A opens each of a tail's
-many small files twice, one after the other."""
+"""If Spark runs in this process, up to this much of a log in a store is copied to the local disk, in parallel: S3A
+opens each of a tail's many small files twice, one after the other."""
 
 
 def read_live(
@@ -51,13 +51,14 @@ def read_live(
     incomplete: bool = False,
     policies: Policies = DEFAULTS,
 ) -> Live[DataFrame]:
-    """All tables, or some, as of the newest sealed cut of the log, by name; nothing is merged or written.
+    """Return all tables, or some, as of the latest sealed cut of the log, keyed by name; nothing is merged or written.
 
-    `log` as for `merge_stream`: its directory, its layout, or, in Kafka, its tier, of which the history counts: what
-    the topic has behind it is shown when a merge has sealed it. Each table is a lazy plan; it reads the files of the
-    log that were there at the call, so call again for newer rows, or when Spark says that a file does not exist.
+    `log`: as for `merge_stream`: its directory, its layout, or, in Kafka, its tier. Of a tier only the history is read;
+    newer records of the topic are shown once a merge has sealed them. Each table is a lazy plan over the files of the
+    log that exist at the time of the call, so call again for newer rows, or when Spark reports that a file does not
+    exist.
 
-    Everything else, and what is raised, as `cdcflow.warehouse.live.read` says. ConfigurationError also where the
+    Everything else, including errors, is as in `cdcflow.warehouse.live.read`. ConfigurationError is also raised if the
     session is Spark Connect's.
     """
     refuse_connect(spark)
@@ -87,7 +88,7 @@ class SparkReader:
         return SparkPastTable(self._spark, self._format.table(self._spark, self._warehouse, path))
 
     def located(self, layout: Layout, files: Sequence[InputFile], room: Path) -> list[InputFile]:
-        # A file under another name must be there for as long as the plan, and nobody says how long that is.
+        # A file under another name must exist as long as the plan does, and that is unknown.
         hidden = any(Path(file.path).name[0] in "_." for file in files)
         is_here = runs_here(self._spark.sparkContext.master)
         if layout.store is not None and is_here and sum(f.file.bytes for f in files) <= COPIED_BYTES_MAX:
@@ -134,12 +135,12 @@ class SparkPastTable:
         return self._spark.sql(as_written(self._spark, query))
 
     def close(self) -> None:
-        """Its session is the caller's."""
+        """Do nothing: its session is the caller's."""
 
 
 @functools.cache
 def lasting_room() -> Path:
-    """A folder that is there until this process ends."""
+    """Return a folder that exists until this process ends."""
     made = tempfile.TemporaryDirectory(prefix="cdcflow-live-")
     atexit.register(made.cleanup)
     return Path(made.name)

@@ -1,4 +1,4 @@
-"""What a query of the change log asks for: its options, and what they come to by the manifests as they are now."""
+"""The options of a query of the change log, and the plan that they resolve to with the current manifests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from cdcflow.warehouse.logranges import (
 from cdcflow.warehouse.segments import SegmentGone
 
 NAME = "cdcflow"
-"""What Spark calls the data source."""
+"""The name of the Spark data source."""
 
 _ENDS = {
     "fromoffset": "from_offset",
@@ -49,7 +49,7 @@ _SAID = (
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What a query asks for. One of `log`, the log's folder, and `config`, a settings file, is there."""
+    """The options of a query. Either `log`, the log's folder, or `config`, a settings file, is set."""
 
     log: str | None
     config: str | None
@@ -61,9 +61,10 @@ class Options:
 
     @classmethod
     def of(cls, given: Mapping[str, str]) -> Options:
-        """
+        """Parse the options.
+
         Raises:
-            ConfigurationError: an option is unknown or has no such value, or the log or the table is not named.
+            ConfigurationError: an option is unknown or has an invalid value, or the log or the table is not named.
         """
         found = {name.lower(): value for name, value in given.items()}
         if unknown := sorted(set(found) - {*_ENDS, *_OTHERS}):
@@ -107,7 +108,7 @@ class Options:
 class Planned:
     """A query: `first` to `last` (inclusive) are the offsets of a batch, or those that a stream finds when it begins.
 
-    `lost`: the beginning that was asked for has expired. A stream that was there before does not need it any more.
+    `lost`: the error if the requested beginning has expired. A stream with a checkpoint no longer needs that beginning.
     """
 
     options: Options
@@ -120,7 +121,7 @@ class Planned:
 
     @property
     def begin(self) -> int:
-        """The first offset, for who needs it.
+        """The first offset, for a query that needs it.
 
         Raises:
             HistoryLost: it has expired.
@@ -131,10 +132,10 @@ class Planned:
 
 
 def planned(layout: Layout, options: Options) -> Planned:
-    """What a query asks for, by the manifests as they are now.
+    """Resolve the options of a query with the current manifests.
 
     Raises:
-        ConfigurationError, HistoryLost: it cannot be had; the message says why.
+        ConfigurationError, HistoryLost: the rows are not available; the message says why.
     """
 
     def plan() -> Planned:
@@ -154,17 +155,17 @@ def planned(layout: Layout, options: Options) -> Planned:
 
 
 def schema_ddl(shown: Shaped) -> str:
-    """The columns of a query, as DDL."""
+    """Return the columns of a query, as DDL."""
     return ", ".join(f"{name_sql(field.name)} {ddl_of(field.type)}" for field in columns_of(shown))
 
 
 def columns_of(shown: Shaped) -> pa.Schema:
-    """The same, as the log has them."""
+    """Return the columns of a query, in the log's types."""
     return feed_schema(shown.target) if shown.kind == FEED else shown.target.log_schema
 
 
 def again(read: Callable[[], Found]) -> Found:
-    """What is read of the manifests, anew where a segment was compacted meanwhile."""
+    """Return the result of reading manifests, repeated if a segment was compacted in the meantime."""
     for _ in range(TRIES_MAX):
         try:
             return read()
@@ -174,7 +175,7 @@ def again(read: Callable[[], Found]) -> Found:
 
 
 def option_error(found: str, remedy: str) -> ConfigurationError:
-    """What to say of an option; `found` and `remedy` as of every error."""
+    """Return the error for an option; `found` and `remedy` as in every error."""
     return ConfigurationError(f'reading a change log with format("{NAME}"): {found}', remedy=remedy, runbook="settings")
 
 

@@ -1,11 +1,11 @@
-"""A table's changes as a plan over Spark's own Parquet reader: what `change_log` gives, said in SQL.
+"""A table's changes as a plan over Spark's own Parquet reader: the same rows as in `change_log`, in SQL.
 
-    files of shape 1 ─▶ scan ─▶ where _offset … ─▶ columns of the newest shape ─┐
+    files of shape 1 ─▶ scan ─▶ where _offset … ─▶ columns of the latest shape ─┐
     files of shape 2 ─▶ scan ─▶ where _offset … ─▶                              ┴─ UNION ALL
 
-Spark reads only the columns that a query needs, and filters reach its scan. The plan names the files that were there
-when it was made: where one has been compacted since, Spark says that a file does not exist, and a new plan is to be
-made.
+Spark reads only the columns that a query needs, and filters reach its scan. The plan names the files that existed when
+it was built: if one has been compacted since, Spark reports that a file does not exist, and the caller must build a new
+plan.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ def read_log(
     truncates: str = "stop",
     **ends: int | str | datetime | None,
 ) -> DataFrame:
-    """A table's changes in the sealed part of a log, lazily.
+    """Return a table's changes in the sealed part of a log, lazily.
 
-    `log` as for `merge_stream`; `table` is a `schema.table`. `ends`: `from_offset`, `from_cut`, `from_position`,
+    `log`: as for `merge_stream`; `table`: a `schema.table`. `ends`: `from_offset`, `from_cut`, `from_position`,
     `from_time`, and the same with `to_` (see `cdcflow.warehouse.logranges.Ends`). `shape`: "log" or "feed"; `truncates`
-    (of a feed): "stop" or "row".
+    (for a feed): "stop" or "row".
 
     Raises:
         ConfigurationError: the log has no such table, an end is not sealed yet, the rows have no common columns, or the
             session is Spark Connect's.
         HistoryLost: the beginning of the range has expired.
-        NotInFeed: the feed cannot say all of the range.
+        NotInFeed: the feed cannot represent all of the range.
     """
     refuse_connect(spark)
     layout = Layout.of(log) if isinstance(log, Layout | Path | str) else log.layout
@@ -87,7 +87,7 @@ def read_log(
 
 
 def _part(spark: SparkSession, plan: Planned, shape: Table, files: Sequence[InputFile]) -> DataFrame | None:
-    """The rows of one shape, in the columns of all."""
+    """Return the rows of one shape, in the common columns."""
     if not files:
         return None
     shown = plan.shown
@@ -151,12 +151,12 @@ def _is_full(shape: Table) -> bool:
 
 
 def _converts(shape: Table) -> bool:
-    """Whether a column is of another type in its file than it is shown in."""
+    """Return whether a column has another type in its file than the one in which it is shown."""
     return any(stored(column.type.arrow).convert is not None for column in shape.columns)
 
 
 def _is_whole(shape: Table) -> str:
-    """Whether a change has the whole row (see `alignment.aligned_columns`)."""
+    """Return a condition that is true if a change has the whole row (see `alignment.aligned_columns`)."""
     lives = f"{OP} IN ('c', 'u', 'r')"
     return f"({lives} OR {OP} = 'd' AND {UNCHANGED} IS NULL)" if _is_full(shape) else lives
 

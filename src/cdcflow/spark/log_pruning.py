@@ -1,10 +1,10 @@
-"""Which files of the change log a query's tasks read: those that may have a row that its filters let through.
+"""Which files of the change log a query's tasks read: those that may have a row that passes its filters.
 
     filters on _offset                      narrow the range
-    on the first column of the key          leave out files by the bounds in their manifests
-    on a commit time, from one on           leave out segments that ended before
+    on the first column of the key          skip files by the bounds in their manifests
+    on commit time, a lower bound           skip segments that ended before
 
-Spark looks at every row again, so nothing is said here of a filter that is not understood.
+Spark filters every row again, so a filter that is not understood is ignored here.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from cdcflow.model.table import COMMIT_TS, OFFSET, Table
 from cdcflow.warehouse.segments import InputFile
 
 PARTITION_BYTES = 32 << 20
-"""So much of Parquet files goes to one task, of small files several, of a large one a part."""
+"""Bytes of Parquet files per task: a task gets several small files, or a part of a large one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What of a file is wanted: offsets from `first` to `last`, both inclusive."""
+    """The part of a file to read: offsets from `first` to `last`, both inclusive."""
 
     file: InputFile
     first: int
@@ -46,7 +46,7 @@ class Piece:
 
 
 class Pieces(InputPartition):
-    """What one task reads, in the order of the offsets."""
+    """What one task reads, sorted by offset."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
         super().__init__(tuple(pieces))
@@ -54,7 +54,7 @@ class Pieces(InputPartition):
 
 
 def packed(files: Sequence[InputFile], first: int, last: int) -> list[InputPartition]:
-    """The files' rows from one offset to another as tasks of about the same size."""
+    """Pack the files' rows between two offsets into tasks of about the same size."""
     found: list[InputPartition] = []
     together: list[Piece] = []
     size = 0
@@ -75,7 +75,7 @@ def packed(files: Sequence[InputFile], first: int, last: int) -> list[InputParti
 
 
 def narrowed(first: int, last: int, filters: Sequence[Filter]) -> tuple[int, int]:
-    """A range of offsets as far as filters of `_offset` leave it."""
+    """Narrow a range of offsets by filters on `_offset`."""
     for one in filters:
         if getattr(one, "attribute", None) != (OFFSET,):
             continue
@@ -96,7 +96,7 @@ def narrowed(first: int, last: int, filters: Sequence[Filter]) -> tuple[int, int
 
 
 def may_have(file: InputFile, target: Table, filters: Sequence[Filter]) -> bool:
-    """Whether a file may have a row that all filters let through, as far as its manifest tells."""
+    """Return whether a file may have a row that passes all filters, according to its manifest."""
     return all(_may_have(file, target, one) for one in filters)
 
 
@@ -107,7 +107,7 @@ def _may_have(file: InputFile, target: Table, one: Filter) -> bool:
     name = getattr(one, "attribute", None)
     value = getattr(one, "value", None)
     if name in ((COMMIT_TS,), (COMMIT_TIMESTAMP,)) and isinstance(one, GreaterThan | GreaterThanOrEqual):
-        # The clock of a segment's end is as late as all commit times up to there, or later.
+        # The clock at a segment's end is at least as late as all commit times up to it.
         clock = file.segment.checkpoint.get("commit_clock")
         is_known = isinstance(value, datetime) and value.tzinfo is not None and isinstance(clock, int)
         return not (is_known and isinstance(clock, int) and clock < clock_of(value))  # type: ignore[arg-type]
@@ -134,14 +134,14 @@ def _may_have(file: InputFile, target: Table, one: Filter) -> bool:
 
 
 def _key_bounds(file: InputFile, arrow: pa.DataType) -> tuple[Any, Any]:
-    """The bounds of the first key column: whole numbers and dates; None: of another kind."""
+    """Return the bounds of the first key column if it has whole numbers or dates; `None` for other types."""
     texts = (str(file.file.key_min), str(file.file.key_max))
     if pa.types.is_integer(arrow):
         return int(texts[0]), int(texts[1])
     if pa.types.is_date(arrow):
         try:
             return date.fromisoformat(texts[0]), date.fromisoformat(texts[1])
-        except ValueError:  # a year that Python's dates do not have
+        except ValueError:  # a year outside the range of Python's dates
             return None, None
     return None, None
 
@@ -151,7 +151,7 @@ def _is_alike(value: object, bound: object) -> bool:
 
 
 def _slim(file: InputFile) -> InputFile:
-    """The same without what no task needs of its segment: a checkpoint may be large."""
+    """Return the file without what no task needs of its segment: a checkpoint may be large."""
     segment = replace(file.segment, checkpoint={}, files=(), seams=(), backfills=())
     return replace(file, segment=segment, file=replace(file.file, table=None, key_runs=None))
 

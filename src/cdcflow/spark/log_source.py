@@ -1,12 +1,12 @@
-"""How far a log in files is sealed, as a Python data source of Spark's: offsets, and no rows.
+"""How far a log in files is sealed, as a Python data source for Spark: it has offsets, and no rows.
 
     Spark ──latestOffset──▶ planning process ──Unix socket──▶ driver: the log's listing ──▶ {"offset": 1200, "run": …}
 
-Spark asks a data source in a process of its own, which has the environment that the driver's JVM was started with and
-maybe not this package. So that process only passes the question on: the driver looks at the log itself, as the merge
-does, with its own settings. Secrets go nowhere, and a query's checkpoint has offsets alone. Executors do nothing.
+Spark queries a data source in a separate process, which has the environment of the driver's JVM and perhaps not this
+package. So that process only forwards the request: the driver lists the log itself, as the merge does, with its own
+settings. Secrets are not sent anywhere, and a query's checkpoint contains only offsets. Executors do nothing.
 
-`run` is another one for each query, so that each begins with a batch, whatever its checkpoint says: the tables know
+`run` is different for each query, so that each begins with a batch, whatever its checkpoint contains: the tables know
 better than a checkpoint what was merged.
 """
 
@@ -31,17 +31,17 @@ class OffsetServer:
     """Answers one query's planning process, in a thread of the driver."""
 
     def __init__(self, newest: Callable[[], int]) -> None:
-        """`newest` says to which offset the log is sealed (0: nothing is); it may take its time."""
+        """`newest` returns the offset to which the log is sealed (0: nothing is); it may block."""
         self._newest = newest
         self._run = uuid4().hex
-        self._room = tempfile.TemporaryDirectory(prefix="cdcflow-")  # its owner's alone, so the socket is, too
+        self._room = tempfile.TemporaryDirectory(prefix="cdcflow-")  # only its owner can open it
         self.path = str(Path(self._room.name) / "offsets")
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind(self.path)
         self._socket.listen(1)
 
     def start(self, is_wanted: Callable[[], bool]) -> None:
-        """Answer until the planning process ends; while it has not come yet, as long as it is wanted."""
+        """Answer until the planning process ends; before it has connected, wait as long as `is_wanted` returns True."""
         threading.Thread(target=self._serve, args=(is_wanted,), name="cdcflow-offsets", daemon=True).start()
 
     def _serve(self, is_wanted: Callable[[], bool]) -> None:
@@ -54,7 +54,7 @@ class OffsetServer:
                     for _ in questions:
                         asked.sendall(f"{json.dumps(self._answer())}\n".encode())
                 except OSError:
-                    return  # it ended before it had its answer
+                    return  # it ended before it got its answer
 
     def _accepted(self, is_wanted: Callable[[], bool]) -> socket.socket | None:
         self._socket.settimeout(_LOOK_S)
@@ -70,15 +70,15 @@ class OffsetServer:
     def _answer(self) -> Mapping[str, object]:
         try:
             return {"offset": self._newest(), "run": self._run}
-        except Exception as error:  # noqa: BLE001 - whatever it is, the query ends with it
+        except Exception as error:  # noqa: BLE001 - whatever it is, the query ends with it  whatever the error is, the query ends with it
             return {"error": f"{type(error).__name__}: {error}"}
 
 
 def source_of(path: str) -> type[DataSource]:
-    """The data source that asks at a socket.
+    """Return the data source that queries a socket.
 
-    Spark sends classes that are made in a function as they are, and not by the name of their module: so they need
-    nothing but what is imported here.
+    Spark sends classes that are defined in a function by value, and not as a reference to their module: so they may use
+    only what is imported here.
     """
 
     class SealedOffsets(DataSourceStreamReader):

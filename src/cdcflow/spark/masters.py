@@ -1,10 +1,10 @@
-"""What the name of a Spark master says."""
+"""What the name of a Spark master implies."""
 
 from __future__ import annotations
 
 
 def runs_here(master: str | None) -> bool:
-    """Whether its executors are on this machine and see its disk: `local[2]`. Without a name nobody knows."""
+    """Return whether its executors are on this machine and see its disk: `local[2]`. False without a name."""
     return (master or "").startswith("local")
 
 

@@ -1,9 +1,9 @@
-"""Delta tables by name: their entries in the Hive metastore that a Spark session knows.
+"""Delta tables by name: their entries in the Hive metastore that a Spark session uses.
 
     SELECT * FROM shop.orders ──▶ entry shop.orders ──▶ <warehouse>/shop/orders, the Delta table
 
-An entry holds a table's location. Versions, columns and rows are the table's own, so commits still go by path, no
-commit changes an entry, and a dropped entry loses nothing: the next merge makes it again.
+An entry holds a table's location. Versions, columns and rows are in the table itself, so commits still use the path, no
+commit changes an entry, and a dropped entry loses nothing: the next merge recreates it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _CATALOG, _URIS = "spark.sql.catalogImplementation", "hive.metastore.uris"
 
 
 def settings(metastore: Metastore) -> dict[str, str]:
-    """What a Spark session begins with to use this metastore."""
+    """Return the settings with which a Spark session uses this metastore."""
     return {_CATALOG: "hive", **({} if metastore.uri is None else {f"spark.hadoop.{_URIS}": metastore.uri})}
 
 
 def check_metastore(spark: SparkSession, metastore: Metastore) -> None:
-    """See that this session uses the metastore, and that it answers.
+    """Check that this session uses the metastore, and that it answers.
 
     Raises:
-        ConfigurationError: the session uses another one, or none; that is decided when a session begins.
+        ConfigurationError: the session uses a different one, or none; that is decided when a session starts.
         SinkUnavailable: the metastore does not answer.
     """
     context: Any = spark.sparkContext._jsc
@@ -75,14 +75,15 @@ class Entry:
 
     @property
     def sql(self) -> str:
-        """How SQL says the name."""
+        """The name in SQL."""
         return f"{name_sql(self._database)}.{name_sql(self._name)}"
 
     def keep(self, *, is_there: bool) -> None:
-        """See that the name is this table's or free; if the table `is_there`, make the entry unless there is one.
+        """Check that the name belongs to this table or is free; if the table exists (`is_there`), create the entry
+        unless it exists.
 
         Raises:
-            CannotFollow: the name is another table's.
+            CannotFollow: the name belongs to another table.
             SinkUnavailable: the metastore does not answer, or refuses.
         """
         if self._is_kept:
@@ -103,7 +104,7 @@ class Entry:
             ) from error
 
     def _is_ours(self) -> bool:
-        """False: the name is free."""
+        """Return whether the name belongs to this table; False if it is free."""
         catalog = _catalog(self._spark)
         if not catalog.tableExists(self._database, self._name):
             return False
@@ -121,10 +122,10 @@ class Entry:
             place = text_sql(self._warehouse.at((DATABASES, self._database)))
             self._spark.sql(f"CREATE DATABASE IF NOT EXISTS {name_sql(self._database)} LOCATION {place}")
         try:
-            # Of a table that is there Delta takes everything else from its log, and commits nothing.
+            # For an existing table Delta takes everything else from its log, and commits nothing.
             self._spark.sql(f"CREATE TABLE {self.sql} USING delta LOCATION {text_sql(self._location)}")
         except Exception:
-            if not self._is_ours():  # another merge has made it meanwhile
+            if not self._is_ours():  # another merge has created it concurrently
                 raise
 
     def _taken(self, provider: str, there: str) -> CannotFollow:
@@ -144,7 +145,7 @@ class Entry:
         )
 
     def _qualified(self, place: Any) -> str:
-        """A place, as text or as Java's URI, with its scheme."""
+        """Return a place, given as text or as Java's URI, with its scheme."""
         jvm: Any = self._spark._jvm
         context: Any = self._spark.sparkContext._jsc
         path = jvm.org.apache.hadoop.fs.Path(place)

@@ -1,8 +1,8 @@
-"""The capture's side of processes that read parts of chunks: who is there, who is asked, who is lost.
+"""The capture's side of processes that read parts of chunks: it tracks which are connected, busy or lost.
 
-Whoever is free takes the next part; only the one that read rows can write them. What a lost process was asked for
-fails, and so do the rows that it kept: a part is read again in another window, and rows that have their offsets already
-end the attempt, which begins anew from the last durable cut.
+Any free process takes the next part; only the process that read rows can write them. If a process is lost, its pending
+requests fail, and so do the rows that it kept: a part is read again in another window, and rows that already have
+offsets end the attempt, which starts again from the last durable cut.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from cdcflow.ports.readers import HeldPart, PartReader
 from cdcflow.spark.held import PIECE_BYTES, Answer, DurableFile, Hello, Invitation, Read, Write, bare
 
 LOST_AFTER_S = 120.0
-"""A process that has not answered for so long is lost."""
+"""A process that has not answered for this long is lost."""
 ABSENT_S = 60.0
-"""So long a part waits for a process to come, where none is there."""
+"""How long a part waits for a process to connect if there are none."""
 
 
 @dataclass(eq=False)
 class _Process:
-    """One process: its connection, and what only it can do."""
+    """One process: its connection, and the requests that only it can serve."""
 
     connection: Connection[Any, Any]
     own: deque[_Asked] = field(default_factory=deque)
@@ -52,8 +52,8 @@ class Processes:
     """Implements `cdcflow.ports.readers.Readers` for processes that run `held.serve`. A context manager."""
 
     def __init__(self, number: int, host: str, folder: Path, *, lost_after_s: float = LOST_AFTER_S) -> None:
-        """`number` of them are to come; they connect to `host`. Those that see `folder`, where the log lies, write
-        into it; what others would write they send, and it is written here."""
+        """`number` processes are expected; they connect to `host`. Those that see `folder`, the log's folder, write
+        into it; the others send their files, which are written here."""
         self.count = number
         self._lost_after_s = lost_after_s
         self._secret = secrets.token_bytes(32)
@@ -67,9 +67,9 @@ class Processes:
         self._error: CdcflowError | None = None
         self.closed = False
         self.answered = 0
-        """So many requests have come back."""
+        """Number of answered requests."""
         self.lost = 0
-        """So many processes are gone that were there."""
+        """Number of processes that were lost."""
         self._thread = threading.Thread(target=self._listen, name="cdcflow-readers", daemon=True)
 
     def __enter__(self) -> Processes:
@@ -90,16 +90,16 @@ class Processes:
         self._probe.unlink(missing_ok=True)
 
     def invitation(self, open_reader: Callable[[], PartReader]) -> Invitation:
-        """What each of them is sent."""
+        """Return what each process is sent."""
         host, port = self._listener.address[:2]
         return Invitation((str(host), int(port)), self._secret, self._probe, self._probe_text, open_reader)
 
     def wait(self, seconds: float) -> None:
-        """Until all are there.
+        """Wait until all are connected.
 
         Raises:
-            SourceUnavailable: none came within this time.
-            ConfigurationError: whoever was to start them says why it cannot.
+            SourceUnavailable: no process connected within this time.
+            ConfigurationError: they cannot be started; the message says why.
         """
         with self._turn:
             self._turn.wait_for(lambda: self._error or len(self._there) >= self.count, seconds)
@@ -112,7 +112,7 @@ class Processes:
                 )
 
     def fail(self, error: CdcflowError) -> None:
-        """They will not come: whoever asks for anything hears this."""
+        """Record that no process will connect: every caller gets this error."""
         with self._turn:
             self._error = self._error or error
             waiting, self._waiting = self._waiting, deque()
@@ -150,7 +150,7 @@ class Processes:
         found.set_result(HeldPart(told, _Rows(self, process, number, rows, size), seconds))
 
     def write(self, process: _Process, read: int, path: Path, numbers: tuple[int, int, int]) -> Future[Any]:
-        """Have rows written by the process that has them."""
+        """Have rows written by the process that holds them."""
         first_offset, transaction, commit_ts = numbers
         with self._turn:
             request = Write(next(self._ids), read, path, first_offset, transaction, commit_ts)
@@ -175,11 +175,11 @@ class Processes:
 
     def _attend(self, connection: Connection[Any, Any]) -> None:
         try:
-            # Nothing is unpickled before the other side has shown that it has the secret.
+            # Nothing is unpickled before the other side has proved that it has the secret.
             deliver_challenge(connection, self._secret)
             answer_challenge(connection, self._secret)
             hello = connection.recv()
-        except Exception:  # noqa: BLE001  a stranger
+        except Exception:  # noqa: BLE001  not one of cdcflow's processes
             _hang_up(connection)
             return
         if isinstance(hello, Hello):
@@ -190,7 +190,7 @@ class Processes:
     def _serve(self, number: int, process: _Process) -> None:
         with self._turn:
             before = self._there.get(number)
-            self._there[number] = process  # one that is started again; the old one is answered by nobody
+            self._there[number] = process  # a restarted one; the old one gets no more requests
             self._turn.notify_all()
         if before is not None:
             self._lose(number, before, None)
@@ -198,7 +198,7 @@ class Processes:
         try:
             while (asked := self._next(process)) is not None:
                 answer = _answer(process.connection, asked.request, self._lost_after_s)
-                if process.gone:  # too late: another one has its number
+                if process.gone:  # too late: another process has its number
                     break
                 done, asked = asked, None
                 self.answered += 1
@@ -211,7 +211,7 @@ class Processes:
         self._lose(number, process, asked)
 
     def _next(self, process: _Process) -> _Asked | None:
-        """What this process does next, once there is something; None: nothing any more."""
+        """Wait for this process's next request and return it; `None` if there are no more."""
         with self._turn:
             self._turn.wait_for(lambda: process.gone or self.closed or process.own or self._waiting)
             if process.gone or self.closed:
@@ -258,7 +258,7 @@ class _Rows:
 
 
 def _bound(connection: Connection[Any, Any], seconds: float) -> None:
-    """Let nobody wait longer for what has begun to come: whoever reads gets OSError then."""
+    """Limit how long a read waits for the rest of a message; afterwards it raises OSError."""
     whole = int(seconds)
     limit = struct.pack("ll", whole, int((seconds - whole) * 1e6))
     with bare(connection) as stream:
@@ -266,7 +266,8 @@ def _bound(connection: Connection[Any, Any], seconds: float) -> None:
 
 
 def _answer(connection: Connection[Any, Any], request: Read | Write, seconds: float) -> Answer:
-    """Raises EOFError or OSError: there is none, or another one than was asked for."""
+    """Send a request and return its answer. Raises EOFError or OSError if there is none, or if it belongs to another
+    request."""
     connection.send(request)
     if not connection.poll(seconds):
         raise EOFError
@@ -277,7 +278,8 @@ def _answer(connection: Connection[Any, Any], request: Read | Write, seconds: fl
 
 
 def _with_file(connection: Connection[Any, Any], path: Path, answer: Answer) -> Answer:
-    """Write the file that follows an answer; if that cannot be, the answer says so, and the process stays.
+    """Write the file that follows an answer. If that fails, return an answer with the error; the process stays
+    connected.
 
     Raises:
         EOFError: the process is gone.
@@ -289,20 +291,20 @@ def _with_file(connection: Connection[Any, Any], path: Path, answer: Answer) -> 
                 digest.update(piece)
                 file.write(piece)
     except OSError as error:
-        for _ in pieces:  # what is not read would be taken for the next answer
+        for _ in pieces:  # unread bytes would be taken for the next answer
             pass
         text = f"writing rows of a chunk to {path}: {error.strerror or type(error).__name__}"
         return Answer(answer.id, error=SinkUnavailable(text))
-    if digest.hexdigest() != answer.result["sha256"]:  # a network's own sums are short
+    if digest.hexdigest() != answer.result["sha256"]:  # a network's own checksums are short
         return Answer(answer.id, error=SinkUnavailable(f"writing rows of a chunk to {path}: it was changed on its way"))
     return answer
 
 
 def _pieces(connection: Connection[Any, Any], size: int) -> Iterator[memoryview]:
-    """So many bytes that follow a message; each piece lives until the next.
+    """Yield the `size` bytes that follow a message; each piece is valid until the next.
 
     Raises:
-        EOFError: there are no more, for the process is gone.
+        EOFError: the process ended before it sent all of them.
     """
     room = memoryview(bytearray(min(size, PIECE_BYTES)))
     with bare(connection) as stream:
@@ -326,7 +328,7 @@ def _rows_lost() -> SinkUnavailable:
 
 
 def _hang_up(connection: Connection[Any, Any]) -> None:
-    """Whoever waits for something on it, on either side, hears that there is no more."""
+    """Close a connection, so that readers on both sides get an end of file."""
     with contextlib.suppress(OSError), bare(connection) as stream:
         stream.shutdown(socket.SHUT_RDWR)
 

@@ -1,10 +1,10 @@
-"""Spark's own resolver (Ivy), asked for packages in a process of its own, and its pages put into one sentence.
+"""Run Spark's own resolver (Ivy) in a separate process, and summarize its pages of output in one sentence.
 
-It works while Java starts, so it needs a Java that does nothing else; a session that runs here is not touched.
+Ivy works while Java starts, so it needs a dedicated Java; a session that runs in this process is not touched.
 
     python -m cdcflow.spark.resolver ROOM PACKAGES LEFT_OUT SETTINGS       what `resolve` runs
 
-What arrived whole stays in `ROOM`, so an attempt after a failed one asks only for the rest.
+Files that arrived whole stay in `ROOM`, so a repeated attempt requests only the rest.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ REMEDY = (
 
 
 def resolve(packages: Sequence[str], left_out: Sequence[str], room: Path) -> None:
-    """Have the packages, and all that they need but for what is left out, put into `room`/ivy/jars.
+    """Fetch the packages and all of their dependencies, except the excluded ones, into `room`/ivy/jars.
 
     Raises:
-        SourceUnavailable: the resolver could not get them; the message says what it asked and was answered.
+        SourceUnavailable: the resolver could not get them; the message contains its requests and the answers.
         ConfigurationError: there is no Java that could run it.
     """
     with ivy_settings(room) as settings:
@@ -50,10 +50,10 @@ def resolve(packages: Sequence[str], left_out: Sequence[str], room: Path) -> Non
 def _resolve_once(packages: Sequence[str], left_out: Sequence[str], room: Path, settings: Path) -> None:
     asked = [str(room), ",".join(packages), ",".join(left_out), str(settings)]
     command = [sys.executable, "-m", "cdcflow.spark.resolver", *asked]
-    # Where the child looks for this package is where it was found here.
+    # The child imports this package from the same place as this process.
     here = str(Path(__file__).parents[2])
     path = os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(  # noqa: S603  our own module
+    done = subprocess.run(  # noqa: S603  cdcflow's own module
         command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, errors="replace", check=False
     )
     if done.returncode == 0:
@@ -67,7 +67,7 @@ def _resolve_once(packages: Sequence[str], left_out: Sequence[str], room: Path, 
 
 
 def kind_of(said: str) -> type[SourceUnavailable]:
-    """Whether to ask again: not where the server itself answers that there is no such file."""
+    """Return whether another attempt makes sense: not if the server itself answers that there is no such file."""
     troubled = _REFUSED.search(said) or _FAILED.search(said) or _NO_HOST.search(said)
     tried = _TRIED.findall(said)
     is_final = tried and not troubled and all(_answer(url).startswith(("404 ", "410 ")) for url in tried[:3])
@@ -75,8 +75,8 @@ def kind_of(said: str) -> type[SourceUnavailable]:
 
 
 def reason(said: str) -> str:
-    """Which packages failed and what their servers answered, in a line, from what the resolver printed. Passwords in
-    addresses are left out."""
+    """Summarize in one line, from the resolver's output, which packages failed and what their servers answered.
+    Passwords in addresses are removed."""
     names = [*_NOT_FOUND.findall(said), *_NOT_LOADED.findall(said)]
     missing = sorted({name.replace("#", ":").replace(";", ":") for name in names})
     answers = [f"{_server(url)} said {_short(text)}" for url, text in _REFUSED.findall(said)]
@@ -91,7 +91,8 @@ def reason(said: str) -> str:
 
 
 def _answer(url: str) -> str:
-    """What a server answers now about a file: the resolver does not print "too many requests", or "not allowed"."""
+    """Return a server's current answer about a file: the resolver does not print "too many requests", or "not
+    allowed"."""
     try:
         request = urllib.request.Request(url, method="HEAD")  # noqa: S310  http or https, of the resolver's own
         with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310  as above
@@ -116,7 +117,7 @@ def _last_line(said: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The child: start Java with these packages, and end it."""
+    """Run the child: start Java with these packages, and end it."""
     from pyspark.sql import SparkSession
 
     room, packages, left_out, settings = arguments

@@ -1,4 +1,5 @@
-"""What may pass is tried again, for a bounded time: another merge is at work, a store or a broker is away."""
+"""Repeat an attempt after a temporary failure, for a bounded time: another merge is running, or a store or broker is
+unavailable."""
 
 from __future__ import annotations
 
@@ -18,11 +19,11 @@ _Result = TypeVar("_Result")
 
 
 def retried(attempt: Callable[[], _Result], timeout_s: float, is_wanted: Callable[[], bool] = lambda: True) -> _Result:
-    """What `attempt` returns. After SinkUnavailable it is made again, with pauses that grow from 1 s to 30 s.
+    """Return what `attempt` returns. After SinkUnavailable it is repeated, with pauses that grow from 1 s to 30 s.
 
     Raises:
-        SinkUnavailable: the next attempt would begin later than `timeout_s` after the first one, or `is_wanted` became
-            false during a pause.
+        SinkUnavailable: the next attempt would begin later than `timeout_s` after the first one, or `is_wanted`
+            returned False during a pause.
     """
     began = time.monotonic()
     for pause_s in _pauses():

@@ -1,4 +1,4 @@
-"""A local Spark session with the settings that the merge wants (each one measured or needed; see docs/merge.md)."""
+"""A local Spark session with the settings that a merge needs (each one measured or required; see docs/merge.md)."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 _SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Plans of statements that are done, with their texts: by default Spark keeps a thousand.
+    # Plans of finished statements, with their texts: by default Spark keeps a thousand.
     "spark.sql.ui.retainedExecutions": "50",
-    # Stages and tasks that are done, each with its figures: by default a thousand and a hundred thousand.
+    # Finished stages and tasks, each with its metrics: by default a thousand and a hundred thousand.
     "spark.ui.retainedStages": "100",
     "spark.ui.retainedTasks": "1000",
     "spark.sql.session.timeZone": "UTC",
@@ -53,16 +53,16 @@ def session(
     s3: bool = False,
     table_formats: Collection[str] = ("delta",),
 ) -> SparkSession:
-    """Start a local Spark session, or return the one that runs already.
+    """Start a local Spark session, or return the one that is already running.
 
-    `cores` None: all of the machine's. `scratch` is where Spark spills; None: the system's temporary folder.
-    `settings` come last and win; `spark.jars` and `spark.plugins` in them are added to ours. `kafka`: the session is to
-    read logs in Kafka. `s3`: it is to read or write in S3-compatible stores. `table_formats`: those of the tables that
-    are to be read or written. Under spark-submit its master, memory, jars and plugins stay as they were submitted.
+    `cores` `None`: all of the machine's. `scratch`: the folder where Spark spills; `None`: the system's temporary
+    folder. `settings` are applied last and win; `spark.jars` and `spark.plugins` in them are added to cdcflow's.
+    `kafka`: the session can read logs in Kafka. `s3`: it can read and write in S3-compatible stores. `table_formats`:
+    the formats of the tables to read or write. Under spark-submit, master, memory, jars and plugins stay as submitted.
 
     Raises:
         ConfigurationError: pyspark or Java is not installed; the message says what to run.
-        SourceUnavailable: jars are missing and cannot be fetched just now.
+        SourceUnavailable: jars are missing and cannot currently be fetched.
     """
     try:
         from pyspark.sql import SparkSession
@@ -72,11 +72,11 @@ def session(
             remedy="run `pip install 'cdcflow[spark]'`",
             runbook="package-missing",
         ) from error
-    # Here, so that `python -m cdcflow.spark.jars` is not loaded twice.
+    # Imported here, so that `python -m cdcflow.spark.jars` is not loaded twice.
     from cdcflow.spark.jars import ICEBERG_PLUGIN, LOG_STORES, log_store, needed
 
     workers = cores or os.cpu_count() or 2
-    # Workers otherwise take the python that stands first in PATH, which may be another version.
+    # By default workers use the first python in PATH, which may be another version.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(name)
     chosen = {
@@ -96,7 +96,7 @@ def session(
         chosen["spark.jars"] = ",".join(listed)
         if "iceberg" in table_formats:
             chosen["spark.plugins"] = ",".join(filter(None, [ICEBERG_PLUGIN, own.pop("spark.plugins", "")]))
-    # Spark makes the folder of its default database even where nothing is ever put there.
+    # Spark creates the folder of its default database even if nothing is ever stored there.
     chosen["spark.sql.warehouse.dir"] = str((scratch or Path(tempfile.gettempdir())) / "cdcflow-spark-warehouse")
     if scratch is not None:
         chosen["spark.local.dir"] = str(scratch)
@@ -111,9 +111,9 @@ def session(
 
 @contextlib.contextmanager
 def holding_interrupts() -> Iterator[None]:
-    """Ctrl-C is heard at the end of the block: a JVM whose start it cuts off would stay behind, and nobody ends it."""
+    """Delay Ctrl-C until the end of the block: if it interrupted the start of a JVM, that JVM would keep running."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # signals are not for this thread
+        yield  # signals go to the main thread only
         return
     held: list[int] = []
 
@@ -126,14 +126,14 @@ def holding_interrupts() -> Iterator[None]:
     try:
         yield
     finally:
-        if signal.getsignal(signal.SIGINT) is hold:  # Spark may have put one of its own there
+        if signal.getsignal(signal.SIGINT) is hold:  # Spark may have installed its own handler
             signal.signal(signal.SIGINT, before)
         if held:
             raise KeyboardInterrupt
 
 
 def _settings_of(formats: Collection[str]) -> dict[str, str]:
-    """What sessions need for all of these formats together."""
+    """Return the combined session settings for all of these formats."""
     found: dict[str, str] = {}
     for name in formats:
         for key, value in table_format(name).settings.items():
@@ -142,12 +142,13 @@ def _settings_of(formats: Collection[str]) -> dict[str, str]:
 
 
 def is_submitted() -> bool:
-    """Whether spark-submit started this process: what Spark is, is the submitter's then."""
+    """Return whether spark-submit started this process; then Spark's settings are the submitter's."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def session_for(config: Config, *others: Config) -> SparkSession:
-    """A session that merges as configured (see `session`), and that reads the logs of the others, too."""
+    """Return a session that merges as configured (see `session`), and that can also read the logs of the other
+    settings."""
     metastore = Metastore.configured(config.merge)
     logs = [one.log for one in (config, *others)]
     of_log = any(log.objects is not None if isinstance(log, FileLog) else log.history_url is not None for log in logs)

@@ -1,7 +1,7 @@
-"""Sessions for the tables of a merge, kept from one to the next.
+"""Sessions for the tables of a merge, kept and reused from one table to the next.
 
-What marks a commit as ours is a session's setting, so each table that is being merged has a session to itself. A new
-one for each would cost its planner, and in Iceberg a catalog whose connection stays open for as long as the JVM lives.
+A session setting marks a commit as cdcflow's, so each table needs its own session while it is merged. A new session per
+table would cost a new planner, and in Iceberg a catalog whose connection stays open as long as the JVM runs.
 """
 
 from __future__ import annotations
@@ -23,15 +23,16 @@ _idle: WeakKeyDictionary[SparkSession, dict[_Properties, list[SparkSession]]] = 
 
 
 class Sessions:
-    """Sessions beside a program's own one, for warehouses of one catalog. There are as many as were in use at once."""
+    """Additional sessions, next to the program's own one, for warehouses of one catalog: as many as were in use at the
+    same time."""
 
     def __init__(self, spark: SparkSession, warehouse: Warehouse) -> None:
         self._spark = spark
-        # A session keeps a catalog as it was first told.
+        # A session keeps a catalog's first settings.
         self._settled = tuple(sorted((warehouse.catalog or {}).items()))
 
     def take(self) -> SparkSession:
-        """One that nobody else uses. `give` it back."""
+        """Return a session that no other caller uses. `give` it back."""
         with _lock:
             there = self._there()
             if there:
@@ -39,7 +40,7 @@ class Sessions:
         return settle(self._spark.newSession())
 
     def give(self, session: SparkSession) -> None:
-        """It serves another table from now on."""
+        """Return a session, which may then serve another table."""
         with _lock:
             self._there().append(session)
 

@@ -1,11 +1,11 @@
-"""Several logs: merged into one warehouse (see `cdcflow.warehouse.several`), and a table's changes in them as one plan,
-bounded by the commit clock that all of them have reached.
+"""Several logs with Spark: merge them into one warehouse (see `cdcflow.warehouse.several`), or read a table's changes
+in all of them as one plan, up to the commit clock that all have reached.
 
     shop   log_plan ─▶ rows up to its last transaction at or before T ─▶ join transactions on _txn ─┐
     crm    log_plan ─▶ …                                                                            ┴─ UNION BY NAME
 
-`ORDER BY _commit_clock, _log, _offset` is the one order (`cdcflow.changelog.commit_order` says why it is final up to
-T).
+`ORDER BY _commit_clock, _log, _offset` is the common order (`cdcflow.changelog.commit_order` explains why it is final
+up to T).
 """
 
 from __future__ import annotations
@@ -55,17 +55,17 @@ def read_logs(
     to: str | datetime | int | None = None,
     start: Mapping[str, int] | None = None,
 ) -> DataFrame:
-    """A table's changes in the sealed parts of several logs, lazily, with the columns of `read_log` and two in front:
-    `_log`, the name of the row's log, and `_commit_clock`, that of its transaction.
+    """Return a table's changes in the sealed parts of several logs, lazily, with the columns of `read_log` and two in
+    front: `_log`, the name of the row's log, and `_commit_clock`, that of its transaction.
 
-    `logs`: each as for `read_log`, by name. `table`: a `schema.table` of every log that has it, or `log:schema.table`
-    of one; columns that only some have are NULL in the others. `to`: up to this commit time or clock (µs since 1970),
-    inclusive; None: the newest that all logs have reached. `start`: of some logs the first offset; else all that is
-    left.
+    `logs`: each as for `read_log`, by its name. `table`: a `schema.table`, read from every log that has it, or
+    `log:schema.table` from one log; columns that only some have are NULL in the others. `to`: up to this commit time or
+    clock (µs since 1970), inclusive; `None`: the latest that all logs have reached. `start`: the first offset for some
+    logs; the others are read from their beginning.
 
     Raises:
-        ConfigurationError: no log has such a table, a log has not come to that time, or has nothing sealed.
-        HistoryLost: the beginning that was asked for has expired.
+        ConfigurationError: no log has such a table, a log has not reached that time, or has nothing sealed.
+        HistoryLost: the requested beginning has expired.
     """
     refuse_connect(spark)
     layouts = {
@@ -89,10 +89,10 @@ def merge_logs(
     table_format: str | None = None,
     policies: Policies = DEFAULTS,
 ) -> SeveralReport:
-    """Bring the tables of several logs, by name, to a time that all of them have reached, then publish one cut.
+    """Bring the tables of several logs, keyed by name, to a time that all of them have reached, then publish one cut.
 
-    `logs`: one in Kafka is named by its tier (`cdcflow.wiring.tier(config)`); `spark` has Kafka's jars then.
-    `table_format` as of `merge`; everything else, and what is raised, as `cdcflow.warehouse.several.merge_logs` says.
+    `logs`: a log in Kafka is given as its tier (`cdcflow.wiring.tier(config)`); `spark` then needs Kafka's jars.
+    `table_format`: as in `merge`; everything else, including errors, is as in `cdcflow.warehouse.several.merge_logs`.
     """
     place = Warehouse.of(warehouse)
     engines = Engines(SparkEngine(spark, place, format_for(place, table_format)))
@@ -109,7 +109,7 @@ def merge_logs(
 
 
 def _named(logs: Mapping[str, Layout], table: str) -> Sequence[tuple[str, str]]:
-    """The logs that have a table, and its name in each."""
+    """Return the logs that have a table, and its name in each."""
     log, colon, rest = table.partition(":")
     if colon and log in logs:
         return [(log, rest)]
@@ -124,7 +124,7 @@ def _named(logs: Mapping[str, Layout], table: str) -> Sequence[tuple[str, str]]:
 
 
 def _part(spark: SparkSession, name: str, layout: Layout, table: str, last: int, first: int | None) -> DataFrame:
-    """One log's rows, with their clocks."""
+    """Return one log's rows, with their clocks."""
     rows = read_log(spark, layout, table, from_offset=first, to_offset=last)
     clocks = again(lambda: _headers(spark, layout, first or 1, last))
     joined = rows.join(clocks, rows[TRANSACTION] == clocks[_NUMBER])
@@ -133,7 +133,7 @@ def _part(spark: SparkSession, name: str, layout: Layout, table: str, last: int,
 
 
 def _headers(spark: SparkSession, layout: Layout, first: int, last: int) -> DataFrame:
-    """The number and the clock of each transaction between two offsets, and of some more."""
+    """Return the number and the clock of each transaction between two offsets, and of some more."""
     unseen = Table(TableId("", "transactions"), 0, (), ())
     found = []
     for segment in sealed(layout, _NO_OFFSET).segments.behind(first - 1):

@@ -1,4 +1,4 @@
-"""A Spark session as a merge uses one: views over the log's files, and tables that statements change."""
+"""A Spark session as a merge uses it: views over the log's files, and tables that statements change."""
 
 from __future__ import annotations
 
@@ -73,38 +73,40 @@ class SparkSql:
 
 
 class StatementTable(ABC):
-    """A table that SQL statements change, each in a commit of its own: `cdcflow.warehouse.port.CurrentTable` of a
-    format that says how a statement is committed."""
+    """A table changed by SQL statements, each in a separate commit: the part of `cdcflow.warehouse.port.CurrentTable`
+    that is the same for formats which commit per statement."""
 
     def __init__(self, spark: SparkSession, rules: Format, sql: str, location: str | None) -> None:
-        """`sql` is how SQL names it; `location` where it is to lie (None: its name says so)."""
+        """`sql`: the table's name in SQL. `location`: its path (`None`: its name implies it)."""
         self._spark = spark
         self._rules = rules
         self.sql = sql
         self.location = location
         self.session = SparkSql(spark)
         self.on_close: Callable[[], None] = lambda: None
-        """Called once, when nobody needs its session any more."""
+        """Called once, when its session is no longer needed."""
 
     @abstractmethod
     def snapshot(self) -> Snapshot | None:
-        """Its newest version; None where there is no table."""
+        """Return its latest version; `None` if the table does not exist."""
 
     @abstractmethod
     def commit(self, statement: str, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
-        """Run a statement that changes the table, in one commit that carries `metadata`. With `app` also the
-        transaction (app, version): of one that the table has already, or had, nothing is done."""
+        """Run a statement that changes the table, in one commit that carries `metadata`. With `app` the commit also
+        records the transaction (app, version); if the table has, or once had, that transaction already, nothing is
+        done."""
 
     @abstractmethod
     def add_newest(
         self, row: str, column: str, least: int, metadata: Mapping[str, Any], app: str, version: int
     ) -> None:
-        """Add the row that a query gives, if none has come meanwhile whose `column` is `least` or more: then it fails,
-        or adds nothing. As `commit` otherwise."""
+        """Add the row of a query, unless a concurrent commit has added one whose `column` is `least` or more: then it
+        fails, or adds nothing. Otherwise as `commit`."""
 
     @abstractmethod
     def newest_commit(self) -> Mapping[str, Any] | None:
-        """The metadata of the newest commit; None where it is not ours, or cannot be told quickly."""
+        """Return the metadata of the latest commit; `None` if cdcflow did not make it, or if that cannot be determined
+        quickly."""
 
     @abstractmethod
     def commit_of(self, version: int) -> str:
@@ -120,11 +122,11 @@ class StatementTable(ABC):
 
     @abstractmethod
     def edits_since(self, version: int) -> list[str]:
-        """What someone else did to the rows after `version`: `operation@version`, newest first."""
+        """Return what other writers did to the rows after `version`: `operation@version`, latest first."""
 
     @abstractmethod
     def pin(self, version: int, cut: int) -> None:
-        """Keep a version for as long as its cut is kept, where the format does not by itself."""
+        """Keep a version for as long as its cut is kept, if the format does not do so anyway."""
 
     @abstractmethod
     def compact(self, order: Sequence[str] = ()) -> Compacted:
@@ -136,19 +138,19 @@ class StatementTable(ABC):
 
     @abstractmethod
     def lost(self, version: int) -> str | None:
-        """Why a version, older than the newest, cannot be read any more; None: it can."""
+        """Return why a version, older than the latest, can no longer be read; `None` if it can."""
 
     @abstractmethod
     def transactions_of(self, version: int) -> Mapping[str, int]:
-        """What `Snapshot.transactions` was at an older version; none of them where that is not known any more."""
+        """Return what `Snapshot.transactions` was at an older version; empty if that is no longer known."""
 
     @abstractmethod
     def snapshot_at(self, version: int) -> Snapshot | None:
-        """What it was at a version; None where that is not there any more."""
+        """Return the table's description at a version; `None` if that version no longer exists."""
 
     @abstractmethod
     def at(self, version: int) -> DataFrame:
-        """The rows of a version."""
+        """Return the rows of a version."""
 
     def make(
         self,
@@ -196,8 +198,8 @@ class StatementTable(ABC):
         is_mark = rows.schema[ended].dataType.simpleString() == "boolean"
         return rows.where(f"NOT {statement.is_ended('', ended)}" if is_mark else f"{name_sql(ended)} IS NULL").count()
 
-    def forget(self) -> None:  # noqa: B027  most remember nothing
-        """What its session remembers of the table: the next one that comes may be another of its name."""
+    def forget(self) -> None:  # noqa: B027  most formats cache nothing
+        """Drop what its session caches about the table: the next table may have the same name."""
 
     def close(self) -> None:
         """See `cdcflow.warehouse.port.CurrentTable.close`."""
@@ -208,7 +210,7 @@ class StatementTable(ABC):
 
 
 def named(frame: DataFrame, what: str) -> str:
-    """A temporary view of rows. Returns its name."""
+    """Create a temporary view of rows and return its name."""
     name = f"cdcflow_{what}_{next(_numbers)}"
     frame.createOrReplaceTempView(name)
     return name

@@ -1,4 +1,5 @@
-"""Object stores and other places that Spark reaches through Hadoop: their settings, what is there, who merges there."""
+"""Object stores and other places that Spark reaches through Hadoop: their settings, small objects, and the merge
+lease."""
 
 from __future__ import annotations
 
@@ -26,13 +27,15 @@ _log = structlog.get_logger()
 
 
 def reach(spark: SparkSession, address: StoreAddress) -> None:
-    """Let this Spark reach a bucket: drivers and executors, all sessions. Other buckets stay as they were.
+    """Make a bucket reachable for this Spark: for drivers and executors, and in all sessions. Other buckets are not
+    affected.
 
-    The keys go into the running Spark's own settings; given at its start they would stand in the list of processes.
+    The keys go into the running Spark's own settings; as arguments at its start they would appear in the list of
+    processes.
 
     Raises:
-        ConfigurationError: this Spark cannot read from S3-compatible stores, or it has reached a bucket of the same
-            name in another one: Hadoop keeps its clients by a bucket's name, and would go on reading there.
+        ConfigurationError: this Spark cannot read from S3-compatible stores, or it has already reached a bucket with
+            the same name in another store: Hadoop caches its clients by bucket name, and would keep reading there.
     """
     hadoop = _hadoop(spark)
     place = f"{address.endpoint or 'AWS'} {address.region or ''}".rstrip()
@@ -68,11 +71,12 @@ def reach(spark: SparkSession, address: StoreAddress) -> None:
 
 
 def check_commits(spark: SparkSession, warehouse: Warehouse) -> None:
-    """See that a Delta commit at this URL is one driver's, and follows what that driver has looked at.
+    """Check that two drivers cannot both commit the same Delta version at this URL, and that a commit is based on the
+    version that its driver has read.
 
     Raises:
-        ConfigurationError: two drivers could commit the same version, one of them in vain and without a word, or one
-            what it has worked out before the other's.
+        ConfigurationError: two drivers could commit the same version, so that one commit is silently lost, or one could
+            commit a change that it computed before the other's commit.
     """
     setting, wanted = log_store(urlsplit(str(warehouse.root)).scheme)
     chosen = spark.sparkContext.getConf().get(setting, "")
@@ -104,7 +108,7 @@ def check_commits(spark: SparkSession, warehouse: Warehouse) -> None:
 
 
 def read_object(spark: SparkSession, place: str) -> str | None:
-    """A small text at a URL; None where there is none.
+    """Return a small text at a URL; `None` if it does not exist.
 
     Raises:
         SinkUnavailable: the store does not answer.
@@ -123,7 +127,8 @@ def read_object(spark: SparkSession, place: str) -> str | None:
 
 
 def write_object(spark: SparkSession, place: str, text: str) -> None:
-    """Put a small text at a URL, over what is there. In an object store a reader sees all of one or of the other.
+    """Write a small text to a URL, replacing any existing one. In an object store a reader sees either the old or the
+    new one, whole.
 
     Raises:
         SinkUnavailable: the store does not answer.
@@ -138,7 +143,7 @@ def write_object(spark: SparkSession, place: str, text: str) -> None:
 
 
 def _path(spark: SparkSession, place: str) -> tuple[Any, Any]:
-    """Hadoop's path of a place, and the file system that it is in."""
+    """Return Hadoop's path of a place, and its file system."""
     jvm: Any = spark._jvm
     path = jvm.org.apache.hadoop.fs.Path(place)
     return path, path.getFileSystem(_hadoop(spark))
@@ -146,11 +151,12 @@ def _path(spark: SparkSession, place: str) -> tuple[Any, Any]:
 
 @contextmanager
 def lease(spark: SparkSession, warehouse: Warehouse) -> Iterator[None]:
-    """One merge at a time in a warehouse of several machines, as far as a store can tell. It saves work: what keeps the
-    tables right is the format's own commit. One that died is in the way for a minute.
+    """Hold a lease so that one merge at a time works in a warehouse of several machines, as far as a store can
+    guarantee it. The lease only saves work: the format's own commit keeps the tables correct. The lease of a killed
+    merge blocks others for a minute.
 
     Raises:
-        SinkUnavailable: another merge works there.
+        SinkUnavailable: another merge holds it.
     """
     there = _Lease(spark, warehouse)
     there.take()
@@ -166,7 +172,8 @@ def lease(spark: SparkSession, warehouse: Warehouse) -> Iterator[None]:
 
 
 class _Lease:
-    """A file that says who merges, as old as its holder's last word. What time it is the store says."""
+    """A file that names the merge that holds the lease; its modification time is the last renewal, by the store's
+    clock."""
 
     def __init__(self, spark: SparkSession, warehouse: Warehouse) -> None:
         jvm: Any = spark._jvm
@@ -200,7 +207,7 @@ class _Lease:
             try:
                 if self._is_ours():
                     self._write(self._path)
-            except Exception as error:  # noqa: BLE001  whatever it is, the merge is as right without
+            except Exception as error:  # noqa: BLE001  whatever the error is, the merge is just as correct
                 _log.warning("the lease on the warehouse was not renewed", reason=first_line(error))
 
     def release(self) -> None:
@@ -211,7 +218,7 @@ class _Lease:
             _log.warning("the lease on the warehouse was not given back", reason=first_line(error))
 
     def _held_ms(self) -> float | None:
-        """How long ago somebody held it; None: nobody."""
+        """Return the time since the lease was last renewed, in milliseconds; `None` if no merge holds it."""
         if not self._files.exists(self._path):
             return None
         self._write(self._asked)

@@ -1,11 +1,10 @@
-"""The merge as a streaming query of Spark's, over a log of any kind.
+"""The merge as a Spark streaming query, over a log of any kind.
 
     log in files   ──names of sealed segments──▶ ┐
     log in Kafka   ──Spark's Kafka source──────▶ ┴ a batch: "there is more" ──foreachBatch──▶ merge
 
-The stream says only when to merge. Where to go on from is read from the tables, and how far to go from the log, when
-the merge begins: never less than its batch has. So a batch that comes again changes nothing, and a checkpoint that is
-lost loses nothing.
+The stream only triggers merges. When a merge begins, it reads from the tables where to start, and from the log how far
+to go, which is never less than its batch has. So a repeated batch changes nothing, and a lost checkpoint loses nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 RETRY_TIMEOUT_S = 600.0
 
 LOOK_PAUSE_S = 1.0
-"""Without a trigger Spark asks a hundred times a second, and a look may be a request to an object store."""
+"""Without a trigger Spark polls a hundred times a second, and a poll may be a request to an object store."""
 
 _registering = threading.Lock()
 
@@ -55,16 +54,16 @@ def merge_stream(
 ) -> StreamingQuery:
     """Merge as the log grows: a streaming query with one merge for each of Spark's batches.
 
-    `log`: its directory, its layout (`cdcflow.wiring.log_layout(config.log)`, also where it lies in an object store),
-    or, in Kafka, `cdcflow.wiring.tier(config)`, for which the session needs Kafka's jars. `trigger` as Spark's
-    `DataStreamWriter.trigger` takes it, such as `{"availableNow": True}`, with which the query ends when what was
-    sealed at its start is merged, or `{"processingTime": "10 seconds"}`; None: as quick as it goes. `checkpoint` is
-    Spark's own folder for the query (None: one that goes with it). `on_merge` is called after each merge, in another
+    `log`: its directory, its layout (`cdcflow.wiring.log_layout(config.log)`, also for a log in an object store), or,
+    in Kafka, `cdcflow.wiring.tier(config)`, for which the session needs Kafka's jars. `trigger`: arguments of Spark's
+    `DataStreamWriter.trigger`, such as `{"availableNow": True}`, with which the query ends when everything that was
+    sealed at its start is merged, or `{"processingTime": "10 seconds"}`; `None`: as fast as possible. `checkpoint`:
+    Spark's own folder for the query (`None`: a temporary one). `on_merge` is called after each merge, in another
     thread.
 
-    A merge, or a look at the log, that meets SinkUnavailable (another merge at work, a store that is away) is made
-    again within its batch, with pauses of 1 s to 30 s; after `retry_timeout_s` the query ends with that error. With
-    every other one it ends at once. A new start finishes what it left.
+    A merge, or a poll of the log, that fails with SinkUnavailable (another merge is running, or the store is
+    unavailable) is repeated within its batch, with pauses of 1 s to 30 s; after `retry_timeout_s` the query ends with
+    that error. Any other error ends it at once. A new start finishes what it left.
 
     Raises:
         ConfigurationError: there is no such log, or the session is Spark Connect's.
@@ -72,7 +71,7 @@ def merge_stream(
     refuse_connect(spark)
     place = Layout.of(log) if isinstance(log, Layout | Path | str) else log
     _check(place)
-    # A session of its own: settings that a merge makes for a commit are not to be seen by other writes of the caller's.
+    # A separate session: settings that a merge makes for a commit must not affect the caller's other writes.
     own = spark.newSession()
     life = _Life()
 
@@ -105,17 +104,17 @@ class _Life:
     failed: bool = False
 
     def is_wanted(self) -> bool:
-        """It runs, or is about to."""
+        """Return whether it runs, or is about to."""
         return not self.failed and (self.query is None or self.query.isActive)
 
 
 def _place(checkpoint: Path | str) -> str:
-    """A folder's whole path: Spark's JVM may have begun in another directory than where this process is."""
+    """Return a folder's absolute path: Spark's JVM may have started in another directory than this process."""
     return str(checkpoint) if URL.match(str(checkpoint)) else str(Path(checkpoint).absolute())
 
 
 def _check(log: Layout | Tier) -> None:
-    """Say at the start what no waiting mends. What is away just now, the query waits for.
+    """Report at the start what waiting cannot fix. If a store is only unavailable, the query waits for it.
 
     Raises:
         ConfigurationError: there is no such log.
@@ -146,22 +145,22 @@ def _merge(
 
 
 def _growth(spark: SparkSession, log: Layout | Tier, life: _Life, retry_timeout_s: float) -> DataFrame:
-    """A stream with a batch whenever the log has grown."""
+    """Return a stream with a batch whenever the log has grown."""
     if not isinstance(log, Layout):
         return kafka.records(spark, log)
-    # Here, so that importing this room does not import pyspark.
+    # Imported here, so that importing this package does not import pyspark.
     from cdcflow.spark.log_source import NAME, OffsetServer, source_of
 
     looks = _Looks(log)
     server = OffsetServer(lambda: retried(looks.newest, retry_timeout_s, life.is_wanted))
     server.start(life.is_wanted)
-    with _registering:  # the name is the session's, and the log is this query's
+    with _registering:  # the name belongs to the session, the log to this query
         spark.dataSource.register(source_of(server.path))
         return spark.readStream.format(NAME).load()
 
 
 class _Looks:
-    """Looks at the names of a log's segments, and not too often."""
+    """Polls the names of a log's segments, at most once per `LOOK_PAUSE_S`."""
 
     def __init__(self, log: Layout) -> None:
         self._log = log
@@ -169,10 +168,10 @@ class _Looks:
         self._newest = 0
 
     def newest(self) -> int:
-        """The last offset of the newest sealed segment; 0 where there is none.
+        """Return the last offset of the latest sealed segment; 0 if there is none.
 
         Raises:
-            SinkUnavailable, ConfigurationError: the store is away, or refuses.
+            SinkUnavailable, ConfigurationError: the store is unavailable, or refuses.
         """
         time.sleep(max(0.0, self._next_s - time.monotonic()))
         self._next_s = time.monotonic() + LOOK_PAUSE_S

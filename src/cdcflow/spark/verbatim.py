@@ -1,11 +1,11 @@
-"""Names and texts of a source, on their way through Spark: what looks like a variable stays as it is.
+"""Names and texts of a source on their way through Spark: text that resembles a variable must stay unchanged.
 
-Spark replaces `${…}` by settings and the environment in each text of SQL (`spark.sql.variable.substitute`) and in the
-values of its settings; Hadoop does the same with the schema that Parquet files are read with. A source's column may
-have the name `${env:SECRET}`.
+Spark replaces `${…}` by settings and environment variables in each text of SQL (`spark.sql.variable.substitute`) and in
+the values of its settings; Hadoop does the same with the schema with which Parquet files are read. A source's column
+may be named `${env:SECRET}`.
 
-    SQL, in a session of ours        the substitution is off (`settle`)
-    SQL, in a session of the caller  `${a}` is written `${spark.cdcflow.dollar}{a}`, and that setting is `$`
+    SQL, in cdcflow's session        the substitution is off (`settle`)
+    SQL, in the caller's session     `${a}` is written `${spark.cdcflow.dollar}{a}`, and that setting is `$`
     a setting's value                the same: there it cannot be switched off
     a schema for Parquet             see `held_literal`
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 OFF = {"spark.sql.variable.substitute": "false"}
-"""Of sessions that run nothing but statements of cdcflow's."""
+"""Settings for sessions that run only cdcflow's statements."""
 
 _DOLLAR = "spark.cdcflow.dollar"
 _BEGIN = "${"
@@ -31,26 +31,26 @@ _UNBOUND = "${cdcflow.no.such.setting}"
 
 
 def settle(spark: SparkSession) -> SparkSession:
-    """A session of cdcflow's, in which SQL means what it is written as."""
+    """Prepare one of cdcflow's sessions, in which SQL is taken literally."""
     for name, value in OFF.items():
         spark.conf.set(name, value)
     return spark
 
 
 def as_written(spark: SparkSession, sql: str) -> str:
-    """SQL, or a part of it, that means in this session what `sql` is written as."""
+    """Return SQL, or a part of it, that this session interprets as `sql` is written."""
     if _BEGIN not in sql or spark.conf.get("spark.sql.variable.substitute") == "false":
         return sql
     return in_setting(spark, sql)
 
 
 def all_as_written(spark: SparkSession, expressions: Sequence[str]) -> list[str]:
-    """The same, of expressions."""
+    """Do the same for expressions."""
     return [as_written(spark, one) for one in expressions]
 
 
 def in_setting(spark: SparkSession, text: str) -> str:
-    """What a setting of this session is to be set to, so that it has this value."""
+    """Return the text to which a setting of this session must be set to have this value."""
     if _BEGIN not in text:
         return text
     spark.conf.set(_DOLLAR, "$")
@@ -58,12 +58,12 @@ def in_setting(spark: SparkSession, text: str) -> str:
 
 
 def held_literal(schema: str, first: str) -> tuple[str, str | None]:
-    """A schema to read Parquet files with (DDL) that Hadoop takes as it is, and what has to be asked of their rows then
-    (None: nothing). `first`: the column at its beginning, which is in every row.
+    """Return a schema to read Parquet files with (DDL) that Hadoop does not change, and the condition that its rows
+    must then be filtered by (`None`: no condition). `first`: its first column, which has a value in every row.
 
-    Spark hands the schema over as the value of a Hadoop setting. Hadoop replaces variables from the first one on, and
-    stops at one that nothing is known of: such a one is put into the comment of the first column, which is read in any
-    case if rows are chosen by it.
+    Spark passes the schema as the value of a Hadoop setting. Hadoop replaces variables from left to right, and stops at
+    an unknown one. So an unknown variable is added in the comment of the first column, which is read in any case if
+    rows are filtered by it.
     """
     if _BEGIN not in schema:
         return schema, None
@@ -72,15 +72,15 @@ def held_literal(schema: str, first: str) -> tuple[str, str | None]:
 
 
 def read_parquet(spark: SparkSession, schema: str, paths: Sequence[str], first: str) -> DataFrame:
-    """Parquet files of a log, by a schema whose names mean themselves. `first` as of `held_literal`."""
+    """Read Parquet files of a log, by a schema whose names are taken literally. `first`: as in `held_literal`."""
     literal, asked = held_literal(_without_row_index(spark, schema), first)
     rows = spark.read.schema(literal).parquet(*map(literal_path, paths))
     return rows if asked is None else rows.where(asked)
 
 
 def _without_row_index(spark: SparkSession, schema: str) -> str:
-    """A column of that name Spark would fill with the rows' numbers in their file, whatever the file has. It looks for
-    the name as it is, and finds columns in a file whatever their case is."""
+    """Rename a column of that name in the schema, as Spark would fill it with the rows' numbers in their file, whatever
+    the file contains. Spark matches this special name exactly, but finds columns in a file regardless of case."""
     mine = f"{name_sql(ROW_INDEX)} "
     if mine not in schema:
         return schema
@@ -95,7 +95,7 @@ def _without_row_index(spark: SparkSession, schema: str) -> str:
 
 
 def literal_path(path: str) -> str:
-    """Spark takes a path for a pattern; this one means itself."""
+    """Escape a path: Spark interprets paths as patterns."""
     return "".join(f"\\{c}" if c in "\\[]{}*?" else c for c in path)
 
 

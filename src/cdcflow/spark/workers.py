@@ -1,8 +1,8 @@
-"""Spark's executors as workers on a log: one task for each piece of work. They see the log's folder; or it has an
-object store, and they work there.
+"""Spark's executors as workers on a log: one task for each piece of work. They either share the log's folder, or work
+in the log's object store.
 
-A task whose executor dies is started again by Spark, so a piece may be worked on twice; its worker writes under names
-of its own, and only what it returns counts.
+If the executor of a task dies, Spark starts the task again, so a piece may be worked on twice; a worker writes under
+its own file names, and only what it returns counts.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ B = TypeVar("B")
 def workers(
     master: str, folder: Path, settings: Mapping[str, str], name: str, away: AwayLog | None = None
 ) -> Iterator[SparkWorkers]:
-    """Executors of the cluster at `master`, for a command that people know by `name`. They work in `folder`, the log's;
-    or `away`, where nothing in a folder is needed.
+    """Yield executors of the cluster at `master`, for a command called `name`. They work in `folder`, the log's; or in
+    `away`, for which no folder is needed.
 
     Raises:
         ConfigurationError: see `context`.
@@ -40,15 +40,15 @@ def workers(
         with over(started, folder, name, away) as found:
             yield found
     finally:
-        with contextlib.suppress(Exception):  # an executor that was lost a moment ago
+        with contextlib.suppress(Exception):  # an executor was just lost
             started.stop()
 
 
 @contextlib.contextmanager
 def over(started: SparkContext, folder: Path, name: str, away: AwayLog | None = None) -> Iterator[SparkWorkers]:
-    """The executors of a context that is there."""
+    """Yield the executors of an existing context."""
     if away is not None:
-        # It goes with the function, keys and all: Spark writes functions into no plan, page or event log.
+        # Sent with the function, including the keys: Spark writes functions into no plan, page or event log.
         yield SparkWorkers(started, None, name, away)
         return
     probe = folder / f".{secrets.token_hex(8)}.probe"
@@ -61,7 +61,7 @@ def over(started: SparkContext, folder: Path, name: str, away: AwayLog | None = 
 
 
 class SparkWorkers:
-    """Implements `cdcflow.ports.workers.Workers`: as many at once as there are cores."""
+    """Implements `cdcflow.ports.workers.Workers`: as many pieces at once as there are cores."""
 
     def __init__(self, started: SparkContext, probe: _Probe | None, name: str, away: AwayLog | None = None) -> None:
         self.away = away
@@ -79,7 +79,7 @@ class SparkWorkers:
         try:
             tasks = self._context.parallelize(list(given), len(given))
             answers: list[_Answer] = tasks.map(_Task(work, self._probe)).collect()
-        except Exception as error:  # noqa: BLE001  Spark's own kinds
+        except Exception as error:  # noqa: BLE001  Spark's own errors
             raise failed(error, self._name) from None
         for answer in answers:
             if answer.error is not None:
@@ -89,7 +89,7 @@ class SparkWorkers:
 
 @dataclass(frozen=True)
 class _Probe:
-    """A file in the log's folder: who sees it works on the same log."""
+    """A file in the log's folder: an executor that can read it works on the same log."""
 
     path: Path
     text: str
@@ -115,7 +115,7 @@ class _Answer:
 
 @dataclass(frozen=True)
 class _Task:
-    """What a task does with its piece."""
+    """The function of a task for one piece."""
 
     work: Callable[[Any], Any]
     probe: _Probe | None

@@ -1,4 +1,4 @@
-"""Table formats as Spark writes them: what a session needs for one, its tables, and which errors are conflicts.
+"""Table formats as Spark writes them: the session settings for each, its tables, and which errors are conflicts.
 
 engine ──▶ SparkFormat ──▶ cdcflow.spark.sql.StatementTable
               ├── delta      Delta Lake
@@ -25,7 +25,7 @@ class SparkFormat(Protocol):
     """A format, in Spark."""
 
     settings: Mapping[str, str]
-    """Of a session that is to write such tables."""
+    """Settings of a session that writes such tables."""
 
     def table(
         self,
@@ -36,8 +36,9 @@ class SparkFormat(Protocol):
         own: bool = False,
         named: bool = False,
     ) -> StatementTable:
-        """The table at a path (schema, name) of a warehouse; of our own tables the path is one name. `own`: the session
-        serves nothing else. `named`: the table is kept known by name, if the warehouse has a metastore."""
+        """Return the table at a path (schema, name) of a warehouse; cdcflow's own tables have a path of one name.
+        `own`: the session serves nothing else. `named`: the table stays registered by name, if the warehouse has a
+        metastore."""
 
     def is_conflict(self, error: BaseException) -> bool:
         """See `cdcflow.warehouse.port.Engine.is_conflict`."""
@@ -47,9 +48,9 @@ _FORMATS: dict[str, Callable[[], SparkFormat]] = {"delta": DeltaFormat, "iceberg
 
 
 def table_format(name: str) -> SparkFormat:
-    """The format of that name.
+    """Return the format by its name.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: there is no such format.
     """
     return _FORMATS[rules_of(name).name]()

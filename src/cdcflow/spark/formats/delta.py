@@ -1,8 +1,9 @@
-"""Delta Lake. Tables by path; commits carry our position as a transaction id, our metadata as `userMetadata`.
+"""Delta Lake. Tables by path; a commit carries cdcflow's position as a transaction id, and its metadata as
+`userMetadata`.
 
 The state is read through Delta's own `DeltaLog` (7 ms) and not with DESCRIBE HISTORY (200 ms, and old entries expire).
-What a version's checksum file tells (ids, transactions, number of files) is taken from there: computed from the log it
-would be Spark jobs. The transaction ids that a table keeps outlive both checkpoints and clean-ups of its log.
+Ids, transactions and the number of files are taken from a version's checksum file: computing them from the log would
+need Spark jobs. The transaction ids that a table keeps outlive both checkpoints and clean-ups of its log.
 """
 
 from __future__ import annotations
@@ -61,19 +62,20 @@ _APP = "spark.databricks.delta.write.txnAppId"
 _VERSION = "spark.databricks.delta.write.txnVersion"
 _METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 _READ_VERSION = "cdcflow.delta.read-version"
-"""What our log stores refuse a commit by that was worked out from another version (java/)."""
+"""The setting by which cdcflow's log stores refuse a commit that was computed from another version (java/)."""
 MADE_TRIES = 5
 
 LET_GO_BEFORE_S = 3600.0
-"""A commit may say of a file that it let go of it so long before: its statement took long, or clocks differ."""
+"""A commit may record the removal of a file up to this long before itself: its statement took long, or clocks
+differ."""
 
 VACUUMED: Mapping[str, str] = {
-    "spark.databricks.delta.vacuum.logging.enabled": "false",  # else a version of its own each time
-    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",  # else 10,000 tasks for a folder
+    "spark.databricks.delta.vacuum.logging.enabled": "false",  # otherwise each run adds a version
+    "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",  # otherwise 10,000 tasks for a folder
 }
 
 FEW_FILES = 16
-"""Of so many files each is asked for its rows' bounds itself, rather than Delta's log for those of all."""
+"""Up to this many files, the rows' bounds are read from each file instead of from Delta's log."""
 
 _CONFLICT = re.compile(
     r"DELTA_(CONCURRENT|METADATA_CHANGED|PROTOCOL_CHANGED)|io\.delta\.exceptions\.|CDCFLOW_TABLE_CHANGED"
@@ -84,7 +86,7 @@ _log = structlog.get_logger()
 
 
 class _Moved(Exception):
-    """Somebody else has changed the table."""
+    """Another process has changed the table."""
 
 
 class DeltaFormat:
@@ -95,7 +97,7 @@ class DeltaFormat:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.databricks.delta.schema.autoMerge.enabled": "false",
-        "spark.hadoop.parquet.block.size": str(ROW_GROUP_BYTES),  # Delta has no property of a table for it
+        "spark.hadoop.parquet.block.size": str(ROW_GROUP_BYTES),  # Delta has no table property for it
     }
 
     def table(
@@ -116,10 +118,10 @@ class DeltaFormat:
 
 
 class DeltaTable(StatementTable):
-    """A table by path. Its `entry` in a metastore, if it is to have one, follows it."""
+    """A table by path, and its `entry` in a metastore, if it has one."""
 
     def __init__(self, spark: SparkSession, path: str, entry: Entry | None = None, folder: Path | None = None) -> None:
-        """`folder`: where it is, if that is a folder of this machine."""
+        """`folder`: its folder, if that is on this machine."""
         super().__init__(spark, RULES, f"delta.{name_sql(path)}", None)
         self._folder = folder
         self._path = path
@@ -140,7 +142,7 @@ class DeltaTable(StatementTable):
             self._entry.keep(is_there=is_there)
 
     def commit(self, statement: str, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
-        # Delta itself skips a transaction that is there.
+        # Delta itself skips a transaction that the table has.
         self._look_behind_own_commit()
         with self._committing(metadata, app, version):
             self._spark.sql(as_written(self._spark, statement))
@@ -167,8 +169,8 @@ class DeltaTable(StatementTable):
         version: int,
         can: Callable[[SparkSession, Any], bool] = serve,
     ) -> bool:
-        """Change rows in a transaction without a statement. False: that cannot be done with this table, or this
-        Delta, and nothing was done."""
+        """Change rows in a transaction without a statement. Return False, having done nothing, if that is impossible
+        with this table or this Delta."""
         self._look_behind_own_commit()
         found = self._newest()
         if self._looked_at not in (None, int(found.version())):
@@ -184,7 +186,7 @@ class DeltaTable(StatementTable):
 
     def follow(self, act: Act, metadata: Mapping[str, Any], app: str = "", version: int = 0) -> None:
         if needs_mapping(act) and not is_mapped(self._parts.told(self._newest().metadata())["configuration"]):
-            # Its columns get the numbers of their places as ids, which is what the description has.
+            # Its columns get their positions as ids, as in the description.
             self.commit(f"ALTER TABLE {self.sql} SET TBLPROPERTIES ('{MAPPING}' = 'name')", metadata)
         super().follow(act, metadata, app, version)
 
@@ -198,8 +200,8 @@ class DeltaTable(StatementTable):
         *,
         wide: bool = False,
     ) -> None:
-        """Also where another driver makes it just now, or died over it: what that leaves before its first commit are
-        empty folders, which Delta takes for a table without columns, or for a stranger's data."""
+        """Also works while another driver creates the table, or after it died in the attempt: before its first commit
+        it leaves only empty folders, which Delta would take for a table without columns, or for foreign data."""
         for _ in range(MADE_TRIES):
             is_free = self._without_empty_folders(self._path)
             try:
@@ -224,7 +226,7 @@ class DeltaTable(StatementTable):
     def add_newest(
         self, row: str, column: str, least: int, metadata: Mapping[str, Any], app: str, version: int
     ) -> None:
-        # Of two commits of one transaction Delta takes one.
+        # Of two commits of one transaction Delta accepts one.
         if not self._changed(_appended(row), metadata, app, version):
             self.commit(f"INSERT INTO {self.sql} {row}", metadata, app, version)
 
@@ -239,7 +241,7 @@ class DeltaTable(StatementTable):
         return identity(lines) if lines else ""
 
     def drop_torn(self, published: int | None = None) -> None:
-        """In a folder: a store takes an object whole or not at all."""
+        """Only in a folder: a store writes an object whole or not at all."""
         if self._folder is None or not (torn := torn_since(self._folder / "_delta_log", published)):
             return
         set_aside(self._folder / "_delta_log", torn)
@@ -260,7 +262,7 @@ class DeltaTable(StatementTable):
         ]
 
     def pin(self, version: int, cut: int) -> None:
-        """Nothing names versions here; `let_go` finds what kept cuts need."""
+        """Do nothing: versions have no names here; `let_go` finds what kept cuts need."""
 
     def compact(self, order: Sequence[str] = ()) -> Compacted:
         said = {"upkeep": "compact"}
@@ -285,7 +287,8 @@ class DeltaTable(StatementTable):
         return Compacted(int(files), int(row.metrics.numFilesAdded))
 
     def let_go(self, kept: Kept) -> str:
-        """By VACUUM, of what no kept version has: it goes by the time at which a file was let go of."""
+        """Remove with VACUUM what no kept version has; VACUUM decides by the time at which a file was removed from the
+        table."""
         found = self.snapshot()
         if found is None or kept.since is None:
             return ""
@@ -302,16 +305,17 @@ class DeltaTable(StatementTable):
             )
         before = self._count_files()
         with self._set(VACUUMED):
-            # For as long as its log remembers: Delta refuses less.
+            # With the table's own retention: Delta refuses a shorter one.
             self._spark.sql(f"VACUUM {self.sql}")
         gone = before - self._count_files()
         return f"{gone} files removed" if gone > 0 else ""
 
     def _let_go_at(self, found: Snapshot, needed: frozenset[int]) -> float | None:
-        """When, in seconds since 1970, the table first let go of files of a version that is needed; None: of none yet.
+        """Return when, in seconds since 1970, the table first removed files of a needed version; `None` if it has not
+        yet.
 
         Raises:
-            HandOver: its log no longer tells.
+            HandOver: its log no longer contains that.
         """
         oldest = min(needed, default=found.version)
         if oldest >= found.version:
@@ -328,7 +332,7 @@ class DeltaTable(StatementTable):
 
     @contextmanager
     def _set(self, chosen: Mapping[str, str]) -> Iterator[None]:
-        """Settings of the session for a statement."""
+        """Set session settings for a statement."""
         before = {name: self._spark.conf.get(name, None) for name in chosen}
         for name, value in chosen.items():
             self._spark.conf.set(name, value)
@@ -359,16 +363,16 @@ class DeltaTable(StatementTable):
     def at(self, version: int) -> DataFrame:
         if (rows := self._at_few_files(version)) is not None:
             return rows
-        # Delta refuses a version that is older than its retention, also one that is the newest still. Whether its files
-        # are there was looked at (see `lost`).
+        # Delta refuses a version that is older than its retention, even if it is the latest. `lost` has already checked
+        # that its files exist.
         with self._set({TIME_TRAVEL_ENFORCED: "false"}):
             return self._spark.read.format("delta").option("versionAsOf", version).load(self._path)
 
     def _at_few_files(self, version: int) -> DataFrame | None:
-        """A plan that has the version's files in it; None where Delta is to look for them in the version's state.
+        """Return a plan that contains the version's files; `None` if Delta has to find them in the version's state.
 
-        For a table with vectors it looks three times for a query with a join, by a job each, which for a small table
-        takes longer than the query.
+        For a table with deletion vectors Delta finds them three times for a query with a join, with a job each time,
+        which for a small table takes longer than the query.
         """
         from pyspark.sql import DataFrame
 
@@ -407,7 +411,7 @@ class DeltaTable(StatementTable):
             raise
 
     def _actions(self, found: Any) -> Iterator[Mapping[str, Any]]:
-        """What the commit of a version says; nothing where it was cleaned up behind a checkpoint."""
+        """Yield the actions of a version's commit; empty if it was cleaned up after a checkpoint."""
         version = int(found.version())
         with reading(f"{self._path}/_delta_log/{version:020d}.json"):
             told = [json.loads(line) for line in self._lines(version)]
@@ -426,7 +430,7 @@ class DeltaTable(StatementTable):
     def _told(self, found: Any) -> Snapshot:
         metadata = self._parts.told(found.metadata())
         checksum = found.checksumOpt()
-        # What the commit itself says wins over what a checksum, or this driver's memory, has made of it.
+        # The commit itself takes precedence over a checksum, or this driver's cache.
         lines = self._lines(int(found.version()))
         newest = {a["txn"]["appId"]: int(a["txn"]["version"]) for a in map(json.loads, lines) if "txn" in a}
         return Snapshot(
@@ -447,8 +451,8 @@ class DeltaTable(StatementTable):
         return {app: int(version) for app, version in self._parts.told(found.transactions()).items()}
 
     def _without_empty_folders(self, folder: str) -> bool:
-        """Take empty folders away; False where a file is among them. One that is no longer empty stays: a store puts
-        files without asking for their folders."""
+        """Remove empty folders; return False if there is a file in them. A folder that is no longer empty stays: a
+        store writes files without creating their folders."""
         path = self._parts.paths(folder)
         files = path.getFileSystem(self._log().newDeltaHadoopConf())
         try:
@@ -463,8 +467,8 @@ class DeltaTable(StatementTable):
             raise
 
     def _files_gone(self, version: int) -> bool:
-        """Whether files of a version are not there. Only those are looked for that the newest version does not have:
-        nobody removes the others."""
+        """Return whether files of a version are missing. Only files that the latest version does not have are checked:
+        no process removes the others."""
         from pyspark.sql import DataFrame
 
         old, new = self._version(version), self._newest()
@@ -483,7 +487,8 @@ class DeltaTable(StatementTable):
         return False
 
     def _look_behind_own_commit(self) -> None:
-        """What is committed next follows what this has committed last; what anybody else did is not looked behind."""
+        """If this object made the latest commit, count it as seen, so that the next commit follows it; another writer's
+        commit is not."""
         if self._committed is None:
             return
         newest = int(self._newest().version())
@@ -493,9 +498,9 @@ class DeltaTable(StatementTable):
 
     @contextmanager
     def _committing(self, metadata: Mapping[str, Any], app: str, version: int) -> Iterator[None]:
-        """The settings belong to the whole session, so two threads must not commit through one session at a time. They
-        are taken back at the end, whatever happens: left there, they would make Delta drop the next write without a
-        word."""
+        """Set the commit's settings. They belong to the whole session, so two threads must not commit through one
+        session at a time. They are reset at the end, whatever happens: otherwise Delta would silently drop the next
+        write."""
         conf = self._spark.conf
         conf.set(_METADATA, in_setting(self._spark, said(metadata)))
         if self._looked_at is not None:

@@ -1,6 +1,5 @@
-"""Which files of a Delta table upkeep writes again: small ones, and those of which much is dead. OPTIMIZE is told so by
-its settings; where rows are to be put in an order, which it cannot, the same is chosen here.
-"""
+"""Which files of a Delta table maintenance rewrites: small ones, and those with many deleted rows. OPTIMIZE does this
+by its settings; it cannot sort rows, so for sorted rows the same files are chosen here."""
 
 from __future__ import annotations
 
@@ -9,22 +8,21 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 SMALL_BYTES, MADE_BYTES = 32 << 20, 256 << 20
-"""Files of less become one, of so much at most."""
+"""Smaller files are merged, into files of at most the second size."""
 
 DEAD_SHARE_MAX = 0.33
-"""A file of which more is dead is written again."""
+"""A file with a larger share of deleted rows is rewritten."""
 
 COMPACTED: Mapping[str, str] = {
     "spark.databricks.delta.optimize.minFileSize": str(SMALL_BYTES),
     "spark.databricks.delta.optimize.maxFileSize": str(MADE_BYTES),
     "spark.databricks.delta.optimize.maxDeletedRowsRatio": str(DEAD_SHARE_MAX),
 }
-"""Of files that are larger, and of which less is dead, OPTIMIZE would only make others of their kind."""
+"""For larger files with fewer deleted rows OPTIMIZE would only replace them with similar ones."""
 
 
 def chosen(files: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The numbers of those of a table's files, as its log describes them, that are written again; none: they are as
-    they should be."""
+    """Return the indexes of a table's files, as its log describes them, to rewrite; empty if there is nothing to do."""
     worn = [n for n, file in enumerate(files) if _dead_share(file) > DEAD_SHARE_MAX]
     small = [n for n, file in enumerate(files) if file["size"] < SMALL_BYTES]
     return sorted({*worn, *small}) if worn or len(small) > 1 else []

@@ -1,4 +1,4 @@
-"""What Delta keeps in the JVM (see `formats.jvm`)."""
+"""Delta's classes and objects in the JVM (see `formats.jvm`)."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from cdcflow.spark.formats.jvm import Jvm, module, once
 
 TESTED = "4.4."
-"""Parts of Delta that are no public interface are called only where its version begins so."""
+"""Parts of Delta that are not a public interface are called only if its version begins with this."""
 
 
 class DeltaJvm(Jvm):
-    """Classes and objects of Delta's, and of Scala's."""
+    """Delta's and Scala's classes and objects."""
 
     def __init__(self, jvm: Any) -> None:  # Any, here and below: py4j gives whatever the other side has
         super().__init__(jvm)
@@ -31,12 +31,12 @@ class DeltaJvm(Jvm):
 
     @property
     def is_tested(self) -> bool:
-        """Whether what is private to Delta, which the next ones here are, may be called."""
+        """Whether Delta's private parts, which the following properties use, may be called."""
         return self._version.startswith(TESTED)
 
     @functools.cached_property
     def commands(self) -> Any:
-        """What its commands do with deletion vectors."""
+        """The functions of its commands for deletion vectors."""
         return module(self.jvm.org.apache.spark.sql.delta.commands, "DMLWithDeletionVectorsHelper")
 
     @functools.cached_property
@@ -45,7 +45,7 @@ class DeltaJvm(Jvm):
 
     @functools.cached_property
     def write(self) -> Any:
-        """The operation that a commit of appended rows names."""
+        """The operation named in a commit of appended rows."""
         return getattr(self.jvm.org.apache.spark.sql.delta, "DeltaOperations$Write")
 
     @functools.cached_property
@@ -54,7 +54,7 @@ class DeltaJvm(Jvm):
 
     @functools.cached_property
     def optimize(self) -> Any:
-        """The operation that a commit of files which were written again names."""
+        """The operation named in a commit of rewritten files."""
         return getattr(self.jvm.org.apache.spark.sql.delta, "DeltaOperations$Optimize")
 
     @functools.cached_property
@@ -69,14 +69,14 @@ class DeltaJvm(Jvm):
     def always(self) -> Any:
         return self.jvm.org.apache.spark.sql.catalyst.expressions.Literal.TrueLiteral()
 
-    # ── values, to here and back ────────────────────────────────────────────────────────────────────────────
+    # ── conversion of values from and to Scala ────────────────────────────────────────────────────────────────
 
     def told(self, value: Any) -> Any:
-        """What a Scala or Delta object holds, as JSON's dicts, lists, texts and numbers."""
+        """Return the content of a Scala or Delta object, as JSON's dicts, lists, texts and numbers."""
         return json.loads(self._json.toJson(value, None))
 
     def without_data_change(self, added: Any) -> Any:
-        """The action that adds a file, of rows that were in other files of the table before."""
+        """Return the action that adds a file with rows that were in other files of the table before."""
         told = json.loads(added.json())
         told["add"]["dataChange"] = False
         return self._actions.fromJson(json.dumps(told))
@@ -85,7 +85,7 @@ class DeltaJvm(Jvm):
         return self._options.apply(value)
 
     def elements(self, values: Any) -> list[Any]:
-        """Those of a sequence of Scala's."""
+        """Return the elements of a Scala sequence."""
         array = self._converters.asJava(values).toArray()
         return [array[number] for number in range(len(array))]
 

@@ -1,12 +1,13 @@
-"""Changes of a Delta table's rows in transactions of Delta's own, without a SQL command of Delta's around them.
+"""Change a Delta table's rows in Delta's own transactions, without one of Delta's SQL commands around them.
 
     the table's keys ──join── changes ──▶ a bitmap for each file, stored ─┐
-                                  └─────▶ files with the rows that come ──┴─▶ one commit
+                                  └─────▶ files with the inserted rows ──┴─▶ one commit
 
-Delta's MERGE does the same in three joins, each of which reads the table again, and plans some twenty Spark jobs; each
-of its commands also works out from the whole log what transactions a table has seen, which the checksum of a version
-tells. The parts are Delta's (`OptimisticTransaction`, `DeletionVectorBitmapGenerator`), called as its commands call
-them. They are no public interface: with a version of Delta that this was not tested with, a statement is said instead.
+Delta's MERGE does the same in three joins, each of which reads the table again, and plans some twenty Spark jobs. Each
+of its commands also computes from the whole log which transactions a table has seen, although a version's checksum
+contains them. The parts used here are Delta's (`OptimisticTransaction`, `DeletionVectorBitmapGenerator`), called as its
+commands call them. They are not a public interface: with an untested version of Delta, cdcflow runs a statement
+instead.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FEATURES = frozenset({"deletionVectors", "columnMapping", "invariants", "appendOnly", "timestampNtz", "typeWidening"})
-"""Table features that are minded here: with any other one a MERGE is said."""
+"""Table features that are handled here; for a table with any other, cdcflow runs a MERGE."""
 
 SMALL_ROWS = 100_000
-"""Of so many changes the plans are made once, for one task after a shuffle. Spark otherwise plans anew after each
-shuffle, in a job of its own: for five tables of 1,000 changes 51 jobs instead of 31, and 20 % more CPU."""
+"""Up to this many changes, the plan is fixed in advance, with one task after a shuffle. Otherwise Spark plans again
+after each shuffle, in a separate job: for five tables of 1,000 changes 51 jobs instead of 31, and 20 % more CPU."""
 
 FILE_ROWS = 500_000
-"""Of so many changes the rows that come make one file."""
+"""Inserted rows per file, estimated by the number of changes."""
 
 _METRICS = "spark.databricks.delta.history.metricsEnabled"
-"""The figures of a commit are collected by Delta's commands; without them its commit fails."""
+"""Delta's commands collect the metrics of a commit; without them its commit fails."""
 
 
 def serve(spark: SparkSession, snapshot: Any) -> bool:  # Any, as in delta_jvm
-    """Whether rows of a version of a table may be changed here: it also has vectors."""
+    """Return whether rows of this version of a table may be changed here: it must also use deletion vectors."""
     if not may_write(spark, snapshot):
         return False
     settings: Mapping[str, str] = delta_jvm(spark).told(snapshot.metadata())["configuration"]
@@ -54,7 +55,7 @@ def serve(spark: SparkSession, snapshot: Any) -> bool:  # Any, as in delta_jvm
 
 
 def may_write(spark: SparkSession, snapshot: Any) -> bool:
-    """Whether this is right for a version of a table: it has no feature that would need more."""
+    """Return whether writing here is correct for this version of a table: it has no feature that requires more."""
     parts = delta_jvm(spark)
     if not parts.is_tested:
         return False
@@ -68,11 +69,12 @@ def may_write(spark: SparkSession, snapshot: Any) -> bool:
 
 
 class Transaction:
-    """One change of the rows of one version of a table. The session is the thread's active one and its commit settings
-    are set by then (see `formats.delta`), and the version has not seen the transaction that they name."""
+    """One change of the rows of one version of a table. Before it is created, the session must be the thread's active
+    one with its commit settings set (see `formats.delta`), and the version must not have the transaction that they
+    name."""
 
     def __init__(self, spark: SparkSession, log: Any, snapshot: Any) -> None:
-        """`log` and `snapshot` are Delta's: the table's log, and the version that the change was worked out for."""
+        """`log` and `snapshot` are Delta's: the table's log, and the version from which the change was computed."""
         self._spark = spark
         self._parts = delta_jvm(spark)
         self._session: Any = spark._jsparkSession
@@ -80,18 +82,18 @@ class Transaction:
         self._snapshot = snapshot
         self._none = self._parts.nothing
         self._transaction = log.startTransaction(self._none, self._parts.some(snapshot))
-        self._transaction.readWholeTable()  # whatever somebody else does to its rows meanwhile is a conflict
+        self._transaction.readWholeTable()  # any concurrent change of its rows is a conflict
 
     def append(self, rows: str) -> None:
-        """Add what a query gives, in columns named as the table's."""
+        """Add the rows of a query, whose columns are named as the table's."""
         come = self._written(self._spark.sql(as_written(self._spark, rows)))
         self._commit(come, self._parts.write(self._parts.append, *[self._none] * 8))
 
     def fold(self, folding: Folding) -> None:
-        """Bring in a range that is by key (see `Folding.is_by_key`).
+        """Merge a range by key (see `Folding.is_by_key`).
 
         Raises:
-            NewerRows: see there; a MERGE leaves those rows alone.
+            NewerRows: see there; a MERGE does not touch those rows.
         """
         with _planned_for(self._spark, folding.count), Views(self._spark) as views:
             actions = self._worked_out(folding, views)
@@ -99,7 +101,7 @@ class Transaction:
         self._commit(actions, self._parts.merge(*[self._none] * 4, nil, nil, nil))
 
     def cluster(self, order: Sequence[str]) -> Compacted:
-        """Write files again that are to be (see `delta_files`), as fewer ones, with their rows in this order."""
+        """Rewrite the files that are due (see `delta_files`) into fewer ones, with their rows in this order."""
         files = self._snapshot.getAllFiles(True)
         told = self._parts.told(files)
         numbers = chosen(told)
@@ -127,10 +129,10 @@ class Transaction:
             self._spark.conf.unset(_METRICS)
 
     def _worked_out(self, folding: Folding, views: Views) -> list[Any]:
-        """The actions by which rows go and come."""
+        """Return the actions that delete and insert rows."""
         files = self._files(folding)
         if folding.replaced is not None:
-            # None of its rows has a value of the table's: each is read once, where it is written.
+            # No value of the table's rows is kept: each inserted row is read once, when it is written.
             rows = views.of(self._rows(files, list(folding.replaced.key)), "rows")
             broadcast = folding.count <= BROADCAST_ROWS_MAX
             matched = marking.matched(folding.replaced, rows, limits=folding.limits, broadcast=broadcast)
@@ -142,11 +144,11 @@ class Transaction:
         return [*gone, *self._come(folding, marking.coming(target, families, reduced, going, ended))]
 
     def _come(self, folding: Folding, rows: str) -> list[Any]:
-        """Write the rows that come; the actions that put them there."""
+        """Write the inserted rows; return the actions that add their files."""
         return self._written(self._spark.sql(rows).coalesce(1 + folding.count // FILE_ROWS))
 
     def _files(self, folding: Folding) -> Any:
-        """The files that may have rows of the range. A version's checksum names all, where they are few."""
+        """Return the files that may have rows of the range. A version's checksum lists all files if there are few."""
         checksum = self._snapshot.checksumOpt()
         if checksum.isDefined() and checksum.get().allFiles().isDefined():
             return checksum.get().allFiles().get()
@@ -155,14 +157,14 @@ class Transaction:
             return self._snapshot.getAllFiles(True)
         column = folding.layout.target.columns[folding.layout.key[0]].name
         within = self._frame(self._parts.as_scala([])).where(limits.within(name_sql(column)))
-        # Optimized: Delta compares bounds with constants, and ours are casts of text until then.
+        # Optimized: Delta compares bounds with constants only, and cdcflow's are casts of text before that.
         condition = within._jdf.queryExecution().optimizedPlan().condition()
         return self._snapshot.filesForScan(self._parts.as_scala([condition]), True).files()
 
     def _rows(self, files: Any, columns: Sequence[str]) -> DataFrame:
-        """The rows of some files of the table: these columns, and where each row lies."""
+        """Return these columns of the rows of some files of the table, and the location of each row."""
         frame = self._frame(files)
-        place = frame.metadataColumn("_metadata")  # not by name, which a column of the table may have
+        place = frame.metadataColumn("_metadata")  # not by name, which could be a column of the table
         places = (place["file_path"].alias(FILE), place["row_index"].alias(ROW))
         return frame.select(*map(name_sql, columns), *places)
 
@@ -172,7 +174,7 @@ class Transaction:
         return DataFrame(self._log.createDataFrame(self._snapshot, files, False, self._none), self._spark)
 
     def _marked(self, going: DataFrame, files: Any) -> list[Any]:
-        """Store a vector for each file that rows go from; the actions that put it there."""
+        """Store a deletion vector for each file with deleted rows; return the actions that add it."""
         from pyspark.sql import functions
 
         found = self._parts.bitmaps.buildRowIndexSetsForFilesMatchingCondition(
@@ -199,8 +201,8 @@ class Transaction:
         return actions
 
     def _written(self, rows: DataFrame) -> list[Any]:
-        """Write rows into files of the table; the actions that put them there."""
-        # With exactly the table's columns: Delta writes here what it is given.
+        """Write rows into files of the table; return the actions that add them."""
+        # With exactly the table's columns: Delta does not check them here.
         stored = self._frame(self._parts.as_scala([])).schema
         exact = rows.selectExpr(*(name_sql(field.name) for field in stored))
         if [f.dataType for f in exact.schema] != [f.dataType for f in stored]:
@@ -210,7 +212,7 @@ class Transaction:
 
 @contextmanager
 def _planned_for(spark: SparkSession, changes: int) -> Iterator[None]:
-    """The table's own rows are not shuffled where so few keys are looked for: they are sent to them."""
+    """Avoid shuffling the table's own rows for few changes: the changed keys are broadcast to them."""
     chosen = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "1"}
     before = {key: str(spark.conf.get(key)) for key in chosen}
     if changes <= SMALL_ROWS:

@@ -1,6 +1,5 @@
-"""Apache Iceberg, format version 2, merge-on-read. Commits carry our position and metadata in the snapshot's summary,
-as `cdcflow.warehouse.formats.iceberg` says.
-"""
+"""Apache Iceberg, format version 2, merge-on-read. A commit carries cdcflow's position and metadata in the snapshot's
+summary, as in `cdcflow.warehouse.formats.iceberg`."""
 
 from __future__ import annotations
 
@@ -45,9 +44,9 @@ _CONFLICT = re.compile(
     r"|TABLE_OR_VIEW_ALREADY_EXISTS|database is locked|SQLITE_BUSY"
 )
 _UNREADABLE = re.compile(r"EOFException|FileNotFound|NotFoundException|RuntimeIOException|[Aa]vro")
-"""What Java says of a file that is missing or ends early."""
+"""Java's errors for a file that is missing or ends early."""
 _RESERVED = "names reserved for Iceberg metadata columns"
-"""Of a table whose columns have such names: of the same class as a conflict, and there every time."""
+"""The error for a table whose columns have such names: it has the same class as a conflict, but occurs every time."""
 _BUSY_MS = 60_000
 _NEVER = object()
 
@@ -60,11 +59,11 @@ COMPACTED: Mapping[str, str] = {
     "delete-ratio-threshold": "0.33",
     "remove-dangling-deletes": "true",
 }
-"""Small files are made one where there are some, and those written again of which much is dead."""
+"""Small files are merged if there are some, and files with many deleted rows are rewritten."""
 
 
 class _Moved(Exception):
-    """Somebody else has changed the table."""
+    """Another process has changed the table."""
 
 
 class IcebergFormat:
@@ -105,8 +104,9 @@ class IcebergFormat:
 
 
 def _configure(spark: SparkSession, catalog: str, warehouse: Warehouse, *, own: bool) -> None:
-    """Make the warehouse's catalog known to this session. In one of our `own` a statement is said to the table as it
-    was when it was last looked at: what somebody else commits in between is a conflict, and not a new beginning."""
+    """Register the warehouse's catalog in this session. With `own`, one of cdcflow's sessions, a statement runs on the
+    table's last loaded version: a concurrent commit is then a conflict, and the statement does not silently start from
+    it."""
     setting = f"spark.sql.catalog.{catalog}"
     if spark.conf.get(setting, None) is not None:
         return
@@ -137,8 +137,8 @@ class IcebergTable(StatementTable):
         folder: Path | None,
         catalog_file: Path | None = None,
     ) -> None:
-        """`folder`: where it is, if that is a folder which somebody may have moved away behind the catalog's back.
-        `catalog_file`: the database of a catalog in a folder."""
+        """`folder`: its folder, if that is on this machine, where an operator may have moved it away without the
+        catalog. `catalog_file`: the database of a catalog in a folder."""
         super().__init__(spark, RULES, ".".join(map(name_sql, name)), location)
         self._folder = folder
         self._catalog_file = catalog_file
@@ -162,7 +162,7 @@ class IcebergTable(StatementTable):
             return
         said = self._say(statement, metadata, known)
         after = self._table()
-        if after is None:  # Spark takes some errors of a catalog for a table that another has made just then
+        if after is None:  # Spark mistakes some errors of a catalog for a table that another process has just created
             raise SinkUnavailable(
                 f"making {self.sql}: the catalog reported no error, but has no such table",
                 remedy="look into the catalog's log, then merge again",
@@ -173,7 +173,7 @@ class IcebergTable(StatementTable):
             self._looked_at = int(newest.snapshotId())
 
     def _say(self, statement: str, metadata: Mapping[str, Any], transactions: Mapping[str, int]) -> str:
-        """Run a statement whose snapshot is to carry this. Returns the metadata as the summary has them."""
+        """Run a statement whose snapshot carries this. Return the metadata as the summary has them."""
         conf = self._spark.conf
         said = json.dumps(metadata, separators=(",", ":"))
         conf.set(_SUMMARY + COMMITTED, said)
@@ -186,7 +186,7 @@ class IcebergTable(StatementTable):
         return said
 
     def _check_same(self, table: Any) -> None:
-        """What is about to be committed was worked out from what the table was when it was looked at."""
+        """Check that the table is still the one from which the commit was computed."""
         if self._looked_at is not _NEVER and self._looked_at != _id(table):
             raise _Moved(f"{self.sql} was changed by somebody else meanwhile")
 
@@ -199,8 +199,8 @@ class IcebergTable(StatementTable):
             super().fold(folding, metadata, app, version)
 
     def _fold_on_branch(self, folding: Folding, metadata: Mapping[str, Any], app: str, version: int) -> bool:
-        """Bring a range in as `formats.iceberg_branch` says. False: a MERGE is better, or right, and nothing was
-        done."""
+        """Merge a range on a branch (see `formats.iceberg_branch`). Return False, having done nothing, if a MERGE is
+        better or required."""
         table = self._table()
         newest = None if table is None else table.currentSnapshot()
         if newest is None or int(newest.summary().get("total-records") or 0) < iceberg_branch.ROWS_MIN:
@@ -232,8 +232,8 @@ class IcebergTable(StatementTable):
         return True
 
     def _insert(self, folding: Folding, strange: str) -> str:
-        """An INSERT that fails if rows have come meanwhile of which `strange` holds: a plain one would add to them,
-        whoever put them there."""
+        """Return an INSERT that fails if a concurrent commit has added rows that match `strange`: a plain INSERT would
+        add to them."""
         # By position: this form of INSERT takes no names.
         columns = ", ".join(name_sql(c.name) for c in self._parts.columns(self._table().schema()))
         rows = f"SELECT {columns} FROM ({folding.rows()})"  # noqa: S608  names are quoted
@@ -246,7 +246,7 @@ class IcebergTable(StatementTable):
         self.commit(f"INSERT INTO {self.sql} {self._since_then()} {where} {row}", metadata, app, version)
 
     def _since_then(self) -> str:
-        """Options of a write that fails if rows that it would replace have come since the table was looked at."""
+        """Return options of a write that fails if rows that it would replace were added since the table was loaded."""
         options = {"isolation-level": "serializable"}
         if self._looked_at is not None:
             options["validate-from-snapshot-id"] = str(self._looked_at)
@@ -266,8 +266,8 @@ class IcebergTable(StatementTable):
         return "" if found is None else str(int(found.snapshotId()))
 
     def drop_torn(self, published: int | None = None) -> None:
-        """A catalog takes a commit whole or not at all. In a folder a power cut may leave files short that a commit
-        names, and that were not synced yet."""
+        """Repair a table after a power cut. A catalog makes a commit whole or not at all, but in a folder files that a
+        commit names may be cut short if they were not synced yet."""
         if self._catalog_file is not None:
             step_back(self._catalog_file, self._name[0], self._name[1:])
         table = None if self._folder is None else self._table()
@@ -318,7 +318,7 @@ class IcebergTable(StatementTable):
         return Compacted(int(files), int(row.added_data_files_count), in_order=bool(order))
 
     def let_go(self, kept: Kept) -> str:
-        """Tags of expired cuts, snapshots, and the files that only these have."""
+        """Remove tags of expired cuts, snapshots, and the files that only these have."""
         table = self._table()
         if table is None:
             return ""
@@ -339,7 +339,7 @@ class IcebergTable(StatementTable):
                 manage = manage.removeBranch(branch)
             manage.commit()
         if old:
-            expire = table.expireSnapshots().expireOlderThan(0)  # else by the table's own age as well, five days
+            expire = table.expireSnapshots().expireOlderThan(0)  # otherwise also by the table's own age, five days
             for snapshot in old:
                 expire = expire.expireSnapshotId(snapshot)
             expire.commit()
@@ -369,7 +369,7 @@ class IcebergTable(StatementTable):
         return _without_pushdown(self._spark, rows) if self._has_other_names(found) else rows
 
     def _has_other_names(self, snapshot: Any) -> bool:  # Any: py4j gives whatever the other side has
-        """Whether a column that a snapshot has is called otherwise by now, or is gone."""
+        """Return whether a column of a snapshot has since been renamed or dropped."""
         table = self._table()
         then = None if table is None else table.schemas().get(snapshot.schemaId())
         if then is None or then.schemaId() == table.schema().schemaId():
@@ -386,7 +386,7 @@ class IcebergTable(StatementTable):
             if any(name in str(error) for name in _NOT_THERE) or (
                 self._folder is not None and not self._folder.exists()
             ):
-                return None  # nor is it there when somebody moved its folder away
+                return None  # an operator may have moved its folder away
             raise
 
     @property
@@ -394,8 +394,8 @@ class IcebergTable(StatementTable):
         return iceberg_jvm(self._spark)
 
     def _metadata_back(self, table: Any) -> Iterator[Any]:
-        """The table's metadata, the newest first, as far as they are kept: names and properties of columns change
-        without another version."""
+        """Yield the table's metadata, the latest first, as far back as the table keeps them: names and properties of
+        columns change without a new version."""
         operations = table.operations()
         newest = operations.current()
         yield newest
@@ -404,7 +404,7 @@ class IcebergTable(StatementTable):
             try:
                 yield self._parts.metadata.read(operations.io(), files.get(number).file())
             except Exception as error:
-                if "NotFound" in str(error):  # a commit that came meanwhile has let go of it
+                if "NotFound" in str(error):  # a concurrent commit has removed it
                     return
                 raise
 
@@ -417,7 +417,7 @@ class IcebergTable(StatementTable):
             catalog.invalidateTable(jvm.org.apache.spark.sql.connector.catalog.Identifier.of(self._names(schema), name))
 
     def _names(self, *names: str) -> Any:
-        """An array of the JVM's strings."""
+        """Return an array of Java strings."""
         gateway: Any = self._spark.sparkContext._gateway
         made = gateway.new_array(gateway.jvm.java.lang.String, len(names))
         for number, name in enumerate(names):
@@ -425,14 +425,15 @@ class IcebergTable(StatementTable):
         return made
 
     def _make_room(self) -> None:
-        """For a table that is to be made: its namespace, and its name, should the catalog have one without a folder."""
+        """Prepare the creation of a table: create its namespace, and drop its name if the catalog has one without a
+        folder."""
         jvm, session = self._parts.jvm, self._parts.active(self._spark)
         of, schema, name = self._name
         made = f"CREATE NAMESPACE IF NOT EXISTS {name_sql(of)}.{name_sql(schema)}"
         try:
             self._spark.sql(made)
         except Exception:  # noqa: BLE001  see below
-            # Another has made it meanwhile, for which each catalog has its own error: then it is there now.
+            # Another process has created it, for which each catalog has a different error: it exists now.
             self._spark.sql(made)
         if self._folder is None:
             return
@@ -441,7 +442,7 @@ class IcebergTable(StatementTable):
         catalog.dropTable(jvm.org.apache.iceberg.catalog.TableIdentifier.of(namespace, name), False)
 
     def _snapshot(self, version: int) -> Any:
-        """The snapshot with that sequence number; None where it is not there any more."""
+        """Return the snapshot with that sequence number; `None` if it no longer exists."""
         table = self._table()
         if table is None:
             return None
@@ -450,34 +451,34 @@ class IcebergTable(StatementTable):
                 if number == version:
                     return snapshot
                 break
-        # The table was rolled back since then, or what came between was expired.
+        # The table was rolled back since then, or snapshots in between were expired.
         return next((snapshot for snapshot in table.snapshots() if snapshot.sequenceNumber() == version), None)
 
 
 def _id(table: Any) -> int | None:
-    """The id of a table's newest snapshot; None where it has none."""
+    """Return the id of a table's latest snapshot; `None` if it has none."""
     newest = None if table is None else table.currentSnapshot()
     return None if newest is None else int(newest.snapshotId())
 
 
 def _version(table: Any) -> int:
-    """The version of a table, or of metadata of it."""
+    """Return the version of a table, or of metadata of it."""
     newest = table.currentSnapshot()
     return 0 if newest is None else int(newest.sequenceNumber())
 
 
 def _without_pushdown(spark: SparkSession, rows: DataFrame) -> DataFrame:
-    """The same rows, of which no condition reaches Iceberg.
+    """Return the same rows, in a plan from which no condition is pushed down to Iceberg.
 
-    Planning which files an older snapshot has, Iceberg (1.12) binds a condition to the table's newest schema, and finds
-    no column that was renamed since: "Cannot find field".
+    When it plans the files of an older snapshot, Iceberg (1.12) binds a condition to the table's latest schema, and
+    does not find a column that was renamed since: "Cannot find field".
     """
     plan, session = rows._jdf.queryExecution(), spark._jsparkSession
     return type(rows)(session.internalCreateDataFrame(plan.toRdd(), rows._jdf.schema(), False), spark)
 
 
 def _told(parts: IcebergJvm, table: Any, id_: str) -> Snapshot:
-    """What a table is, or was by metadata of it."""
+    """Return the description of a table, or of an earlier state by its metadata."""
     newest = table.currentSnapshot()
     return Snapshot(
         id=id_,
@@ -491,8 +492,8 @@ def _told(parts: IcebergJvm, table: Any, id_: str) -> Snapshot:
 
 
 def _first_torn(table: Any, published: int | None) -> Any:
-    """Of the snapshots after a version (None: of the latest one alone) the oldest that names a file which is missing,
-    or ends early; None: there is none."""
+    """Return the oldest snapshot after a version (`None`: only check the latest one) that names a file which is missing
+    or ends early; `None` if all are whole."""
     found = None
     for snapshot in _ancestors(table, table.currentSnapshot()):
         if published is not None and int(snapshot.sequenceNumber()) <= published:
@@ -532,7 +533,7 @@ def _kept(snapshot: Any) -> KeptSnapshot:
 
 
 def _ancestors(table: Any, snapshot: Any) -> Iterator[Any]:
-    """A snapshot and those that it came of, the newest first, as far as they are kept."""
+    """Yield a snapshot and its ancestors, the latest first, as far back as the table keeps them."""
     while snapshot is not None:
         yield snapshot
         parent = snapshot.parentId()
@@ -549,8 +550,8 @@ def _transactions(table: Any, snapshot: Any) -> Mapping[str, int]:
 
 
 def _recorded(table: Any, app: str, version: int) -> Mapping[str, int] | None:
-    """What a table's next snapshot is to record of its writers: with `app` the transaction (app, version), too. None:
-    the table has that one already."""
+    """Return what a table's next snapshot must record of its writers: with `app` including the transaction (app,
+    version). `None` if the table already has that transaction."""
     known = dict(_transactions(table, None if table is None else table.currentSnapshot()))
     if not app:
         return known

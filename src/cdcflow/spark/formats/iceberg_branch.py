@@ -1,11 +1,11 @@
-"""Changes of a large Iceberg table's rows as two commits that become the table at once.
+"""Changes of a large Iceberg table's rows as two commits that become visible at once.
 
     main ──●─────────────────────────────●──▶   moved from the first to the last in one step
-           └── rows go ──▶ rows come ────┘      a branch of its own, gone after that
+           └── deletes ──▶ inserts ──────┘      a temporary branch
 
-A MERGE that may add rows is an outer join: Spark reads whole rows of all the table's files and shuffles them. The join
-that only removes rows sends the changes' keys to the table's, of which nothing else is read. Nobody who reads `main`
-sees what is between the two, and if somebody else has changed it meanwhile, it is not moved.
+A MERGE that may insert rows is an outer join: Spark reads whole rows of all the table's files and shuffles them. A join
+that only deletes rows sends the changes' keys to the table's rows, of which it reads only the key. No reader of `main`
+sees the state between the two commits, and if another process has changed `main` in the meantime, it is not moved.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_MIN = 1_000_000
-"""Of so many rows that a MERGE would read, the commits on a branch cost less than it does."""
+"""If a MERGE would read at least this many rows, two commits on a branch cost less."""
 
 
 class BranchMoved(Exception):
-    """The branch is not what was committed to it, or the table is not what the branch began with."""
+    """The branch is not what was committed to it, or the table is no longer the one that the branch began with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What the files of a table say of it: about how many rows a MERGE of a range would read, and the newest offset
-    that any row has; None where a file does not say."""
+    """Statistics of a table's files: about how many rows a MERGE of a range would read, and the latest offset of any
+    row; `None` if a file does not have it."""
 
     rows: int
     newest: int | None
 
 
 def extent(spark: SparkSession, table: str, folding: Folding) -> Extent:
-    """From the bounds in the table's manifests. A file of which the range's keys span a part is taken to be in order of
-    the key, as it is where keys grow: then a MERGE reads that part of it."""
+    """Compute the extent from the bounds in the table's manifests. If the range's keys span a part of a file, the file
+    is assumed to be sorted by the key, as it is if keys grow: then a MERGE reads that part of it."""
     key, limits = folding.layout.target.columns[folding.layout.key[0]], folding.limits
     part = "1" if limits is None else _part(key, limits)
     newest = f"readable_metrics.{OFFSET}.upper_bound"
@@ -62,7 +62,7 @@ def extent(spark: SparkSession, table: str, folding: Folding) -> Extent:
 
 
 def _part(key: TargetColumn, limits: Bounds) -> str:
-    """The share of a file's rows that lies within bounds of the first key column, in SQL; 1 where nobody knows."""
+    """Return the share of a file's rows that is within bounds of the first key column, in SQL; 1 if unknown."""
     low, high = (f"readable_metrics.{name_sql(key.name)}.{end}_bound" for end in ("lower", "upper"))
     if not is_integer(key.type):
         return f"coalesce(IF({high} >= {limits.least} AND {low} <= {limits.greatest}, 1, 0), 1)"
@@ -73,8 +73,8 @@ def _part(key: TargetColumn, limits: Bounds) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """`gone` is the statement by which rows go, `come` the query of those that come, its columns named as the
-    table's."""
+    """`gone` is the statement that deletes rows; `come` is the query of the inserted rows, whose columns are named as
+    the table's."""
 
     gone: str
     come: str
@@ -83,7 +83,7 @@ class Changes:
 def changes(
     spark: SparkSession, views: Views, table: str, branch: str, folding: Folding, newest: int | None
 ) -> Changes:
-    """What brings a range in, by key (see `Folding.is_by_key`), on a branch of a table. `newest`: of `extent`.
+    """Return what merges a range by key (see `Folding.is_by_key`) on a branch of a table. `newest`: of `extent`.
 
     Raises:
         NewerRows: rows of the table may be newer than changes of the range.
@@ -108,12 +108,12 @@ def changes(
 
 
 def _rows(spark: SparkSession, table: str, columns: Sequence[str]) -> DataFrame:
-    """Columns of the table's rows. Where a row lies is not needed: it is found again by its key."""
+    """Return columns of the table's rows. Their location is not needed: a row is found again by its key."""
     return spark.table(table).selectExpr(*map(name_sql, columns), f"CAST(NULL AS string) AS {FILE}", f"_pos AS {ROW}")
 
 
 class Branch:
-    """A branch of a table while rows change there."""
+    """A branch of a table while rows change on it."""
 
     def __init__(self, table: Any, name: str, begun: int) -> None:  # Any: py4j gives whatever the other side has
         """`begun`: the id of the snapshot that it begins with."""
@@ -136,10 +136,10 @@ class Branch:
             self._ids.append(head)
 
     def become_main(self) -> int:
-        """Make the table what the branch is. Returns the id of its newest snapshot.
+        """Move the table to the branch's state. Return the id of its latest snapshot.
 
         Raises:
-            BranchMoved: the table was changed meanwhile.
+            BranchMoved: the table was changed in the meantime.
         """
         self._table.refresh()
         if int(self._table.currentSnapshot().snapshotId()) != self._ids[0] or self._head() != self._ids[-1]:
@@ -150,7 +150,7 @@ class Branch:
             if "Cannot fast-forward" in str(error):
                 raise BranchMoved(str(error)) from error
             raise
-        # Whoever has committed since then makes it fail: it replaces the metadata that were looked at.
+        # A later commit of another process makes this fail: it replaces the metadata that were read above.
         _commit(change)
         return self._ids[-1]
 
@@ -167,9 +167,9 @@ def _commit(change: Any) -> None:
 
 @contextmanager
 def branched(table: Any, name: str, begun: int) -> Iterator[Branch]:
-    """A new branch of a table that begins with this snapshot, the one that the change was worked out for: `table`
-    itself may know a newer one by now. It is gone at the end, whatever happens but a kill: what that leaves goes with
-    the next upkeep."""
+    """Yield a new branch of a table, starting at the snapshot from which the change was computed: `table` itself may
+    already have a later one. The branch is removed at the end; if the process is killed, the next maintenance removes
+    it."""
     table.manageSnapshots().createBranch(name, begun).commit()
     try:
         yield Branch(table, name, begun)

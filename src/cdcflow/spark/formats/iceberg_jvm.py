@@ -1,4 +1,4 @@
-"""What Iceberg keeps in the JVM (see `formats.jvm`)."""
+"""Iceberg's classes in the JVM (see `formats.jvm`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdcflow.warehouse.formats import iceberg
 
 
 class IcebergJvm(Jvm):
-    """Classes of Iceberg's."""
+    """Iceberg's classes."""
 
     def __init__(self, jvm: Any) -> None:  # Any, here and below: py4j gives whatever the other side has
         super().__init__(jvm)
@@ -22,12 +22,12 @@ class IcebergJvm(Jvm):
         self._mapper = jvm.com.fasterxml.jackson.databind.ObjectMapper()
 
     def map(self, value: Any) -> dict[str, str]:
-        """A map of texts of Java's."""
+        """Return a Java map of texts."""
         found: dict[str, str] = json.loads(self._mapper.writeValueAsString(value))
         return found
 
     def columns(self, schema: Any) -> tuple[FormatColumn, ...]:
-        """A schema's columns; the type of one that has parts is None."""
+        """Return a schema's columns; the type of a nested one is `None`."""
         return tuple(
             FormatColumn(f["name"], int(f["id"]), iceberg.type_sql(f["type"]) if isinstance(f["type"], str) else None)
             for f in json.loads(self._schemas.toJson(schema))["fields"]

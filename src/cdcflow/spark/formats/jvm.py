@@ -1,8 +1,8 @@
-"""A JVM's classes, looked up once, and what its objects hold, brought over in few questions.
+"""A JVM's classes, looked up once, and the content of its objects, transferred in few calls.
 
-py4j asks the JVM once for each part of a class's name, once for each element of a collection and a dozen times more at
-its end: a live view of one small table took 800 to 1,100 questions. So classes are looked up once, and what an object
-holds comes as one text, which leaves 200.
+py4j calls the JVM once for each part of a class's name, once for each element of a collection and a dozen times more at
+its end: a live view of one small table took 800 to 1,100 calls. So classes are looked up once, and an object's content
+is transferred as one text, which leaves 200.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Jvm:
         self._sessions = jvm.org.apache.spark.sql.classic.SparkSession
 
     def active(self, spark: SparkSession) -> Any:
-        """The session there, the thread's active one from now on: formats look up settings and catalogs in that."""
+        """Return the JVM's session, and make it the thread's active one: formats look up settings and catalogs in
+        that."""
         session: Any = spark._jsparkSession
         self._sessions.setActiveSession(session)
         return session
@@ -33,13 +34,13 @@ Parts = TypeVar("Parts", bound=Jvm)
 
 
 def once(kind: Callable[[Any], Parts]) -> Callable[[SparkSession], Parts]:
-    """A function that gives the parts of a kind in a session's JVM, made once."""
+    """Return a function that returns the parts of a kind in a session's JVM, created once."""
     made = functools.lru_cache(maxsize=1)(kind)
     return lambda spark: made(spark._jvm)
 
 
 def module(package: Any, name: str) -> Any:
-    """A singleton of Scala's."""
+    """Return a Scala singleton."""
     return getattr(getattr(package, f"{name}$"), "MODULE$")
 
 

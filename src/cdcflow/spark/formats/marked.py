@@ -1,4 +1,4 @@
-"""What a fold by marks needs in every format: the rows of a table that a range of changes is about, looked at once."""
+"""Parts of a merge by marks that every format needs: the table's rows that a range of changes concerns, read once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 BROADCAST_ROWS_MAX = 1_000_000
-"""So many keys are sent to every executor, rather than the table's keys sorted to meet them."""
+"""Up to this many keys are sent to every executor; beyond it, the table's keys are sorted to join them."""
 
 
 class NewerRows(Exception):
@@ -30,7 +30,7 @@ class Views:
         self._kept: list[DataFrame] = []
 
     def of(self, frame: DataFrame, what: str, *, keep: bool = False) -> str:
-        """A view. `keep`: its rows are worked out once, when they are first needed."""
+        """Create a view. `keep`: its rows are computed once, when they are first needed."""
         if keep:
             self._kept.append(frame.persist())
         self._names.append(named(frame, what))
@@ -49,11 +49,11 @@ class Views:
 def going(
     spark: SparkSession, views: Views, folding: Folding, rows: Callable[[Sequence[str]], DataFrame]
 ) -> tuple[str, str]:
-    """The views of the reduced range and of the rows that go (see `merge.marking`), both kept. `rows` gives columns of
-    the table's rows, and where each lies.
+    """Return the views of the reduced range and of the rows to delete (see `merge.marking`), both kept. `rows` returns
+    columns of the table's rows, and the location of each.
 
     Raises:
-        NewerRows: see there; a MERGE leaves those rows alone.
+        NewerRows: see there; a MERGE does not touch those rows.
     """
     target, families, ended = folding.layout.target, folding.families, folding.layout.ended
     reduced = views.of(spark.sql(folding.reduced(families)), "reduced", keep=True)
