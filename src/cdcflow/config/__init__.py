@@ -1,10 +1,10 @@
 """Settings: one file, `cdcflow.yaml`, parsed once into frozen models. The names here are the names everywhere.
 
     loading ─▶ setting_paths (YAML) ─▶ whole: sources, logs, publishing ─▶ folders ─▶ Config
-                                └─ mistakes: one line each, with where it is
+                                └─ mistakes: one line each, with its position in the file
 
-Secrets are references (`${env:NAME}`, `${file:path}`) and are resolved when they are used, so that a rotated one is
-read anew.
+Secrets are references (`${env:NAME}`, `${file:path}`) and are resolved at each use, so that a rotated secret takes
+effect.
 """
 
 from __future__ import annotations

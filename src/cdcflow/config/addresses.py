@@ -1,4 +1,5 @@
-"""Whether a source's `url` can be an address at all, before anybody connects: its parts, never its secrets. Pure."""
+"""Checks whether a source's `url` can be an address at all, before any connection: its parts, never its secrets.
+Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ _POSTGRES = re.compile(
     r"postgres(?:ql)?://(?:[^@/?]*@)?(?P<hosts>[^/?]*)(?:/(?P<database>[^?]*))?(?:\?(?P<options>.*))?"
 )
 _HOST = re.compile(r"(?P<name>\[[0-9A-Fa-f:.%]+\]|[^:\[\]]*)(?::(?P<port>[^:]*))?")
-# Those that people set. Any other may be the library's all the same, so only a name that is nearly one of these is
-# taken for a mistake here; of others the library says so at the first connection.
+# The parameters in common use. Others may be valid too, so only a name that closely resembles one of these is
+# reported as a mistake here; the library reports any other at the first connection.
 _PARAMETERS = (
     *("application_name", "channel_binding", "connect_timeout", "dbname", "gssencmode", "host", "hostaddr"),
     *("keepalives", "load_balance_hosts", "options", "passfile", "port", "require_auth", "service"),
@@ -28,7 +29,7 @@ _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 
 
 def postgres_url(url: str) -> str:
-    """The same url. ValueError says what keeps it from being a PostgreSQL server's, without repeating it."""
+    """The same url. The ValueError explains why it cannot be a PostgreSQL server's, without repeating it."""
     if not re.match(r"postgres(ql)?://", url):
         raise ValueError(f"must look like {POSTGRES_EXAMPLE}")
     without_password(url)
@@ -48,7 +49,7 @@ def postgres_url(url: str) -> str:
 
 
 def mysql_url(url: str) -> str:
-    """The same url. ValueError says what keeps it from being a MySQL or MariaDB server's, without repeating it."""
+    """The same url. The ValueError explains why it cannot be a MySQL or MariaDB server's, without repeating it."""
     if not re.match(r"(mysql|mariadb)://", url):
         raise ValueError(f"must look like {MYSQL_EXAMPLE}")
     without_password(url)

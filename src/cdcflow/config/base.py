@@ -1,4 +1,4 @@
-"""What all settings have in common."""
+"""The base of all settings models."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import re
 from pydantic import BaseModel, ConfigDict
 
 HOST_AND_PORT = re.compile(r"(?:\[[0-9a-fA-F:]+\]|[^:\s]+):\d{1,5}")
-"""How `host:port` is written; `is_host_and_port` looks at the number too."""
+"""The pattern of `host:port`; `is_host_and_port` checks the number too."""
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
-"""How a URL begins, also one that lost a slash as a path."""
+"""The beginning of a URL, including one that lost a slash by being parsed as a path."""
 
 
 def is_host_and_port(text: str) -> bool:
@@ -17,7 +17,7 @@ def is_host_and_port(text: str) -> bool:
 
 
 class Settings(BaseModel):
-    # A ValidationError must not repeat what was given: it may be a secret in the wrong place (hard case S03).
+    # A ValidationError must not repeat the given value: it may be a secret in the wrong place (hard case S03).
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 

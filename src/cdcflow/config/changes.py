@@ -1,15 +1,15 @@
-"""What differs between two settings files, and how a running daemon takes each difference up. Pure.
+"""The differences between two settings files, and how a running daemon applies each of them. Pure.
 
-| taken up   | how                                                                                                  |
+| applied    | how                                                                                                  |
 | ---------- | ---------------------------------------------------------------------------------------------------- |
-| running    | at once, the capture goes on                                                                         |
-| next cut   | the capture ends at a cut and goes on from there with the new settings, in the same process           |
-| restart    | when the daemon is started again                                                                     |
+| running    | at once, while the capture continues                                                                 |
+| next cut   | the capture ends at a cut and resumes there with the new settings, in the same process                |
+| restart    | when the daemon is restarted                                                                         |
 | merge      | by the next `cdcflow merge`; the daemon does not use it                                               |
-| when made  | only when the thing that it describes is made                                                        |
-| refused    | never: this log cannot go on with it                                                                 |
+| when made  | only when the object that it describes is created                                                    |
+| refused    | never: this log cannot continue with it                                                              |
 
-A setting that has no rule here is one for a restart: that is always right.
+A setting without a rule here requires a restart, which is always correct.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _OTHER_LOG = "it names another log, and position and progress are in the one tha
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How the settings from `name` on are taken up, and why so, where it is not at once or at a cut."""
+    """How the settings whose names begin with `name` are applied; `why` is the reason, unless it is at once or at a
+    cut."""
 
     name: str
     taken: Taken
@@ -76,12 +77,12 @@ RULES: tuple[Rule, ...] = (
     Rule("service", "running"),
     Rule("serve", "restart", "cdcflow serve reads it when it starts"),
 )
-"""The first rule whose name a setting's begins with counts."""
+"""The first rule whose `name` is a prefix of a setting's name applies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One setting that is another one: its name, both values for people (None: not set), and how it is taken up."""
+    """One setting that differs: its name, both values as readable text (None if not set), and how it is applied."""
 
     name: str
     before: str | None
@@ -95,29 +96,29 @@ class Change:
 
 
 def shown(config: Config) -> dict[str, str]:
-    """Every setting by its name, as text, without secrets: references stay references, and what may hold a secret
-    of somebody else's library is not shown."""
+    """Every setting by its name, as text, without secrets: references remain references, and a value that may be a
+    secret of another library is hidden."""
     found: dict[str, str] = {}
     _flatten("", config.model_dump(mode="json"), found)
     return found
 
 
 def digest(settings: Mapping[str, str]) -> str:
-    """A text that is another one for other settings, as `shown` gives them."""
+    """A text that differs if the settings differ, given as `shown` returns them."""
     return hashlib.sha256(json.dumps(sorted(settings.items())).encode()).hexdigest()
 
 
 def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[Change, ...]:
-    """The settings that differ, as `shown` gives them, sorted by name. What is not shown is not compared."""
+    """The settings that differ, given as `shown` returns them, sorted by name. Hidden values are not compared."""
     names = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
     if (_TOPIC in before) != (_TOPIC in now):
-        # From a folder to Kafka or back is one change, whatever else differs with it.
+        # A switch from a folder to Kafka or back is one change, whichever other settings differ with it.
         names = sorted({"log.path", *(name for name in names if not name.startswith("log."))})
     return tuple(_change(name, before.get(name), now.get(name)) for name in names)
 
 
 def rule_for(name: str) -> Rule:
-    """How a setting is taken up."""
+    """How a setting is applied."""
     for rule in RULES:
         if name == rule.name or name.startswith(rule.name + "."):
             return rule
@@ -129,7 +130,7 @@ def _change(name: str, before: str | None, now: str | None) -> Change:
     return Change(name, before, now, rule.taken, rule.why, rule.remedy.format(name=name))
 
 
-def _flatten(name: str, value: Any, found: dict[str, str]) -> None:  # Any: what pydantic's JSON holds
+def _flatten(name: str, value: Any, found: dict[str, str]) -> None:  # Any: a value in pydantic's JSON
     if isinstance(value, dict):
         for key, inner in value.items():
             _flatten(f"{name}.{key}" if name else str(key), inner, found)
@@ -145,7 +146,7 @@ def _flatten(name: str, value: Any, found: dict[str, str]) -> None:  # Any: what
 
 
 def _may_be_secret(name: str, text: str) -> bool:
-    # A column may be called password, and what becomes of its values is no secret; a token is always a reference.
+    # A column may be called password, and the policy for its values is no secret; a token is always a reference.
     is_none = name.startswith(("source.columns.", "service.tokens", "serve.tokens", "serve.collections."))
     return not is_none and _SECRET.search(name) is not None and _REFERENCE.fullmatch(text) is None
 

@@ -1,4 +1,4 @@
-"""Collections that programs write to over HTTP: what `cdcflow serve` takes, and from whom."""
+"""Collections that programs write to over HTTP: what `cdcflow serve` accepts, and from whom."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
 
 class Collection(Settings):
-    """A collection: the table `push.<name>` of the log. `key`: the properties that identify a row. `json_schema`: what
-    a row has, as JSON Schema, or a file that holds it."""
+    """A collection: the table `push.<name>` of the log. `key`: the properties that identify a row. `json_schema`: the
+    JSON Schema of a row, or a file that contains it."""
 
     name: str
     key: tuple[str, ...] = Field(min_length=1)
@@ -39,15 +39,15 @@ class Collection(Settings):
 
 
 class Idempotency(Settings):
-    """How long an `Idempotency-Key` is remembered: for `age`, and the newest `keys` of them at most."""
+    """How long an `Idempotency-Key` is remembered: for `age`, and at most the latest `keys` of them."""
 
     age: Seconds = 86400.0
     keys: int = Field(100_000, gt=0, le=10_000_000)
 
 
 class Serve(Settings):
-    """The HTTP API of collections. `hosts` are names it may be asked by, besides `listen`'s and addresses. Without
-    `tokens` it is only read, and only by this machine."""
+    """The HTTP API of collections. `hosts` are host names that requests may use in addition to `listen`'s and IP
+    addresses. Without `tokens` it is read-only, and only for this machine."""
 
     listen: str = "127.0.0.1:8080"
     hosts: tuple[str, ...] = ()

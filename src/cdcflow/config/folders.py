@@ -1,4 +1,4 @@
-"""Relative paths of the settings, taken from the folder that the file lies in."""
+"""Resolves relative paths in the settings against the folder of the settings file."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _rebased_topics(kafka: PublishKafka, folder: Path) -> PublishKafka:
 
 
 def _rebased_options(options: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Options of Kafka's library: files that they name, and references to files."""
+    """Options of Kafka's library, with the paths of files and the references to files resolved."""
     return {
         name: str(folder / Path(value).expanduser())
         if name in _PATHS and value != "probe"
@@ -131,7 +131,7 @@ def _rebased_options(options: Mapping[str, str], folder: Path) -> dict[str, str]
 
 
 def _reference_below(folder: Path, reference: str | None) -> str | None:
-    """A reference to a file, from the folder that the settings lie in."""
+    """A reference to a file, resolved against the folder of the settings file."""
     if reference is None or not reference.startswith("${file:"):
         return reference
     return f"${{file:{folder / Path(reference[7:-1]).expanduser()}}}"

@@ -1,4 +1,4 @@
-"""Reading a settings file: once, into frozen models, every mistake with its line in the file."""
+"""Reads a settings file: once, into frozen models, reporting every mistake with its line in the file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from cdcflow.errors import ConfigurationError
 
 
 def load(path: Path | str) -> Config:
-    """Read a settings file. Relative paths in it are taken from the folder it lies in.
+    """Read a settings file. Relative paths in it are resolved against its folder.
 
     Raises:
-        ConfigurationError: one line a mistake, each with its line in the file.
+        ConfigurationError: one line per mistake, each with its line in the file.
     """
     path = Path(path)
     node = composed(path)

@@ -1,4 +1,4 @@
-"""Where the change log is: a folder, with or without an object store behind it, or a Kafka topic."""
+"""The location of the change log: a folder, optionally with an object store, or a Kafka topic."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Seal(Settings):
 
 
 class Retention(Settings):
-    """When sealed segments expire by themselves: those that end `age` ago, and the oldest while all together have more
-    than `bytes`. `keep_for`: whose progress is waited for (None: merge, publish where it is set, and consumers).
-    `state`: every table's rows are kept first, as they were at the end of the last segment that expires."""
+    """When sealed segments expire by themselves: those that ended `age` ago, and the oldest ones while the total
+    exceeds `bytes`. `keep_for`: the readers that expiry waits for (None: merge, publish if it is set, and consumers).
+    `state`: first store every table's rows as of the end of the last segment that expires."""
 
     age: Seconds | None = None
     bytes: Bytes | None = None
@@ -44,7 +44,7 @@ class Retention(Settings):
 class StoreAccess(Settings):
     """How an S3-compatible store is reached.
 
-    Without `access_key` the usual places are asked: `AWS_*` in the environment, then the machine's own role.
+    Without `access_key` the usual credential sources are used: `AWS_*` in the environment, then the machine's role.
     """
 
     endpoint: str | None = None
@@ -66,15 +66,15 @@ class StoreAccess(Settings):
         return self
 
     def address(self, bucket: str) -> StoreAddress:
-        """How another client reaches a bucket there, with the keys as they are now."""
+        """How another client reaches a bucket in this store, with the current keys."""
         return StoreAddress(bucket, self.endpoint, self.region, secret(self.access_key), secret(self.secret_key))
 
 
 class Objects(StoreAccess):
-    """An S3-compatible store that sealed segments are put into.
+    """An S3-compatible store for sealed segments.
 
-    A segment's files stay on the local disk for `keep_local` after they were put, so that what has begun to read them
-    there can go on. What is read back lies in `cache`, up to `cache_bytes_max`.
+    A segment's files remain on the local disk for `keep_local` after their upload, so that readers that have begun to
+    read them there can finish. Files read back from the store are cached in `cache`, up to `cache_bytes_max`.
     """
 
     url: str
@@ -95,7 +95,7 @@ _NOWHERE = Path("/dev/null/no log.path")
 
 
 def _elsewhere(objects: Objects) -> Path:
-    """Where a log that has no directory of its own on this machine keeps what it reads."""
+    """The folder in which a log without a directory on this machine caches what it reads."""
     if objects.cache is not None:
         return objects.cache
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
@@ -107,10 +107,11 @@ def _digest(endpoint: str | None, url: str) -> str:
 
 
 class FileLog(Settings):
-    """A log in a directory; with `objects` its sealed segments are put into an object store.
+    """A log in a directory; with `objects` its sealed segments are uploaded to an object store.
 
-    Without `path` the log is only read, from the store: `has_directory` says so, and `path` is where what was read
-    is kept. `index`: the daemon indexes the keys of what it seals, so that a row is found without reading the log.
+    Without `path` the log is only read, from the store: then `has_directory` is false, and `path` is the cache of what
+    was read. `index`: the daemon indexes the keys of the segments it seals, so that a row is found without reading the
+    log.
     """
 
     path: Path
@@ -144,13 +145,14 @@ class FileLog(Settings):
 
 
 class Kafka(Settings):
-    """A log in Kafka: its topic, and `<topic>.checkpoint` beside it.
+    """A log in Kafka: its topic, and the topic `<topic>.checkpoint`.
 
-    `options` go to the client library as they are (`security.protocol`, `sasl.mechanism`, `ssl.ca.location`, …), with
-    secrets in them as references. `message_bytes`: what is larger than this goes in pieces. `replicas`: copies of the
-    topics that are made (None: what the brokers think). `work`: a local folder for the control socket, and for large
-    transactions while they arrive; nothing in it need be kept. `history`: the folder that sealed segments go to when
-    the log is merged, or `s3://bucket/prefix`, and then `objects` says how that store is reached; it is kept.
+    `options` are passed to the client library unchanged (`security.protocol`, `sasl.mechanism`, `ssl.ca.location`, …),
+    with secrets in them as references. `message_bytes`: larger records are split. `replicas`: the replication factor of
+    the topics that cdcflow creates (None: the brokers' default). `work`: a local folder for the control socket, and for
+    large transactions while they arrive; its content need not be preserved. `history`: the folder for segments that are
+    sealed when the log is merged, or `s3://bucket/prefix`, and then `objects` specifies how that store is reached; its
+    content must be preserved.
     """
 
     brokers: str
@@ -167,7 +169,7 @@ class Kafka(Settings):
     @field_validator("history", mode="before")
     @classmethod
     def _folder_or_bucket(cls, history: object) -> object:
-        # A path would lose one of the slashes of a URL and be a folder of that name.
+        # A Path would lose one of a URL's slashes and become a folder of that name.
         if isinstance(history, str) and not URL.match(history):
             return Path(history)
         if isinstance(history, str) and _BUCKET.fullmatch(history) is None:
@@ -191,7 +193,7 @@ class Kafka(Settings):
     @field_validator("options", mode="before")
     @classmethod
     def _texts(cls, options: object) -> object:
-        # YAML reads true and 30000 as what they look like; the library takes texts.
+        # YAML parses true and 30000 as a boolean and a number; the library takes texts.
         if not isinstance(options, dict):
             return options
         return {
@@ -262,12 +264,13 @@ class KafkaLog(Settings):
 
     @property
     def history_url(self) -> str | None:
-        """Where in an object store this log's sealed segments are; None: they are in a folder."""
+        """The location of this log's sealed segments in an object store, or None if they are in a folder."""
         return self.kafka.history if isinstance(self.kafka.history, str) else None
 
     @property
     def history(self) -> Path:
-        """The folder with this log's sealed segments; where they are in a store, with what was read of them here."""
+        """The folder with this log's sealed segments; if they are in a store, the folder that caches what was read of
+        them."""
         if isinstance(self.kafka.history, str):
             endpoint = None if self.kafka.objects is None else self.kafka.objects.endpoint
             return self.folder / "objects" / _digest(endpoint, self.kafka.history)

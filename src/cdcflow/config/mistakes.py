@@ -1,4 +1,4 @@
-"""A mistake in the settings as one line: which line, what is wrong, and what was meant, if that can be told."""
+"""Describes a mistake in the settings in one line: where it is, what is wrong, and what was probably meant."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from cdcflow.config.whole import Config
 
 
 def mistake(path: Path, marks: SettingMarks, tagged: SettingPath, kind: str, message: str, given: object) -> str:
-    """One mistake as one line, at the nearest setting that is in the file. `given` is repeated only where it is a
-    pattern of tables: anything else may be a secret in the wrong place."""
+    """One mistake as one line, at the nearest setting that is in the file. `given` is repeated only if it is a pattern
+    of tables: anything else may be a secret in the wrong place."""
     setting, source = _untagged(tagged)
     if kind == "union_tag_invalid":
         setting, message = (*setting, "kind"), f"must be {_one_of(list(_KINDS))}"
@@ -47,7 +47,7 @@ def _as_list(setting: SettingPath, given: object) -> str:
 
 
 def _in_yaml(text: str) -> str:
-    """A pattern as an element of a list in YAML, in quotes where it needs them."""
+    """A pattern as an element of a list in YAML, in quotes if it needs them."""
     if re.fullmatch(r"[A-Za-z_][\w.*]*", text):
         return text
     return json.dumps(text, ensure_ascii=False) if "'" in text or '"' not in text else f"'{text}'"
@@ -57,7 +57,7 @@ _KINDS: dict[str, type[Settings]] = {"postgres": Postgres, "mysql": MySQL, "mari
 
 
 def _untagged(setting: SettingPath) -> tuple[SettingPath, type[Settings]]:
-    """A setting without the kind of source that pydantic puts into it, and the settings of that kind."""
+    """A setting without the kind of source that pydantic inserts, and the settings model of that kind."""
     if len(setting) > 1 and setting[0] == "source" and setting[1] in _KINDS:
         return ("source", *setting[2:]), _KINDS[str(setting[1])]
     return setting, Postgres
@@ -87,7 +87,7 @@ def _model_at(setting: SettingPath, source: type[Settings]) -> type[Settings] | 
     models: list[type[Settings]] = [Config]
     for name in setting:
         if isinstance(name, int):
-            continue  # one of a list, which all are alike
+            continue  # an element of a list; all have the same model
         models = [inner for model in models for inner in _inner_models(model, str(name), source)]
     return models[0] if models else None
 

@@ -1,4 +1,4 @@
-"""Who is told of what: `service.notify`."""
+"""Who is notified of what: `service.notify`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Topic = Literal["lag", "headroom", "backfill_done", "stopped"]
 class Notify(Settings):
     """One receiver of notifications, by `webhook` or by `command`.
 
-    `webhook`: a URL that a JSON object is sent to by POST; one that holds a secret is a reference. `command`: a program
-    and its arguments, which gets the same object on its standard input. `lag_over`: from this lag on `lag` is told.
-    `headroom_under`: the share of the source's room for retained log under which `headroom` is told.
+    `webhook`: a URL that gets a JSON object by POST; a URL that contains a secret must be a reference. `command`: a
+    program and its arguments, which gets the same object on its standard input. `lag_over`: the lag at which `lag` is
+    sent. `headroom_under`: the share of the source's room for retained log below which `headroom` is sent.
     """
 
     on: tuple[Topic, ...]

@@ -1,6 +1,6 @@
 """Folders that the settings name: whether this process may write there, and what an operator can do if not.
 
-A command looks before it begins, so that what is wrong has the name of its setting. What still fails later (a folder of
+A command checks them before it begins, so that the error names the setting. An error that occurs later (a folder of
 another user further down, a disk that became read-only) keeps its path and gets the same remedies.
 """
 
@@ -19,7 +19,7 @@ from cdcflow.config.whole import Config
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
 
 _DEPTH = 3
-"""A warehouse has a folder for each schema, in it one for each table, in it those of its files."""
+"""A warehouse has a folder for each schema, which has one for each table, which has those of its files."""
 _ROOM = (errno.ENOSPC, errno.EDQUOT)
 _RIGHTS = (errno.EACCES, errno.EPERM)
 _NO_FOLDER = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP)
@@ -39,17 +39,17 @@ def log_places(config: Config) -> dict[str, Path]:
 
 
 def warehouse_places(config: Config) -> dict[str, Path]:
-    """The folder of the tables; none where they are in an object store."""
+    """The folder of the tables; empty if they are in an object store."""
     place = config.merge.warehouse
     return {"merge.warehouse": place} if isinstance(place, Path) else {}
 
 
 def check_writable(places: Mapping[str, Path]) -> None:
-    """See that files can be made in each of these folders, and in those that are in them already; a missing one can be
-    made. Nothing is.
+    """Check that files can be created in each of these folders and in their existing subfolders, and that a missing
+    folder can be created. Nothing is created.
 
     Raises:
-        ConfigurationError: not in one; the message names the setting, the path and the system's error.
+        ConfigurationError: a folder is not writable; the message names the setting, the path and the system's error.
         SinkUnavailable: its disk is full.
     """
     for setting, place in places.items():
@@ -63,11 +63,12 @@ def check_writable(places: Mapping[str, Path]) -> None:
 
 
 def of_system(error: OSError, setting: str | None = None, place: Path | None = None) -> CdcflowError:
-    """What the system said about a path, with what to do: `setting` named it, or one of our commands came upon it."""
+    """The error for a system error about a path, with its remedy. `setting` named the path; None: a cdcflow command ran
+    into it."""
     named = error.filename if isinstance(error.filename, str | os.PathLike) else None
     path = Path(named if named is not None else place or ".")
     code = errno.errorcode.get(error.errno or 0, str(error.errno))
-    # A library's own text names the path, where the error does not; of the system's own it is what went wrong.
+    # If the error has no path, a library's own text names it; the system's own text only describes the failure.
     text = f"{path}: {os.strerror(error.errno or 0)} ({code})" if named or place else f"{error.strerror} ({code})"
     message = f"{setting} {place}: {text}" if setting and path != place else f"{setting or 'reading or writing'} {text}"
     if error.errno in _ROOM:
@@ -77,7 +78,7 @@ def of_system(error: OSError, setting: str | None = None, place: Path | None = N
 
 @contextmanager
 def naming_paths() -> Iterator[None]:
-    """An error of the system about a path is the operator's matter, not a fault in cdcflow."""
+    """Turns a system error about a path into an error for the operator: it is not a bug in cdcflow."""
     try:
         yield
     except BrokenPipeError:
@@ -89,7 +90,7 @@ def naming_paths() -> Iterator[None]:
 
 
 def is_about_a_path(error: OSError) -> bool:
-    """Whether the system refused a file or a folder, and said which."""
+    """Whether the error is about access to a file or folder, and names it."""
     known = (*_ROOM, *_RIGHTS, *_NO_FOLDER, errno.EROFS, errno.ENAMETOOLONG, errno.EIO, errno.EMFILE)
     return error.errno in known and error.filename is not None
 
@@ -119,7 +120,7 @@ def _folders(place: Path, depth: int) -> Iterator[Path]:
 def _try(folder: Path) -> None:
     if os.access(folder, os.R_OK | os.W_OK | os.X_OK):
         return
-    # The system's own words: opening a file tells a read-only disk from a missing right.
+    # The system's own error: opening a file distinguishes a read-only disk from a missing right.
     probe = folder / f".cdcflow-{os.getpid()}"
     try:
         probe.touch()
@@ -145,7 +146,7 @@ def _remedy(error: OSError, path: Path, setting: str | None) -> str:
 
 
 def _owner(path: Path) -> str:
-    """Whose the nearest folder is that exists."""
+    """The owner of the nearest existing folder."""
     for one in (path, *path.parents):
         try:
             found = one.stat()

@@ -1,4 +1,4 @@
-"""Where changes go besides the log: topics in Debezium's envelope."""
+"""Where changes are published in addition to the log: topics in Debezium's envelope."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OPTION_HOLDS_SECRET = re.compile(r"password|secret|ssl\.key\.pem", re.IGNORECAS
 
 
 class Registry(Settings):
-    """A schema registry that speaks Confluent's interface."""
+    """A schema registry with Confluent's API."""
 
     url: str
     username: str | None = None
@@ -43,7 +43,7 @@ class Registry(Settings):
 
 
 class PublishKafka(Settings):
-    """A topic a table in Debezium's envelope. What has Debezium's name means what it means there."""
+    """One topic per table in Debezium's envelope. Settings with a Debezium name mean the same as in Debezium."""
 
     brokers: str
     topic_prefix: str
@@ -95,7 +95,7 @@ class PublishKafka(Settings):
 
 
 class Publish(Settings):
-    """Where changes go besides the log."""
+    """Where changes are published in addition to the log."""
 
     kafka: PublishKafka
 

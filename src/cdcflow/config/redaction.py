@@ -1,4 +1,4 @@
-"""Settings that may be shown to others: references stay, what may be a secret goes."""
+"""Settings that may be shown to others: references remain, possible secrets are removed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _URL_SECRET = re.compile(r"(?<=://)[^/@\s]*:[^/@\s]*@")
 
 
 def redacted(config: Config) -> dict[str, Any]:
-    """The settings as JSON-able values. A text under a name that sounds like a secret is left out, unless it is a
+    """The settings as JSON-able values. A text whose setting's name suggests a secret is replaced, unless it is a
     reference; so are a command's arguments, and users and passwords in URLs."""
     found = _without(config.model_dump(mode="json"), "")
     assert isinstance(found, dict)  # noqa: S101  a model is a mapping
@@ -37,7 +37,8 @@ def _without(value: Any, name: str) -> Any:
 
 
 def secrets_of(config: Config) -> set[str]:
-    """The secrets themselves that the settings refer to, as far as they can be had here: to take them out of texts."""
+    """The secrets that the settings refer to, as far as they can be resolved on this machine: to remove them from
+    texts."""
     return {found for reference in _references(config.model_dump(mode="json")) if (found := _resolved(reference))}
 
 

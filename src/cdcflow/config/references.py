@@ -1,4 +1,4 @@
-"""Secrets by reference: the settings say where one is, and it is read when it is used."""
+"""Secrets by reference: the settings name where a secret is stored, and it is read at each use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 
 def _by_reference(secret: object) -> object:
-    # Before the type is looked at: a password of digits alone is a number in YAML.
+    # Before the type check: a password of digits alone is a number in YAML.
     if secret is not None and not (isinstance(secret, str) and _REFERENCE.fullmatch(secret)):
         raise ValueError("must be a reference, not the secret itself: ${env:NAME} or ${file:path}")
     return secret
@@ -35,15 +35,15 @@ def without_password(url: str) -> str:
 
 
 def is_reference(text: str) -> bool:
-    """Whether a setting's text names a secret instead of being the value."""
+    """Whether a setting's text refers to a secret instead of being the value."""
     return _REFERENCE.fullmatch(text) is not None
 
 
 def secret(reference: str | None) -> str | None:
-    """The secret that a reference of the settings names, read anew at every call; None for None.
+    """The secret that a reference in the settings refers to, read at every call; None for None.
 
     Raises:
-        ConfigurationError: it is not there, or everybody on the machine may read its file.
+        ConfigurationError: it does not exist, or its file is readable by every user of the machine.
     """
     if reference is None:
         return None

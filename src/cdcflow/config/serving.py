@@ -1,4 +1,4 @@
-"""Who may ask the daemon over HTTP, and for what."""
+"""Who may access the daemon over HTTP, and for what."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AccessToken(Settings):
 
 
 def is_loopback(listen: str) -> bool:
-    """Whether only this machine reaches what listens at `host:port`."""
+    """Whether a server that listens at `host:port` is reachable from this machine only."""
     host = listen.rpartition(":")[0].strip("[]").lower()
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -37,10 +37,10 @@ def is_loopback(listen: str) -> bool:
 
 
 def check_tokens(listen: str | None, tokens: Sequence[AccessToken], setting: str = "service.tokens") -> None:
-    """See that whatever other machines reach asks for a token, and that each token has a name of its own.
+    """Check that anything reachable from other machines requires a token, and that token names are unique.
 
     Raises:
-        ValueError: it is not so.
+        ValueError: it does not, or they are not.
     """
     names = [token.name for token in tokens]
     if len(set(names)) < len(names):

@@ -1,4 +1,4 @@
-"""A settings file as YAML, and at which line each setting is."""
+"""A settings file as YAML, and the line of each setting."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def composed(path: Path) -> yaml.Node:
     except UnicodeDecodeError:
         raise ConfigurationError(f"the settings file {path} is not UTF-8 text") from None
     except yaml.composer.ComposerError as error:
-        # Not its own words: they repeat what is there, which may be a password that begins with *.
+        # Not the error's own text: it repeats the value, which may be a password that begins with *.
         raise ConfigurationError(f"{at(path, error.problem_mark)}: a value that begins with * needs quotes") from None
     except yaml.MarkedYAMLError as error:
         if "alias" in str(error.context):
@@ -45,7 +45,7 @@ def composed(path: Path) -> yaml.Node:
 
 
 def _check_quoted(path: Path, text: str) -> None:
-    """Refuse values that YAML takes for tags. It would lose them, or complain at another line than theirs."""
+    """Reject values that YAML parses as tags. It would drop them, or report an error at a different line."""
     try:
         for token in yaml.scan(text, Loader=yaml.SafeLoader):
             if isinstance(token, yaml.TagToken) and token.value[0] != "!!":

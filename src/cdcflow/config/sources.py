@@ -1,4 +1,4 @@
-"""The databases that changes are captured from, one kind of settings each."""
+"""The databases that changes are captured from, with one settings model per kind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Special = Literal["stop", "null", "text", "clamp"]
 
 _NAME_PART = r'(?:"(?:[^"]|"")+"|[^".\s]+)'
 PATTERN = re.compile(rf"!?{_NAME_PART}\.{_NAME_PART}")
-"""How an element of `source.tables` is written."""
+"""The pattern of an element of `source.tables`."""
 _COLUMN = re.compile(rf"{_NAME_PART}\.{_NAME_PART}\.{_NAME_PART}")
 
 
@@ -42,7 +42,7 @@ def one_table(name: str) -> str:
 
 
 class _Database(Settings):
-    """What the settings of every database have."""
+    """The settings that all databases have."""
 
     password: SecretReference = None
     columns: dict[str, str] = Field(default_factory=dict)
@@ -81,11 +81,11 @@ class _Database(Settings):
 class Postgres(_Database):
     """A PostgreSQL source.
 
-    `slot` and `publication` are named after the log when left out, so that nobody else's is ever taken.
-    `special_values` says what becomes of values that the Arrow type cannot hold (infinity in dates and timestamps, NaN
-    in a numeric with precision): stop the capture by name, NULL, keep the whole column as text, or clamp to the
-    type's ends. `unconstrained_numeric` is the type of `numeric` without precision: exact text, or `decimal(p,s)`.
-    `columns` overrides either for one column, by its full name (`public.orders.due`).
+    `slot` and `publication` are named after the log by default, so that cdcflow never uses those of another process.
+    `special_values` specifies what happens to values that the Arrow type cannot hold (infinity in dates and timestamps,
+    NaN in a numeric with precision): stop the capture with an error that names the column, store NULL, keep the whole
+    column as text, or clamp to the type's ends. `unconstrained_numeric` is the type of `numeric` without precision:
+    exact text, or `decimal(p,s)`. `columns` overrides either for one column, by its full name (`public.orders.due`).
     """
 
     kind: Literal["postgres"]
@@ -119,10 +119,10 @@ def _off(value: object) -> object:
 
 
 class Tls(Settings):
-    """How the link to a MySQL or MariaDB server is secured.
+    """How the connection to a MySQL or MariaDB server is secured.
 
-    `verify`: the certificate must be good for the host's name; `ca` names the authority that signed it, else those that
-    the system trusts count. `verify-ca`: signed by `ca`, whatever the name. `off`: no encryption.
+    `verify`: the certificate must be valid for the host's name; `ca` names the authority that signed it, by default any
+    that the system trusts. `verify-ca`: signed by `ca`, with any name. `off`: no encryption.
     """
 
     mode: Annotated[Literal["verify", "verify-ca", "off"], BeforeValidator(_off)] = "verify"
@@ -138,11 +138,12 @@ class Tls(Settings):
 class MySQL(_Database):
     """A MySQL or MariaDB source.
 
-    `fence` says how a backfill finds its place in the log: `marks` writes rows to `marks_table`, `read-only` writes
-    nothing at all. `server_id` is the number under which we read the binary log, as a replica does (left out: one
-    made from the log's id). `server_public_key` is a file with the server's RSA key, for passwords over links without
-    TLS. `tables_without_key` refuses them, or reads each whole, in one piece. `zero_dates` and `bad_text` say what
-    becomes of values that the column's type cannot hold; `columns` overrides either for one column by its full name.
+    `fence` specifies how a backfill finds its position in the log: `marks` writes rows to `marks_table`, `read-only`
+    writes nothing at all. `server_id` is the number under which cdcflow reads the binary log, as a replica does
+    (default: derived from the log's id). `server_public_key` is a file with the server's RSA key, for passwords over
+    connections without TLS. `tables_without_key` refuses them, or reads each as a whole, in one piece. `zero_dates` and
+    `bad_text` specify what happens to values that the column's type cannot hold; `columns` overrides either for one
+    column by its full name.
     """
 
     kind: Literal["mysql", "mariadb"]

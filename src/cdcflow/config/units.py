@@ -1,4 +1,4 @@
-"""Amounts with a unit, as the settings and the options of commands write them: `64MiB`, `10s`."""
+"""Amounts with a unit, as written in settings and command options: `64MiB`, `10s`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIMES = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def with_unit(units: dict[str, float] | dict[str, int], example: str) -> BeforeValidator:
-    """Takes a text with one of these units beside a plain number."""
+    """Accepts a text with one of these units in addition to a plain number."""
 
     def parse(value: object) -> object:
         if isinstance(value, bool) or not isinstance(value, str):
@@ -36,10 +36,10 @@ SecondsOrNone = Annotated[float, with_unit(TIMES, "10m"), Field(ge=0)]
 
 
 def byte_count(text: str) -> int:
-    """An amount of bytes as the settings write it (`64MiB`), for options of commands.
+    """Parse an amount of bytes (`64MiB`) in a command option.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: the text is not a valid amount.
     """
     try:
         return TypeAdapter(Bytes).validate_python(text)
@@ -48,10 +48,10 @@ def byte_count(text: str) -> int:
 
 
 def seconds(text: str, *, zero: bool = False) -> float:
-    """A time as the settings write it (`30s`, `5m`), for options of commands. `zero`: 0s is one too.
+    """Parse a time (`30s`, `5m`) in a command option. `zero`: 0s is allowed.
 
     Raises:
-        ConfigurationError: it is none.
+        ConfigurationError: the text is not a valid time.
     """
     try:
         return TypeAdapter(SecondsOrNone if zero else Seconds).validate_python(text)

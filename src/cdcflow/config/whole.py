@@ -1,4 +1,4 @@
-"""The whole of a settings file, with the parts that are small."""
+"""The whole of a settings file, with its small parts."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _SECRET_PROPERTY = re.compile(r"password|secret|(token|credential)$")
 
 
 class TableSettings(Settings):
-    """What is decided of a table in the warehouse (see `cdcflow.merge.policy`). What is not said of one table is as
-    it is said of all, in `merge.tables`."""
+    """The policy for a table in the warehouse (see `cdcflow.merge.policy`). A setting that is not set for one table has
+    the value for all tables, in `merge.tables`."""
 
     mode: Literal["current", "soft_delete", "append", "history"] | None = None
     history_columns: Literal["cdcflow", "auto_cdc"] | None = None
@@ -36,15 +36,15 @@ class TableSettings(Settings):
 
 
 class MergeTables(TableSettings):
-    """Of all tables, and of `each` that differs, by name (`public.orders`)."""
+    """The policy for all tables, and in `each` the exceptions, keyed by table name (`public.orders`)."""
 
     each: dict[str, TableSettings] = Field(default_factory=dict)
 
 
 class Upkeep(Settings):
-    """What `cdcflow merge` does for the tables beside, after it has published: each table after `every`, and after
-    `after_merges` merges of it in one process (0: by the time alone); all of them within `budget`. `compact`: small
-    files are made one. `cluster`: their rows then lie in the order of the table's key."""
+    """Table maintenance that `cdcflow merge` does after it has published: each table after `every`, and after
+    `after_merges` merges of it in one process (0: by time alone); all of them within `budget`. `compact`: merge small
+    files into one. `cluster`: write their rows in the order of the table's key."""
 
     every: Seconds = 3600.0
     after_merges: int = Field(100, ge=0)
@@ -54,13 +54,14 @@ class Upkeep(Settings):
 
 
 class Merge(Settings):
-    """How the log becomes tables. `spark` are settings of Spark's own, such as `spark.master`; they win over ours.
+    """How the log becomes tables. `spark` are Spark's own settings, such as `spark.master`; they override cdcflow's.
 
-    `engine`: "local" merges in this process, without Java, and "auto" has it do what is small. `warehouse`: a folder,
-    or a URL that Spark knows, such as `s3a://bucket/path`; `objects` says how its store is reached. `catalog`: of
-    Iceberg tables the properties of the catalog (`type`, `uri`, …), secrets in them as references; without it the
-    warehouse's folder has one of its own. Of Delta tables the Hive metastore in which they get names (`type: hive`,
-    `uri`, `prefix`); without it they have paths only. `keep`: published cuts stay readable so long (None: for ever).
+    `engine`: "local" merges in this process, without Java, and "auto" uses it for small merges. `warehouse`: a folder,
+    or a URL that Spark supports, such as `s3a://bucket/path`; `objects` specifies how its store is reached. `catalog`:
+    for Iceberg tables the properties of the catalog (`type`, `uri`, …), with secrets in them as references; without it
+    the warehouse's folder has its own catalog. For Delta tables the Hive metastore in which they get names (`type:
+    hive`, `uri`, `prefix`); without it they have paths only. `keep`: how long published cuts remain readable (None:
+    indefinitely).
     """
 
     engine: Literal["auto", "spark", "local"] = "auto"
@@ -77,7 +78,7 @@ class Merge(Settings):
     @field_validator("warehouse", mode="before")
     @classmethod
     def _folder_or_url(cls, warehouse: object) -> object:
-        # A path would lose one of the slashes of a URL and be a folder of that name.
+        # A Path would lose one of a URL's slashes and become a folder of that name.
         if isinstance(warehouse, str) and not URL.match(warehouse):
             return Path(warehouse)
         if isinstance(warehouse, str) and re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[^?#\s]+", warehouse) is None:
@@ -116,10 +117,10 @@ class Merge(Settings):
 
 
 def _check_metastore(catalog: Mapping[str, str]) -> None:
-    """See that a catalog for Delta tables is a Hive metastore.
+    """Check that a catalog for Delta tables is a Hive metastore.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not.
     """
     if catalog.get("type") != "hive":
         raise ValueError(
@@ -139,12 +140,12 @@ def _check_metastore(catalog: Mapping[str, str]) -> None:
 
 
 class Service(Settings):
-    """HTTP: health, metrics, API and page. `hosts` are names it may be asked by, besides `listen`'s and addresses.
-    Without `tokens` it only shows things, and only to this machine.
+    """HTTP: health, metrics, API and page. `hosts` are host names that requests may use in addition to `listen`'s and
+    IP addresses. Without `tokens` it is read-only, and only for this machine.
 
-    `metrics_per_table`: "auto" gives series of its own to each of up to 100 tables. `freshness_every`: how often a
-    canary proves that tables are fresh. `shadow_every`: how often a changed row is read again and compared (None:
-    never). `traces`: the collector that gets spans by OTLP over HTTP.
+    `metrics_per_table`: "auto" exports separate series for up to 100 tables. `freshness_every`: how often a canary
+    proves that tables are fresh. `shadow_every`: how often a changed row is read again and compared (None: never).
+    `traces`: the collector that gets spans by OTLP over HTTP.
     """
 
     listen: str | None = None
@@ -178,7 +179,7 @@ class Service(Settings):
 
 
 class Config(Settings):
-    """The whole of `cdcflow.yaml`. With `serve` the log is written by `cdcflow serve`, and `source` is left out."""
+    """The whole of `cdcflow.yaml`. With `serve` the log is written by `cdcflow serve`, and `source` must not be set."""
 
     source: Annotated[Postgres | MySQL | Push, Field(discriminator="kind")]
     log: FileLog | KafkaLog

@@ -1,1 +1,1 @@
-"""What a change log is asked: a row at a moment, how it came to be, who changed it, what changed in between."""
+"""Queries on a change log: a row at a point in time, its history, who changed it, what changed in between."""

@@ -1,4 +1,4 @@
-"""What questions are answered with. Times are UTC; offsets are inclusive."""
+"""The results of queries. Times are UTC; offsets are inclusive."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from cdcflow.query.row import Change
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A moment of the source: everything up to `offset`, which ends a transaction. `position`, `commit_clock`
-    (microseconds since 1970 UTC): those of the log at the first cut from there on; None: not known. `asked`: the offset
-    that was asked for, if it lies inside the next transaction."""
+    """A point in the source's history: everything up to `offset`, which ends a transaction. `position` and
+    `commit_clock` (microseconds since 1970 UTC) are those of the first cut of the log at or after it; None: unknown.
+    `asked`: the requested offset, if it is inside the next transaction."""
 
     offset: int
     position: str | None = None
@@ -24,7 +24,7 @@ class Moment:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What an answer about this moment says of it."""
+        """The notes that a result for this point must include."""
         if self.asked is None:
             return ()
         return (f"offset {self.asked} is inside a transaction; this is as of offset {self.offset}, before it",)
@@ -32,11 +32,11 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A row at a moment.
+    """A row at a point in time.
 
-    `values`: None where there is none. `state`: "there"; "deleted" or "emptied" (a truncate), by `last`; "never there";
-    "not known": the log does not say (see `notes`). `last`: the change that made it what it is; `unknown`: columns
-    whose value the log does not have. `notes`: what the answer does not cover, and why.
+    `values`: None if there is no row. `state`: "there"; "deleted" or "emptied" (a truncate), by `last`; "never there";
+    "not known": the log does not contain it (see `notes`). `last`: the latest change of the row up to that point;
+    `unknown`: columns whose value the log does not have. `notes`: what the result does not cover, and why.
     """
 
     table: TableId
@@ -55,8 +55,8 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The changes of a row, newest first. `more`: there are older ones, before offset `back_to`. With a change of the
-    key comes the row that goes on under the other one."""
+    """The changes of a row, latest first. `more`: there are older ones, before offset `back_to`. A change of the key is
+    accompanied by the row that continues under the other key."""
 
     table: TableId
     key: tuple[str, ...]
@@ -70,7 +70,7 @@ class History:
 @dataclass(frozen=True, slots=True)
 class Transaction:
     """A transaction of the source, or a chunk of a backfill (`kind` "read"), with its rows in their order. `truncated`:
-    it has more rows than are shown."""
+    it has more rows than are included."""
 
     number: int
     first_offset: int
@@ -86,7 +86,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row that is not the same at two moments: `change` "added", "removed" or "changed"; the row then and now."""
+    """A row that differs between two points in time: `change` "added", "removed" or "changed"; the row then and now."""
 
     change: str
     key: tuple[str, ...]
@@ -96,8 +96,8 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """What is not the same of a table at two moments, ascending by key as text where there are few. `touched`: so many
-    keys had a change in between; `truncated`: not all of them were looked at."""
+    """The differences of a table between two points in time, ascending by key as text if there are few. `touched`: how
+    many keys had a change in between; `truncated`: not all of them were compared."""
 
     table: TableId
     first: Moment

@@ -1,11 +1,11 @@
-"""Rows of a log in the order of their commits, cut into batches of one table each.
+"""Rows of a log in commit order, cut into batches of one table each.
 
-window    a stretch of offsets that ends where a transaction ends, if the transaction is not larger than a window
-batch     rows of one table's shape that follow each other; it lies in one transaction, or ends where one ends
+window    a range of offsets that ends where a transaction ends, if the transaction is not larger than a window
+batch     consecutive rows of one shape of a table; it is inside one transaction, or ends where one ends
 
 offsets   1 2 3 │ 4 5 6 7 │ 8        │ : a transaction ends
 tables    a a a │ a a b b │ b
-batches   ────── ──── ──── ──        1-3, 4-5 (goes on), 6-7, 8
+batches   ────── ──── ──── ──        1-3, 4-5 (its transaction continues), 6-7, 8
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from cdcflow.model.change import Int64s
 from cdcflow.model.table import OFFSET, OP, TRANSACTION, Table, TableId
 
 WINDOW_ROWS = 1 << 16
-"""So many offsets of a log are read at one time. A larger transaction is read, and cut, in several pieces."""
+"""How many offsets of a log are read at a time. A larger transaction is read, and cut, in several pieces."""
 NO_STOPS: Int64s = np.empty(0, np.int64)
 
 
 class Rows(Protocol):
-    """What is asked of a log (`cdcflow.ports.LogReader`)."""
+    """The part of a log's interface that this module uses (`cdcflow.ports.LogReader`)."""
 
     def read_rows(
         self, from_offset: int = 1, to_offset: int | None = None, tables: Collection[TableId] | None = None
@@ -38,8 +38,8 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows of one shape that follow each other. `last`: everything up to this offset was handed out with them.
-    `ends_transaction`: nothing more of the last row's transaction follows."""
+    """Consecutive rows of one shape. `last`: with this piece, everything up to this offset has been returned.
+    `ends_transaction`: no more rows of the last row's transaction follow."""
 
     shape: Table
     rows: pa.Table
@@ -57,7 +57,7 @@ def pieces(
     stops: Int64s = NO_STOPS,
 ) -> Iterator[Piece]:
     """The log's rows from one offset to another (inclusive; the last one of a transaction), in commit order, at most
-    `rows_max` in a piece. No piece goes on behind one of `stops` (ascending last offsets of transactions).
+    `rows_max` in a piece. No piece extends past one of `stops` (ascending last offsets of transactions).
 
     Raises:
         HistoryLost: `first` has expired.
@@ -71,8 +71,7 @@ def pieces(
 
 
 def windows(log: Rows, first: int, last: int, rows_max: int) -> Iterator[tuple[int, int, bool]]:
-    """Stretches of offsets that follow each other from `first` to `last`, and whether each ends where a transaction
-    ends."""
+    """Consecutive ranges of offsets from `first` to `last`, and whether each ends where a transaction ends."""
     at = first
     ends = np.empty(0, np.int64)
     for headers in log.read_transactions(first, last):
@@ -91,7 +90,7 @@ def windows(log: Rows, first: int, last: int, rows_max: int) -> Iterator[tuple[i
 
 
 def _end(ends: np.ndarray[tuple[int], np.dtype[np.int64]], at: int, rows_max: int) -> tuple[int, bool]:
-    """Where a window from `at` on ends: behind as many whole transactions as fit, or in the middle of one."""
+    """Where a window that starts at `at` ends: after as many whole transactions as fit, or in the middle of one."""
     fit = int(np.searchsorted(ends, at + rows_max - 1, "right"))
     return (int(ends[fit - 1]), True) if fit else (at + rows_max - 1, False)
 
@@ -143,8 +142,8 @@ def _stretches(
     *,
     goes_on: bool,
 ) -> Iterator[tuple[int, int]]:
-    """From where to where (exclusive) each piece goes. `changes`: where another table's rows begin, or a stop
-    is; `ends`: where transactions end. What begins in the middle of a transaction ends with it at the latest."""
+    """The start and end (exclusive) of each piece. `changes`: where another table's rows begin, or a stop is; `ends`:
+    where transactions end. A piece that begins in the middle of a transaction ends with it at the latest."""
     begin, is_inside = 0, goes_on
     for stop in (*(int(n) for n in changes), count):
         while begin < stop:

@@ -1,13 +1,14 @@
-"""Named consumers of a log: a durable cursor and one reader at a time, each with a backfill of its own out of the log.
+"""Named consumers of a log: each has a durable cursor, one reader at a time, and its own backfill out of the log.
 
     with cdcflow.open("log").consumer("search", tables=["shop.orders"]) as consumer:
         for batch in consumer:
             ...                            # process batch.rows
             consumer.commit(batch.cursor)
 
-The source is not asked, and no daemon need run. A new consumer first gets the rows of its tables as of one offset, then
-every change behind it, in commit order. Each batch has a cursor: who stores it together with the result gets each row
-exactly once, by `read(after=…)`; who commits it here after the result is stored gets each at least once.
+Consumers do not query the source, and no daemon needs to run. A new consumer first gets the rows of its tables as of
+one offset, then every change after it, in commit order. Each batch has a cursor: a reader that stores it together with
+the result gets each row exactly once, with `read(after=…)`; a reader that commits it here after storing the result gets
+each row at least once.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ NOW, BEGINNING = "now", "beginning"
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A consumer and how far it is: `behind` counts offsets of the log; `seconds`: how long ago the oldest change was
-    committed that it has not processed (0: there is none; None: not known). `held_by`: who reads it now."""
+    """A consumer and its progress: `behind` counts offsets of the log; `seconds`: how long ago the oldest change was
+    committed that it has not processed (0: it has processed all; None: unknown). `held_by`: the process that reads it
+    now."""
 
     state: State
     behind: int
@@ -49,7 +51,7 @@ class Consumers:
         self._rows = MadeRows()
 
     def listed(self) -> list[Listed]:
-        """All of them, by name."""
+        """All consumers, sorted by name."""
         end = self._log.now().offset
         found = [state for name in self._states.names() if (state := self._states.read(name)) is not None]
         return [
@@ -58,12 +60,12 @@ class Consumers:
         ]
 
     def create(self, definition: Definition, start: AsOf = CURRENT) -> State:
-        """Make a consumer. `start`: with the rows of its tables ("current"), behind the newest change ("now"), with the
-        oldest change that is left ("beginning"), or behind a moment (see `ChangeLog.moment`).
+        """Create a consumer. `start`: with the rows of its tables ("current"), after the latest change ("now"), with
+        the oldest change that has not expired ("beginning"), or after a point in the log (see `ChangeLog.moment`).
 
         Raises:
-            ConfigurationError: there is one of that name, the log has no such table, or not all rows of one.
-            Busy: another process is making it.
+            ConfigurationError: the name is in use, the log has no such table, or not all rows of one.
+            Busy: another process is creating it.
         """
         definition.check()
         with self._states.lease(definition.name):
@@ -84,11 +86,11 @@ class Consumers:
         definition: Definition | None = None,
         start: AsOf = CURRENT,
     ) -> Consumer:
-        """A consumer, to be entered as a context: its lease is held for the block. `definition`: makes it where there
-        is none; one that is there must be the same.
+        """A consumer, to be entered as a context: its lease is held for the block. `definition`: creates the consumer
+        if it does not exist; an existing one must have the same definition.
 
         Raises (on entering):
-            ConfigurationError: there is none, or another one of that name.
+            ConfigurationError: it does not exist, or exists with another definition.
             Busy: another process reads it.
         """
 
@@ -105,11 +107,11 @@ class Consumers:
         return Consumer(self._log, self._states, name, found, self.begun, self._rows, wait=wait, batch_rows=batch_rows)
 
     def rest(self) -> None:
-        """Let go of the rows that are kept for the next turn of a backfill."""
+        """Release the rows that are cached for the next turn of a backfill."""
         self._rows.forget()
 
     def drop(self, name: str) -> None:
-        """Remove a consumer. Its cursor is gone with it."""
+        """Remove a consumer with its cursor."""
         Definition(name).check()
         with self._states.lease(name):
             if self._states.read(name) is None:
@@ -124,7 +126,7 @@ class Consumers:
         )
 
     def begun(self, state: State, start: AsOf) -> State:
-        """A consumer that begins (anew), as `create` says. Not kept yet."""
+        """The state of a consumer that begins, or begins again, as `create` describes. Not stored yet."""
         generation = state.generation + 1
         ops = state.definition.ops
         if start == CURRENT and (ops is None or READ in ops):
@@ -136,11 +138,11 @@ class Consumers:
         return state.begun(generation, None, self._log.moment(start).offset)
 
     def planned(self, definition: Definition) -> Backfill:
-        """A backfill as of the log's newest moment. A table without a row has no part in it; one that is being read at
-        the source takes part with the changes that there are of it.
+        """A backfill as of the end of the log. A table without rows is not part of it; a table that is being read at
+        the source takes part with the changes that the log has of it.
 
         Raises:
-            NotWhole: not all rows of a table are in the log, nor will be.
+            NotWhole: not all rows of a table are in the log, and the missing ones will not arrive.
         """
         moment = self._log.now()
         begins = self._log.known.first_offset
@@ -180,9 +182,10 @@ class Consumers:
         return state
 
     def _tables(self, definition: Definition) -> list[TableId]:
-        """
+        """The consumer's tables that the log has.
+
         Raises:
-            ConfigurationError: the log knows no such table.
+            ConfigurationError: the log has no such table.
         """
         known = {str(table): table for table in self._log.rows.shapes()}
         if definition.tables is None:

@@ -23,18 +23,19 @@ from cdcflow.query.log import AsOf, ChangeLog
 from cdcflow.query.standing import Standing
 
 CURRENT = "current"
-"""Where a consumer begins: with the rows of its tables."""
+"""Start of a consumer: with the rows of its tables."""
 QUIET_NOTED = 1 << 20
-"""How many offsets without a change for it a consumer passes before it notes that."""
+"""After how many offsets without a change for it a consumer stores that it has passed them."""
 Wait = Callable[[float], bool]
 
 
 class States(Protocol):
-    """Where consumers are kept. What it writes is durable on return."""
+    """The storage of consumers. Writes are durable on return."""
 
     @property
     def options(self) -> str:
-        """What a command needs besides the consumer's name, with a blank before it; "" where it finds it."""
+        """The options that a command needs in addition to the consumer's name, with a leading blank; "" if it needs
+        none."""
         ...
 
     @property
@@ -51,17 +52,17 @@ class States(Protocol):
         """The right to read and change a consumer, for one process.
 
         Raises:
-            Busy: another one has it; the message says who.
+            Busy: another process has it; the message names it.
         """
         ...
 
     def holder(self, name: str) -> str | None:
-        """Who reads a consumer now; None: nobody."""
+        """The process that reads a consumer now, or None."""
         ...
 
     def settle(self) -> None:
-        """Have on disk what can be read of the log: readers see a cut before its writer has synced it, and what a
-        consumer was given cannot be taken back."""
+        """Make durable what can be read of the log: readers see a cut before its writer has synced it, and rows given
+        to a consumer cannot be taken back."""
         ...
 
 
@@ -78,10 +79,11 @@ class NotWhole(ConfigurationError):
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Rows of one table (`shape.log_schema`), in commit order. `ends_transaction`: the last row is the last one of its
-    transaction that the consumer gets, so a result that is stored now shows whole transactions.
+    transaction that the consumer gets, so a result that is stored now has only whole transactions.
 
-    `is_backfill`: they are of the consumer's backfill. A row as of its offset has `_op` r, and the offset, transaction
-    and commit time of its last change (of a table without a key transaction 0, and no time that says anything).
+    `is_backfill`: the rows belong to the consumer's backfill. A row as of the backfill's offset has `_op` r, and the
+    offset, transaction and commit time of its last change (in a table without a key transaction 0, and a meaningless
+    time).
     """
 
     shape: Table
@@ -97,23 +99,23 @@ class Batch:
 
     @property
     def cursor(self) -> str:
-        """Everything up to the batch's last row was handed out."""
+        """The cursor after the batch's last row."""
         return str(self._end)
 
     def cursor_after(self, rows: int) -> str:
-        """The cursor behind so many of its rows (at least 1)."""
+        """The cursor after the first `rows` rows of the batch (at least 1)."""
         return str(self._end if rows >= self.rows.num_rows else self._after(rows))
 
 
 class MadeRows:
-    """The rows of the part of a backfill that were made last, for whoever reads them in several turns."""
+    """Caches the most recently computed rows of a part of a backfill, for a reader that reads them in several turns."""
 
     def __init__(self) -> None:
         self._key: object = None
         self._rows: tuple[Table, pa.Table] | None = None
 
     def of(self, key: object, make: Callable[[], tuple[Table, pa.Table]]) -> tuple[Table, pa.Table]:
-        """Those of a key, made now if they are not there."""
+        """The rows for a key, computed now unless they are cached."""
         if self._rows is None or self._key != key:
             self.forget()
             self._key, self._rows = key, make()
@@ -124,7 +126,7 @@ class MadeRows:
 
 
 class Consumer:
-    """One consumer, read by one process. A context manager; used outside of its block it does nothing."""
+    """One consumer, read by one process. A context manager; usable only inside its block."""
 
     def __init__(
         self,
@@ -167,7 +169,7 @@ class Consumer:
 
     @property
     def state(self) -> State:
-        """What is kept of it.
+        """The stored state of the consumer.
 
         Raises:
             ConfigurationError: it is not open.
@@ -187,14 +189,14 @@ class Consumer:
     def read(
         self, after: str | None = None, *, wait: float | EllipsisType | None = ..., stop: Wait | None = None
     ) -> Iterator[Batch]:
-        """Batches behind a cursor (None: that of the last commit): the rest of the backfill, then changes.
+        """Batches after a cursor (None: that of the last commit): the rest of the backfill, then changes.
 
-        `wait`: for so many seconds without anything new it waits before it ends; None: for ever. `stop(seconds)` is
-        called to wait for a moment, and ends it when it says True.
+        `wait`: after this many seconds without new rows the iteration ends; None: never. `stop(seconds)` is called to
+        wait for that time, and ends the iteration by returning True.
 
         Raises:
-            ConfigurationError: it is no cursor of this consumer.
-            HistoryLost: what comes next has expired; the message says how to begin anew.
+            ConfigurationError: the text is not a cursor of this consumer.
+            HistoryLost: the next rows have expired; the message describes how to begin again.
         """
         state = self.state
         attempted = f"reading consumer {self.name}"
@@ -214,10 +216,10 @@ class Consumer:
             raise self._lost(error) from None
 
     def commit(self, cursor: str) -> None:
-        """Keep that everything up to a cursor was processed. Durable on return.
+        """Store that everything up to a cursor was processed. Durable on return.
 
         Raises:
-            ConfigurationError: it goes back behind the last commit, or is no cursor of this consumer.
+            ConfigurationError: it is before the last commit, or not a cursor of this consumer.
         """
         state, attempted = self.state, f"committing a cursor of consumer {self.name}"
         found = state.checked(Cursor.of(cursor), attempted)
@@ -232,8 +234,8 @@ class Consumer:
             self._keep(state.at(found))
 
     def seek(self, to: AsOf) -> None:
-        """Go on from a cursor, or behind a moment (see `ChangeLog.moment`), also back. What is left of a backfill is
-        skipped by a moment.
+        """Continue after a cursor, or after a point in the log (see `ChangeLog.moment`), also an earlier one. A point
+        in the log skips the rest of a backfill.
 
         Raises:
             ConfigurationError, HistoryLost: the log does not have it (any longer).
@@ -248,7 +250,7 @@ class Consumer:
         self._keep(state.at(cursor))
 
     def restart(self, start: AsOf = CURRENT) -> None:
-        """Begin anew, as `Consumers.create` says. Cursors of the backfill before are refused from now on."""
+        """Begin again, as `Consumers.create` describes. Cursors of the previous backfill are rejected afterwards."""
         self._keep(self._begun(self.state, start))
 
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -271,7 +273,7 @@ class Consumer:
             for batch in self._part(known, part, place, at, ended):
                 idle.begin()
                 yield batch
-            if self._handed == self.state.committed != ended:  # the part was empty, or what is left of it
+            if self._handed == self.state.committed != ended:  # the part, or the rest of it, was empty
                 self._handed = ended
                 self._keep(replace(self.state, committed=ended))
 
@@ -286,7 +288,7 @@ class Consumer:
             begin = max(part.since, place + 1)
             yield from self._of_log(begin, known.offset, (table,), lambda offset: replace(at, place=offset), ended)
             return
-        # What was known of it when the backfill began: a compacted segment may not say it any more.
+        # The facts from when the backfill began: a compacted segment may no longer have them.
         entry = {"state": "done", "generation": 1, "since": part.since}
         standing = Standing(max(part.since, begins), True, entry, kept, ())
         key = (at.log_id, table, known.offset, part.since)
@@ -300,7 +302,7 @@ class Consumer:
     def _of_log(
         self, begin: int, last: int, tables: tuple[TableId, ...], at: Callable[[int], Cursor], ended: Cursor
     ) -> Iterator[Batch]:
-        """Changes as a part of a backfill. One is held back, so that the last one has the cursor of the end."""
+        """Changes as a part of a backfill. One batch is delayed, so that the last one gets the cursor of the end."""
         ops, held = self.state.definition.ops, None
         for piece in pieces(self._log.reader, begin, last, tables, ops, self._batch_rows):
             if held is not None:
@@ -326,14 +328,14 @@ class Consumer:
             at = end
 
     def _ids(self) -> tuple[TableId, ...] | None:
-        """The consumer's tables, as far as the log knows them by now."""
+        """The consumer's tables, as far as the log has them so far."""
         names = self.state.definition.tables
         self._log.now()
         return None if names is None else tuple(t for t in self._log.rows.shapes() if str(t) in names)
 
     def _pass(self, quiet_to: int, at_least: int) -> None:
-        """Note that nothing was there for the consumer up to an offset, if all that was handed out is committed, and if
-        that is worth it: for so many offsets `at_least`."""
+        """Store that there was nothing for the consumer up to an offset, if everything returned so far is committed,
+        and if it covers at least `at_least` offsets."""
         state = self.state
         if self._handed != state.committed or state.is_in_backfill:
             return
@@ -372,7 +374,7 @@ class Consumer:
 
 
 class _Idle:
-    """How long a reader waits for something new: a time without anything, or until it is told to stop."""
+    """How long a reader waits for new rows: a time without any, or until `stop` returns True."""
 
     def __init__(self, wait_s: float | None, stop: Wait | None) -> None:
         self._wait_s = wait_s
@@ -395,7 +397,7 @@ class _Idle:
 
 
 def _rows_of(log: ChangeLog, table: TableId, known: Backfill, standing: Standing) -> tuple[Table, pa.Table]:
-    """A table's rows as of a backfill's offset as rows of the log, in an order that is the same each time."""
+    """A table's rows as of a backfill's offset as rows of the log, in a reproducible order."""
     now = log.whole(table, standing, Moment(known.offset, None, known.clock or None))
     shapes, shape = log.known.shapes(table, known.offset)
     rows = folded(now, log.changes_of(table, standing, known.offset), shape, list(shapes))

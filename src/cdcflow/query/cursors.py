@@ -1,12 +1,12 @@
-"""Where a consumer of a log is: its definition, its backfill out of the log, and cursors.
+"""The position of a consumer in a log: its definition, its backfill out of the log, and cursors.
 
     log        ──────────────────────────▏B────────────────▶
-    consumer   rows of each table as of B ▕ changes behind B, in commit order
+    consumer   rows of each table as of B ▕ changes after B, in commit order
     cursor     table, place within it     ▕ offset
 
-`B` is one offset for all tables. A place says how many rows of the table were handed out (of a table that was not whole
-at B: the offset of the last one), so the same place means the same rows, whoever reads them again. A cursor is a text
-for those who keep it; what is in it is nobody's business but this module's.
+`B` is one offset for all tables. A place is how many rows of the table were returned (in a table that was not whole at
+B: the offset of the last one), so the same place means the same rows for every reader. For users a cursor is an opaque
+text; only this module interprets it.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from cdcflow.errors import ConfigurationError, InvariantViolated
 
 STATE_VERSION = 1
 OPS = "crudt"
-"""The ops that a consumer may ask for: insert, read, update, delete, truncate."""
+"""The ops that a consumer may request: insert, read, update, delete, truncate."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """What a consumer gets. `tables` None: all, also those that come later; `ops` None: all."""
+    """What a consumer gets. `tables` None: all, including tables added later; `ops` None: all."""
 
     name: str
     tables: tuple[str, ...] | None = None
     ops: str | None = None
 
     def check(self) -> None:
-        """
+        """Check the definition.
+
         Raises:
-            ConfigurationError: the name is none, or there is no such op.
+            ConfigurationError: the name is not valid, or there is no such op.
         """
         if _NAME.fullmatch(self.name) is None:
             raise ConfigurationError(
@@ -58,8 +59,9 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A table's part of a backfill. `since`: from this offset on the log has what the part is made of. `is_rows`: its
-    rows as of the backfill's offset; else its changes from `since` on, since not all of its rows were there yet."""
+    """A table's part of a backfill. `since`: the first offset of the log that the part needs. `is_rows`: the table's
+    rows as of the backfill's offset; otherwise its changes since `since`, because not all of its rows were in the log
+    yet."""
 
     table: str
     since: int
@@ -68,7 +70,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """A backfill out of the log: `offset` is that of all tables, `clock` its commit time (µs since 1970)."""
+    """A backfill out of the log: `offset` is the same for all tables, `clock` its commit time (µs since 1970)."""
 
     offset: int
     clock: int
@@ -77,8 +79,8 @@ class Backfill:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Everything up to here was handed out. `part` None: every change up to `offset`; else of a backfill as of `offset`
-    everything before this part, and of the part everything up to `place`."""
+    """A position up to which everything was returned. `part` None: every change up to `offset`; otherwise, of a
+    backfill as of `offset`, everything before this part, and of the part everything up to `place`."""
 
     log_id: str
     consumer: str
@@ -93,9 +95,10 @@ class Cursor:
 
     @classmethod
     def of(cls, text: str) -> Cursor:
-        """
+        """Parse a cursor.
+
         Raises:
-            ConfigurationError: the text is no cursor.
+            ConfigurationError: the text is not a cursor.
         """
         try:
             fields = json.loads(base64.b64decode(text + "=" * (-len(text) % 4), b"-_", validate=True))
@@ -116,8 +119,8 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is kept of a consumer. `last_commit`: everything up to there was processed, as its reader said; `committed`:
-    between the two there is nothing for the consumer."""
+    """The stored state of a consumer. `last_commit`: the cursor up to which its reader reported everything as
+    processed; `committed`: a cursor at or after it, with nothing for the consumer between the two."""
 
     definition: Definition
     log_id: str
@@ -136,15 +139,16 @@ class State:
 
     @property
     def needed_from(self) -> int:
-        """The log's first offset that the consumer still needs. Until a backfill is done: what it is made of."""
+        """The log's first offset that the consumer still needs; until a backfill is done, the first one that the
+        backfill needs."""
         if self.backfill is not None and self.is_in_backfill:
             behind = self.backfill.offset + 1
             return min((part.since for part in self.backfill.parts[self.committed.part :]), default=behind)
         return self.committed.offset + 1
 
     def has_lost(self, begins: int, *, has_state: bool) -> bool:
-        """Whether it needs something of a log that begins at an offset by now. `has_state`: the log keeps its tables as
-        they were just before."""
+        """Whether it needs something that has expired from a log that begins at an offset. `has_state`: the log has a
+        state of its tables just before that offset."""
         if self.backfill is None or self.committed.part is None:
             return self.needed_from < begins
         rest = self.backfill.parts[self.committed.part :]
@@ -152,26 +156,26 @@ class State:
         return lacks or self.backfill.offset + 1 < begins
 
     def behind(self, end: int) -> int:
-        """So many of the log's offsets up to `end` lie behind the last commit."""
+        """How many of the log's offsets up to `end` are after the last commit."""
         return max(0, end - self.committed.offset)
 
     def begun(self, generation: int, backfill: Backfill | None, offset: int) -> State:
-        """The same consumer, beginning with a backfill, or (None) behind an offset."""
+        """The same consumer, beginning with a backfill, or (None) after an offset."""
         part = 0 if backfill is not None and backfill.parts else None
         at = offset if backfill is None else backfill.offset
         committed = Cursor(self.log_id, self.name, generation, at, part)
         return replace(self, generation=generation, backfill=backfill, committed=committed, last_commit=committed)
 
     def at(self, cursor: Cursor) -> State:
-        """The same consumer, whose reader has said that everything up to a cursor was processed."""
+        """The same consumer, after its reader reported that everything up to a cursor was processed."""
         return replace(self, committed=cursor, last_commit=cursor)
 
     def checked(self, cursor: Cursor, attempted: str) -> Cursor:
-        """A cursor of this consumer that can be read on from, or committed. From `last_commit` to `committed`
-        one place is as good as another: the last one is given back.
+        """A cursor of this consumer that it can resume from or commit. From `last_commit` to
+        `committed` all positions are equivalent: the latter is returned.
 
         Raises:
-            ConfigurationError: it is another one's, or of an earlier backfill.
+            ConfigurationError: it belongs to another consumer or log, or to an earlier backfill.
         """
         if cursor.log_id != self.log_id:
             raise ConfigurationError(
@@ -192,7 +196,7 @@ class State:
         return self.committed if is_between else cursor
 
     def is_before(self, cursor: Cursor) -> bool:
-        """Whether a (checked) cursor goes back behind the last commit, or past the backfill that is under way."""
+        """Whether a (checked) cursor is before the last commit, or before the backfill in progress."""
         return _is_before(cursor, self.committed)
 
     def _has(self, cursor: Cursor) -> bool:
@@ -211,9 +215,10 @@ class State:
 
     @classmethod
     def from_json(cls, text: str | bytes, name: str) -> State:
-        """
+        """Read what `to_json` wrote.
+
         Raises:
-            InvariantViolated: it is no state; `name` says which file.
+            InvariantViolated: it is not a consumer's state; `name` is the file's name for the message.
         """
         try:
             found: Mapping[str, Any] = json.loads(text)
@@ -242,7 +247,7 @@ class State:
 
 
 def _is_before(cursor: Cursor, other: Cursor) -> bool:
-    """Of cursors of one backfill, and of what is behind it."""
+    """Compare cursors of one backfill and of the changes after it."""
     if other.part is None:
         return cursor.part is not None or cursor.offset < other.offset
     if cursor.part is None:

@@ -1,7 +1,7 @@
 """A whole table at an offset in the columns of the log: as if a backfill had read its rows there.
 
-Which rows there are is known from the fold, each by the offset of its last change. What the log has at that offset is
-the row, value for value, in the log's own types; only columns that the last change left out come from the fold.
+The fold determines which rows exist, each with the offset of its last change. The log's row at that offset has the
+values, in the log's own types; only columns that the last change did not send are taken from the fold.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from cdcflow.query.keyrows import Rows
 
 def folded(now: pa.Table, changes: Iterable[Rows], shape: Table, shapes: list[Table]) -> pa.Table:
     """The rows of `now` (the table's columns and `_offset`) as rows of the log (`shape.log_schema`) with `_op` r,
-    ascending by key. `changes`: at least those that made them so; `shapes`: all of the table, oldest first.
+    ascending by key. `changes`: at least the last change of each row; `shapes`: all shapes of the table, oldest first.
 
     Raises:
-        InvariantViolated: a change of them is missing.
+        InvariantViolated: the last change of a row is missing.
     """
     if not shape.key:
         return _as_they_are(now, shape)
@@ -49,7 +49,7 @@ def folded(now: pa.Table, changes: Iterable[Rows], shape: Table, shapes: list[Ta
 
 
 def _known(found: pa.Table, now: pa.Table, name: str) -> pa.ChunkedArray:
-    """A column's values; those that a change left out are the fold's."""
+    """A column's values; those that a change did not send are taken from the fold."""
     own = found.column(name)
     left_out = pc.fill_null(pc.list_value_length(found.column(UNCHANGED)), 0)
     if not pc.any(pc.greater(left_out, 0)).as_py():
@@ -62,7 +62,7 @@ def _known(found: pa.Table, now: pa.Table, name: str) -> pa.ChunkedArray:
 
 
 def _as_they_are(now: pa.Table, shape: Table) -> pa.Table:
-    """Rows of a table without a key: equal ones have the offset of the newest."""
+    """Rows of a table without a key: equal ones have the offset of the latest."""
     stamps = pa.table(
         {
             OFFSET: now.column(OFFSET),

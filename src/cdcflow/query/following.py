@@ -1,4 +1,4 @@
-"""Waiting for what is new in a log."""
+"""Waits for new rows in a log."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.ports import LogReader
 
 LOOK_EVERY_S = 0.02
-"""At what lies on this machine: two looks at a folder. Only if something was written the log is read."""
+"""How often to poll a folder on this machine. The log is read only if something was written."""
 ASK_EVERY_S = 0.5
-"""Of a broker or a store."""
+"""How often to poll a broker or a store."""
 
 
 def ends(log: LogReader, layout: Layout, after: int, wait: Callable[[float], bool] | None = None) -> Iterator[int]:
-    """The last offset of the log, each time that it has grown, first if it is higher than `after`. `wait(seconds)` is
-    called between two looks, and ends it when it says True."""
+    """The last offset of the log, each time it has grown, first if it is higher than `after`. `wait(seconds)` is called
+    between two polls, and ends the iteration by returning True."""
     waited = wait or _sleep
     seen: object = None
     while True:
@@ -35,13 +35,14 @@ def ends(log: LogReader, layout: Layout, after: int, wait: Callable[[float], boo
 
 
 def written(layout: Layout) -> object:
-    """What changes when something is written to a log on this machine, or is removed from it; None: it is elsewhere."""
+    """A value that changes when something is written to a log on this machine, or is removed from it; None if it is
+    elsewhere."""
     if not layout.log_json.exists():
         return None
     journals = layout.journal_offsets()
     try:
         size = layout.journal(journals[-1]).stat().st_size if journals else 0
-    except FileNotFoundError:  # sealed just now
+    except FileNotFoundError:  # sealed in between
         size = -1
     return (journals, size, *map(_changed, (layout.segments, folder(layout), layout.log_json)))
 

@@ -1,11 +1,11 @@
-"""The rows of one key in a log, newest first: from the index where there is one, and from what is not sealed yet.
+"""The rows of one key in a log, latest first: found by the index as far as it reaches, and by reading the rest.
 
     log       ──segment──segment──segment──▏journal▕
     index     ├ files ──────────────┤
     read        ▪ blocks of the key    all    all          by their key columns; whole rows only where the key is found
 
-What a file does not have is not read: by its offsets, the bounds of its first key column, and the index. Nothing here
-believes the index that a key *is* somewhere: rows are compared by their keys.
+A file that cannot have the key is not read: its offsets, the bounds of its first key column, and the index rule it out.
+The index is never proof that a key *is* somewhere: rows are compared by their keys.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ Rows = tuple[Table, pa.Table]
 
 @dataclass(frozen=True)
 class Key:
-    """A key by the texts of its columns (`model.keytexts`), as each shape of its table has it."""
+    """A key given as the texts of its columns (`model.keytexts`), convertible to each shape of its table."""
 
     table: TableId
     texts: tuple[str, ...]
 
     def columns(self, shape: Table) -> tuple[pa.Array, ...] | None:
-        """Its values in a shape, an array of one each; None: the shape has no such key."""
+        """Its values in a shape, as one-value arrays, or None if the shape has no such key."""
         return _columns(self, shape)
 
     def hash(self, shape: Table) -> int | None:
@@ -57,9 +57,10 @@ class Key:
         return None if columns is None else int(hashes(columns)[0])
 
     def check(self, shape: Table) -> None:
-        """
+        """Check that it is a key of this shape.
+
         Raises:
-            ConfigurationError: it is no key of the table; the message has no value.
+            ConfigurationError: it is not a valid key of the table; the message has no value.
         """
         if not shape.key:
             raise ConfigurationError(
@@ -93,7 +94,7 @@ def _columns(key: Key, shape: Table) -> tuple[pa.Array, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Now:
-    """A log as one question sees it. `lasts`: the last offsets of its sealed segments."""
+    """A log as one query sees it. `lasts`: the last offsets of its sealed segments."""
 
     written: object
     checkpoint: Checkpoint
@@ -107,16 +108,16 @@ class _Now:
 
 @dataclass
 class KeyRows:
-    """Finds the rows of keys in one log. What it has opened stays open; one thread at a time.
+    """Finds the rows of keys in one log. Opened files remain open; one thread at a time.
 
-    `refresh` looks at the log, and all else speaks of the log as it was then.
+    `refresh` reads the log's current extent; all other methods use the extent from the last `refresh`.
     """
 
     log: LogReader
     layout: Layout
     files_max: int | None = None
     files_read: int = 0
-    """Of segments, since it was made: for whoever wants to know what a question costs."""
+    """How many files of segments were read in total, to measure the cost of a query."""
     _index: KeyIndex = field(init=False)
     _now: _Now = _Now(None, Checkpoint(), (), ())
     _manifests: dict[Bounds, Segment] = field(default_factory=dict)
@@ -129,20 +130,20 @@ class KeyRows:
         self._index = KeyIndex(self.layout)
 
     def refresh(self) -> Checkpoint:
-        """Look what the log has now, for a new question: the checkpoint of its newest cut."""
+        """Read the log's current extent for a new query. Returns the checkpoint of its latest cut."""
         self._read_before = self.files_read
         written = following.written(self.layout)
         if written is None and self._has_nothing_new():
             return self._now.checkpoint
         if written is None or written != self._now.written:
-            # First the checkpoint: what it covers is sealed, or in a journal, or both.
+            # The checkpoint first: everything it covers is sealed, or in a journal, or both.
             checkpoint = self.log.newest_checkpoint()
             self._list(written, checkpoint)
         return self._now.checkpoint
 
     def reached(self) -> Checkpoint:
-        """The same, and how far the source's time has come since then: of a log that is in a store alone, one request
-        more."""
+        """The same checkpoint, with the source's time as of now: for a log that is in a store alone, this is one more
+        request."""
         if self._is_away and self._now.segments:
             self._now = replace(self._now, checkpoint=self.layout.reached(self._now.checkpoint))
         return self._now.checkpoint
@@ -152,8 +153,8 @@ class KeyRows:
         return isinstance(self.log, FolderReader) and self.layout.away is not None
 
     def _has_nothing_new(self) -> bool:
-        """Of a log that is in a store alone: whether no segment came behind the newest one that is known. One request;
-        that older ones were compacted or expired is found where they are read."""
+        """For a log that is in a store alone: whether no segment was added after the latest known one. One request;
+        older ones that were compacted or expired are noticed when they are read."""
         if not self._is_away or not self._now.segments:
             return False
         return self.layout.segments_behind(self._now.sealed_to)[-1:] == [self._now.segments[-1]]
@@ -175,25 +176,25 @@ class KeyRows:
 
     @property
     def indexed_to(self) -> int:
-        """What lies behind this offset is not indexed."""
+        """The last indexed offset."""
         return self._index.last_offset
 
     def may_have(self, table: TableId, wanted: Hashes, last: int) -> npt.NDArray[np.bool_]:
-        """Of each of these hashes (`changelog.keyhash`) whether the log may have a row of its key up to an offset."""
+        """For each of these hashes (`changelog.keyhash`) whether the log may have a row of its key up to an offset."""
         return self._index.hits(table, wanted, last)
 
     def segment_of(self, offset: int) -> int:
-        """The number of the sealed segment that has an offset; that of all of them: none has it."""
+        """The number of the sealed segment that has an offset, or the number of all segments if none has it."""
         return bisect_left(self._now.lasts, offset)
 
     def of(self, key: Key, shapes: Sequence[Table], first: int, last: int) -> Iterator[Rows]:
-        """The rows of a key between two offsets (inclusive), and the truncates of its table, newest first: each part's
+        """The rows of a key between two offsets (inclusive), and the truncates of its table, latest first: each part's
         offsets are higher than the next one's, and descend within it. `shapes`: those that the table has had.
 
-        With a delete comes the row directly behind it that gave the row another key.
+        A delete is accompanied by the next row if that continues the row under another key.
 
         Raises:
-            HistoryLost: the log begins behind `first`.
+            HistoryLost: the log begins after `first`.
             InvariantViolated: something is missing or damaged.
         """
         sealed_to = self._now.sealed_to
@@ -213,7 +214,7 @@ class KeyRows:
         return self._shapes[1]
 
     def shape_at(self, table: TableId, offset: int) -> Table | None:
-        """What a table was like at an offset: as its newest row up to there has it; None: there is none."""
+        """A table's shape at an offset, from its latest row up to it, or None if it has no row."""
         if offset > self._now.sealed_to:
             self._read_tail(offset)
             began = [there for there, rows in self._tail if there.id == table and _first(rows) <= offset]
@@ -225,15 +226,15 @@ class KeyRows:
                 versions = self._index.versions_at(table, min(offset, bounds[1]))
                 if len(versions) < 2:
                     return self.shapes()[table].get(versions[0]) if versions else None
-            # Shapes may take turns within a segment: the one of the newest row counts.
+            # Shapes may alternate within a segment: the one of the latest row counts.
             found = [(self._newest_row(bounds, file, offset), shape) for file, shape in self._files(bounds, table)]
             if newest := max((last for last, _ in found), default=0):
                 return next(shape for last, shape in found if last == newest)
         return None
 
     def last_read(self, table: TableId, bounds: Bounds | None, first: int, last: int) -> int:
-        """The offset of the last row that a backfill read of a table in a segment (None: in what is not sealed) between
-        two offsets (inclusive); 0: there is none."""
+        """The offset of the last row that a backfill read of a table in a segment (None: in the unsealed part) between
+        two offsets (inclusive), or 0 if there is no such row."""
         if bounds is None:
             self._read_tail(int(self.newest.next_offset) - 1)
             parts = [rows.select([OFFSET, OP]) for shape, rows in self._tail if shape.id == table]
@@ -253,7 +254,8 @@ class KeyRows:
         return max((_last(rows) for rows in read if rows.num_rows), default=0)
 
     def manifest(self, bounds: Bounds) -> Segment:
-        """
+        """The manifest of a segment.
+
         Raises:
             FileNotFoundError: it was compacted or expired.
         """
@@ -266,7 +268,7 @@ class KeyRows:
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _newest_row(self, bounds: Bounds, file: SegmentFile, offset: int) -> int:
-        """The offset of a file's newest row up to an offset; 0: it has none."""
+        """The offset of a file's latest row up to an offset, or 0 if it has none."""
         if file.first_offset > offset:
             return 0
         if file.last_offset <= offset:
@@ -293,7 +295,7 @@ class KeyRows:
         ]
 
     def _read_tail(self, last: int) -> None:
-        """What is not sealed: read once, and then what has come since."""
+        """Read the unsealed part: all of it the first time, then only the new rows."""
         sealed_to = self._now.sealed_to
         self._tail = [(shape, rows) for shape, rows in self._tail if _last(rows) > sealed_to]
         if not self._tail:
@@ -313,7 +315,7 @@ class KeyRows:
             bounds = self.segments[number]
             try:
                 found = list(self._of_segment(key, bounds, ranges, first, at))
-            except FileNotFoundError as error:  # it was compacted or expired just now
+            except FileNotFoundError as error:  # it was compacted or expired in between
                 self._manifests.pop(bounds, None)
                 tries += 1
                 if tries > TRIES_MAX:
@@ -327,8 +329,8 @@ class KeyRows:
             at, tries = bounds[0] - 1, 0
 
     def _newest(self, ranges: Sequence[Bounds], at: int) -> int:
-        """The number of the newest segment up to an offset that has something of the ranges; -1: none has."""
-        # Ranges may lie within each other: the one that reaches farthest is not always the last.
+        """The number of the latest segment up to an offset that overlaps the ranges, or -1 if no segment does."""
+        # Ranges may be nested: the one that reaches farthest is not always the last.
         reach = min(max((last for first, last in ranges if first <= at), default=0), at)
         number = self.segment_of(reach)
         if number == len(self.segments) or self.segments[number][0] > reach:
@@ -356,7 +358,7 @@ def _overlaps(ranges: Sequence[Bounds], first: int, last: int) -> bool:
 
 
 def _is_within(file: SegmentFile, shape: Table, key: Key) -> bool:
-    """Whether the bounds of the first key column allow the key. Truncates have none."""
+    """Whether the bounds of the first key column allow the key. Truncates have no bounds."""
     if (file.ops or {}).get(TRUNCATE):
         return True
     columns = key.columns(shape)
@@ -391,7 +393,8 @@ def _matching(shape: Table, rows: pa.Table, key: Key, first: int, last: int) -> 
 
 
 def _places(rows: pa.Table, shape: Table, key: Key, first: int, last: int) -> npt.NDArray[np.intp]:
-    """Which rows are the key's, or truncate the table, ascending; behind a delete the row that may go on from it."""
+    """The positions of the key's rows and of truncates, ascending; with each delete the next row if it may continue
+    it."""
     offsets = rows.column(OFFSET).to_numpy()
     is_truncate = pc.equal(rows.column(OP), TRUNCATE).to_numpy()
     columns = key.columns(shape)
@@ -414,7 +417,7 @@ def _last(rows: pa.Table) -> int:
 
 
 def _descending(found: list[Rows]) -> Iterator[Rows]:
-    """Parts of one segment, each descending, newest first; where shapes take turns row by row."""
+    """Parts of one segment, each descending, latest first; row by row if shapes alternate."""
     ends = [(int(rows.column(OFFSET)[0].as_py()), int(rows.column(OFFSET)[-1].as_py())) for _, rows in found]
     if all(a[1] > b[0] for a, b in pairwise(ends)):
         yield from found

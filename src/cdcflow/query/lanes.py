@@ -1,9 +1,9 @@
 """Rows of several logs, merged in the order of their transactions.
 
-A round takes the transactions of every log up to a horizon, the smallest clock to which the headers of all of them have
-been read, and puts them in order. Runs of one log become stops for the reading of its rows: each log is read in
-windows, ahead of the others, and its pieces are handed out when it is their turn. So memory holds a window of each log,
-however often the order goes back and forth between them.
+A round takes the transactions of every log up to a horizon, the smallest clock up to which the headers of all logs have
+been read, and sorts them. Runs of one log become stops for the reading of its rows: each log is read in
+windows, ahead of the others, and its pieces are returned when it is their turn. So memory holds one window per log,
+however often the order alternates between logs.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from cdcflow.ports import LogReader
 from cdcflow.query.batching import Piece, pieces
 
 HEADERS_AT_ONCE = 10_000
-"""So many transactions of a log are put in order at one time, if there are as many. A log in Kafka gives their headers
-as they were written, a few at a time, and each round asks it for the rows anew."""
+"""How many transactions of a log are ordered at a time, if it has that many. A log in Kafka returns their headers in
+small batches, and each round requests the rows again."""
 
 _NONE: Int64s = np.empty(0, np.int64)
 _FIELD = pa.field(COMMIT_CLOCK, pa.timestamp("us", "UTC"), nullable=False)
@@ -31,7 +31,7 @@ _FIELD = pa.field(COMMIT_CLOCK, pa.timestamp("us", "UTC"), nullable=False)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is read. `tables`: of each log (None: all of all); `ops`: see `batching.pieces`."""
+    """What to read. `tables`: those of each log (None: all tables of all logs); `ops`: see `batching.pieces`."""
 
     tables: Mapping[str, Collection[TableId]] | None
     ops: str | None
@@ -39,7 +39,7 @@ class Wanted:
 
 
 class Lane:
-    """A log's transactions behind an offset, up to another one and to a commit clock (both inclusive). `at`: the last
+    """A log's transactions after an offset, up to another offset and to a commit clock (both inclusive). `at`: the last
     offset of those that were taken."""
 
     def __init__(self, name: str, log: LogReader, after: int, last: int, clock: int) -> None:
@@ -56,7 +56,7 @@ class Lane:
 
     @property
     def horizon(self) -> int | None:
-        """The clock up to which all headers are here; None: all are."""
+        """The clock up to which all headers have been read, or None if all headers have been read."""
         while not self.is_done and not len(self._clocks):
             self._read()
         return None if self.is_done else int(self._clocks[-1])
@@ -82,14 +82,15 @@ class Lane:
         return clocks
 
     def take(self, horizon: int | None) -> tuple[Int64s, Int64s]:
-        """The clocks and last offsets of the transactions up to a horizon (inclusive; None: all that are here)."""
+        """The clocks and last offsets of the transactions up to a horizon (inclusive; None: all that have been
+        read)."""
         count = len(self._clocks) if horizon is None else int(np.searchsorted(self._clocks, horizon, "right"))
         self._taken = self._clocks[:count], self._ends[:count]
         self._clocks, self._ends = self._clocks[count:], self._ends[count:]
         return self._taken
 
     def begin(self, stops: Int64s, wanted: Wanted) -> None:
-        """Read the rows of what was taken, in pieces that end at these stops."""
+        """Start reading the rows of the transactions taken, in pieces that end at these stops."""
         tables = None if wanted.tables is None else wanted.tables[self.name]
         first, self._pieces, self._next = self.at + 1, iter(()), None
         if not len(stops):
@@ -109,7 +110,8 @@ class Lane:
 
 
 class _Clocked:
-    """A log's rows with the commit clock of their transactions, whose clocks and last offsets these are."""
+    """A log's rows with the commit clock of their transactions, given the clocks and last offsets of these
+    transactions."""
 
     def __init__(self, log: LogReader, clocks: Int64s, ends: Int64s) -> None:
         self._clocks = clocks
@@ -129,7 +131,7 @@ def merged(lanes: Sequence[Lane], wanted: Wanted) -> Iterator[tuple[Lane, Piece]
     """The pieces of all logs in one order. `lanes` in the order of their names.
 
     Raises:
-        HistoryLost: what comes next has expired.
+        HistoryLost: the next rows have expired.
     """
     while True:
         horizons = [known for lane in lanes if (known := lane.horizon) is not None]

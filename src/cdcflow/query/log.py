@@ -1,11 +1,11 @@
-"""An opened change log: its tables, its changes, and what is asked of it.
+"""An opened change log: its tables, its changes, and queries on it.
 
     cli get, history, range, diff ─┐
     Python cdcflow.open(log)       ├─▶ ChangeLog ──▶ keyrows (index, files, tail) ──▶ row (fold) ──▶ answers
     HTTP   /api/v1/log/…          ─┘        └──────▶ CurrentRows (a whole table at an offset)
 
-Nothing is asked of the source, and no daemon need run. An answer says what it does not cover: a table of which not all
-rows were read yet, history that has expired, changes that were lost.
+A query never reaches the source, and no daemon needs to run. Each result includes what it does not cover: a table whose
+rows were not all read yet, history that has expired, changes that were lost.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ ROWS_MAX = 500
 KEYS_MAX = 1000
 
 NOTE = b"cdcflow.note"
-"""Metadata of a table's schema: what is to be said of its moment."""
+"""Metadata of a table's schema: the notes on its point in time."""
 
 AsOf = int | str | datetime | None
-"""An offset, a cut ("cut:52"), a position of the source, or a commit time, without a zone UTC (see
+"""An offset, a cut ("cut:52"), a position of the source, or a commit time, in UTC if it has no zone (see
 `cdcflow.changelog.moments`): everything that was committed up to then. None: now."""
 
 
 class CurrentRows(Protocol):
-    """Makes whole tables of a log."""
+    """Builds whole tables of a log."""
 
     def at(
         self,
@@ -62,17 +62,17 @@ class CurrentRows(Protocol):
         checkpoint: Checkpoint,
         base: Rows | None = None,
     ) -> pa.Table:
-        """A table's rows at the end of a checkpoint, which says what is known of the table there: made of `base`, rows
-        from before `floor`, and the changes from there on, in its columns of then, and `_offset`, that of each row's
-        last change.
+        """A table's rows at the end of a checkpoint, whose progress has the table's backfill facts. They are built from
+        `base`, rows from before `floor`, and the changes since `floor`. Columns: the table's at that offset, and
+        `_offset`, that of each row's last change.
 
         Raises:
-            ConfigurationError, HistoryLost: it cannot be made; the message says why.
+            ConfigurationError, HistoryLost: the table cannot be built; the message gives the reason.
         """
 
 
 class ChangeLog:
-    """A change log, opened for questions. One thread at a time."""
+    """A change log, opened for queries. One thread at a time."""
 
     def __init__(
         self,
@@ -81,8 +81,8 @@ class ChangeLog:
         current: Callable[[], CurrentRows],
         files_max: int | None = None,
     ) -> None:
-        """`current`: makes what makes whole tables, when it is first needed. `files_max`: a question about a row that
-        would read more files of segments is refused."""
+        """`current`: creates the builder of whole tables, when it is first needed. `files_max`: a query for a row that
+        would read more files of segments raises an error."""
         self.reader = reader
         self.layout = layout
         self._current = current
@@ -91,26 +91,26 @@ class ChangeLog:
 
     @property
     def name(self) -> str:
-        """What people call the log."""
+        """The log's name for users."""
         return self.reader.name
 
     @property
     def files_read(self) -> int:
-        """So many files of segments were opened for questions about keys."""
+        """How many files of segments were opened for queries by key."""
         return self.rows.files_read
 
     # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def now(self) -> Moment:
-        """The newest moment that the log has."""
+        """The latest point that the log has."""
         self.rows.refresh()
         return _moment(self.rows.reached())
 
     def moment(self, as_of: AsOf) -> Moment:
-        """A moment of the log. Where an offset lies inside a transaction it is the end of the one before.
+        """Resolve a point in the log. An offset inside a transaction becomes the end of the transaction before it.
 
         Raises:
-            ConfigurationError: the log has no such moment, or cannot tell which it is.
+            ConfigurationError: the log does not have that point, or cannot resolve it.
             HistoryLost: it has expired.
         """
         newest = self.rows.refresh()
@@ -130,7 +130,7 @@ class ChangeLog:
             )
         if offset == newest.next_offset - 1:
             return _moment(newest)
-        # What has expired ended with a whole transaction.
+        # The expired part ended with a whole transaction.
         whole = offset if offset < first else self._whole_to(offset)
         return Moment(whole, asked=None if whole == offset else offset)
 
@@ -162,8 +162,8 @@ class ChangeLog:
         return self.offset_at(clock)
 
     def offset_at(self, clock: int) -> int:
-        """The last offset of what was committed up to a commit clock (µs since 1970), in what the log had when it was
-        last looked at; 0: nothing.
+        """The last offset of the transactions committed up to a commit clock (µs since 1970), in the log's extent at
+        the last refresh; 0: no transaction.
 
         Raises:
             HistoryLost: it has expired.
@@ -171,12 +171,12 @@ class ChangeLog:
         return moments.offset_before(self.layout, clock + 1, self._tail())
 
     def _tail(self) -> Iterator[pa.Table]:
-        """Headers of the transactions behind the sealed segments."""
+        """Headers of the transactions after the sealed segments."""
         segments = self.rows.segments
         return self.reader.read_transactions(segments[-1][1] + 1 if segments else 1)
 
     def tables(self) -> dict[str, Table]:
-        """Every table of which the log has rows, or keeps some from before, by name, in its newest shape."""
+        """Every table with rows in the log, or in a state that it keeps, keyed by name, in its latest shape."""
         last = self.now().offset
         found: dict[str, Table] = {}
         for table in sorted(self.rows.shapes()):
@@ -185,8 +185,8 @@ class ChangeLog:
         return found
 
     def changes(self, table: str | None = None, *, first: int = 1, last: int | None = None) -> Iterator[LogRows]:
-        """The log's rows (of one table) from one offset to another, both inclusive (None: up to the newest cut), as
-        `cdcflow.changelog.reader.read_rows` gives them.
+        """The log's rows (of one table) from one offset to another, both inclusive (None: up to the latest cut), as
+        `cdcflow.changelog.reader.read_rows` returns them.
 
         Raises:
             HistoryLost: `first` has expired.
@@ -194,14 +194,14 @@ class ChangeLog:
         return self.reader.read_rows(first, last, None if table is None else (self._named(table),))
 
     def read(self, table: str, *, first: int = 1, last: int | None = None, as_feed: bool = False) -> pa.Table:
-        """A table's changes from one offset to another (both inclusive; None: up to the newest cut) as one Arrow table,
-        in the columns that the source's table has at the end. `as_feed`: in the shape of a change data feed (see
-        `cdcflow.changelog.feed`), else as the log has them (docs/changelog-format.md).
+        """A table's changes from one offset to another (both inclusive; None: up to the latest cut) as one Arrow table,
+        in the columns that the source's table has at the end. `as_feed`: in the format of a change data feed (see
+        `cdcflow.changelog.feed`), otherwise in that of the log (docs/changelog-format.md).
 
         Raises:
             HistoryLost: `first` has expired.
-            ConfigurationError: a feed cannot say a change of it, or a value does not fit into its column's later type;
-                the message says which table, and what to do.
+            ConfigurationError: a feed cannot represent one of the changes, or a value does not fit into its column's
+                later type; the message names the table and the remedy.
         """
         id_ = self._named(table)
         end = self.now().offset if last is None else last
@@ -226,23 +226,23 @@ class ChangeLog:
         return self.known.first_offset
 
     def indexed_to(self) -> int:
-        """The offset up to which a row is found by the index alone; 0: nothing is indexed."""
+        """The offset up to which the index alone finds every row, or 0 if nothing is indexed."""
         self.rows.refresh()
         return self.rows.indexed_to
 
     def may_have(self, table: TableId, wanted: Hashes, last: int) -> npt.NDArray[np.bool_]:
-        """Of each of these hashes of keys (`changelog.keyhash`) whether the log may have a row of it up to an offset.
-        By the index alone: where something is not indexed, or has expired, it may have any."""
+        """For each of these hashes of keys (`changelog.keyhash`) whether the log may have a row of it up to an offset.
+        Uses the index alone: True where something is not indexed, or has expired."""
         return self.rows.may_have(table, wanted, last)
 
     # ── one row ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def get(self, table: str, *key: object, as_of: AsOf = None) -> Found:
-        """A row, by the values of its key (texts, or what `str` makes one of), as it was at a moment.
+        """A row at a point in time, by the values of its key (texts, or values that `str` converts to these).
 
         Raises:
-            ConfigurationError: the log has no such table, the table no key, a value is none of its column; or see
-                `moment`.
+            ConfigurationError: the log has no such table, the table has no key, or a value does not fit its column; or
+                see `moment`.
         """
         return self._get(table, key, self.moment(as_of))
 
@@ -263,7 +263,7 @@ class ChangeLog:
         return _found(id_, wanted, moment, found, standing)
 
     def _kept(self, key: Key, state: State, since: int) -> Iterator[Rows]:
-        """A row as a state has it, if its last change is not older."""
+        """The row that a state has for a key, if its last change is not older than `since`."""
         shape = state.tables[str(key.table)].table
         columns = key.columns(shape)
         if columns is not None:
@@ -274,7 +274,7 @@ class ChangeLog:
     def history(
         self, table: str, *key: object, as_of: AsOf = None, before: int | None = None, limit: int = 50
     ) -> History:
-        """The changes of a row up to a moment, newest first. `before`: only those with a lower offset."""
+        """The changes of a row up to a point in time, latest first. `before`: only those with a lower offset."""
         moment = self.moment(as_of)
         id_ = self.known.named(table)
         shapes, shape = self.known.shapes(id_, moment.offset)
@@ -295,8 +295,8 @@ class ChangeLog:
     def watch(
         self, table: str, *key: object, after: int | None = None, wait: Callable[[float], bool] | None = None
     ) -> Iterator[Change]:
-        """Each change of a row behind an offset (None: the newest one), in order, as soon as the log has it. `wait`:
-        see `following.ends`; without it this does not end."""
+        """Each change of a row after an offset (None: the latest one), in order, as soon as the log has it. `wait`: see
+        `following.ends`; without it the iteration does not end."""
         id_ = self._named(table)
         at = self.now().offset if after is None else after
         wanted = _key(id_, key)
@@ -310,7 +310,7 @@ class ChangeLog:
     def follow(
         self, table: str | None = None, *, after: int | None = None, wait: Callable[[float], bool] | None = None
     ) -> Iterator[LogRows]:
-        """The log's rows behind an offset (None: the newest one), as `changes` gives them, as soon as the log has
+        """The log's rows after an offset (None: the latest one), as `changes` returns them, as soon as the log has
         them."""
         tables = None if table is None else (self._named(table),)
         at = self.now().offset if after is None else after
@@ -322,7 +322,7 @@ class ChangeLog:
         """A transaction by its number in the log, with its rows.
 
         Raises:
-            ConfigurationError: the log has none of that number with rows, or no longer.
+            ConfigurationError: the log has no transaction with that number and rows, or no longer.
         """
         header = self._header(number)
         first, last = int(header["first_offset"]), int(header["last_offset"])
@@ -345,8 +345,8 @@ class ChangeLog:
     # ── many rows ───────────────────────────────────────────────────────────────────────────────────────────
 
     def current(self, table: str, as_of: AsOf = None) -> pa.Table:
-        """A whole table as it was at a moment: its columns of then, and `_offset`, each row's last change. A note about
-        the moment is in the schema's metadata, `cdcflow.note`.
+        """A whole table at a point in time: the columns it had then, and `_offset`, each row's last change. A note
+        about that point is in the schema's metadata, `cdcflow.note`.
 
         Raises:
             ConfigurationError, HistoryLost: see `moment`; or not all of its rows are in the log.
@@ -378,14 +378,14 @@ class ChangeLog:
         return self._current().at(self.reader, self.layout, table, standing.floor, checkpoint, base)
 
     def lacks(self, table: str, offset: int) -> str:
-        """Why not all rows of a table are known at an offset; "": all are."""
+        """Why not all rows of a table are known at an offset, or "" if all are."""
         id_ = self._named(table)
         standing = self.known.standing(id_, self.moment(offset).offset)
         return "" if standing.is_whole else "; ".join(standing.notes)
 
     def folded(self, table: str, offset: int) -> Rows:
         """A whole table at an offset as rows of the log, each with the offset, transaction and time of its last change,
-        and its shape: what a state keeps (`changelog.states`).
+        and its shape: the content of a state (`changelog.states`).
 
         Raises: as `current`.
         """
@@ -397,7 +397,7 @@ class ChangeLog:
         return shape, folded(now, self.changes_of(id_, standing, moment.offset), shape, list(shapes))
 
     def changes_of(self, table: TableId, standing: Standing, offset: int) -> Iterator[Rows]:
-        """Everything that a table is made of up to an offset."""
+        """All rows of the log from which a table is built up to an offset."""
         if standing.state is not None:
             entry = standing.state.tables[str(table)]
             yield entry.table, states.rows(self.layout, standing.state, str(table))
@@ -406,7 +406,7 @@ class ChangeLog:
                 yield shape, rows
 
     def range(self, table: str, first: object, last: object, as_of: AsOf = None, limit: int | None = None) -> pa.Table:
-        """The rows whose first key column lies between two values (inclusive), ascending by key."""
+        """The rows whose first key column is between two values (inclusive), ascending by key."""
         rows = self.current(table, as_of)
         _, shape = self.known.shapes(self._named(table), self.moment(as_of).offset)
         if not shape.key:
@@ -426,8 +426,8 @@ class ChangeLog:
         return found if limit is None else found.slice(0, limit)
 
     def diff(self, table: str, first: AsOf, last: AsOf = None, limit: int = KEYS_MAX) -> Differences:
-        """What is not the same of a table at two moments. At most `limit` of the keys that were changed in between are
-        looked at, those with the newest changes."""
+        """The differences of a table between two points in time. Compares at most `limit` of the keys that were changed
+        in between, those with the latest changes."""
         before, after = self.moment(first), self.moment(last)
         id_ = self.known.named(table)
         if before.offset > after.offset:
@@ -445,7 +445,7 @@ class ChangeLog:
         found = []
         notes: dict[str, None] = dict.fromkeys((*before.notes, *after.notes))
         for texts in keys[:limit]:
-            self.rows.refresh()  # what may be read is counted for each row
+            self.rows.refresh()  # the limit on files read applies to each row
             then, now = (self._get(table, texts, m) for m in (before, after))
             notes |= dict.fromkeys((*then.notes, *now.notes))
             if exact(then.values) != exact(now.values):
@@ -456,13 +456,13 @@ class ChangeLog:
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _named(self, name: str) -> TableId:
-        """The table of this name, as the log is now."""
+        """The table of this name, in the log's current extent."""
         self.rows.refresh()
         return self.known.named(name)
 
     def _touched(self, table: TableId, first: int, last: int) -> list[tuple[str, ...]]:
-        """The keys that had a change between two offsets, those with the newest changes first. After a truncate: of all
-        rows that were there, too."""
+        """The keys that had a change between two offsets, those with the latest changes first. After a truncate this
+        includes all rows that existed before."""
         newest: dict[tuple[str, ...], int] = {}
         emptied = False
         for shape, _, rows in self.reader.read_rows(first, last, (table,)):
@@ -491,10 +491,10 @@ class ChangeLog:
 
 
 def header_of(log: LogReader, number: int, first: int, last: int) -> Mapping[str, Any]:
-    """The header of a transaction whose rows lie between two offsets (inclusive), by halves.
+    """The header of a transaction whose rows are between two offsets (inclusive), by binary search.
 
     Raises:
-        ConfigurationError: there is none of that number with rows.
+        ConfigurationError: there is no transaction with that number and rows.
     """
     while first <= last:
         middle = (first + last) // 2

@@ -1,4 +1,4 @@
-"""Where a reader of several logs is: an offset in each of them, as a text for those who keep it."""
+"""The position of a reader of several logs: an offset in each of them, as an opaque text for users."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from cdcflow.errors import ConfigurationError
 
 _VERSION = 1
 ANEW = "begin anew: take every table as of one time (`current`), and go on behind it (`cursor`)"
-"""The remedy where a cursor cannot be read on from."""
+"""The remedy if reading cannot continue from a cursor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Everything up to here was handed out: of each log, by name, its id and the last offset."""
+    """A position up to which everything was returned: for each log, by its name, its id and the last offset."""
 
     logs: Mapping[str, tuple[str, int]]
 
@@ -33,10 +33,10 @@ class Places:
 
     @classmethod
     def of(cls, text: str, ids: Mapping[str, str]) -> Places:
-        """The places that a text names, in the logs with these ids, by name.
+        """Parse a cursor over the logs with these ids, keyed by name.
 
         Raises:
-            ConfigurationError: the text is no cursor, or one of other logs.
+            ConfigurationError: the text is not a cursor, or one of other logs.
         """
         attempted = f"reading {', '.join(sorted(ids))} from a cursor on"
         try:

@@ -1,11 +1,11 @@
-"""One row at an offset: its changes, folded (`merge.fold`), from the newest back to the one that says everything.
+"""One row at an offset: its changes, folded (`merge.fold`), from the latest back to one that has all columns.
 
     offset   12 c 1:a,b     31 u 1:A,·     57 d 1     58 c 2:A,·  (before: 1)
-    as of 31   {a: A, b: b}                            the update says a, and left b unchanged: the insert has it
+    as of 31   {a: A, b: b}                            the update has a, and left b unchanged: the insert has it
     as of 58   row 2 is {a: A, b: b}                   its key was changed: what was left unchanged is row 1's at 56
 
-A change of an earlier shape is brought to the one that the answer has: a renamed column keeps its number; a column that
-was added later has the value that the source gave to the rows of then, or NULL.
+A change of an earlier shape is converted to the shape of the result: a renamed column keeps its number; a column that
+was added later has the value that the source gave to the rows that existed then, or NULL.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One row of the log. `values`: what the source sent (of a delete at least the key, of a truncate nothing);
-    `unchanged`: columns that it left out. `before`: the old row as far as the source gave it."""
+    """One row of the log. `values`: what the source sent (for a delete at least the key, for a truncate nothing);
+    `unchanged`: columns that it did not send. `before`: the old row as far as the source sent it."""
 
     table: Table
     offset: int
@@ -44,8 +44,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What is known of a row. `values` None: there is none; `last` is the change that made it so, None: there is no
-    change of it. `unknown`: columns whose value the log does not have."""
+    """The known state of a row. `values`: None if there is no row; `last` is its latest change, or None if it has no
+    change. `unknown`: columns whose value the log does not have."""
 
     values: Values | None
     last: Change | None
@@ -53,7 +53,7 @@ class Row:
 
 
 Find = Callable[[Key, int], Iterator[Rows]]
-"""The rows of a key up to an offset, newest first (`KeyRows.of`)."""
+"""The rows of a key up to an offset, latest first (`KeyRows.of`)."""
 
 
 def changes_of(found: Rows) -> Iterator[Change]:
@@ -72,7 +72,7 @@ def changes_of(found: Rows) -> Iterator[Change]:
 
 
 def row_at(find: Find, key: Key, offset: int, shape: Table, shapes: Sequence[Table]) -> Row:
-    """A row as it was at an offset, in the columns of `shape`. `shapes`: all that the table has had, oldest first."""
+    """A row at an offset, in the columns of `shape`. `shapes`: all that the table has had, oldest first."""
     back: list[Change] = []
     for change in _own(find(key, offset), key, shape):
         back.append(change)
@@ -82,12 +82,12 @@ def row_at(find: Find, key: Key, offset: int, shape: Table, shapes: Sequence[Tab
         return Row(None, None)
     started: dict[fold.Key, fold.Row] = {}
     oldest, changes = back[-1], [_folded(change, shape) for change in reversed(back)]
-    # The first change that the row is there for: columns that came later found it there.
+    # The first change after which the row exists: columns added later were added to it.
     first = 1 if oldest.op in (DELETE, TRUNCATE) else 0
     if first < len(changes):
         changes[first] = _with_given(changes[first], back[-1 - first].table, shape, shapes)
     if oldest.op == INSERT and oldest.before is not None and oldest.unchanged:
-        # The row went on under another key: what it left unchanged is what it was before its delete.
+        # The row continues one with another key: what it left unchanged is that row's value before its delete.
         moved = Key(key.table, _texts(oldest.table, oldest.before))
         was = row_at(find, moved, oldest.offset - 2, shape, shapes)
         names = _names(oldest.table, shape)
@@ -108,8 +108,8 @@ def row_at(find: Find, key: Key, offset: int, shape: Table, shapes: Sequence[Tab
 
 
 def changes_around(found: Rows, key: Key) -> Iterator[Change]:
-    """Those of the rows of `KeyRows.of` that tell what became of the key's row: its own, truncates, and the insert
-    that goes on from it under another key. A row that only happens to follow a delete is none of them."""
+    """The rows of `KeyRows.of` that belong to the history of the key's row: its own, truncates, and the insert that
+    continues it under another key. A row that only happens to follow a delete does not belong to it."""
     for change in changes_of(found):
         goes_on = change.op == INSERT and _has(change.before, change.table, key)
         if change.op == TRUNCATE or _is_of(change, key) or goes_on:
@@ -120,7 +120,7 @@ def changes_around(found: Rows, key: Key) -> Iterator[Change]:
 
 
 def _own(found: Iterator[Rows], key: Key, shape: Table) -> Iterator[Change]:
-    """The changes that are of this row, of this table: one that had its name before it was another."""
+    """The changes of this row in this incarnation of the table: an earlier table of the same name ends the search."""
     for part in found:
         if part[0].incarnation != shape.incarnation:
             return
@@ -143,7 +143,7 @@ def _has(values: Values | None, shape: Table, key: Key) -> bool:
 
 
 def _says_all(change: Change) -> bool:
-    """Whether nothing before it matters."""
+    """Whether earlier changes are irrelevant."""
     return change.op in (DELETE, TRUNCATE, INSERT, READ) or not change.unchanged
 
 
@@ -160,7 +160,7 @@ def _folded(change: Change, shape: Table) -> fold.Change:
 
 
 def _with_given(change: fold.Change, of: Table, shape: Table, shapes: Sequence[Table]) -> fold.Change:
-    """A row's oldest change with the values of the columns that came when the row was there already."""
+    """A row's oldest change, with the values of the columns that were added while the row existed."""
     defaults = defaults_of([s for s in shapes if s.incarnation == shape.incarnation], shape)
     given: dict[str, Any] = {}
     unknown: set[str] = set()
@@ -168,19 +168,19 @@ def _with_given(change: fold.Change, of: Table, shape: Table, shapes: Sequence[T
         if own is None:
             try:
                 given[column.name] = default_of(column, shape, defaults).as_py()
-            except ConfigurationError:  # the server's text of it is none that we read
+            except ConfigurationError:  # cdcflow cannot parse the server's text of the value
                 unknown.add(column.name)
     return replace(change, values={**given, **change.values}, unchanged=change.unchanged | unknown)
 
 
 def _names(of: Table, shape: Table) -> dict[str, str]:
-    """What a shape calls the columns of another one."""
+    """A shape's names for the columns of another shape, keyed by the latter's names."""
     found = zip(shape.columns, sources(of, shape), strict=True)
     return {own.name: column.name for column, own in found if own is not None}
 
 
 def _cast(of: Table, name: str, value: Any, shape: Table, called: str) -> Any:
-    """A value of an earlier type as one of the later; what cannot be one stays as it was."""
+    """A value of an earlier type converted to the later one; a value that cannot be converted is returned unchanged."""
     before, now = of.row_schema.field(name).type, shape.row_schema.field(called).type
     if value is None or before == now:
         return value
@@ -196,7 +196,7 @@ def _texts(table: Table, row: Values) -> tuple[str, ...]:
 
 
 def text_of(value: Any, of: pa.DataType) -> str:
-    """A value of a key as the text that names it (`model.keytexts`)."""
+    """A value of a key as the text that identifies it (`model.keytexts`)."""
     if isinstance(value, bytes):
         return f"\\x{value.hex()}"
     return str(pa.array([value], of).cast(pa.string())[0].as_py())

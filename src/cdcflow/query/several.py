@@ -3,8 +3,8 @@
     shop ──▶ transactions ──┐ by (commit clock, name)   ┌─ runs of one log ──▶ rows, in windows ──▶ batches
     crm  ──▶ transactions ──┴─▶ changelog.commit_order ─┘
 
-Only up to the smallest commit clock that every log has reached (`common`): that part of the order is final, and why is
-in `changelog.commit_order`. Rows stay in columns; they are cut where the order goes over to another log.
+Only up to the smallest commit clock that every log has reached (`common`): that part of the order is final, for the
+reason given in `changelog.commit_order`. Rows remain in columns; they are cut where the order switches to another log.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from cdcflow.query.log import ChangeLog
 from cdcflow.query.places import ANEW, Places
 
 Time = str | datetime | int | None
-"""A commit time (a text or `datetime`; without a zone UTC), or a commit clock (µs since 1970); None: the common one."""
+"""A commit time (a text or `datetime`, in UTC if it has no zone), or a commit clock (µs since 1970); None: the common
+one."""
 
 Wait = Callable[[float], bool]
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -35,10 +36,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Changes of one table of one log that follow each other in the common order.
+    """Consecutive changes of one table of one log in the common order.
 
-    `rows`: as the log has them (docs/changelog-format.md), with the commit clock of each row's transaction as
-    `_commit_clock`. `ends_transaction`: nothing more of the last row's transaction follows.
+    `rows`: in the log's columns (docs/changelog-format.md), with the commit clock of each row's transaction as
+    `_commit_clock`. `ends_transaction`: no more rows of the last row's transaction follow.
     """
 
     log: str
@@ -50,20 +51,20 @@ class Batch:
 
     @property
     def cursor(self) -> str:
-        """The place behind it, as a text. Whoever stores it together with what became of the rows goes on exactly
-        there."""
+        """The position after the batch, as a text. A reader that stores it together with the result of the rows resumes
+        exactly there."""
         return str(self.places)
 
     @property
     def name(self) -> str:
-        """The table by the name that no other log's has: `shop:public.orders`."""
+        """The table's name, unique over all logs: `shop:public.orders`."""
         return f"{self.log}:{self.table}"
 
 
 class Logs:
-    """Change logs by name, opened to be read as one. One thread at a time.
+    """Named change logs, opened to be read as one. One thread at a time.
 
-    `ids`: gives each log's id; `silent_after_s`: see `common.SILENT_AFTER_S`.
+    `ids`: return each log's id; `silent_after_s`: see `common.SILENT_AFTER_S`.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class Logs:
     # ── how far they are ────────────────────────────────────────────────────────────────────────────────────────
 
     def common(self) -> Common:
-        """How far the logs have come together, and which one holds the others back."""
+        """The common progress of the logs, and which one holds the others back."""
         found = {}
         for name, log in self.logs.items():
             now = log.now()
@@ -96,8 +97,8 @@ class Logs:
         return Common(found, now_us(), self._silent_after)
 
     def cursor(self, as_of: Time = None) -> str:
-        """The place behind everything that was committed up to a time: `changes(cursor)` goes on behind
-        `current(…, as_of)`.
+        """The position after everything that was committed up to a time: `changes(cursor)` continues after `current(…,
+        as_of)`.
 
         Raises: as `current`.
         """
@@ -108,20 +109,20 @@ class Logs:
     # ── tables ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     def tables(self) -> dict[str, Table]:
-        """Every table of every log by name, in its newest shape: `schema.table`, and with the name of its log in front
-        (`shop:public.orders`) where several logs have one of that name."""
+        """Every table of every log in its latest shape, keyed by name: `schema.table`, prefixed with the name of its
+        log (`shop:public.orders`) if several logs have a table of that name."""
         listed = [(name, table, shape) for name, log in self.logs.items() for table, shape in log.tables().items()]
         names = [table for _, table, _ in listed]
         return {t if names.count(t) == 1 else f"{log}:{t}": shape for log, t, shape in listed}
 
     def current(self, table: str, as_of: Time = None) -> pa.Table:
-        """A whole table as it was when its source had come to a time that is the same for all logs: its columns of
-        then, and `_offset`, each row's last change.
+        """A whole table as of a time that is the same for all logs: the columns it had then, and `_offset`, each row's
+        last change.
 
         Raises:
-            ConfigurationError: there is no such table, or several logs have it; a log has not come to that time; not
-                all of the table's rows were there yet.
-            HistoryLost: the history of then has expired; the message names the log.
+            ConfigurationError: there is no such table, or several logs have it; a log has not reached that time; not
+                all of the table's rows were in the log yet.
+            HistoryLost: the log at that time has expired; the message names the log.
         """
         found = self._named(table)
         if len(found) > 1:
@@ -154,15 +155,15 @@ class Logs:
         to: Time = None,
         batch_rows: int = 10_000,
     ) -> Iterator[Batch]:
-        """The changes of all logs in one order, behind a cursor (None: from the oldest that is left) and up to a time
-        (None: the common one): whole transactions by commit clock, equal ones by the name of their log.
+        """The changes of all logs in one order, after a cursor (None: since the oldest that has not expired) and up to
+        a time (None: the common one): whole transactions by commit clock, equal ones by the name of their log.
 
         `tables`: only these (`schema.table` of every log that has it, `log:schema.table` of one); `ops`: some of
-        "crudt". A batch has at most `batch_rows` rows; what is larger comes in several.
+        "crudt". A batch has at most `batch_rows` rows; more rows are returned in several batches.
 
         Raises:
-            ConfigurationError: the cursor is of other logs, there is no such table, or a log has not come to that time.
-            HistoryLost: what comes next has expired; the message names the log.
+            ConfigurationError: the cursor is of other logs, there is no such table, or a log has not reached that time.
+            HistoryLost: the next rows have expired; the message names the log.
         """
         common = self.common()
         clock = self._clock(to, common)
@@ -178,10 +179,11 @@ class Logs:
         wait: Wait | None = None,
         on_silent: Callable[[Common], None] | None = None,
     ) -> Iterator[Batch]:
-        """`changes`, and what comes behind them as soon as every log has come there.
+        """`changes`, and the changes after them as soon as every log has reached them.
 
-        `wait(seconds)` is called between two looks, and ends it when it says True; without it this does not end.
-        `on_silent` is called when a log falls silent, once until another one does or it speaks again.
+        `wait(seconds)` is called between two polls, and ends the iteration by returning True; without it the iteration
+        does not end. `on_silent` is called when a log falls silent, and not again until a different one does or it has
+        resumed.
         """
         waited = wait or _sleep
         seen: object = None
@@ -203,8 +205,8 @@ class Logs:
     def _merged(
         self, places: Places, common: Common, clock: int, tables: Sequence[str] | None, ops: str | None, rows_max: int
     ) -> Generator[Batch, None, Places]:
-        """The changes from some places on up to a clock; and the places behind all that is up to it, also of tables
-        that are not wanted."""
+        """The changes from some positions up to a clock; returns the positions after everything up to it, including
+        tables that were not requested."""
         lanes = [
             Lane(name, log.reader, places.offset(name), common.logs[name].offset, clock)
             for name, log in self.logs.items()
@@ -283,7 +285,7 @@ class Logs:
 
 
 class _Naming:
-    """Says of which log it is that history has expired."""
+    """Adds the log's name to an error about expired history."""
 
     def __init__(self, log: str) -> None:
         self._log = log

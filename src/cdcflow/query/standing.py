@@ -1,10 +1,10 @@
-"""What a log knows of its tables at an offset: their shapes, and whether all of their rows are in it.
+"""What a log has of its tables at an offset: their shapes, and whether all of their rows are in it.
 
     offsets   ░░ expired ░░│ state │ 1 ──────── 40 ═══════════ 70 ────────▶
     backfill                         │ generation 1 done │      │ generation 2, under way
-    floor                            the rows of a whole table are those with a change from here on, and the state's
+    floor                            a whole table's rows are those with a change since this offset, and the state's
 
-All of it is of the log as `KeyRows.refresh` looked at it last.
+Everything refers to the log's extent at the last `KeyRows.refresh`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from cdcflow.query.keyrows import KeyRows
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What the log knows of a table at an offset: a row that has no change from `floor` on is not in it, if it
-    `is_whole`. `entry`: what the checkpoint says of its backfill. `state`: what the log keeps of before; of its rows
-    those whose last change is older than `since` are not in the table."""
+    """What the log has of a table at an offset: if it `is_whole`, a row without a change since `floor` is not in the
+    table. `entry`: its backfill facts in the checkpoint. `state`: the log's state from before; those of its rows whose
+    last change is older than `since` are not in the table."""
 
     floor: int
     is_whole: bool
@@ -42,7 +42,7 @@ class KnownTables:
     """The tables of one log."""
 
     def __init__(self, layout: Layout, rows: KeyRows, name: str) -> None:
-        """`name`: what people call the log."""
+        """`name`: the log's name for users."""
         self._layout = layout
         self._rows = rows
         self._name = name
@@ -51,7 +51,7 @@ class KnownTables:
         """The table of this name.
 
         Raises:
-            ConfigurationError: the log has none.
+            ConfigurationError: the log has no such table.
         """
         known = {str(table): table for table in self._rows.shapes()}
         if name not in known:
@@ -67,12 +67,12 @@ class KnownTables:
         known = self._rows.shapes()[table]
         shapes = [known[number] for number in sorted(known)]
         shape = self.shape(table, offset)
-        if shape is None:  # its rows have expired, or come later
+        if shape is None:  # its rows have expired, or are after the offset
             shape = shapes[-1 if self.first_offset > 1 else 0]
         return shapes, shape
 
     def standing(self, table: TableId, offset: int) -> Standing:
-        """What is known of a table at an offset."""
+        """What the log has of a table at an offset."""
         begins = self.first_offset
         entry = self._backfill(table, offset)
         known = Backfill.of(entry)
@@ -95,19 +95,20 @@ class KnownTables:
 
     @property
     def first_offset(self) -> int:
-        """The first one that the log has; 1: nothing has expired."""
+        """The first offset of the log, or 1 if nothing has expired."""
         segments = self._rows.segments
         return segments[0][0] if segments else 1
 
     def shape(self, table: TableId, offset: int) -> Table | None:
-        """What a table was like at an offset; None: the log has no row of it up to there."""
+        """A table's shape at an offset, or None if the log has no row of it up to the offset."""
         shape = self._rows.shape_at(table, offset)
         if shape is None and (kept := self.state(table, offset)) is not None:
             shape = kept.tables[str(table)].table
         return shape
 
     def state(self, table: TableId, offset: int) -> State | None:
-        """What the log keeps of a table's rows from before its first offset, for an offset; None: nothing."""
+        """The state that the log has of a table's rows from before its first offset, if it applies to an offset;
+        otherwise None."""
         begins = self.first_offset
         if begins - 1 > offset or begins - 1 not in states.listed(self._layout):
             return None
@@ -115,15 +116,15 @@ class KnownTables:
         return state if str(table) in state.tables else None
 
     def _backfill(self, table: TableId, offset: int) -> Mapping[str, Any]:
-        """What the log says of a table's backfill at an offset. Within a segment: what it said at its end, if the rows
-        that this speaks of were there already, or what it said before."""
+        """A table's backfill facts at an offset. Within a segment: those at its end, if the rows that they refer to are
+        at or before the offset, otherwise those before it."""
         newest, segments = self._rows.newest, self._rows.segments
         at = self._rows.segment_of(offset)
         bounds = segments[at] if at < len(segments) else None
         end = int(newest.next_offset) - 1
         begin, after, before = self._known_before(table, offset, at)
         if bounds is not None and offset < end:
-            # Of one that is compacted the part in which the offset lies is what was a segment.
+            # In a compacted segment, the original segment that has the offset.
             segment = self._rows.manifest(bounds)
             inside, end = segment.ends_around(offset)
             after = segment.facts_at(end).get(str(table), {})
@@ -136,8 +137,8 @@ class KnownTables:
         return after if is_there and self._rows.last_read(table, bounds, begin + 1, end) <= offset else before
 
     def _known_before(self, table: TableId, offset: int, at: int) -> tuple[int, Mapping[str, Any], Mapping[str, Any]]:
-        """The end of the segment before the one of this number, what is known of a table now, and what was known at
-        that end."""
+        """The end of the segment before the one with this number, the table's current backfill facts, and those at that
+        end."""
         now, segments = _entry(self._rows.newest, table), self._rows.segments
         if at:
             return segments[at - 1][1], now, _entry(self._checkpoint(segments[at - 1]), table)
@@ -149,7 +150,7 @@ class KnownTables:
 
 
 def expired(first: int) -> str:
-    """What is said of a log that begins at an offset."""
+    """The note for a log that begins at an offset."""
     return f"the log begins at offset {first}: what was before has expired"
 
 

@@ -1,4 +1,4 @@
-"""A change log with its consumers: what `cdcflow.open` gives."""
+"""A change log with its consumers: the result of `cdcflow.open`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cdcflow.query.log import AsOf, ChangeLog, CurrentRows
 
 
 class SubscribedLog(ChangeLog):
-    """A log that can be asked, and followed by named consumers."""
+    """A log with queries and named consumers."""
 
     def __init__(
         self,
@@ -24,16 +24,16 @@ class SubscribedLog(ChangeLog):
         files_max: int | None,
         states: Callable[[Path | str | None], States],
     ) -> None:
-        """`states`: where consumers are kept, if in this folder (None: in the log's own). The others: as of
+        """`states`: returns the storage of consumers in a folder (None: in the log's own). The others: as for
         `ChangeLog`."""
         super().__init__(reader, layout, current, files_max)
         self._states = states
 
     def consumers(self, state: Path | str | None = None) -> Consumers:
-        """The consumers of the log that are kept in a folder; None: in the log's own.
+        """The consumers of the log that are stored in a folder (None: in the log's own).
 
         Raises:
-            ConfigurationError: the log has no folder on this machine, and none is named.
+            ConfigurationError: the log has no folder on this machine, and no folder is given.
         """
         return Consumers(self, self._states(state))
 
@@ -48,10 +48,11 @@ class SubscribedLog(ChangeLog):
         batch_rows: int = 10_000,
         state: Path | str | None = None,
     ) -> Consumer:
-        """A named consumer of the log, for a `with` block, in which this process alone reads it. It is made where there
-        is none, for these tables (None: all) and ops (of "crudt"; None: all), beginning at `start`: with the rows of
-        its tables ("current"), behind the newest change ("now"), with the oldest change left ("beginning"), or behind
-        a moment. Its batches end when nothing new has come for `wait` seconds; None: never. `state`: as of `consumers`.
+        """A named consumer of the log, for a `with` block, in which only this process reads it. It is created if it
+        does not exist, for these tables (None: all) and ops (of "crudt"; None: all), beginning at `start`: with the
+        rows of its tables ("current"), after the latest change ("now"), with the oldest change that has not expired
+        ("beginning"), or after a point in time. Its batches end when nothing new has arrived for `wait` seconds; None:
+        never. `state`: as for `consumers`.
         """
         wanted = Definition(name, None if tables is None else tuple(tables), ops)
         return self.consumers(state).open(name, wait=wait, batch_rows=batch_rows, definition=wanted, start=start)

@@ -14,8 +14,9 @@ from cdcflow.query.consuming import Batch
 
 
 def told(batch: Batch, limit: int | None = None) -> Iterator[dict[str, Any]]:
-    """Each row of a batch (the first so many) with its cursor. Numbers are numbers, bytes hex as `\\x0af3`; decimals,
-    dates, times, and what JSON's numbers cannot be (NaN) are texts. A delete has the values that the log has."""
+    """Each row of a batch (at most the first `limit`) with its cursor. Numbers are numbers, bytes hex as `\\x0af3`;
+    decimals, dates, times, and values that JSON numbers cannot represent (NaN) are texts. A delete has the values that
+    the log has."""
     for number, row in enumerate(batch.rows.slice(0, limit).to_pylist(), 1):
         unchanged = list(row[UNCHANGED] or ())
         yield {
@@ -33,7 +34,7 @@ def told(batch: Batch, limit: int | None = None) -> Iterator[dict[str, Any]]:
 
 
 def listed(one: Listed) -> dict[str, Any]:
-    """A consumer, and how far it is."""
+    """A consumer and its progress."""
     state = one.state
     return {
         "name": state.name,
@@ -48,8 +49,8 @@ def listed(one: Listed) -> dict[str, Any]:
     }
 
 
-def plain(value: Any) -> Any:  # Any: whatever a row may hold
-    """A value as JSON has it."""
+def plain(value: Any) -> Any:  # Any: anything that a row can hold
+    """A value in JSON."""
     match value:
         case None | bool() | int() | str():
             return value

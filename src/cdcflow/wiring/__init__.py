@@ -1,6 +1,6 @@
-"""Where concrete sources, sinks and the pipeline meet: the only place that knows all of them.
+"""Connects concrete sources, sinks and the pipeline: the only package that imports all of them.
 
-The commands, the demo and a program that embeds cdcflow begin here with a `Config`.
+The commands, the demo and programs that embed cdcflow start here with a `Config`.
 """
 
 from cdcflow.wiring.attaching import attached

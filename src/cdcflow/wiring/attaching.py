@@ -1,4 +1,4 @@
-"""What takes a table over that was loaded another way."""
+"""Adopts a table whose rows were loaded by another tool."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ if TYPE_CHECKING:
     from cdcflow.local.attaching import Report
 
 DURABLE_WAIT_S = 75.0
-"""So long the log may take to keep the order."""
+"""How long to wait for the log to store the command."""
 SEAL_WAIT_S = 5.0
 _LOOK_S = 0.1
 
 
 def attached(config: Config, name: str, path: str, as_of: str | None, order: Callable[[str], None]) -> Report:
-    """Make the table of that name of the rows at a path. `order` has the daemon know that it has this base.
+    """Create the table of that name from the rows at a path. `order` sends the daemon the command that records this
+    base.
 
     Raises:
-        ConfigurationError: it cannot be done; the message says why, and what to do.
-        SinkUnavailable: a merge is at work.
+        ConfigurationError: it is not possible; the message has the reason and the remedy.
+        SinkUnavailable: a merge is running.
     """
     from cdcflow import local
     from cdcflow.warehouse.formats import format_for
@@ -66,7 +67,7 @@ def attached(config: Config, name: str, path: str, as_of: str | None, order: Cal
 
 
 def _wait_until_sealed(layout: Layout, table: TableId, wait_s: float) -> None:
-    """So that the next merge knows of the base, and does not say that the table is still being read."""
+    """Wait, so that the next merge sees the base, and does not report the table as still being read."""
     from cdcflow.warehouse.segments import backfills, sealed
 
     until = time.monotonic() + wait_s
@@ -115,7 +116,7 @@ def _gap(reader: LogReader, table: TableId) -> Gap | None:
 
 
 def _heard_of(reader: LogReader, table: TableId, base: str) -> int:
-    """The log's next offset when the daemon heard of a base, once that is safe in the log."""
+    """The log's next offset when the daemon received a base, once that is durable in the log."""
     until = time.monotonic() + DURABLE_WAIT_S
     while True:
         gap = _gap(reader, table)

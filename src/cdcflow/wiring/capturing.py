@@ -1,4 +1,4 @@
-"""Sources, captures and what publishes their logs."""
+"""Creates sources, captures and the publisher of their logs."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 
 READERS_TIME = 5
-"""So many times as long as its own chunks this process lets others read at one."""
+"""Other processes may read at one chunk this many times as long as this process would."""
 
 
 def open_source(config: Config, readers: Readers | None = None) -> Source:
-    """The configured source, whose chunks `readers` read. Nothing is connected before it is asked something."""
+    """The configured source, whose chunks `readers` read. Connects at the first query."""
     settings = config.database
 
     def password() -> str | None:
@@ -47,14 +47,14 @@ def open_source(config: Config, readers: Readers | None = None) -> Source:
 
     if isinstance(settings, Postgres):
         return PostgresSource(settings, password, readers=readers)
-    # Here, so that who captures the one need not load the library of the other.
+    # Imported here, so that a capture from one database does not load the library of the other.
     from cdcflow.sources.mysql.source import MySQLSource
 
     return MySQLSource(settings, password, readers=readers)
 
 
 def control_table(config: Config) -> ControlTable | None:
-    """The configured control table in the source; None: there is none. Nothing is connected before it is asked."""
+    """The configured control table in the source, or None. Connects at the first query."""
     settings = config.database
     if settings.control_table is None:
         return None
@@ -82,12 +82,12 @@ def capture(
 ) -> Capture:
     """A capture of the configured source into the configured log.
 
-    `backfill` names tables to read anew (an empty one: all of them); None reads only tables that the log does not
-    know yet. `once` ends when they are read. `asked_by` ordered it. `accept_history_loss`: the source has discarded
-    log that cdcflow still needs; take a new position in its log and read all tables anew; with `keep_rows` tables with
-    a key stay as they are, in doubt until somebody compares them. `wait` False: a source or
-    log that is not reached at the first try ends it. `on_span` is told how long each cut and window took.
-    `readers` read chunks instead of this process.
+    `backfill` names tables to read again (empty: all of them); None reads only tables that the log does not have yet.
+    `once` ends the capture when they are read. `asked_by` is recorded as the issuer of the command.
+    `accept_history_loss`: if the source has discarded log that cdcflow still needs, take a new position in its log and
+    read all tables again; with `keep_rows` tables with a key are kept unchanged, as unverified until a comparison.
+    `wait` False: fail if the source or the log is not reachable at the first attempt. `on_span` gets the duration of
+    each cut and window. `readers` read chunks instead of this process.
     """
     settings = capture_settings(config, backfill_new=backfill is None, keep_rows=keep_rows, readers=readers)
     folder = config.log.folder
@@ -121,8 +121,8 @@ def capture_settings(
     keep_rows: bool = False,
     readers: Readers | None = None,
 ) -> CaptureSettings:
-    """What a capture needs to know of the settings. `reopened`: this process had the log open before. `keep_rows`:
-    where the loss of history is accepted, that of the log's own rows is not."""
+    """The settings that a capture uses. `reopened`: this process had the log open before. `keep_rows`: if the loss of
+    history is accepted, the loss of the log's own rows is not."""
     opened = int(reopened)
 
     def open_again(identity: SourceIdentity, accepted: bool) -> OpenedLog:
@@ -146,7 +146,8 @@ def capture_settings(
 
 
 def tried(config: Config) -> dict[str, str]:
-    """What is connected to, as what, for messages: the source, a log in Kafka, published topics. Never a secret."""
+    """The addresses that cdcflow connects to, for messages: the source, a log in Kafka, published topics. Never a
+    secret."""
     found = {"source": _address_of(config)}
     if isinstance(config.log, KafkaLog):
         kafka = config.log.kafka
@@ -173,7 +174,7 @@ def _newest_checkpoint(config: Config) -> Checkpoint:
 
 
 def publisher(config: Config, on_event: OnEvent | None = None) -> Publisher:
-    """What publishes the configured log to the topics of `publish.kafka`.
+    """The publisher of the configured log to the topics of `publish.kafka`.
 
     Raises:
         ConfigurationError: `publish` is not set.
@@ -189,7 +190,7 @@ def publisher(config: Config, on_event: OnEvent | None = None) -> Publisher:
 
 
 def _noting(config: Config, prefix: str, on_event: OnEvent) -> OnEvent:
-    """Events of a publisher, which also leave a note for the log's retention of how far it has come."""
+    """An event handler for a publisher that also records its progress in a note for the log's retention."""
     if not isinstance(config.log, FileLog):
         return on_event
     layout = log_layout(config.log)
@@ -197,7 +198,7 @@ def _noting(config: Config, prefix: str, on_event: OnEvent) -> OnEvent:
     def tell(event: str, fields: Mapping[str, object]) -> None:
         if event in ("published", "publishing begun") and layout.is_home:
             offset = int(str(fields["offset"])) - (event == "publishing begun")
-            with contextlib.suppress(OSError):  # without a note nothing expires, and retention says so
+            with contextlib.suppress(OSError):  # without a note nothing expires, and retention reports that
                 notes.write(layout, notes.Note("publish", prefix, offset))
         on_event(event, fields)
 
@@ -205,7 +206,7 @@ def _noting(config: Config, prefix: str, on_event: OnEvent) -> OnEvent:
 
 
 def _tail(config: Config) -> Tail | None:
-    """The configured log as a publisher reads it, None while there is none."""
+    """The configured log as a publisher reads it, or None if there is no log yet."""
     from cdcflow.sinks.kafka.tables.file_tail import FileTail
     from cdcflow.sinks.kafka.tables.kafka_tail import KafkaTail
 
@@ -219,9 +220,10 @@ def _tail(config: Config) -> Tail | None:
 
 
 def limits(config: Config, *, backfill_new: bool, readers: Readers | None = None) -> Limits:
-    """The settings as the interleave machine takes them. A window costs this process the same however much `readers`
-    read in it, and none of its time: then chunks are larger, and each of them has as many rows in memory as this
-    process otherwise. What is committed to other tables meanwhile is durable so much later."""
+    """The settings as limits of the interleave machine. If `readers` read the chunks, a window costs this process the
+    same however many rows they read, and none of its time. Chunks are larger then, and each reader holds as many rows
+    in memory as this process otherwise would. Changes committed to other tables during such a window become durable
+    later."""
     backfill = config.database.backfill
     at_once, longer = (1, 1) if readers is None else (readers.count, READERS_TIME)
     return Limits(
@@ -236,5 +238,5 @@ def limits(config: Config, *, backfill_new: bool, readers: Readers | None = None
 
 
 def log_event(event: str, fields: Mapping[str, object]) -> None:
-    """One line of log for each thing that happened."""
+    """Log one line for each event."""
     structlog.get_logger("cdcflow").info(event, **{key: value for key, value in fields.items() if value is not None})

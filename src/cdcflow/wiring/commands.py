@@ -1,4 +1,4 @@
-"""The traces of people's commands, and of repairs, in a log."""
+"""The audit records of operators' commands, and of repairs, in a log."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from cdcflow.wiring.logs import log_reader, sealed_layout
 
 
 def commands_in_log(config: Config, limit: int) -> list[CommandRecord]:
-    """The newest commands that the configured log has a trace of, oldest first. Each checkpoint has the newest of its
-    time; older ones are in the checkpoints of sealed segments."""
+    """The latest commands that the configured log has recorded, oldest first. Each checkpoint has the latest commands
+    at its time; older ones are in the checkpoints of sealed segments."""
     found: dict[int, CommandRecord] = {}
     for progress in _checkpoints(config):
         found |= {one.number: one for one in commands_of(progress) if one.number not in found}
@@ -23,7 +23,7 @@ def commands_in_log(config: Config, limit: int) -> list[CommandRecord]:
 
 
 def repairs_in_log(config: Config, limit: int) -> list[RepairRecord]:
-    """The newest repairs that the configured log has a trace of, oldest first."""
+    """The latest repairs that the configured log has recorded, oldest first."""
     found: dict[int, RepairRecord] = {}
     for progress in _checkpoints(config):
         found |= {one.number: one for one in repairs_of(progress) if one.number not in found}
@@ -33,7 +33,7 @@ def repairs_in_log(config: Config, limit: int) -> list[RepairRecord]:
 
 
 def _checkpoints(config: Config) -> Iterator[Mapping[str, Any]]:
-    """The progress of checkpoints in the log, newest first."""
+    """The progress of checkpoints in the log, latest first."""
     yield log_reader(config).newest_checkpoint().progress
     layout = sealed_layout(config)
     if layout.exists():

@@ -1,4 +1,4 @@
-"""The end of a pipeline: what it leaves at the source is removed, and what else there is of it is named."""
+"""The end of a pipeline: removes what it created at the source, and lists what else remains of it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from cdcflow.wiring.logs import log_id, log_reader
 
 
 def drop(config: Config) -> Sequence[Dropped]:
-    """Remove what was made at the source for the configured log (see `cdcflow.ports.Source.drop`).
+    """Remove what was created at the source for the configured log (see `cdcflow.ports.Source.drop`).
 
     Raises:
-        ConfigurationError: there is no log, so nothing says what is its own at the source.
+        ConfigurationError: there is no log, so it is unknown what belongs to it at the source.
     """
     reader = log_reader(config)
     if not reader.exists():
@@ -33,7 +33,7 @@ def drop(config: Config) -> Sequence[Dropped]:
 
 
 def leftovers(config: Config) -> list[tuple[str, str]]:
-    """What `drop` does not remove, and how each is removed."""
+    """What `drop` does not remove, and how to remove each."""
     return [*_of_log(config.log), *_of_tables(config), *_of_control(config), *_of_role(config)]
 
 
@@ -77,7 +77,7 @@ def _of_role(config: Config) -> Iterator[tuple[str, str]]:
         return
     if isinstance(config.database, Postgres):
         name = '"' + user.replace('"', '""') + '"'
-        # DROP OWNED alone would take tables with it that the role owns.
+        # DROP OWNED alone would drop the tables that the role owns.
         sql = f"REASSIGN OWNED BY {name} TO CURRENT_USER; DROP OWNED BY {name}; DROP ROLE {name};"
         yield f"role {user} and its grants", f"if nothing else uses it, run {sql}"
     else:

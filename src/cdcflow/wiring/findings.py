@@ -1,4 +1,4 @@
-"""What doctor, status and checks find out about a source and a log."""
+"""The findings of doctor, status and checks about a source and a log."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from cdcflow.wiring.logs import (
 
 
 def doctor(config: Config) -> list[Finding]:
-    """What stands in the way of a capture, with the remedy of each finding."""
+    """The problems that prevent a capture, each with its remedy."""
     of_log = _log_findings(config)
     source = open_source(config)
     try:
         found = list(source.doctor())
         found = _without_first_start(found, _continuing(config, source))
-        # Brokers that did not answer, of which that is all there is to say, are not waited for a second time.
+        # If the only finding is that the brokers did not respond, do not wait for them a second time.
         if not (isinstance(config.log, KafkaLog) and [f.level for f in of_log] == ["error"]):
-            with contextlib.suppress(CdcflowError):  # what cannot be reached has a finding of its own by now
+            with contextlib.suppress(CdcflowError):  # an unreachable server already has its own finding
                 found += source.left_behind(log_id(config))
                 found += _control_findings(config)
     finally:
@@ -39,8 +39,8 @@ def doctor(config: Config) -> list[Finding]:
 
 
 def continues(config: Config) -> list[Finding]:
-    """Whether the source still has what the log goes on from; [] where there is no log, or one of both does not answer,
-    which has its own words."""
+    """Whether the source still has the log that the change log continues from; [] if there is no change log, or one of
+    the two does not respond, which has its own message."""
     source = open_source(config)
     try:
         return _continuing(config, source)
@@ -59,7 +59,7 @@ def _continuing(config: Config, source: Source) -> list[Finding]:
 
 
 def _without_first_start(found: list[Finding], of_position: list[Finding]) -> list[Finding]:
-    """What can be made at the first start is no finding for a log that has begun."""
+    """Without findings about objects that are created at the first start, if the log has begun."""
     if not of_position:
         return found
     return [
@@ -82,7 +82,7 @@ def _control_findings(config: Config) -> list[Finding]:
 
 
 def _log_findings(config: Config) -> list[Finding]:
-    """What stands in the log's own way."""
+    """The findings about the log itself."""
     if isinstance(config.log, KafkaLog):
         from cdcflow.sinks.kafka.doctor import doctor as log_doctor
 
@@ -98,7 +98,7 @@ def _log_findings(config: Config) -> list[Finding]:
 
 
 def _history_findings(log: KafkaLog) -> list[Finding]:
-    """What the store of a history says, if it is in one."""
+    """The findings about the store of a history, if it is in a store."""
     if log.history_url is None:
         return []
     bucket = history_bucket(log)
@@ -108,7 +108,7 @@ def _history_findings(log: KafkaLog) -> list[Finding]:
 
 
 def store_faults(config: Config) -> list[Fault]:
-    """What the object store has lost of the log and this machine still has; [] where there is none."""
+    """What the object store has lost of the log and this machine still has; [] if there is no store."""
     if isinstance(config.log, KafkaLog) or config.log.objects is None or not Layout(config.log.path).log_json.exists():
         return []
     with client_library():
@@ -119,7 +119,7 @@ def store_faults(config: Config) -> list[Fault]:
 
 
 def upload_status(config: Config) -> dict[str, object]:
-    """What waits to be put into the store; {} where there is none."""
+    """What has yet to be uploaded to the store; {} if there is no store."""
     if isinstance(config.log, KafkaLog) or config.log.objects is None:
         return {}
     layout = Layout(config.log.path)
@@ -131,7 +131,8 @@ def upload_status(config: Config) -> dict[str, object]:
 
 
 def log_problem(config: Config) -> str | None:
-    """Why a daemon would not start on the configured log in Kafka; None: nothing is known, or the log is in files."""
+    """Why a daemon would not start on the configured log in Kafka, or None if no problem is known or the log is in
+    files."""
     if not isinstance(config.log, KafkaLog):
         return None
     from cdcflow.sinks.kafka import loss

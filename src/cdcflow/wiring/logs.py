@@ -1,4 +1,4 @@
-"""Change logs: in a folder, in an object store, in Kafka."""
+"""Creates change logs: in a folder, in an object store, in Kafka."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # who only captures need not load Kafka's library
 
 
 HISTORY_CACHE_BYTES_MAX = 1 << 30
-"""So much of what was read from a history in a store is kept on this machine."""
+"""How many bytes read from a history in a store are cached on this machine."""
 
 
 def open_log(
@@ -45,12 +45,12 @@ def open_log(
     accept_rows_lost: bool | None = None,
     reopened: bool = False,
 ) -> OpenedLog:
-    """The configured log, opened for writing. `accept_rows_lost`: also where rows of the log itself are gone (None: as
-    `accept_history_loss`). `reopened`: not for the first time by this process."""
-    # A slot that failovers carry over comes to a new timeline with them. Whether it did, and whether the old timeline
-    # was left behind our position, is looked at where the server can be asked: in the source's `prepare`.
+    """The configured log, opened for writing. `accept_rows_lost`: also if rows of the log itself are missing (None: as
+    `accept_history_loss`). `reopened`: this process had the log open before."""
+    # A slot that follows failovers moves to a new timeline. Whether it did, and whether the old timeline ended after
+    # cdcflow's position, is checked in the source's `prepare`, which can query the server.
     accept_timeline = accept_history_loss or (isinstance(config.source, Postgres) and config.source.failover)
-    accept_renamed = isinstance(config.source, Postgres)  # so is whether a database of another name is the log's
+    accept_renamed = isinstance(config.source, Postgres)  # `prepare` also checks whether a renamed database fits
     match config.log:
         case FileLog() as log:
             return files.FileLog.open(
@@ -63,7 +63,7 @@ def open_log(
                 uploads=_uploads(log),
             )
         case KafkaLog():
-            # Here, so that who writes files need not load the client library.
+            # Imported here, so that a process that writes files does not load the client library.
             from cdcflow.sinks.kafka.log import KafkaLog as Opened
 
             scratch = config.log.folder / "spool"
@@ -82,7 +82,7 @@ def open_log(
 
 
 def log_reader(config: Config) -> LogReader:
-    """The configured log, for whoever only reads it. It need not be there yet."""
+    """The configured log, for reading only. It need not exist yet."""
     match config.log:
         case FileLog() as log:
             return FolderReader(log_layout(log))
@@ -93,12 +93,12 @@ def log_reader(config: Config) -> LogReader:
 
 
 def log_layout(log: FileLog) -> Layout:
-    """Where a log in files is: its directory, and the object store its segments go to."""
+    """The location of a log in files: its directory, and the object store for its segments."""
     return Layout(log.path) if log.objects is None else Layout(log.path, opened_store(log, log.objects))
 
 
 def history_layout(log: KafkaLog) -> Layout:
-    """Where the history of a log in Kafka is: its folder, or an object store."""
+    """The location of the history of a log in Kafka: its folder, or an object store."""
     if log.history_url is None:
         return Layout(log.history)
     bucket = history_bucket(log)
@@ -113,12 +113,12 @@ def sealed_bounds(config: Config) -> list[tuple[int, int]]:
 
 
 def sealed_layout(config: Config) -> Layout:
-    """Where the configured log's sealed segments are."""
+    """The location of the configured log's sealed segments."""
     return log_layout(config.log) if isinstance(config.log, FileLog) else history_layout(config.log)
 
 
 def sealed_layout_of(settings: str) -> Layout:
-    """The same, of the log that a settings file names."""
+    """The same for the log that a settings file names."""
     return sealed_layout(load(settings))
 
 
@@ -139,7 +139,7 @@ def opened_store(log: FileLog, objects: Objects) -> BucketStore:
 
 
 def retention(config: Config, *, grace_s: float) -> Retention:
-    """Who compacts and expires the configured log's segments."""
+    """Compacts and expires the configured log's segments."""
     log = config.log
     if isinstance(log, KafkaLog):
         raise ConfigurationError(
@@ -156,7 +156,7 @@ def retention(config: Config, *, grace_s: float) -> Retention:
 
 
 def expiring(config: Config, on_event: OnEvent) -> Expiring | None:
-    """What carries out the configured log's retention beside a capture; None where there is no policy."""
+    """The background task that applies the configured log's retention during a capture, or None without a policy."""
     log = config.log
     if isinstance(log, KafkaLog) or log.retention is None:
         return None
@@ -187,7 +187,7 @@ def workers(config: Config, master: str | None, name: str) -> Iterator[Workers]:
         ConfigurationError: see `spark.context.context`.
     """
     layout = sealed_layout(config).absolute
-    if master is None or not layout.exists():  # of a log in Kafka nothing may be sealed yet
+    if master is None or not layout.exists():  # a log in Kafka may have nothing sealed yet
         yield HERE
         return
     from cdcflow.spark import workers as of_spark
@@ -210,10 +210,10 @@ def log_at(layout: Layout) -> ChangeLog:
 
 
 def keeping(config: Config, workers: Workers = HERE) -> Keeping:
-    """What keeps the rows of the configured log's tables before its segments expire; `workers` fold them.
+    """Stores the rows of the configured log's tables before its segments expire; `workers` fold them.
 
     Raises:
-        ConfigurationError: what it needs is not installed.
+        ConfigurationError: a package that it needs is not installed.
     """
     from cdcflow import local
     from cdcflow.query.log import ChangeLog
@@ -225,13 +225,13 @@ def keeping(config: Config, workers: Workers = HERE) -> Keeping:
 
 
 def indexing(config: Config, on_event: OnEvent) -> IndexingBeside | None:
-    """What indexes the configured log's keys beside a capture; None where it is not to."""
+    """The background task that indexes the configured log's keys during a capture, or None if it is turned off."""
     log = config.log
     return IndexingBeside(log_layout(log), on_event) if isinstance(log, FileLog) and log.index else None
 
 
 def copy_log(config: Config, target: Config, on_segment: Callable[[int, int], None]) -> Copied:
-    """Copy the one's log into the other's, from a folder into a topic or back. Only the logs of the settings count.
+    """Copy the log of `config` into that of `target`, from a folder into a topic or back. Only the log settings matter.
 
     Raises:
         ConfigurationError: both are of one kind.
@@ -265,7 +265,7 @@ def copy_log(config: Config, target: Config, on_segment: Callable[[int, int], No
 
 
 def topics(settings: Kafka) -> Topics:
-    """Where the configured log in Kafka is, with its secrets as they are now."""
+    """The address of the configured log in Kafka, with its current secrets."""
     from cdcflow.sinks.kafka.topics import Topics
 
     options = {k: secret(v) or "" if is_reference(v) else v for k, v in settings.options.items()}
@@ -300,7 +300,7 @@ def _uploads(log: FileLog) -> Uploading | None:
 
 @contextlib.contextmanager
 def client_library(setting: str = "log.objects") -> Iterator[None]:
-    """Who needs no object store need not have its client library."""
+    """Turns a missing client library of object stores into a ConfigurationError."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -314,7 +314,7 @@ def client_library(setting: str = "log.objects") -> Iterator[None]:
 
 
 def log_id(config: Config) -> str:
-    """The id of the log that the settings name; "" where there is none yet."""
+    """The id of the log that the settings name, or "" if there is no log yet."""
     if isinstance(config.log, KafkaLog):
         from cdcflow.sinks.kafka.frames import read_state
 

@@ -1,4 +1,4 @@
-"""A change log opened for questions, from settings or from where it is."""
+"""Opens a change log for queries, from settings or from its location."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ SETTINGS = (".yaml", ".yml")
 
 
 def opened(log: Config | Path | str, files_max: int | None = None) -> SubscribedLog:
-    """A log, for questions. `log`: settings or their file (by its suffix), a log's folder, or `s3://bucket/prefix`, for
-    which the client finds its rights as it always does. `files_max`: one question reads no more files.
+    """A log, opened for queries. `log`: settings or their file (recognized by its suffix), a log's folder, or
+    `s3://bucket/prefix`, for which the client finds credentials in its usual way. `files_max`: the limit on files that
+    one query may read.
 
     Raises:
         ConfigurationError: there is no log.
@@ -46,10 +47,10 @@ def opened(log: Config | Path | str, files_max: int | None = None) -> Subscribed
 
 
 def opened_logs(logs: Mapping[str, Config | Path | str], silent_after_s: float) -> Logs:
-    """Several logs by name, to be read as one.
+    """Several named logs, to be read as one.
 
     Raises:
-        ConfigurationError: there is no log, or a name is none.
+        ConfigurationError: there is no log, or a name is not valid.
     """
     from cdcflow.query.several import Logs
 
@@ -66,8 +67,8 @@ def _id_of(layout: Layout) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The folder in which a log's consumers are kept (None: there is none here), and what gives the log's id where its
-    layout does not (None)."""
+    """The folder in which a log's consumers are stored (None: this machine has no such folder), and a function that
+    returns the log's id if its layout cannot (otherwise None)."""
 
     folder: Path | None = None
     log_id: Callable[[], str] | None = None
@@ -87,7 +88,7 @@ def _parts(log: Config | Path | str) -> tuple[LogReader, Layout, _Place]:
 
 
 def consumers_folder(config: Config) -> Path | None:
-    """Where the consumers of the configured log are kept; None: the log has no folder on this machine."""
+    """The folder with the consumers of the configured log, or None if the log has no folder on this machine."""
     if isinstance(config.log, FileLog) and not config.log.has_directory:
         return None
     return config.log.folder / FOLDER
@@ -105,14 +106,15 @@ def _states(layout: Layout, place: _Place, named: Path | str | None) -> States:
 
 
 def consumers_status(config: Config, durable_offset: object) -> dict[str, Any]:
-    """How far each consumer is that is kept beside the configured log, by name; {}: there is none."""
+    """The progress of each consumer that is stored in the configured log's folder, keyed by name; {} if there is
+    none."""
     folder = consumers_folder(config)
     if folder is None or not isinstance(durable_offset, int):
         return {}
     try:
         found = states(folder)
     except (CdcflowError, OSError):
-        return {}  # `cdcflow consumer ls` says why
+        return {}  # `cdcflow consumer ls` reports the reason
     return {
         one.name: {
             "state": "backfill" if one.is_in_backfill else "changes",

@@ -1,4 +1,4 @@
-"""What a settings file will do: asked of the log, the source and the warehouse, without changing any of them."""
+"""What a settings file will do, according to the log, the source and the warehouse, without changing any of them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from cdcflow.wiring.logs import log_id, log_reader
 
 
 def planned(config: Config, in_use: Mapping[str, str] | None = None, rates: Rates | None = None) -> Plan:
-    """What this file will do. `in_use`: the settings that a daemon runs with, as `config.changes.shown` gives them;
-    None: none runs.
+    """What this file will do. `in_use`: the settings that a daemon runs with, as `config.changes.shown` returns them;
+    None if no daemon runs.
 
     Raises:
-        SourceUnavailable: the source cannot be asked.
+        SourceUnavailable: the source cannot be queried.
     """
     settings = () if in_use is None else changes(in_use, shown(config))
     checkpoint = newest(config)
@@ -48,13 +48,13 @@ def planned(config: Config, in_use: Mapping[str, str] | None = None, rates: Rate
 
 
 def newest(config: Config) -> Checkpoint:
-    """The newest checkpoint of the configured log, one of a log that begins where there is none."""
+    """The latest checkpoint of the configured log, or that of a new log if it does not exist."""
     reader = log_reader(config)
     return reader.newest_checkpoint() if reader.exists() else Checkpoint()
 
 
 def _of_another_store(config: Config) -> tuple[Refusal, ...]:
-    """Sealed segments that lie in another store than these settings name."""
+    """A refusal if sealed segments are in a different store than these settings name."""
     if not isinstance(config.log, FileLog) or not config.log.has_directory:
         return ()
     from cdcflow.sinks.objects.uploaded import Uploaded
@@ -100,8 +100,8 @@ def _refusal(error: ConfigurationError) -> Refusal:
 
 
 def merged_tables(config: Config, tables: Iterable[TableId]) -> frozenset[TableId] | None:
-    """Those of these tables that have a current-state table; None: the warehouse is not a folder, and only Spark can
-    tell."""
+    """Those of these tables that have a current-state table, or None if the warehouse is not a folder, so that only
+    Spark can find out."""
     from cdcflow.warehouse.paths import table_path
 
     settings = config.merge
@@ -111,7 +111,8 @@ def merged_tables(config: Config, tables: Iterable[TableId]) -> frozenset[TableI
 
 
 def log_growth(config: Config, *, over_s: float = 1.0) -> float | None:
-    """Bytes a second by which the source's log grows just now; None: it cannot be asked, or has no position yet."""
+    """The current growth of the source's log in bytes per second, or None if it cannot be queried, or has no position
+    yet."""
     position = newest(config).position
     if position is None:
         return None

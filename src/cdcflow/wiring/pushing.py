@@ -1,4 +1,4 @@
-"""The log of collections, opened with what writes it and what answers about it."""
+"""Opens the log of collections, with its writer and its queries."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 KIND = "push"
 OnEvent = Callable[[str, Mapping[str, object]], None]
 FILES_MAX = 256
-"""So many files of the log are read at most for one question over HTTP."""
+"""The limit on files of the log that one query over HTTP may read."""
 
 
 class _OwnLog(FolderReader):
-    """The log as its writer reads it: it knows where it ends without looking through the journal."""
+    """The log as its writer reads it: the end of the log is known without scanning the journal."""
 
     def __init__(self, layout: Layout, log: OpenedLog) -> None:
         super().__init__(layout)
@@ -73,11 +73,11 @@ class Pushing:
 
 
 def pushing(config: Config, tell: OnEvent) -> Pushing:
-    """Open the log of the configured collections; make it when there is none.
+    """Open the log of the configured collections, and create it if it does not exist.
 
     Raises:
         ConfigurationError: the settings have no collections, the log belongs to another kind of source, a schema cannot
-            be kept, or what the log has of a collection is not what its schema says.
+            be represented, or the log's rows of a collection do not match its schema.
     """
     from cdcflow import local
     from cdcflow.query.log import ChangeLog
@@ -120,9 +120,10 @@ def pushing(config: Config, tell: OnEvent) -> Pushing:
 
 
 def _check_whole(log: ChangeLog, table: str) -> None:
-    """
+    """Check that the log still has all rows of a collection.
+
     Raises:
-        HistoryLost: rows of a collection have expired that nothing has kept.
+        HistoryLost: rows of a collection have expired, and no state has them.
     """
     if lacking := log.lacks(table, log.now().offset):
         raise HistoryLost(
@@ -133,10 +134,10 @@ def _check_whole(log: ChangeLog, table: str) -> None:
 
 
 def _identity(layout: Layout) -> SourceIdentity:
-    """Who writes this log: made once, with the log.
+    """The identity of this log's writer, created once, with the log.
 
     Raises:
-        ConfigurationError: another kind of source does.
+        ConfigurationError: another kind of source writes it.
     """
     if not layout.log_json.exists():
         return SourceIdentity(KIND, uuid.uuid4().hex, "collections")

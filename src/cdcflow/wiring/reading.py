@@ -1,4 +1,4 @@
-"""A backfill that other processes read: which, and how they open the source."""
+"""Starts other processes that read a backfill, and gives them access to the source."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def readers(config: Config, master: str) -> Iterator[Readers]:
     `source.backfill.ranges_at_once`, each through one connection. Spark's settings are those of merge.spark.
 
     Raises:
-        ConfigurationError: the log does not lie in a folder; see `spark.executors.executors` too.
-        SourceUnavailable: no executor comes.
+        ConfigurationError: the log is not in a folder; see `spark.executors.executors` too.
+        SourceUnavailable: no executor started.
     """
     if not isinstance(config.log, FileLog):
         raise ConfigurationError(
@@ -26,12 +26,12 @@ def readers(config: Config, master: str) -> Iterator[Readers]:
             remedy="run the same command without --on",
             runbook="settings",
         )
-    from cdcflow.spark.executors import executors  # a daemon never asks
+    from cdcflow.spark.executors import executors  # a daemon never uses it
 
     settings = config.database
     folder = config.log.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    # The password goes along as it is now: executors have neither this machine's environment nor its files.
+    # The current password is sent along: executors have neither this machine's environment nor its files.
     opened = partial(_part_reader, settings, secret(settings.password))
     with executors(master, settings.backfill.ranges_at_once, folder, opened, config.merge.spark) as found:
         yield found

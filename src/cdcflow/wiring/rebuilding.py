@@ -1,4 +1,4 @@
-"""Tables made anew from the log alone: from its beginning, or from what it keeps of before and what came since."""
+"""Rebuilds tables from the log alone: from its beginning, or from its state and the changes since."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
 
 
 def rebuilt(config: Config, into: str | None, watch: Callable[[Progress], None]) -> MergeReport:
-    """Merge all that the log has into a warehouse that has nothing yet (`into`; None: the configured one). Neither the
-    source nor a daemon is asked.
+    """Merge the whole log into an empty warehouse (`into`; None: the configured one). Queries neither the source nor a
+    daemon.
 
     Raises:
-        ConfigurationError: there is no log; the warehouse has tables; or a table is to keep what has expired.
+        ConfigurationError: there is no log; the warehouse has tables; or a table's mode requires changes that have
+            expired.
     """
     from cdcflow.warehouse.job import merge
 
@@ -51,7 +52,7 @@ def rebuilt(config: Config, into: str | None, watch: Callable[[Progress], None])
 
 @contextmanager
 def _whole(layout: Layout) -> Iterator[tuple[Layout, states.State | None]]:
-    """The log as if nothing had expired, as far as that is known."""
+    """The log as if nothing had expired, as far as its state allows, and that state."""
     begins = layout.log_file().first_offset
     if begins - 1 not in states.listed(layout):
         yield layout, None

@@ -1,4 +1,4 @@
-"""What compares the configured source with its log and tables."""
+"""Compares the configured source with its log and tables."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def verified(
     """Compare the configured source with its log, with its tables in the warehouse, or with both.
 
     Raises:
-        ConfigurationError: there is no log; a package is missing; a name is no table's.
+        ConfigurationError: there is no log; a package is missing; a name is not a table's.
     """
     from cdcflow import local
     from cdcflow.verify.job import PACE, verify
@@ -63,7 +63,7 @@ def verified(
     chosen = format_for(place, config.merge.format)
     layout = sealed_layout(config)
     with ExitStack() as stack:
-        # First what may not be installed.
+        # The step that may fail for a missing package comes first.
         comparer = stack.enter_context(local.comparer(chosen))
         comparison = source.comparison(reader.newest_checkpoint())
         stack.callback(comparison.close)
@@ -85,14 +85,14 @@ def verified(
 def _copies(
     config: Config, layout: Layout, chosen: str, comparer: Comparer, stack: ExitStack
 ) -> Callable[[Against], Copy]:
-    """What makes the copies, by the engine that merges: the local one, Spark, or both."""
+    """A function that creates the copies with the engine that merges: the local one, Spark, or both."""
     from cdcflow import local
     from cdcflow.spark.java import missing_for_spark
 
     place, rules = warehouse(config), policies(config)
 
     @cache
-    def spark() -> Any:  # a session: its class is Spark's room's alone
+    def spark() -> Any:  # a session: only the spark package may name its class
         from cdcflow.spark.session import session_for
 
         return session_for(config)
@@ -117,7 +117,8 @@ def _copies(
 
 
 class EitherCopy:
-    """The local engine's copy, or of tables that this declines another one's. Implements `verify.port.Copy`."""
+    """The local engine's copy, and for tables that it does not support the other engine's. Implements
+    `verify.port.Copy`."""
 
     def __init__(self, first: Copy, other: Callable[[], Copy]) -> None:
         self._first = first

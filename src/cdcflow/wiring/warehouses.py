@@ -1,4 +1,4 @@
-"""What merges a log into tables, and where."""
+"""Creates the engines that merge a log into tables, and their warehouse."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 
 
 def engines(config: Config, spark: Any = None) -> Engines:
-    """What merges into the configured warehouse. Spark is started when it is first needed, if `spark` is not a session
-    that is there already.
+    """The engines that merge into the configured warehouse. Spark is started when it is first needed, unless `spark` is
+    a running session.
 
     Raises:
-        ConfigurationError: the warehouse has tables of another format, or what the engine needs is not installed.
+        ConfigurationError: the warehouse has tables of another format, or a package that the engine needs is not
+            installed.
     """
-    # Here, so that who captures need not load what merges.
+    # Imported here, so that a capture does not load the packages of a merge.
     from cdcflow import local
     from cdcflow.spark.engine import SparkEngine
     from cdcflow.spark.java import missing_for_spark
@@ -54,10 +55,10 @@ def engines(config: Config, spark: Any = None) -> Engines:
 
 
 def reading_engine(config: Config) -> Engine:
-    """What reads the published cuts of the configured warehouse: without Spark where that is possible.
+    """The engine that reads the published cuts of the configured warehouse: without Spark if possible.
 
     Raises:
-        ConfigurationError: what it needs is not installed.
+        ConfigurationError: a package that it needs is not installed.
     """
     from cdcflow import local
     from cdcflow.warehouse.formats import format_for
@@ -70,7 +71,7 @@ def reading_engine(config: Config) -> Engine:
 
 
 def warehouse(config: Config) -> Warehouse:
-    """The configured warehouse, with what it takes to reach it."""
+    """The configured warehouse, with the credentials and catalog that access requires."""
     from cdcflow.warehouse.paths import Metastore, Warehouse
 
     settings = config.merge
@@ -84,7 +85,7 @@ def warehouse(config: Config) -> Warehouse:
 
 
 def policies(config: Config) -> Policies:
-    """What the settings decide of the tables in the warehouse."""
+    """The policies for the tables in the warehouse, from the settings."""
     from cdcflow.merge.policy import Policies, TablePolicy
 
     given = config.merge.tables
@@ -94,7 +95,7 @@ def policies(config: Config) -> Policies:
 
 
 def upkeep_policy(config: Config, budget_s: float | None = None) -> UpkeepPolicy:
-    """What upkeep may do in the configured warehouse; `budget_s`: instead of what the settings say."""
+    """The maintenance policy of the configured warehouse; `budget_s` overrides the settings."""
     from cdcflow.warehouse.upkeep import UpkeepPolicy
 
     chosen = config.merge.upkeep
@@ -109,7 +110,7 @@ def upkeep_policy(config: Config, budget_s: float | None = None) -> UpkeepPolicy
 
 
 def check_logs_to_merge(configs: Mapping[str, Config]) -> None:
-    """Refuse to merge the logs of these settings, by name, into one warehouse where that cannot be.
+    """Check that the logs of these settings, keyed by log name, can be merged into one warehouse.
 
     Raises:
         ConfigurationError: they name different warehouses, or there is no log.
@@ -134,8 +135,8 @@ def check_logs_to_merge(configs: Mapping[str, Config]) -> None:
 
 
 def logs_to_merge(configs: Mapping[str, Config], spark: Any = None) -> list[Merged]:
-    """The logs of these settings, by name, for a merge into one warehouse. What is new of those in Kafka is sealed by
-    this Spark session.
+    """The logs of these settings, keyed by log name, for a merge into one warehouse. This Spark session seals the new
+    part of those in Kafka.
 
     Raises:
         HistoryLost, SinkUnavailable: a topic cannot be sealed; see `cdcflow.ports.Tier.opened`.
@@ -154,8 +155,8 @@ def _merged(name: str, config: Config, spark: Any) -> Merged:
 
 
 def merge_layout(log: FileLog, master: str | None) -> Layout:
-    """A log in files, as a merge by this Spark master reads it. Executors on other machines have nothing of this one's
-    disk: for them a log with an object store is what the store has of it."""
+    """A log in files, as a merge by this Spark master reads it. Executors on other machines cannot access this
+    machine's disk: for them a log with an object store consists of what the store has."""
     from cdcflow.spark.masters import runs_here
 
     layout = log_layout(log)
