@@ -1,13 +1,13 @@
-"""Who may do what over HTTP: tokens, the page's sessions, and whose web page a request comes from.
+"""Who may do what over HTTP: tokens, the page's sessions, and the origin of a browser's request.
 
-Without configured tokens whoever can reach the address may read, and the settings see to it that only this machine
-can. With tokens every request needs one: as `Authorization: Bearer …`, or through a session that the page opened with
-one. Tokens are references and are read anew at each request, so a rotated one counts at once; what is compared are
-their hashes, in constant time.
+Without configured tokens any client that can reach the address may read, and the settings make sure that only this
+machine can. With tokens every request needs one: as `Authorization: Bearer …`, or through a session that the page
+opened with one. Tokens are references and are read again at each request, so a rotated one counts at once; their hashes
+are compared, in constant time.
 
 A browser sends a session's cookie along with requests that other sites made up (CSRF). The cookie is SameSite=Strict,
-but "site" knows no ports: another server on localhost is the same site. So a request with a cookie must come from our
-own page, by the browser's own word (`Sec-Fetch-Site`, `Origin`).
+but a "site" does not include the port: another server on localhost is the same site. So a request with a cookie must
+originate from cdcflow's own page, according to the browser's headers (`Sec-Fetch-Site`, `Origin`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SESSIONS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, and what that one may do."""
+    """The authenticated caller, and its role."""
 
     name: str
     role: Role
@@ -58,7 +58,7 @@ class Access:
         clock: Callable[[], float] = time.monotonic,
         setting: str = "service.tokens",
     ) -> None:
-        """`setting`: where the tokens are, for errors."""
+        """`setting`: the setting with the tokens, for errors."""
         self.setting = setting
         self._tokens = tuple(tokens)
         self._clock = clock
@@ -71,17 +71,19 @@ class Access:
         return bool(self._tokens) if self._after is None else self._after.needs_token
 
     def go_on_from(self, before: Access) -> None:
-        """Take over the sessions of other settings' tokens; a session counts as long as its token does."""
+        """Adopt the sessions of other settings' tokens; a session counts as long as its token does."""
         with before._lock:
             self._sessions = dict(before._sessions)
 
     def give_way_to(self, after: Access) -> None:
-        """From now on other settings' tokens count here too: a token that was taken away must open nothing, not even
-        for the moment in which a server that knew it ends."""
+        """Use other settings' tokens from now on.
+
+        A revoked token must open nothing, not even while a server that still knows it is ending.
+        """
         self._after = after
 
     def check(self) -> None:
-        """See that every token can be had and is long enough.
+        """Check that every token is available and long enough.
 
         Raises:
             ConfigurationError: one is not.
@@ -94,7 +96,7 @@ class Access:
                 )
 
     def caller(self, authorization: str | None, session: str | None) -> Caller | None:
-        """Whose request this is; None: nobody's that we know. A Bearer token counts before a session."""
+        """The caller of this request; None if it is unknown. A Bearer token counts before a session."""
         if self._after is not None:
             return self._after.caller(authorization, session)
         if not self._tokens:
@@ -104,7 +106,7 @@ class Access:
         return None if session is None else self._in_session(session)
 
     def open_session(self, token: str) -> str | None:
-        """The secret of a new session for who has this token; None: nobody has."""
+        """The secret of a new session for the holder of this token; None if the token is invalid."""
         if self._after is not None:
             return self._after.open_session(token)
         digest = _digest(token)
@@ -128,19 +130,19 @@ class Access:
     def _in_session(self, session: str) -> Caller | None:
         with self._lock:
             found = self._sessions.get(_digest(session))
-        # Its token is looked for again: a session must not outlive one that was taken away.
+        # Its token is checked again: a session must not outlive a revoked token.
         return None if found is None or found.ends_at <= self._clock() else self._holder(found.token)
 
     def _holder(self, digest: bytes) -> Caller | None:
         found: Caller | None = None
-        for one in self._tokens:  # all of them, so that how long it takes does not say which one nearly fits
+        for one in self._tokens:  # all of them, so that the time taken does not reveal which one nearly fits
             if hmac.compare_digest(_known(one), digest):
                 found = Caller(one.name, one.role)
         return found
 
 
 def _known(token: AccessToken) -> bytes:
-    """The hash of a token as it is now. One that cannot be had, or is too short to be one, is nobody's."""
+    """The hash of a token's current value. If it is unavailable or too short, a random value that matches nothing."""
     try:
         text = secret(token.token) or ""
     except ConfigurationError:
@@ -158,17 +160,17 @@ def _digest(text: str) -> bytes:
 
 
 def is_from_our_page(headers: Mapping[str, str], scheme: str) -> bool:
-    """Whether a browser says that our own page made this request. `headers` have names in lower case."""
+    """Whether the browser reports that cdcflow's own page made this request. `headers` have names in lower case."""
     site = headers.get("sec-fetch-site")
     if site is not None and site != "same-origin":
         return False
     origin = headers.get("origin")
     if origin is not None:
-        # A proxy that speaks TLS in front of us hands the request on without it.
+        # A TLS proxy forwards the request without TLS.
         return origin in (f"{scheme}://{headers.get('host', '')}", f"https://{headers.get('host', '')}")
     return site == "same-origin"
 
 
 def is_json(content_type: str | None) -> bool:
-    """Whether a body says that it is JSON: a form of another site cannot say that without asking us first."""
+    """Whether a body is declared as JSON: a form of another site cannot declare that without a preflight request."""
     return content_type is not None and content_type.partition(";")[0].strip().lower() == "application/json"

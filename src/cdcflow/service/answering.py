@@ -1,4 +1,4 @@
-"""What every HTTP door of ours has in common: JSON answers, problems, and what stands in front of the routes."""
+"""Common to all HTTP interfaces: JSON answers, problems, and the checks before the routes."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ _HEADERS = {
 
 
 class Bounded:
-    """Answers at most `REQUESTS_MAX` requests at the same time, and the probes always: who asks them restarts what does
-    not answer. A request counts when all of its body is here, so that slow bodies keep nobody out."""
+    """Answers at most `REQUESTS_MAX` requests at the same time, and the probes always.
+
+    Whatever queries the probes restarts a daemon that does not answer. A request counts once its whole body has
+    arrived, so that slow bodies do not block other requests.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -61,7 +64,9 @@ class Bounded:
 
 
 class Guard:
-    """Refuses requests under foreign names and bodies without end, and says to browsers what they must not do."""
+    """Refuses requests with foreign host names and with too large bodies, and adds the security headers for
+    browsers.
+    """
 
     def __init__(self, app: ASGIApp, names: Collection[str], body_bytes_max: int = BODY_BYTES_MAX) -> None:
         self._app = app

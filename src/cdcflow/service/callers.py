@@ -1,4 +1,4 @@
-"""Who asks an HTTP door of ours, and with what body."""
+"""The caller of an HTTP request, and the request's body."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cdcflow.service.hosts import port_of
 
 
 def reading(access: Access, endpoint: Endpoint) -> Endpoint:
-    """An endpoint for those who may read; it finds who asks in `request.state.caller`."""
+    """An endpoint for callers with the role read; it finds the caller in `request.state.caller`."""
 
     async def read(request: Request) -> Response:
         request.state.caller = await caller_of(access, request)
@@ -27,10 +27,10 @@ def reading(access: Access, endpoint: Endpoint) -> Endpoint:
 
 
 async def caller_of(access: Access, request: Request) -> Caller:
-    """Who asks. A cookie counts only where our own page sent it.
+    """The caller. A cookie counts only if cdcflow's own page sent it.
 
     Raises:
-        HTTPException: 401, nobody that we know.
+        HTTPException: 401, the caller is unknown.
     """
     session = session_of(request)
     if (
@@ -50,7 +50,7 @@ def _is_from_a_page(request: Request) -> bool:
 
 
 async def writer_of(access: Access, request: Request) -> Caller:
-    """Who asks for an operation: by a token, or by our own page in a session."""
+    """The caller of an operation: by a token, or by cdcflow's own page in a session."""
     by_token = "authorization" in request.headers
     if (
         not by_token
@@ -62,7 +62,7 @@ async def writer_of(access: Access, request: Request) -> Caller:
 
 
 async def operator_of(access: Access, request: Request, what: str) -> Caller:
-    """Who asks for something that only those may do who may operate.
+    """The caller of something that needs the role operate.
 
     Raises:
         HTTPException: 401 or 403.
@@ -98,7 +98,7 @@ def session_of(request: Request) -> str | None:
 
 
 def cookie_of(request: Request) -> str:
-    """Cookies know no ports: two daemons on one machine must not overwrite each other's."""
+    """Cookies ignore ports: two daemons on one machine must not overwrite each other's."""
     return f"cdcflow_session_{port_of(request.headers.get('host', ''))}"
 
 

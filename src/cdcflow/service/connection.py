@@ -1,13 +1,13 @@
-"""A connection that must come to the point: a request has to be here within ten seconds.
+"""A connection that limits how long a request takes to arrive: ten seconds.
 
-uvicorn limits the time between requests, and not the time that one takes to arrive. So whoever opens connections and
-says nothing, or a byte a minute, would take them from the probes, and somebody would restart a daemon that is well.
+uvicorn limits the time between requests, and not the time that one takes to arrive. So a client that opens connections
+and sends nothing, or a byte a minute, would block the probes, and an orchestrator would restart a healthy daemon.
 
-Nor may their number take the probes' place: of more than `CONNECTIONS_MAX` connections, the one that has waited longest
-for a request is closed. `Bounded` (answering) limits the requests that are being answered.
+Nor may the number of connections block the probes: of more than `CONNECTIONS_MAX` connections, the one that has waited
+longest for a request is closed. `Bounded` (answering) limits the requests that are being answered.
 
-And whoever has just connected when a server ends (another one takes its port, say) is answered: uvicorn would hang up
-on a request that is on its way.
+And a client that has connected shortly before a server ends (because a new one takes its port, say) is answered:
+uvicorn would hang up on a request that is on its way.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class PromptConnection(H11Protocol):
 
     @property
     def awaits_request(self) -> bool:
-        """Whether there is no request to answer: none has arrived, or not all of it, or the last one was answered."""
+        """Whether there is no request to answer: no request has arrived completely, or the last one was answered."""
         answered = self.cycle is None or self.cycle.response_complete
         return answered or self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
-    def connection_made(self, transport: Any) -> None:  # Any: as uvicorn has it, narrower than asyncio's
+    def connection_made(self, transport: Any) -> None:  # as in uvicorn, narrower than asyncio's
         super().connection_made(transport)
         # An answer is written as head and body: the second would wait 40 ms until the first is acknowledged. asyncio
-        # sees to it only for sockets that were made for TCP by name, and those of `socket.create_server` are not.
+        # sets this only for sockets that were explicitly created for TCP, unlike those of `socket.create_server`.
         if (connection := transport.get_extra_info("socket")) is not None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._since = self.loop.time()
@@ -80,7 +80,7 @@ class PromptConnection(H11Protocol):
 
     def _watch(self) -> None:
         if self.conn.their_state not in (h11.IDLE, h11.SEND_BODY):
-            self._forget()  # all of the request is here
+            self._forget()  # the whole request has arrived
         elif self._arriving is None:
             self._arriving = self.loop.call_later(ARRIVES_WITHIN_S, self.transport.close)
 

@@ -1,4 +1,4 @@
-"""Named consumers of a log over HTTP: made, read by long poll or as server-sent events, committed."""
+"""Named consumers of a log over HTTP: create them, read by long poll or as server-sent events, commit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STILL_THERE_EVERY_S = 15.0
 
 
 def consumer_routes(access: Access, consumers: Callable[[], ConsumerDoor]) -> list[Route]:
-    """The routes of `/api/v1/consumers`. `consumers` may raise HTTPException where there are none."""
+    """The routes of `/api/v1/consumers`. `consumers` may raise HTTPException if there are no consumers."""
 
     async def listed(request: Request) -> Response:
         return as_json({"consumers": await run_in_threadpool(consumers().listed)})
@@ -71,7 +71,7 @@ def consumer_routes(access: Access, consumers: Callable[[], ConsumerDoor]) -> li
 
 
 async def _first(session: Session) -> list[dict[str, Any]]:
-    """What comes first: what cannot be read is an answer of its own, and no stream that breaks off."""
+    """The first changes. An error here becomes a normal answer, instead of a stream that breaks off."""
     try:
         return await run_in_threadpool(session.next)
     except BaseException:
@@ -80,7 +80,7 @@ async def _first(session: Session) -> list[dict[str, Any]]:
 
 
 async def _polled(request: Request, session: Session, wait_s: float) -> list[dict[str, Any]]:
-    """What comes next, within so many seconds."""
+    """The next changes, waiting at most `wait_s` seconds for some."""
     until = time.monotonic() + wait_s
     while True:
         found = await run_in_threadpool(session.next)
@@ -90,7 +90,7 @@ async def _polled(request: Request, session: Session, wait_s: float) -> list[dic
 
 
 async def _events(session: Session, found: list[dict[str, Any]]) -> AsyncIterator[str]:
-    """Changes as server-sent events, until the other side leaves."""
+    """Changes as server-sent events, until the client disconnects."""
     try:
         heard = time.monotonic()
         yield ": a consumer of the log\n\n"

@@ -1,7 +1,6 @@
-"""Consumers of the log over HTTP: who polls or streams has the consumer's lease meanwhile, and commits beside that.
+"""Consumers of the log over HTTP: polling or streaming holds the consumer's lease; commits do not need it.
 
-Each piece of reading is done by a thread of its own and holds one lock, so that the daemon has its processors for the
-capture.
+Each read runs in a separate thread and holds one lock, so that the capture keeps the daemon's processors.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
 from cdcflow.query.cursors import Definition
 
-if TYPE_CHECKING:  # a daemon that nobody asks for consumers need not load what reads them
+if TYPE_CHECKING:  # a daemon without consumer requests need not load what reads them
     from cdcflow.query.consumers import Consumers
     from cdcflow.query.consuming import Consumer
 
@@ -28,9 +27,9 @@ REST_AFTER_S = 60.0
 
 
 class ConsumerDoor:
-    """What HTTP asks of the consumers of a log. `opened` gives them, for the door alone. May be used from any thread.
+    """The consumer requests of HTTP. `opened` returns the log's consumers, for this class alone. Thread-safe.
 
-    A table's rows are made once for all the polls of a backfill; they are let go of when nobody has polled for a while.
+    A table's rows are computed once for all the polls of a backfill; they are released after a while without a poll.
     """
 
     def __init__(self, opened: Callable[[], Consumers]) -> None:
@@ -40,17 +39,17 @@ class ConsumerDoor:
         self._resting: threading.Timer | None = None
 
     def listed(self) -> list[dict[str, Any]]:
-        """All of them, and how far each is."""
+        """All consumers, and how far each is."""
         from cdcflow.query.telling import listed
 
         with self._alone():
             return [listed(one) for one in self._opened().listed()]
 
     def create(self, asked: Mapping[str, Any]) -> dict[str, Any]:
-        """Make one: `name`, and where they are given `tables`, `ops`, `from`.
+        """Create one: `name`, and optionally `tables`, `ops`, `from`.
 
         Raises:
-            ConfigurationError: see `Consumers.create`; or a field is none of these, or of another type.
+            ConfigurationError: see `Consumers.create`; or a field is unknown, or has another type.
         """
         tables, start = asked.get("tables"), asked.get("from", "current")
         are_names = tables is None or (isinstance(tables, list) and all(isinstance(t, str) for t in tables))
@@ -66,7 +65,7 @@ class ConsumerDoor:
             return {"name": made.name, "cursor": str(made.committed), "offset": made.committed.offset}
 
     def commit(self, name: str, cursor: object) -> dict[str, Any]:
-        """Keep that everything up to a cursor was processed; also while a stream of the consumer is open here."""
+        """Record that everything up to a cursor was processed; also while a stream of the consumer is open here."""
         if not isinstance(cursor, str):
             raise ConfigurationError(
                 f"committing a cursor of consumer {name}: there is none in the body", remedy="send the field cursor"
@@ -78,11 +77,13 @@ class ConsumerDoor:
             return {"name": name, "cursor": consumer.committed, "offset": consumer.state.committed.offset}
 
     def open(self, name: str, after: str | None, limit: int = LIMIT) -> Session:
-        """Begin to read a consumer, behind a cursor (None: its last commit), `limit` rows at a time. To be closed.
+        """Begin to read a consumer after a cursor (None: its last commit), `limit` rows at a time.
+
+        The caller closes it.
 
         Raises:
-            ConfigurationError: there is none of that name.
-            SinkUnavailable: somebody reads it already, or too many do.
+            ConfigurationError: no consumer has that name.
+            SinkUnavailable: another process reads it already, or too many are being read.
         """
         with self._alone():
             if len(self._sessions) >= SESSIONS_MAX:
@@ -125,7 +126,7 @@ _FIELDS = {"name", "tables", "ops", "from"}
 
 
 class Session:
-    """A consumer that is being read; `cursor` moves with what `next` gives."""
+    """A consumer that is being read; `cursor` advances with the changes that `next` returns."""
 
     def __init__(self, door: ConsumerDoor, name: str, limit: int, consumer: Consumer, after: str | None) -> None:
         self.name = name
@@ -137,8 +138,9 @@ class Session:
         self._is_closed = False
 
     def next(self) -> list[dict[str, Any]]:
-        """The changes that come next, as many as there are up to the limit, in whole transactions if these are not too
-        large; []: there is nothing new."""
+        """The next changes, up to the limit, in whole transactions if these are not too large; [] if there is
+        nothing new.
+        """
         from cdcflow.query.telling import told
 
         found: list[dict[str, Any]] = []
@@ -157,7 +159,7 @@ class Session:
         return found
 
     def close(self) -> None:
-        """Give up the lease."""
+        """Release the lease."""
         self._is_closed = True
         self._door._ended(self)
         self.consumer.__exit__(None, None, None)

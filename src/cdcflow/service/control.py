@@ -1,12 +1,12 @@
 """The control socket: how other commands of the same user talk to a running daemon.
 
-A Unix socket `control.sock` in the log's folder, mode 0600: who may connect is decided by the file system, nothing
-listens on the network. One JSON object a line each way, one answer for one request, then the connection ends:
+A Unix socket `control.sock` in the log's folder, mode 0600: the file system decides who may connect, nothing listens on
+the network. One JSON object per line each way, one answer for one request, then the connection ends:
 
     → {"op": "backfill", "tables": ["public.flights"]}
     ← {"ok": {…}}      or      ← {"error": "…", "kind": "ConfigurationError"}
 
-Knows only the callable that answers; what the operations mean is the caller's.
+This module depends only on the callable that answers; the caller defines what the operations mean.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ LINE_BYTES_MAX = 1 << 20
 _PATH_BYTES_MAX = 100  # the kernel takes 107 on Linux and 103 on macOS, and cuts or refuses longer ones
 
 Answer = Callable[[Mapping[str, Any], str], object]
-"""Answers a request of somebody, whose name comes second."""
+"""Answers a request of a caller, whose name is the second argument."""
 
 
 class ControlServer:
     """Answers requests on a log's control socket until closed.
 
-    `answer` gets the request and who asks (the kernel's word), and returns something JSON can hold; a `CdcflowError` or
-    `ValueError` it raises becomes the error of the answer. Each request has a thread of its own, so that one that takes
-    long keeps nobody from asking for the status.
+    `answer` gets the request and the caller (according to the kernel), and returns something JSON can hold; a
+    `CdcflowError` or `ValueError` it raises becomes the error of the answer. Each request has a separate thread, so
+    that a long one does not delay a request for the status.
     """
 
     def __init__(self, log_path: Path, answer: Answer) -> None:
@@ -51,18 +51,18 @@ class ControlServer:
         self._closed = False
 
     def start(self) -> None:
-        """Take the socket's place in the file system and begin to answer.
+        """Create the socket in the file system and begin to answer.
 
         Raises:
             ConfigurationError: another daemon answers there.
         """
         if ask(self._path.parent, {"op": "ping"}, timeout_s=2) is not None:
             raise ConfigurationError(f"another cdcflow daemon already answers at {self._path}", runbook="two-daemons")
-        # Nobody answers, so this is what a killed daemon left behind.
+        # No answer, so a killed daemon left this.
         self._path.unlink(missing_ok=True)
         with _short(self._path) as path:
             self._socket.bind(path)
-        # Between bind and listen nobody can connect, so the mode is right before the first one does.
+        # Between bind and listen no client can connect, so the mode is right before the first one does.
         self._path.chmod(0o600)
         self._socket.listen(8)
         self._thread.start()
@@ -77,7 +77,7 @@ class ControlServer:
         self._socket.close()
         self._path.unlink(missing_ok=True)
         self._thread.join(timeout=5)
-        # Who asked us to stop is still to be answered.
+        # The caller that requested the stop still gets its answer.
         until = time.monotonic() + 5
         for answering in self._answering:
             answering.join(timeout=max(0.0, until - time.monotonic()))
@@ -112,16 +112,16 @@ class ControlServer:
 
 
 def user_of(connection: socket.socket) -> str:
-    """Who is at the other end of a Unix socket, as the kernel says."""
+    """The user at the other end of a Unix socket, according to the kernel."""
     if not hasattr(socket, "SO_PEERCRED"):
-        return "command line"  # macOS: the socket's mode says that it is our own user, or root
+        return "command line"  # macOS: the socket's mode allows only the same user, or root
     size = struct.calcsize("3i")
     _, uid, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
     return f"command line, {user_name(uid)}"
 
 
 def user_name(uid: int) -> str:
-    """A user's name and number; the number alone where nobody has it any more."""
+    """A user's name and number; the number alone if no user has it."""
     try:
         return f"{pwd.getpwuid(uid).pw_name} (uid {uid})"
     except KeyError:
@@ -129,11 +129,11 @@ def user_name(uid: int) -> str:
 
 
 def ask(log_path: Path, request: Mapping[str, object], *, timeout_s: float = 10) -> Any | None:
-    """The running daemon's answer, or None when no daemon runs on this log.
+    """The running daemon's answer, or None if no daemon runs on this log.
 
     Raises:
         CdcflowError: the daemon refused; the same kind and message as it gave.
-        ConfigurationError: there is a daemon, but we may not talk to it.
+        ConfigurationError: there is a daemon, but this user may not talk to it.
     """
     path = log_path / SOCKET_NAME
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -172,7 +172,7 @@ def _line(value: object) -> bytes:
 
 
 def _read_line(connection: socket.socket) -> bytes:
-    """One line without its end; what came of it when the other side hung up or sent too much."""
+    """One line without its end; what was read so far if the other side hung up or sent too much."""
     received = bytearray()
     while b"\n" not in received and len(received) <= LINE_BYTES_MAX:
         piece = connection.recv(65536)
@@ -184,7 +184,7 @@ def _read_line(connection: socket.socket) -> bytes:
 
 @contextlib.contextmanager
 def _short(path: Path) -> Iterator[str]:
-    """A name for `path` that fits into a socket address, through a link to its folder when it is too long."""
+    """A name for `path` that fits into a socket address: through a link to its folder if it is too long."""
     if len(bytes(path)) <= _PATH_BYTES_MAX:
         yield str(path)
         return

@@ -1,7 +1,7 @@
-"""The control table as a door: rows that people insert in the source are orders, and are answered in place.
+"""The control table interface: rows inserted into it in the source are commands, and are answered in place.
 
-Each row is claimed, executed as what the other doors take (`cdcflow.service.operations`), and answered. It works while
-the capture is paused, so that somebody who has only SQL can resume it.
+Each row is claimed, executed like a command of the other interfaces (`cdcflow.service.operations`), and answered. It
+works while the capture is paused, so that an operator who has only SQL can resume it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OnEvent = Callable[[str, Mapping[str, object]], None]
 
 
 class TableDoor:
-    """Looks into the control table every `every_s` seconds until closed. A source that is away is waited for."""
+    """Polls the control table every `every_s` seconds until closed. Waits for a source that is unavailable."""
 
     def __init__(self, table: ControlTable, answer: Answer, every_s: float, on_event: OnEvent) -> None:
         self._table = table
@@ -38,7 +38,7 @@ class TableDoor:
         self._thread.start()
 
     def close(self) -> None:
-        """After the answer that is under way, if the source takes it."""
+        """Close after the current answer, if the source accepts it."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
@@ -55,11 +55,11 @@ class TableDoor:
                 return
 
     def look(self) -> None:
-        """Execute and answer what waits, in order.
+        """Execute and answer the waiting rows, in order.
 
         Raises:
-            SourceUnavailable: nobody answers; what has no answer yet gets it later.
-            ConfigurationError: the table is not there, or may not be used; the message has the statements.
+            SourceUnavailable: the source does not answer; rows without an answer get it later.
+            ConfigurationError: the table is missing, or may not be used; the message has the statements.
         """
         for number, (state, text) in list(self._unwritten.items()):
             self._table.answer(number, state, text)
@@ -75,7 +75,7 @@ class TableDoor:
                 del self._unwritten[row.number]
 
     def _tell_unanswered(self) -> None:
-        """Rows that an earlier process claimed and did not answer: nobody knows whether they were executed."""
+        """Report rows that an earlier process claimed and did not answer: it is unknown whether they were executed."""
         if left := self._table.claimed():
             remedy = "`cdcflow log commands` shows which were executed; insert the others again"
             self._on_event("control rows unanswered", {"ids": list(left), "remedy": remedy})
@@ -86,7 +86,7 @@ class TableDoor:
             answer = self._answer(request_of(row), f"control table, {row.asked_by}")
         except (CdcflowError, ValueError) as error:
             return "refused", str(error)
-        except Exception as error:  # noqa: BLE001 - a broken answer must not end the door; its text may hold values
+        except Exception as error:  # noqa: BLE001 - a broken answer must not end the thread; its text may hold values
             return "refused", f"the daemon could not answer: {type(error).__name__}"
         return ("done" if changed_something(answer) else "refused"), json.dumps(answer, default=str)
 
@@ -95,13 +95,13 @@ class TableDoor:
         if text != self._told:
             remedy = getattr(error, "remedy", None)
             fields = {"kind": type(error).__name__, "reason": text, **({"remedy": remedy} if remedy else {})}
-            with contextlib.suppress(Exception):  # a broken terminal must not end the door
+            with contextlib.suppress(Exception):  # a broken terminal must not end the thread
                 self._on_event("control table not read", fields)
         self._told = text
 
 
 def request_of(row: ControlRow) -> dict[str, Any]:
-    """A row as the other doors would send it."""
+    """A row as a request of the other interfaces."""
     try:
         arguments = json.loads(row.arguments) if row.arguments else {}
     except ValueError:
@@ -115,7 +115,7 @@ def request_of(row: ControlRow) -> dict[str, Any]:
 
 
 def changed_something(answer: object) -> bool:
-    """An order's answer says that it changed something. Other answers (`status`) always count."""
+    """Whether a command's answer reports a change. Other answers (`status`) always count."""
     if not isinstance(answer, Mapping) or "op" not in answer:
         return True
     outcomes = [*answer.get("tables", {}).values(), *([answer["capture"]] if "capture" in answer else [])]

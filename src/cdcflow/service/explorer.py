@@ -1,8 +1,8 @@
-"""Looking into the change log from outside: the last changes of a table, the history of a key, a transaction.
+"""Queries of the change log: the last changes of a table, the history of a key, a transaction.
 
-Reads as every reader does, without the writer's lock, newest first, and stops after so many rows or so many seconds;
-the answer says how far back it has looked, and the next question goes on there. One question at a time, so that the
-daemon has its processors for the capture.
+Reads like any reader, without the writer's lock, latest first, and stops after a maximum of rows or seconds; the answer
+contains how far back it has searched, and the next query continues there. One query at a time, so that the capture
+keeps the daemon's processors.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ class _Found:
 
 
 class Explorer:
-    """Answers questions about a log. `open_reader` opens it anew for each; `asked` has it opened, for questions about
-    one row. May be used from any thread."""
+    """Answers queries of a log. Any thread may use it.
+
+    `open_reader` opens the log again for each query; `asked` opens it for queries of one row.
+    """
 
     def __init__(
         self,
@@ -62,14 +64,14 @@ class Explorer:
         limit: int = 50,
         values: bool = False,
     ) -> dict[str, Any]:
-        """The last changes (of a table, of the rows with this key), newest first.
+        """The last changes (of a table, of the rows with this key), latest first.
 
         `before`: only those with a lower offset. `key`: texts in the order of the key's columns. The answer's
-        `looked_back_to` is the first offset that was looked at; `more` says that there is something before it.
+        `looked_back_to` is the first offset that was searched; `more`: there may be changes before it.
 
         Raises:
-            ConfigurationError: the log has no such table, or a text is none of its key.
-            SinkUnavailable: somebody else is asking something just now.
+            ConfigurationError: the log has no such table, or a text does not fit its key.
+            SinkUnavailable: another query is running.
         """
         with self._alone():
             log = self._log()
@@ -83,11 +85,11 @@ class Explorer:
             return self._back(log, id_, key, begin, min(limit, ROWS_MAX), values)
 
     def row(self, table: str, key: Sequence[str], as_of: str | None = None) -> dict[str, Any]:
-        """A row as it is, or was at a moment (see `cdcflow.query.log.AsOf`), with its values as texts (None: NULL).
+        """A row, now or at a point in time (see `cdcflow.query.log.AsOf`), with its values as texts (None: NULL).
 
         Raises:
-            ConfigurationError: the log has no such table or moment, or the texts are no key of it.
-            SinkUnavailable: somebody else is asking something just now; or too many files would have to be read.
+            ConfigurationError: the log has no such table or point in time, or the texts are no key of it.
+            SinkUnavailable: another query is running; or too many files would have to be read.
         """
         with self._alone():
             found = self._opened().get(table, *key, as_of=as_of)
@@ -104,8 +106,10 @@ class Explorer:
     def row_history(
         self, table: str, key: Sequence[str], as_of: str | None = None, before: int | None = None, limit: int = 50
     ) -> dict[str, Any]:
-        """The changes of a row up to a moment, newest first, with their values as texts; `more`: there are older ones,
-        before offset `back_to`. Raises as `row`."""
+        """The changes of a row up to a point in time, latest first, with their values as texts.
+
+        `more`: there are older ones, before offset `back_to`. Raises as `row`.
+        """
         with self._alone():
             asked = self._opened()
             found = asked.history(table, *key, as_of=as_of, before=before, limit=min(limit, ROWS_MAX))
@@ -121,8 +125,11 @@ class Explorer:
             return {"changes": changes, "back_to": found.back_to, "more": found.more, "notes": list(found.notes)}
 
     def differences(self, table: str, first: str, last: str | None = None, limit: int = 50) -> dict[str, Any]:
-        """The rows of a table that are not the same at two moments, of the `limit` keys with the newest changes in
-        between. Raises as `row`."""
+        """The rows of a table that differ between two points in time, of the `limit` keys with the latest changes
+        in between.
+
+        Raises as `row`.
+        """
         with self._alone():
             found = self._opened().diff(table, first, last, min(limit, ROWS_MAX))
             rows = [
@@ -133,10 +140,10 @@ class Explorer:
             return {"rows": rows, **bounds, "truncated": found.truncated, "notes": list(found.notes)}
 
     def transaction(self, number: int, *, values: bool = False) -> dict[str, Any]:
-        """A transaction with its rows, in their order; `truncated` where it has more than are shown.
+        """A transaction with its rows, in their order; `truncated` if it has more than are shown.
 
         Raises:
-            ConfigurationError: the log has none of that number, or no longer.
+            ConfigurationError: the log has no transaction of that number, or no longer.
         """
         with self._alone():
             log = self._log()
@@ -189,13 +196,13 @@ class Explorer:
     def _stretch(
         self, log: LogReader, table: TableId | None, key: Sequence[str], first: int, last: int, limit: int
     ) -> list[_Found]:
-        """The newest rows between two offsets, `limit` of each table at least, where there are so many."""
+        """The latest rows between two offsets, at least `limit` per table if there are that many."""
         found: list[_Found] = []
         for shape, _, rows in log.read_rows(first, last, None if table is None else (table,)):
             rows = _with_key(shape, rows, key) if key else rows
             if rows.num_rows:
                 found.append(_Found(shape, rows.slice(max(0, rows.num_rows - limit))))
-            if table is not None:  # its offsets ascend: what came before the last `limit` rows is not shown
+            if table is not None:  # its offsets ascend: anything before the last `limit` rows is not shown
                 while sum(one.rows.num_rows for one in found[1:]) >= limit:
                     del found[0]
         return found
@@ -208,7 +215,7 @@ class Explorer:
 
 
 class _Alone:
-    """Held by one question at a time; the next one is refused instead of waiting."""
+    """Held by one query at a time; a second one is refused instead of waiting."""
 
     def __init__(self, lock: threading.Lock) -> None:
         self._lock = lock
@@ -222,13 +229,13 @@ class _Alone:
 
 
 def _next_stretch(stretch: int, took_s: float, left_s: float) -> int:
-    """How many offsets to look at next; 0: there is no time for any."""
+    """How many offsets to search next; 0 if no time is left."""
     fits = STRETCH_MAX if took_s <= 0 else int(stretch * left_s / took_s)
     return max(0, min(stretch * 8, STRETCH_MAX, fits)) if left_s > 0 else 0
 
 
 def _first_from(log: LogReader, first: int, end: int) -> tuple[int, bool]:
-    """`first`, or the first offset behind it that has not expired, and whether some have."""
+    """`first`, or the first later offset that has not expired; and whether some have expired."""
     if _is_there(log, first):
         return first, False
     low, high = first, end
@@ -253,7 +260,7 @@ def table_named(log: LogReader, name: str) -> TableId:
     """The table of a log that has this name (`schema.table`).
 
     Raises:
-        ConfigurationError: there is none; the message lists what there is.
+        ConfigurationError: there is no such table; the message lists the existing ones.
     """
     known = {str(table): table for table in log.table_shapes()}
     if name not in known:
@@ -265,7 +272,7 @@ def table_named(log: LogReader, name: str) -> TableId:
 
 
 def _with_key(shape: Table, rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The rows of one key: those that have it now, and those that had it before they were given another."""
+    """The rows of one key: those that have it now, and those that had it before their key was changed."""
     names = shape.key_columns
     if len(key) != len(names):
         raise ConfigurationError(
@@ -294,7 +301,7 @@ def _changes(found: _Found, *, values: bool) -> Iterator[dict[str, Any]]:
 
 
 def _values(table: Table, row: dict[str, Any], unchanged: Sequence[str]) -> dict[str, Any]:
-    """A row's values as texts (None: NULL). Of a deleted row there is its key only, of a truncation nothing."""
+    """A row's values as texts (None: NULL). A deleted row has only its key, a truncation nothing."""
     shown = [
         name
         for name in row
@@ -323,7 +330,7 @@ def _texts(row: Mapping[str, Any] | None) -> dict[str, str | None] | None:
 
 
 def _text(value: object) -> str | None:
-    """A value as text, since JavaScript's numbers would not hold all of ours."""
+    """A value as text, since JavaScript's numbers cannot represent all values."""
     if value is None:
         return None
     if isinstance(value, bytes):

@@ -1,4 +1,4 @@
-"""What surrounds a capture: room on the log's disk, log that the source keeps for us, cuts that merges published."""
+"""The surroundings of a capture: room on the log's disk, log that the source retains, cuts that merges published."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MERGES_MAX = 5
 
 
 def disk(folder: Path) -> dict[str, Any]:
-    """Room on the disk of the log's folder; {} where it cannot be told."""
+    """Room on the disk of the log's folder; {} if it cannot be determined."""
     try:
         found = shutil.disk_usage(folder)
     except OSError:
@@ -22,10 +22,11 @@ def disk(folder: Path) -> dict[str, Any]:
 
 
 def headroom(status: Mapping[str, Any]) -> dict[str, Any]:
-    """How much log the source keeps for us, and how much it keeps at most.
+    """How much log the source retains for cdcflow, and how much it retains at most.
 
-    `limit_bytes`: None where it keeps without limit, or does not say. `kept_seconds`: None likewise; binary logs go by
-    age. `files_until_lost`: how many files are older than ours and go first. `lost`: the source has let go of it.
+    `limit_bytes`: None if it retains without limit, or does not report one. `kept_seconds`: None likewise; binary logs
+    expire by age. `files_until_lost`: how many files are older than cdcflow's and are removed first. `lost`: the source
+    has removed it.
     """
     details: Mapping[str, str] = status.get("source") or {}
     retained, safe = status.get("retained_bytes"), _count(details.get("safe_wal_bytes"))
@@ -48,10 +49,10 @@ def _count(text: str | None) -> int | None:
 
 
 def merges(cuts: Path | None) -> list[dict[str, Any]] | None:
-    """The newest published cuts of a warehouse, newest first, each with when it was published.
+    """The latest published cuts of a warehouse, latest first, each with when it was published.
 
-    `cuts`: the folder of the table of cuts; None: the warehouse is none of this machine's. Each commit of that table
-    says in words of its own which cut it published, so that no engine is needed to read it. None: it cannot be told.
+    `cuts`: the folder of the table of cuts; None: the warehouse is not on this machine. Each commit of that table names
+    the cut that it published, so no engine is needed to read it. Return None if it cannot be determined.
     """
     if cuts is None:
         return None
@@ -78,7 +79,7 @@ def _merge(cut: Mapping[str, Any], clock_ms: int) -> dict[str, Any]:
 
 
 def _commits(cuts: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    """What the commits of the table of cuts said, newest first, and when (ms): Delta's, or Iceberg's."""
+    """The commit messages of the table of cuts, latest first, with their times (ms): Delta's, or Iceberg's."""
     for commit in sorted((cuts / "_delta_log").glob("*.json"), reverse=True):
         for line in commit.read_text("utf-8").splitlines():
             if '"commitInfo"' in line and "userMetadata" in (info := json.loads(line).get("commitInfo", {})):
@@ -92,7 +93,7 @@ def _commits(cuts: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 
 def _said(text: str) -> Mapping[str, Any]:
-    """What a commit of ours said: as it is, or inside of a name of its own. Those of others say nothing to us."""
+    """The message of one of cdcflow's commits: at the top level, or below another name. Other commits are ignored."""
     found: Mapping[str, Any] = json.loads(text)
     if "published" in found:
         return found

@@ -21,7 +21,7 @@ _ORDER: Mapping[Level, int] = {"error": 0, "warning": 1, "note": 2}
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """`table`: the one that it is about. `operation`: the one that mends it, if one does."""
+    """`table`: the table that it is about. `operation`: an operation that fixes it, if there is one."""
 
     level: Level
     text: str
@@ -33,7 +33,7 @@ class Remark:
 def remarks(
     status: Mapping[str, Any], headroom: Mapping[str, Any], disk: Mapping[str, Any], merges: object = None
 ) -> list[Remark]:
-    """All that is to be said about a status, its headroom and its disk."""
+    """All remarks about a status, its headroom and its disk."""
     found = [*_capture(status), *_headroom(headroom), *_disk(disk), *_log(status), *_tables(status), *_merges(merges)]
     return sorted(found, key=lambda one: _ORDER[one.level])
 
@@ -171,7 +171,7 @@ def _tables(status: Mapping[str, Any]) -> Iterator[Remark]:
 
 
 def unproven(tables: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """The tables that are read and not proven fresh, by the reason: an outage has one, for all of them."""
+    """The tables that are read and not proven fresh, by the reason: an outage has one reason for all of them."""
     found: dict[str, list[str]] = {}
     for name, fields in sorted(tables.items()):
         gap = fields.get("gap")

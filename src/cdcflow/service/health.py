@@ -9,9 +9,9 @@ from typing import Any
 def health(status: Mapping[str, Any]) -> tuple[int, Mapping[str, object]]:
     """Healthy means that positions move from the source to the disk, not that a connection is open (O14).
 
-    The source writes a heartbeat when nothing else happens, so a durable position that stands still for several of
-    them says that nothing flows. A capture that somebody paused is healthy: it does what it was told. One that was
-    halted is not, and must not be taken for one that tries again.
+    The source writes a heartbeat when nothing else happens, so a durable position that does not change for several of
+    them means that nothing flows. A paused capture is healthy: it does what was requested. A halted one is not, and
+    must not be mistaken for one that retries.
     """
     state = status.get("state")
     stalled, halted = is_stalled(status), state == "halted"
@@ -25,8 +25,10 @@ def health(status: Mapping[str, Any]) -> tuple[int, Mapping[str, object]]:
 
 
 def readiness(status: Mapping[str, Any]) -> tuple[int, Mapping[str, object]]:
-    """Ready means that changes are being captured and positions move. A capture that was paused on purpose is ready,
-    and says that it is paused."""
+    """Ready means that changes are being captured and positions move.
+
+    A capture that was paused on purpose is ready, and its status is "paused".
+    """
     state = str(status.get("state"))
     if state == "paused":
         return 200, {"status": "paused"}

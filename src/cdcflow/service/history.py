@@ -1,4 +1,5 @@
-"""What the page plots: a few numbers of the status, taken every ten seconds, the last six hours of them in memory.
+"""The data of the page's plots: a few numbers of the status, sampled every ten seconds, for the last six hours, in
+memory.
 
 A ring of fixed size (about 120 kB), so that a daemon that runs for a year holds no more than one that runs for a day.
 """
@@ -22,7 +23,7 @@ Sample = Callable[[], Mapping[str, Any]]
 
 
 class History:
-    """The numbers of `sample` over time. `start` takes them until `close`; any thread may ask for them."""
+    """The numbers of `sample` over time. `start` samples them until `close`; any thread may read them."""
 
     def __init__(self, sample: Sample, every_s: float = EVERY_S, hours: float = HOURS) -> None:
         self._sample = sample
@@ -39,7 +40,7 @@ class History:
         self._closed.set()
 
     def take(self, now: float) -> None:
-        """Take the numbers as they are at `now`, in seconds since 1970. What cannot be had is missing."""
+        """Record the numbers at `now`, in seconds since 1970. Those that are unavailable are missing."""
         try:
             found: Mapping[str, Any] = self._sample()
         except Exception:  # noqa: BLE001 - a number that is missing in a plot is no reason to stop anything
@@ -50,9 +51,9 @@ class History:
             self._taken += 1
 
     def points(self, points_max: int = 240) -> dict[str, list[float | None]]:
-        """Times (seconds since 1970) and numbers, oldest first: at most `points_max`, each the worst of its stretch.
+        """Times (seconds since 1970) and numbers, oldest first: at most `points_max`, each the worst of its interval.
 
-        The worst is the highest, of what is free the lowest. None: unknown then.
+        The worst is the highest number, for free space the lowest. None: it was unknown then.
         """
         with self._lock:
             count = min(self._taken, len(self._rows))

@@ -1,7 +1,7 @@
-"""Under which names this server may be asked.
+"""The host names under which this server accepts requests.
 
-A web page in somebody's browser can be made to ask us under a name of its own that points to 127.0.0.1 (DNS
-rebinding). So a request must name us by an address, `localhost`, or a name from the settings.
+A web page in a user's browser can send requests here under its own host name that resolves to 127.0.0.1 (DNS
+rebinding). So a request must name this server by an address, `localhost`, or a name from the settings.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 
 def is_ours(host: str, names: Collection[str]) -> bool:
-    """Whether a Host header names us: by address, or by one of `names`."""
+    """Whether a Host header names this server: by address, or by one of `names`."""
     name = host.lower().rpartition(":")[0] if _has_port(host) else host.lower()
     name = name.strip("[]")
     if name in names:
@@ -24,7 +24,7 @@ def is_ours(host: str, names: Collection[str]) -> bool:
 
 
 def port_of(host: str) -> str:
-    """The port of a Host header; "" where it has none."""
+    """The port of a Host header; "" if it has no port."""
     return host.rpartition(":")[2] if _has_port(host) else ""
 
 

@@ -29,11 +29,12 @@ LIBRARIES = ("starlette", "uvicorn", "prometheus_client")
 
 
 class HttpServer:
-    """Serves probes, metrics, the API and the page until closed. `hosts` are names it may be asked by.
+    """Serves probes, metrics, the API and the page until closed. `hosts` are the host names that requests may use.
 
-    `answer` carries out an operation for somebody, whose name comes second (None: there are none). `overview` adds to
-    a status what the page shows besides, `sample` gives what is plotted; with `history` somebody else takes it.
-    `application`: what is served instead, made for the names it may be asked by. `setting`: which one `listen` is.
+    `answer` carries out an operation for a caller, whose name is the second argument (None: no operations). `overview`
+    adds to a status what else the page shows, `sample` returns what is plotted; with `history` the samples are taken
+    elsewhere. `application`: what is served instead, created for the allowed host names. `setting`: the name of the
+    setting that `listen` is.
     """
 
     def __init__(
@@ -79,15 +80,17 @@ class HttpServer:
 
     @property
     def history(self) -> History:
-        """What the page plots."""
+        """The data of the page's plots."""
         return self._history
 
     def start(self, before: HttpServer | None = None) -> None:
-        """Begin to answer. `before`: one of this process that answers until it is closed, at the same port perhaps; who
-        has opened a session there goes on with it here.
+        """Begin to answer.
+
+        `before`: an earlier server of this process that answers until it is closed, perhaps at the same port; its
+        sessions continue here.
 
         Raises:
-            ConfigurationError: the address cannot be had, a token cannot, or the libraries are not installed.
+            ConfigurationError: the address or a token is unavailable, or the libraries are not installed.
         """
         check_installed()
         self._access.check()
@@ -101,7 +104,7 @@ class HttpServer:
             self._history.start()
 
     def give_way_to(self, after: HttpServer) -> None:
-        """Ask for `after`'s tokens from now on, until this one is closed."""
+        """Require `after`'s tokens from now on, until this server is closed."""
         self._access.give_way_to(after._access)
 
     def close(self) -> None:
@@ -144,32 +147,35 @@ class HttpServer:
             lifespan="off",
             interface="asgi3",
             log_config=None,
-            access_log=False,  # a key that is looked for stands in a path: it is a row's value
+            access_log=False,  # paths contain keys, which are values of rows
             log_level="critical",
             server_header=False,
             proxy_headers=False,
             timeout_keep_alive=10,
             timeout_graceful_shutdown=1,
         )
-        # In a thread that is not the main one uvicorn leaves signals alone: they are the daemon's.
+        # Outside the main thread uvicorn does not install signal handlers: signals are handled by the daemon.
         return uvicorn.Server(config)
 
 
 def _sharing_a_port(address: tuple[str, int], family: int, before: socket.socket) -> socket.socket:
-    """A socket beside one of ours that listens at the same port and is closed soon. Nobody who connects meanwhile is
-    refused: at the same address both are one."""
+    """A second socket next to one of this process that listens at the same port and is closed soon.
+
+    No client that connects in between is refused: at the same address both are one socket.
+    """
     if before.family == family and before.getsockname()[:2] == address:
         return before.dup()
     before.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
-        # Another daemon asks for no shared port, and is refused as ever; the kernel shares with our own user only.
+        # Another daemon does not request a shared port, and is still refused; the kernel shares only within the same
+        # user.
         return socket.create_server(address, family=family, reuse_port=True)
     finally:
         before.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 0)
 
 
 def check_installed() -> None:
-    """See that the extra's libraries are there.
+    """Check that the extra's libraries are installed.
 
     Raises:
         ConfigurationError: one is not.

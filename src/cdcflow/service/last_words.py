@@ -1,11 +1,12 @@
-"""What a process leaves in the log's folder for others to find: how the last merge went, and why a daemon was halted.
+"""Files in the log's folder with a process's last state: how the last merge went, and why a daemon was halted.
 
     merge.json    written by `cdcflow merge` after each merge, read by the daemon for its metrics
     verified.json written by `cdcflow verify`: what each table was compared with, when, and through which position
-    late.json     traces of commands and ends that the log could not take, until a daemon has given them to it
-    halted.json   written by a daemon that ends for good, removed by the next one that starts; read by `cdcflow status`
+    late.json     records of commands and exits that could not be written to the log, until a daemon writes them
+    halted.json   written by a daemon that ends permanently, removed by the next one; read by `cdcflow status`
 
-Small JSON files, replaced as a whole. They are no state of the log: whoever cannot write or read one goes on without.
+Small JSON files, replaced as a whole. They are no state of the log: a process that cannot write or read one continues
+without it.
 """
 
 from __future__ import annotations
@@ -28,19 +29,21 @@ _LATE = {"op", "asked_by", "at_us", "details", "outcome", "reason"}
 
 
 def of_merge(folder: Path) -> dict[str, Any] | None:
-    """How the last merge of this log went; None: no merge has said."""
+    """How the last merge of this log went; None if no merge has written it."""
     return _read(folder / MERGE_NAME)
 
 
 def write_merge(folder: Path, *, cut: int, offset: int, seconds: float, rows: int, left_out: int) -> None:
-    """A merge ended well. `rows`: of the log, that it read; `left_out`: tables that are not in the cut."""
+    """A merge succeeded. `rows`: how many rows of the log it read; `left_out`: tables that are not in the cut."""
     words = {"cut": cut, "offset": offset, "seconds": round(seconds, 3), "rows": rows, "left_out": left_out}
     _write(folder / MERGE_NAME, {**words, "ended_at": round(time.time(), 3), "failed": False})
 
 
 def write_merge_failure(folder: Path, error: BaseException) -> None:
-    """A merge failed, or was put off. What the one before it left stays. Of an error that is none of ours only the kind
-    is kept: its text may hold a row's values."""
+    """A merge failed, or was postponed. The fields of the last successful merge stay.
+
+    Of an error that is not cdcflow's only the type is stored: its text may hold a row's values.
+    """
     words: dict[str, object] = {"failed": True, "error": type(error).__name__, "reason": None}
     if isinstance(error, CdcflowError):
         words["reason"] = str(error).split("\n")[0]
@@ -48,8 +51,11 @@ def write_merge_failure(folder: Path, error: BaseException) -> None:
 
 
 def of_verified(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
-    """By table, and by what it was compared with ("log", "tables"): when it was last found equal (`at`, `position`,
-    `offset`, `rows`), and since when it is known to differ (`different_at`, `different`: how many keys)."""
+    """The comparisons, by table, and by what it was compared with ("log", "tables").
+
+    When it was last found equal (`at`, `position`, `offset`, `rows`), and since when it is known to differ
+    (`different_at`, `different`: how many keys).
+    """
     found = (_read(folder / VERIFIED_NAME) or {}).get("tables")
     return found if isinstance(found, dict) else {}
 
@@ -57,8 +63,10 @@ def of_verified(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
 def write_verified(
     folder: Path, table: str, against: str, *, equal: Mapping[str, object] | None, different: int = 0
 ) -> None:
-    """A table was compared. `equal`: what is kept of a comparison that found no difference, None: it found some, and
-    when the table was last equal stays as it was."""
+    """A table was compared. `equal`: the fields to store of a comparison without a difference.
+
+    None if it found differences: the time when the table was last equal is kept.
+    """
     tables = of_verified(folder)
     known = dict(tables.get(table, {}).get(against, {}))
     now = round(time.time(), 3)
@@ -71,8 +79,10 @@ def write_verified(
 
 
 def write_not_compared(folder: Path, table: str, against: str, columns: Sequence[str]) -> None:
-    """A table was compared in all but these of the source's columns, which the copy does not have. When it was last
-    equal in all columns stays as it was."""
+    """A table was compared without these columns of the source, which the copy does not have.
+
+    The time when it was last equal in all columns is kept.
+    """
     tables = of_verified(folder)
     known = {**tables.get(table, {}).get(against, {}), "not_compared": list(columns)}
     tables[table] = {**tables.get(table, {}), against: known}
@@ -80,13 +90,13 @@ def write_not_compared(folder: Path, table: str, against: str, columns: Sequence
 
 
 def of_halt(folder: Path) -> dict[str, Any] | None:
-    """Why the last daemon of this log ended for good: `kind`, `reason`, `remedy`, `at`; None: it did not."""
+    """Why the last daemon of this log ended permanently: `kind`, `reason`, `remedy`, `at`; None if it did not."""
     return _read(folder / HALTED_NAME)
 
 
 def write_halt(folder: Path, error: Exception) -> None:
     words: dict[str, object] = {"kind": type(error).__name__, "reason": "a fault in cdcflow", "remedy": None}
-    if isinstance(error, CdcflowError):  # the text of another one may hold a row's values
+    if isinstance(error, CdcflowError):  # other errors' texts may hold a row's values
         words |= {"reason": str(error).split("\n")[0], "remedy": error.remedy}
     _write(folder / HALTED_NAME, {**words, "at": round(time.time(), 3)})
 
@@ -97,7 +107,7 @@ def clear_halt(folder: Path) -> None:
 
 
 def of_late(folder: Path) -> list[dict[str, Any]]:
-    """The traces that wait for the log to be open, oldest first."""
+    """The records that wait for the log to be open, oldest first."""
     found = (_read(folder / LATE_NAME) or {}).get("traces")
     return [one for one in found if isinstance(one, dict) and one.keys() == _LATE] if isinstance(found, list) else []
 
@@ -120,6 +130,6 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 def _write(path: Path, words: Mapping[str, object]) -> None:
     beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with contextlib.suppress(OSError):  # a folder that is another machine's, or read-only: nobody hears of it
+    with contextlib.suppress(OSError):  # another machine's or a read-only folder: ignored
         beside.write_text(json.dumps(words), encoding="utf-8")
         beside.replace(path)

@@ -2,11 +2,11 @@
 
     status (a mapping, as `cdcflow status --json` shows it) ──▶ samples ──▶ prometheus_client ──▶ the text of /metrics
 
-`METRICS` is the list that docs/metrics.md, the alert rules and the dashboard are tested against. What the status does
-not know is left out; what it knew before an outage stays, because an alert on lag must fire just then.
+`METRICS` is the list that docs/metrics.md, the alert rules and the dashboard are tested against. Unknown values are
+omitted; values known before an outage stay, because an alert on lag must fire during it.
 
-Labels are bounded: a table's own series are there for up to `TABLES_MAX` tables, or where the settings say so. Table
-names and kinds of errors are labels; row values never are.
+Labels are bounded: there are series per table for up to `TABLES_MAX` tables, or as the settings require. Table names
+and kinds of errors are labels; row values never are.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from cdcflow import __version__
 from cdcflow.errors import ConfigurationError
 
-if TYPE_CHECKING:  # a daemon without `service.listen` need not have it installed
+if TYPE_CHECKING:  # not required without `service.listen`
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 TABLES_MAX = 100
-"""With more tables than this `metrics_per_table: auto` leaves out the series of each table."""
+"""With more tables than this `metrics_per_table: auto` omits the series per table."""
 CONSUMERS_MAX = 100
 
 CAPTURE_STATES = ("capturing", "waiting", "paused", "halted", "stopped")
@@ -59,7 +59,7 @@ Listed = Sequence[tuple[Metric, Found]]
 
 
 def at(*path: str) -> Found:
-    """The number at this path of a status; nothing where there is none."""
+    """The number at this path of a status; nothing if there is no number."""
 
     def found(status: Mapping[str, Any]) -> Iterator[Sample]:
         value: Any = status
@@ -124,7 +124,7 @@ def _over_tables(field: str, of: Callable[[list[float]], float]) -> Found:
 
 
 def _verified(status: Mapping[str, Any], field: str) -> dict[str, list[float]]:
-    """A number that comparisons left, of each table that was ever compared."""
+    """A number that comparisons stored, for each table that was ever compared."""
     known = status.get("verified") or {}
     return {table: [one[field] for one in kinds.values() if field in one] for table, kinds in known.items()}
 
@@ -185,7 +185,7 @@ def _per_table_and(field: str, names: tuple[str, ...]) -> Found:
 
 
 def _each_table(status: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    """The tables, where each may have series of its own."""
+    """The tables, if they may have series of their own; empty otherwise."""
     tables = _tables(status)
     wanted = status.get("metrics_per_table", "auto")
     if wanted == "never" or (wanted == "auto" and len(tables) > TABLES_MAX):
@@ -437,7 +437,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         Metric("table_generation", "gauge", "The number of the table's backfill.", ("table",)),
         _per_table("generation"),
     ),
-    # The merge, as `cdcflow merge` leaves word of it in the log's folder.
+    # The merge, from the file that `cdcflow merge` writes into the log's folder.
     (Metric("merge_cut", "gauge", "The cut that the last merge published."), at("merge", "cut")),
     (
         Metric("merge_offset", "gauge", "The last offset that is in the tables of the published cut."),
@@ -461,7 +461,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         Metric("merge_failed", "gauge", "1 when the last merge failed or was put off, else 0."),
         at("merge", "failed"),
     ),
-    # Consumers of the log, as their files in the log's folder say.
+    # Consumers of the log, from their files in the log's folder.
     (
         Metric("consumer_offset", "gauge", "The last offset that the consumer has committed.", ("consumer",)),
         _per_consumer("offset"),
@@ -475,7 +475,7 @@ _FOUND: tuple[tuple[Metric, Found], ...] = (
         ),
         _per_consumer("behind_rows"),
     ),
-    # Comparisons, as `cdcflow verify` leaves word of them there.
+    # Comparisons, from the file that `cdcflow verify` writes there.
     (
         Metric("tables_verified", "gauge", "Tables that were compared with their source and found equal."),
         _tables_verified,
@@ -507,7 +507,7 @@ METRICS: tuple[Metric, ...] = tuple(metric for metric, _ in _FOUND)
 
 
 def exposition(status: Mapping[str, Any], listed: Listed | None = None) -> str:
-    """The metrics page for one status. `listed`: other metrics than the daemon's, and where they are.
+    """The metrics page for one status. `listed`: other metrics than the daemon's, with their place in the status.
 
     Raises:
         ConfigurationError: prometheus_client is not installed.
@@ -526,7 +526,7 @@ def exposition(status: Mapping[str, Any], listed: Listed | None = None) -> str:
 
 
 class StatusCollector:
-    """One status as prometheus_client's metric families; for a registry of one's own."""
+    """One status as prometheus_client's metric families; for a separate registry."""
 
     def __init__(self, status: Mapping[str, Any], listed: Listed | None = None) -> None:
         self._status = status

@@ -1,7 +1,7 @@
-"""What is worth telling somebody of, from one status to the next. Pure.
+"""What is worth a notification, comparing one status with the next. Pure.
 
-Each notice is told once for each change: when the lag passes its limit, and once more when it is back below it. What is
-so already when the daemon starts is a change too, but for tables that were read before.
+There is one notice for each change: when the lag passes its limit, and when it is back below it. What is already so
+when the daemon starts is a change too, except for tables that were read before.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ from typing import Any
 from cdcflow.errors import CdcflowError
 
 FILES_LAG_S = 3600.0
-"""MySQL: our binary log file is the oldest one. That is no danger while we read its end."""
+"""MySQL: cdcflow's binary log file is the oldest one. That is no danger while cdcflow reads its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """`event` is one of the settings' words. `active`: it is so now; False: it is over. `text` is for people; `fields`
-    holds numbers and names, and no value of a row."""
+    """`event` is one of the settings' words. `active`: it has begun; False: it is over.
+
+    `text` is for operators; `fields` holds numbers and names, and no value of a row.
+    """
 
     event: str
     active: bool
@@ -89,7 +91,7 @@ def _states(tables: Tables) -> dict[str, str]:
 
 
 def of_the_end(error: BaseException | None) -> Notice:
-    """That the daemon ends, and why; None: it was told to, or its work was done."""
+    """The notice that the daemon has ended, and why; `error` None: it was stopped, or its work was done."""
     if error is None:
         return Notice("stopped", True, "the capture has stopped, as ordered", {"reason": None})
     if not isinstance(error, CdcflowError):  # its text may hold a row's values

@@ -1,9 +1,9 @@
-"""Tells receivers of notices, by HTTP or by a command, without ever holding the capture up.
+"""Sends notices to receivers, by HTTP or by a command, without ever delaying the capture.
 
-    status ──(a thread looks every few seconds)──▶ notices ──▶ a queue and a thread for each receiver ──▶ the receiver
+    status ──(a thread polls every few seconds)──▶ notices ──▶ a queue and a thread for each receiver ──▶ the receiver
 
-A receiver that does not answer is tried again a few times, then given up, with an event. A queue that is full loses
-its oldest notice. At the end the last notice has a few seconds. URLs are secrets: no event holds one.
+A receiver that does not answer is retried a few times, then the notice is dropped, with an event. A full queue loses
+its oldest notice. At the end there are a few seconds for the last notice. URLs are secrets: no event holds one.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class _Receiver:
             self._changed.notify()
 
     def end(self, within_s: float) -> None:
-        """Deliver what waits, without long pauses, and stop."""
+        """Deliver what is queued, without long pauses, and stop."""
         with self._changed:
             self._ending.set()
             self._changed.notify()
@@ -92,12 +92,12 @@ class _Receiver:
         else:
             self._tell("notification given up", {"to": self.name, "about": said["event"], "reason": problem})
             return
-        # The process ends: once more, and no longer.
+        # The process ends: one last try.
         if problem := self._sent(json.dumps(said, default=str).encode()):
             self._tell("notification given up", {"to": self.name, "about": said["event"], "reason": problem})
 
     def _sent(self, body: bytes) -> str:
-        """ "" when it arrived, else what went wrong, without the URL."""
+        """The error without the URL; "" if the notice was delivered."""
         try:
             if self.settings.command is not None:
                 return _run(self.settings.command, body)
@@ -105,7 +105,7 @@ class _Receiver:
             return _post(secret(url) or "" if is_reference(url) else url, body)
         except CdcflowError as error:
             return str(error).split("\n")[0]
-        except Exception as error:  # noqa: BLE001  whatever it is: the thread goes on, and its text may hold the URL
+        except Exception as error:  # noqa: BLE001  the thread must continue; the text may hold the URL
             return type(error).__name__
 
 
@@ -114,7 +114,7 @@ def _post(url: str, body: bytes) -> str:
         return "the text of the reference is not an http URL"
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"}, method="POST")  # noqa: S310
     try:
-        with urllib.request.urlopen(request, timeout=ANSWER_WITHIN_S) as answer:  # noqa: S310  looked at above
+        with urllib.request.urlopen(request, timeout=ANSWER_WITHIN_S) as answer:  # noqa: S310  checked above
             answer.read(1)
     except urllib.error.HTTPError as error:
         return f"it answered {error.code}"
@@ -141,8 +141,10 @@ def _run(command: Sequence[str], body: bytes) -> str:
 
 
 class Notifier:
-    """Looks at the status every few seconds, and tells receivers what they asked for. `use` says who they are, from
-    any thread; `end` gives each its last word."""
+    """Polls the status every few seconds, and sends receivers what they subscribed to.
+
+    `use` sets the receivers, from any thread; `end` sends each its last notice.
+    """
 
     def __init__(
         self,
@@ -161,8 +163,11 @@ class Notifier:
         self._looking: threading.Thread | None = None
 
     def use(self, receivers: Sequence[Notify], tables: Tables) -> None:
-        """Go on with these. One that was there before knows what it was told; one that is new is not told of what
-        `tables` (as a status has them) were read by now. One that is gone gets what waits for it, and no last word."""
+        """Replace the receivers.
+
+        A receiver that stays keeps its state; a new one gets no notice about tables that are already read in `tables`
+        (as in a status). A removed one gets its queued notices, and no notice of the end.
+        """
         before = list(self._receivers)
         self._receivers = tuple(self._receiver(n, r, before, tables) for n, r in enumerate(receivers, 1))
         for gone in before:
@@ -180,7 +185,7 @@ class Notifier:
         return _Receiver(f"{kind} {number}", settings, self._tell, self._pauses_s, tables)
 
     def end(self, ended: BaseException | None) -> None:
-        """Tell of the end of the capture, and of what ended it, within some seconds."""
+        """Send the notice of the end of the capture, and of its cause, within some seconds."""
         self._over.set()
         deadline = time.monotonic() + LAST_WORD_S
         receivers, self._receivers = self._receivers, ()
@@ -207,8 +212,10 @@ def notifying(
     look_every_s: float = LOOK_EVERY_S,
     pauses_s: Sequence[float] = PAUSES_S,
 ) -> Iterator[None]:
-    """Notify while the block runs, and of its end. `tables`: as the log had them before, so that what was read then is
-    no news."""
+    """Notify while the block runs, and of its end.
+
+    `tables`: the log's tables before, so that what was read already is no news.
+    """
     made = Notifier(status, tell, look_every_s=look_every_s, pauses_s=pauses_s)
     made.use(receivers, tables or {})
     ended: BaseException | None = None

@@ -1,4 +1,6 @@
-"""The API's description in OpenAPI 3.1, made from the list of operations; its parts serve other doors, too."""
+"""The API's description in OpenAPI 3.1, generated from the list of operations; other interfaces use parts of it,
+too.
+"""
 
 from __future__ import annotations
 
@@ -129,7 +131,7 @@ def _argument(argument: Argument) -> dict[str, Any]:
 
 
 def questions() -> dict[str, Any]:
-    """The paths that answer questions about a log's rows (`service.questions`)."""
+    """The paths that answer queries of a log's rows (`service.questions`)."""
     changes = {"type": "array", "items": {"$ref": "#/components/schemas/Change"}}
     found = {
         "type": "object",
@@ -289,7 +291,7 @@ def get(
 
 
 def probes(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Paths that are open to all; `texts` says what each tells."""
+    """Paths that are open to all; `texts` are their summaries."""
     return {
         path: {
             "get": {

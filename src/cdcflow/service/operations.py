@@ -1,7 +1,7 @@
-"""What a daemon can be asked to do: one list, behind every door (command line, HTTP, control table).
+"""What a daemon can do on request: one list for every interface (command line, HTTP, control table).
 
-An operation says who may ask for it and what it takes. What it does is the capture's business; a door only checks a
-request against this list, hands it on, and shows the answer.
+An operation defines who may request it and its arguments. The capture carries it out; an interface only checks a
+request against this list, passes it on, and shows the answer.
 """
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ Kind = Literal["tables", "keys", "text", "count", "flag"]
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """Something that an operation takes. `kind`: a list of `schema.table`, a list of keys (each a list of texts, in
-    the order of the key's columns), a text, a whole number from 0 on, or true or false."""
+    """An argument of an operation.
+
+    `kind`: a list of `schema.table`, a list of keys (each a list of texts, in the order of the key's columns), a text,
+    a non-negative integer, or true or false.
+    """
 
     name: str
     kind: Kind
@@ -29,7 +32,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One thing a daemon can be asked to do."""
+    """One operation that a daemon can carry out."""
 
     name: str
     summary: str

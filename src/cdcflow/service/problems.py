@@ -1,4 +1,4 @@
-"""Errors as HTTP answers: `application/problem+json` (RFC 9457), with the remedy in a field of its own."""
+"""Errors as HTTP answers: `application/problem+json` (RFC 9457), with the remedy in a separate field."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _CODES: tuple[tuple[type[CdcflowError], int], ...] = (
 
 
 def problem(code: int, title: str, detail: str, remedy: str | None = None) -> dict[str, object]:
-    """A problem's fields. `title` names the kind and is the same for all of it, `detail` says what happened."""
+    """A problem's fields. `title` names the kind and is the same for all of that kind, `detail` describes this case."""
     found: dict[str, object] = {"type": "about:blank", "title": title, "status": code, "detail": detail}
     return found if remedy is None else {**found, "remedy": remedy}
 
 
 def of_error(error: Exception) -> dict[str, object]:
-    """What is said of an error that an operation ended with. The words of unforeseen ones may hold row values."""
+    """The problem for an error that ended an operation. The text of unexpected errors may hold row values."""
     if isinstance(error, CdcflowError):
         code = next((code for kind, code in _CODES if isinstance(error, kind)), 500)
         detail = str(error).removesuffix(f"\n  {error.remedy}")

@@ -1,4 +1,4 @@
-"""Questions about a log's rows over HTTP, the same at every door that has a log."""
+"""Queries of a log's rows over HTTP, the same at every interface that has a log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cdcflow.service.explorer import ROWS_MAX, Explorer
 
 
 def questions(explorer: Callable[[], Explorer]) -> dict[str, Endpoint]:
-    """The endpoint of each path. `explorer` may raise HTTPException where there is none."""
+    """The endpoint of each path. `explorer` may raise HTTPException if the interface has none."""
 
     async def changes(request: Request) -> Response:
         asked = request.query_params
@@ -69,7 +69,7 @@ def questions(explorer: Callable[[], Explorer]) -> dict[str, Endpoint]:
 
 
 def table_of(request: Request) -> str:
-    """The table that is asked for."""
+    """The requested table."""
     if (table := request.query_params.get("table")) is None:
         raise HTTPException(400, "table is missing: name it as schema.table")
     return table

@@ -1,6 +1,6 @@
-"""What went wrong lately: the last events of a daemon that have a reason or a remedy, for those who come later.
+"""Recent trouble: the last events of a daemon that have a reason or a remedy, kept for later queries.
 
-Events go on to where they went before. One that comes again and again is kept once, with how often it came.
+All events are passed on. A repeated one is kept once, with how often it occurred.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Trouble:
 
 
 class Recent:
-    """Hands events on to `tell`, and remembers those that somebody may ask for. Safe to call from any thread."""
+    """Passes events on to `tell`, and keeps those with a reason or a remedy. Safe to call from any thread."""
 
     def __init__(self, tell: Tell, clock: Callable[[], float] = time.time) -> None:
         self._tell = tell
@@ -42,7 +42,7 @@ class Recent:
             self._note(_sentence(event, fields.get("table"), reason), fields.get("remedy"))
 
     def newest(self) -> list[dict[str, Any]]:
-        """The newest first."""
+        """The latest first."""
         with self._lock:
             return [asdict(one) for one in reversed(self._found.values())]
 

@@ -1,8 +1,8 @@
 """Spans as OpenTelemetry traces, sent to a collector by OTLP over HTTP: a span for each cut, window and merge.
 
-Only here is OpenTelemetry imported, and only when `service.traces` is set. Spans are sent by a thread of the library's
-own, from a queue that loses spans when it is full. A collector that is away costs the capture nothing, and one event a
-minute says so. Names and numbers only: no span holds a value of a row.
+Only here is OpenTelemetry imported, and only when `service.traces` is set. Spans are sent by a thread of the library,
+from a queue that loses spans when it is full. An unavailable collector costs the capture nothing, and is reported by
+one event a minute. Names and numbers only: no span holds a value of a row.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ OnEvent = Callable[[str, Mapping[str, object]], None]
 
 
 class Traces:
-    """Sends spans until closed. `exporter`: another place for them than the collector at `url`.
+    """Sends spans until closed. `exporter`: replaces the collector at `url` as the destination.
 
     Raises:
         ConfigurationError: the packages are not installed.
@@ -52,8 +52,7 @@ class Traces:
     def on_span(
         self, name: str, began_ns: int, ended_ns: int, about: Mapping[str, int | str], failed: str | None = None
     ) -> None:
-        """A span that has ended. `failed`: the kind of error that ended it. One that ends later than these traces is
-        nobody's."""
+        """Record a span that has ended. `failed`: the kind of error that ended it. Ignored after `close`."""
         if self._is_closed:
             return
         span = self._tracer.start_span(name, start_time=began_ns, attributes=dict(about))
@@ -64,13 +63,13 @@ class Traces:
         span.end(end_time=ended_ns)
 
     def close(self) -> None:
-        """Send what waits, for a few seconds at most."""
+        """Send what is queued, for a few seconds at most."""
         self._is_closed = True
         self._provider.shutdown()
 
 
 class _Telling(logging.Handler):
-    """Tells of trouble at most once a minute, without its text: that names URLs, which may hold secrets."""
+    """Reports trouble at most once a minute, without its text: that contains URLs, which may hold secrets."""
 
     def __init__(self, tell: OnEvent) -> None:
         super().__init__(logging.WARNING)
@@ -85,7 +84,7 @@ class _Telling(logging.Handler):
 
 
 def _quieten(tell: OnEvent) -> None:
-    """What the library says goes through `tell`, not to stderr."""
+    """Redirect the library's log to `tell`, instead of stderr."""
     logger = logging.getLogger("opentelemetry")
     logger.handlers = [_Telling(tell)]
     logger.propagate = False

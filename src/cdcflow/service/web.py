@@ -3,9 +3,9 @@
     Guard            Host header, size of a body, headers that tell a browser what it must not do
       └─ routes      /healthz /readyz /health /metrics   open: no row values, nothing can be changed
                      / /page.js …                        open: the page without any data
-                     /status /api/v1/…                   who may read; operations: who may operate
+                     /status /api/v1/…                   role read; operations: role operate
 
-What asks the capture or reads files runs in a thread, never in the loop that answers the others.
+Whatever queries the capture or reads files runs in a thread, never in the loop that answers other requests.
 """
 
 from __future__ import annotations
@@ -49,13 +49,16 @@ _FILES = {
     "explorer.js": "text/javascript",
 }
 Answer = Callable[[Mapping[str, Any], str], object]
-"""Carries out a request of somebody, whose name comes second."""
+"""Carries out a request of a caller, whose name is the second argument."""
 
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """What the service shows and does. `status` and `overview` are asked at every request, from several threads;
-    `answer` carries out an operation, None: there are none."""
+    """What the service shows and does.
+
+    `status` and `overview` are called at every request, from several threads; `answer` carries out an operation, None
+    if there are no operations.
+    """
 
     status: Callable[[], Mapping[str, Any]]
     overview: Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -67,7 +70,7 @@ class Doors:
 
 
 def application(doors: Doors, names: Collection[str]) -> ASGIApp:
-    """The application. `names`: what it may be asked by, besides addresses."""
+    """The application. `names`: the host names that requests may use, other than addresses."""
     routes = [
         *(Route(f"/{name}".removesuffix("index.html"), _file(name, kind)) for name, kind in _FILES.items()),
         *(Route(path, endpoint) for path, endpoint in _open(doors).items()),
@@ -83,7 +86,7 @@ def application(doors: Doors, names: Collection[str]) -> ASGIApp:
     return Guard(app, names)
 
 
-# ── what anybody may ask ────────────────────────────────────────────────────────────────────────────────────
+# ── open to all ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _open(doors: Doors) -> dict[str, Endpoint]:
@@ -124,7 +127,7 @@ def _read(name: str) -> tuple[bytes, bytes]:
     return plain, gzip.compress(plain, mtime=0)
 
 
-# ── what those may ask who may read ─────────────────────────────────────────────────────────────────────────
+# ── role read ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _closed(doors: Doors) -> dict[str, Endpoint]:
@@ -180,7 +183,7 @@ def _consumers(doors: Doors) -> Callable[[], ConsumerDoor]:
     return consumers
 
 
-# ── what those may do who may operate ───────────────────────────────────────────────────────────────────────
+# ── role operate ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _operating(doors: Doors) -> Endpoint:
@@ -199,7 +202,7 @@ def _operating(doors: Doors) -> Endpoint:
 
 
 class _Sessions:
-    """The page trades a token for a session, whose cookie no script can read."""
+    """Exchanges a token for a session of the page, whose cookie no script can read."""
 
     def __init__(self, access: Access) -> None:
         self._access = access

@@ -1,4 +1,4 @@
-"""Rows that come in columns: an Arrow stream as the columns of a collection, without an object per row."""
+"""Rows sent in columns: an Arrow stream as the columns of a collection, without an object per row."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from cdcflow.service.push.schemas import Property, Shape, Wrong
 
 CONTENT_TYPE = "application/vnd.apache.arrow.stream"
 FAILURES_MAX = 100
-"""So many rows are told at most that cannot be taken."""
+"""How many invalid rows are reported at most."""
 _AS_JSON = ("object", "array")
 
 
 def read(shape: Shape, body: bytes) -> tuple[pa.RecordBatch, list[Failure]]:
-    """The rows of a stream in `shape.table.row_schema`, and those that the schema does not take. A column that is left
-    out is NULL; one of a narrower type is widened.
+    """The rows of a stream in `shape.table.row_schema`, and those that the schema does not accept.
+
+    A missing column is NULL; one of a narrower type is widened.
 
     Raises:
-        Wrong: it is no such stream, or its columns are not the collection's.
+        Wrong: the body is not such a stream, or its columns are not the collection's.
     """
     try:
         with pa.ipc.open_stream(body) as stream:
@@ -82,7 +83,7 @@ def _widened(column: pa.ChunkedArray, of: pa.DataType) -> pa.ChunkedArray:
 
 
 def _checked(known: Property, column: pa.ChunkedArray) -> Iterator[tuple[str, Any]]:
-    """What a column must hold, each with the rows that do not."""
+    """The rules of a column, each with the rows that violate it."""
     if not known.nullable:
         yield f"{known.name}: null is not taken", column.is_null()
     if known.kind == "number":

@@ -24,7 +24,7 @@ LISTED: Listed = (
 
 
 def status(writer: Writer) -> dict[str, Any]:
-    """What the metrics are taken from."""
+    """The values from which the metrics are computed."""
     return {
         "answers": dict(writer.answers),
         "written": writer.transactions,

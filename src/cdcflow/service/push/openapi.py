@@ -1,4 +1,4 @@
-"""The description of the API of collections in OpenAPI 3.1: what each takes is its own schema."""
+"""The description of the API of collections in OpenAPI 3.1; each collection is described by its own schema."""
 
 from __future__ import annotations
 

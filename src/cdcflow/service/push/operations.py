@@ -1,11 +1,11 @@
-"""What a program asks of a collection, checked against its schema; and what one operation makes of one row.
+"""The operations on a collection, checked against its schema; and what one operation does to one row.
 
-    put               the whole row, whether the key is there or not
-    delete            the row of a key; where there is none, nothing happens, and the answer says so
-    increment         numbers added to columns of a row that is there
+    put               the whole row, whether the key exists or not
+    delete            the row of a key; if it does not exist, nothing happens, and the answer reports that
+    increment         numbers added to columns of an existing row
     compare_and_set   columns set, if the row has the values that are expected (null: if there is no row)
 
-Nothing here knows the log. Reasons name properties and what is wrong with them, never a value.
+Nothing here depends on the log. Reasons name properties and what is wrong with them, never a value.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cdcflow.model.change import DELETE, INSERT, UPDATE
 from cdcflow.service.push.schemas import INTEGER_MAX, INTEGER_MIN, Shape, Wrong
 
 OPERATIONS_MAX = 10_000
-"""In one request. More rows go in an Arrow stream."""
+"""Per request. For more rows use an Arrow stream."""
 Kind = Literal["put", "delete", "increment", "compare_and_set"]
 Code = Literal["invalid", "absent", "mismatch"]
 Row = Mapping[str, Any]
@@ -32,8 +32,11 @@ _MEMBERS: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an operation was not done: `invalid`, it can never be; `absent`, its row is not there; `mismatch`, the row is
-    not as expected. `number` counts the operations (or rows) of the request from 1."""
+    """Why an operation failed: `invalid`, it can never succeed; `absent`, its row does not exist; `mismatch`, the
+    row is not as expected.
+
+    `number` counts the operations (or rows) of the request from 1.
+    """
 
     number: int
     code: Code
@@ -45,7 +48,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation. `values`: the whole row, the columns to set, or what to add. `expect` None: no row."""
+    """One operation. `values`: the whole row, the columns to set, or what to add. `expect` None: expects no row."""
 
     number: int
     kind: Kind
@@ -56,8 +59,11 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What became of a row: the letter of its change (None: nothing changed), and the row afterwards (None: there is
-    none), or the deleted one. `told`: columns whose new value the answer tells."""
+    """The result for a row: the letter of its change (None: nothing changed), and the row afterwards or the deleted
+    one.
+
+    `row` is None if there is no row. `told`: columns whose new value the answer contains.
+    """
 
     op: str | None
     row: Row | None
@@ -79,7 +85,7 @@ def parsed(shape: Shape, given: Any) -> list[Operation | Failure]:
 
 
 def done(shape: Shape, operation: Operation, now: Row | None) -> Done | Failure:
-    """What an operation makes of a row that is `now` (None: there is none)."""
+    """The result of an operation on a row that is `now` (None if there is no row)."""
     match operation.kind:
         case "put":
             return Done(INSERT if now is None else UPDATE, operation.values)
@@ -134,7 +140,7 @@ def _put(shape: Shape, number: int, given: Mapping[str, Any]) -> Operation:
 
 
 def _whole(shape: Shape, key: tuple[Any, ...], given: Any) -> Row:
-    """A whole row whose key may be told beside it."""
+    """A whole row whose key may be given in it or separately."""
     if not isinstance(given, Mapping):
         raise Wrong("value: not an object")
     values = shape.part(given)
@@ -167,7 +173,7 @@ def _amounts(shape: Shape, given: Any) -> Row:
         if known is None or known.kind not in ("integer", "number") or name in shape.table.key:
             raise Wrong("value: only columns that are numbers, and no part of the key, are incremented")
     try:
-        # The bounds of the schema are those of the sum, not of what is added.
+        # The bounds of the schema apply to the sum, not to what is added.
         return {name: shape.properties[name].read(amount) for name, amount in given.items()}
     except Wrong as error:
         raise Wrong(f"value: {error.reason}") from None

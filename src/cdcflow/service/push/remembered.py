@@ -1,8 +1,8 @@
-"""Answers by `Idempotency-Key`, so that a program may send a request again when it does not know what became of it.
+"""Answers by `Idempotency-Key`, so that a program may repeat a request when it does not know its outcome.
 
-An answer is a row of a table of the log, `push._idempotency`, in the same transaction as what it answers: after a
-restart it is there exactly if the rows are. An answer that is forgotten, because it is old or there are too many, is
-deleted in the same way, so the table stays small wherever it goes.
+An answer is a row of a table of the log, `push._idempotency`, in the same transaction as the rows that it is about:
+after a restart it exists exactly if they do. An answer that is dropped, because it is old or there are too many, is
+deleted in the same way, so the table stays small wherever the log is replicated to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cdcflow.query.log import ChangeLog
 from cdcflow.service.push.schemas import SCHEMA
 
 ANSWERS_BYTES_MAX = 64 << 20
-"""Of all answers that are remembered."""
+"""For all remembered answers together."""
 FORGOTTEN_AT_ONCE = 1000
 _STRETCH = 1 << 18
 _TEXT = ColumnType("string", pa.string())
@@ -55,7 +55,7 @@ class Once:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What was answered, at `at_us` (microseconds since 1970 UTC), to which body."""
+    """The answer, given at `at_us` (microseconds since 1970 UTC), to a request with this body."""
 
     at_us: int
     body: str
@@ -66,7 +66,7 @@ class Remembered:
 
 
 class Memory:
-    """The answers that are remembered, oldest first. Used by the writer's thread alone."""
+    """The remembered answers, oldest first. Used by the writer's thread alone."""
 
     def __init__(self, age_s: float, keys_max: int) -> None:
         self._age_us = int(age_s * 1e6)
@@ -75,10 +75,10 @@ class Memory:
         self._bytes = 0
 
     def begin(self, reader: LogReader, log: ChangeLog, now_us: int) -> None:
-        """Remember what the log does.
+        """Load the answers from the log.
 
         Raises:
-            HistoryLost, ConfigurationError: it has expired, and was not kept.
+            HistoryLost, ConfigurationError: they have expired, and no state was stored.
         """
         if TABLE.id not in reader.table_shapes():
             return
@@ -90,12 +90,12 @@ class Memory:
                     self._add(row["key"], Remembered(at_us, row["body"], row["answer"]))
 
     def answer(self, once: Once, now_us: int) -> Remembered | None:
-        """What was answered to this key."""
+        """The answer to this key."""
         found = self._answers.get(once.key)
         return None if found is None or found.at_us < now_us - self._age_us else found
 
     def remember(self, once: Once, answer: str, now_us: int) -> list[tuple[str, Remembered]]:
-        """From now on this is the answer to this key. Those are told that are forgotten for it."""
+        """Remember the answer to this key. Return those that are dropped for it."""
         self._forget(once.key)
         self._add(once.key, Remembered(now_us, once.body, answer))
         gone: list[tuple[str, Remembered]] = []
@@ -110,7 +110,7 @@ class Memory:
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _in_log(self, reader: LogReader, log: ChangeLog, now_us: int) -> list[pa.Table]:
-        """The table's changes back to those that are older than the memory, or all of its rows, oldest first."""
+        """The table's changes back to those older than `age_s`, or all of its rows, oldest first."""
         end, first = int(reader.newest_checkpoint().next_offset) - 1, log.first_offset()
         parts: list[pa.Table] = []
         for last in range(end, first - 1, -_STRETCH):
@@ -118,7 +118,7 @@ class Memory:
             parts[:0] = found
             if found and _at_us(found[0]) < now_us - self._age_us:
                 return parts
-        # Some may be older than what has expired: those were kept as rows.
+        # Some may be older than the expired part: those were stored as rows.
         return parts if first == 1 else [log.folded(str(TABLE.id), end)[1].sort_by(OFFSET)]
 
     def _is_due(self, now_us: int) -> bool:

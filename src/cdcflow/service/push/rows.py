@@ -1,10 +1,10 @@
-"""What the rows of collections are now, as their only writer must know it before it decides.
+"""The current rows of collections, which their only writer must know before it decides.
 
-    offsets   1 ────────────── indexed ──────────────── newest ─ ─ ─ being written
-    answered  by the log's index │ by what is kept here          │
+    offsets   1 ────────────── indexed ──────────────── latest ─ ─ ─ being written
+    answered  by the log's index │ by what is cached here        │
 
-What was written and is not indexed yet is kept here, as rows or as whole batches of a bulk request; besides, some rows
-that were asked for. There is one writer, so what is kept is never out of date. Of one key the higher offset counts.
+What was written and is not indexed yet is cached here, as rows or as whole batches of a bulk request; in addition, some
+rows that were read before. There is one writer, so the cache is never out of date. Of one key the higher offset counts.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from cdcflow.service.push.schemas import Shape
 Key = tuple[Any, ...]
 ROWS_KEPT = 20_000
 BYTES_KEPT = 32 << 20
-"""So much of what is indexed is kept at most, besides what is not."""
+"""The limit on cached data that is already indexed; what is not indexed is added to it."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """A row as it is since an offset; None: there is none."""
+    """The state of a row since an offset; None if there is no row."""
 
     offset: int
     row: Row | None
@@ -58,7 +58,9 @@ class Batch:
         self.hashes: Hashes = found[self._order]
 
     def newest(self, key: Key, wanted: np.uint64) -> tuple[int, Row | None] | None:
-        """The last change of a key: its offset, and the row afterwards; None: it has none here."""
+        """The last change of a key: its offset, and the row afterwards (None if deleted); None if it has no change
+        here.
+        """
         low, high = np.searchsorted(self.hashes, wanted, "left"), np.searchsorted(self.hashes, wanted, "right")
         for at in reversed(self._order[low:high]):
             row = self._rows.slice(int(at), 1).to_pylist()[0]
@@ -68,7 +70,7 @@ class Batch:
         return None
 
     def are_deleted(self, wanted: Hashes) -> npt.NDArray[np.int8]:
-        """Of each hash: 1, its last change here deletes it; 0, it does not; -1, there is none."""
+        """For each hash: 1 if its last change here deletes it, 0 if it does not, -1 if it has no change here."""
         if not len(self.hashes):
             return np.full(len(wanted), -1, np.int8)
         at = np.searchsorted(self.hashes, wanted, "right") - 1
@@ -90,11 +92,11 @@ class Rows:
 
     @property
     def bytes(self) -> int:
-        """About so much is kept. May be asked by any thread."""
+        """The approximate size of the cache. Any thread may read it."""
         return self._bytes + sum((batch.bytes for batch in tuple(self._batches)), 0)
 
     def begin(self, reader: LogReader) -> None:
-        """Keep what the log has and its index not yet: what an earlier run left."""
+        """Cache what the log has and its index lacks: the rows of an earlier run."""
         self._in_log = {table.name for table in reader.table_shapes()}
         self._indexed = max(self._log.indexed_to(), self._log.first_offset() - 1)
         end = int(reader.newest_checkpoint().next_offset) - 1
@@ -105,7 +107,7 @@ class Rows:
                     self._batches.append(Batch(shape, int(offsets[0]), offsets, part))
 
     def now(self, shape: Shape, key: Key) -> Row | None:
-        """The row of a key, whole, as the newest change left it.
+        """The row of a key, whole, after the latest change.
 
         Raises:
             SinkUnavailable, InvariantViolated: the log cannot be read.
@@ -126,26 +128,26 @@ class Rows:
         return None if row is None else {name: row.get(name) for name in shape.properties}
 
     def written(self, shape: Shape, key: Key, offset: int, row: Row | None) -> None:
-        """A row was appended at an offset; None: it was deleted."""
+        """A row was appended at an offset; `row` None: it was deleted."""
         self._keep(shape, key, offset, row)
         self._in_log.add(shape.name)
 
     def written_in_bulk(self, shape: Shape, first_offset: int, rows: pa.RecordBatch) -> None:
-        """Rows were appended from an offset on. `rows`: the table's columns, and `_op`."""
+        """Rows were appended, starting at an offset. `rows`: the table's columns, and `_op`."""
         offsets = np.arange(first_offset, first_offset + rows.num_rows, dtype=np.int64)
         batch = Batch(shape.table, first_offset, offsets, rows)
         self._batches.append(batch)
         self._in_log.add(shape.name)
         kept = self._kept.get(shape.name)
         if kept:
-            # A row that is kept must not outlive the batch: then the older one would count.
+            # A cached row must not outlive the batch: then the older one would count.
             own = np.isin(_hashes(shape.table, list(kept)), batch.hashes)
             for key in [key for key, is_there in zip(kept, own, strict=True) if is_there]:
                 if batch.newest(key, _hash(shape.table, key)) is not None:
                     self._bytes -= kept.pop(key).bytes
 
     def may_be_there(self, shape: Shape, wanted: Hashes) -> npt.NDArray[np.bool_]:
-        """Of each hash of a key whether there may be a row of it. False is certain."""
+        """For each hash of a key whether a row may exist. False is certain."""
         found = np.zeros(len(wanted), np.bool_)
         if shape.name in self._in_log:
             found = self._log.may_have(shape.table.id, wanted, self._indexed)
@@ -157,12 +159,12 @@ class Rows:
         if kept:
             own = _hashes(shape.table, list(kept))
             there = np.array([one.row is not None for one in kept.values()], np.bool_)
-            # Of two keys with one hash either may be there.
+            # Of two keys with one hash either may exist.
             found = (found & ~np.isin(wanted, own[~there])) | np.isin(wanted, own[there])
         return found
 
     def forget_indexed(self) -> None:
-        """Let go of what the index knows by now. To be called from time to time, between two transactions."""
+        """Release what the index has. To be called from time to time, between two transactions."""
         indexed = self._log.indexed_to()
         if indexed <= self._indexed:
             return

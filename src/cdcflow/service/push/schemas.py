@@ -1,7 +1,7 @@
 """A collection's JSON Schema as a table of the log, and JSON values as values of its columns.
 
-Of JSON Schema exactly what is listed in `_ANNOTATIONS` and `_CHECKS` is known; anything else is refused by name when
-the collection is made, because a rule that is not looked at is worse than none.
+Only the keywords of JSON Schema in `_ANNOTATIONS` and `_CHECKS` are supported; any other causes an error that names it
+when the collection is created, because a rule that is not checked is worse than none.
 
     string              string                     integer   int64
     string, date-time   timestamp(us, UTC)         number    float64
@@ -58,7 +58,7 @@ _KEYS = frozenset(("string", "integer", "boolean", "date", "date-time"))
 
 
 class Wrong(Exception):
-    """A value that a collection does not take. `reason` names no value."""
+    """A value that a collection does not accept. `reason` names no value."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -67,7 +67,7 @@ class Wrong(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """One property. `kind`: its type, or the format of a string that is a time. `nullable`: null is taken."""
+    """One property. `kind`: its type, or the format of a string that is a time. `nullable`: null is accepted."""
 
     name: str
     kind: str
@@ -78,7 +78,7 @@ class Property:
         """A JSON value as one of the column.
 
         Raises:
-            Wrong: it is none.
+            Wrong: it does not fit.
         """
         if given is None:
             if not self.nullable:
@@ -109,10 +109,10 @@ class Shape:
     required: frozenset[str]
 
     def row(self, given: Any) -> dict[str, Any]:
-        """A whole row from a JSON object; a property that is left out is NULL.
+        """A whole row from a JSON object; a missing property is NULL.
 
         Raises:
-            Wrong: it is none; the reason names everything that is wrong.
+            Wrong: it is no valid row; the reason names everything that is wrong.
         """
         if missing := sorted(self.required - _object(given).keys()):
             raise Wrong(f"{', '.join(missing)}: missing")
@@ -136,7 +136,7 @@ class Shape:
         return values
 
     def key(self, given: Any) -> tuple[Any, ...]:
-        """The values of a key, from an object of its columns, or from a value where it has one column."""
+        """The values of a key, from an object of its columns, or from a single value if it has one column."""
         names = self.table.key
         if not isinstance(given, Mapping):
             if len(names) > 1:
@@ -148,10 +148,10 @@ class Shape:
 
 
 def compiled(name: str, key: Sequence[str], given: Mapping[str, Any] | Path) -> Shape:
-    """A collection of its schema, or of the file that holds it. Its columns have the numbers of a first shape.
+    """A collection from its schema, or from the file that holds it. Its columns have the numbers of a first shape.
 
     Raises:
-        ConfigurationError: the file cannot be read, or the schema says what cannot be kept.
+        ConfigurationError: the file cannot be read, or the schema is not supported.
     """
     schema = _read(name, given) if isinstance(given, Path) else given
     if unknown := sorted(schema.keys() - _TOP):
@@ -184,10 +184,10 @@ def compiled(name: str, key: Sequence[str], given: Mapping[str, Any] | Path) -> 
 
 
 def continued(shape: Shape, before: Sequence[Table]) -> Shape:
-    """The same collection with the numbers that its columns have had. `before`: the table's shapes, oldest first.
+    """The same collection with the numbers that its columns already have. `before`: the table's shapes, oldest first.
 
     Raises:
-        ConfigurationError: it is not what the log has with optional properties added.
+        ConfigurationError: it is not the log's schema with optional properties added.
     """
     if not before:
         return shape
@@ -290,7 +290,7 @@ def _object(given: Any) -> Mapping[str, Any]:
 def _string(given: Any) -> str:
     if not isinstance(given, str):
         raise TypeError
-    given.encode()  # JSON can say half a character, and a column cannot
+    given.encode()  # JSON can contain a lone surrogate, and a column cannot
     return given
 
 

@@ -2,11 +2,11 @@
 
     Guard            Host header, size of a body, headers that tell a browser what it must not do
       └─ routes      /healthz /readyz /metrics                 open
-                     GET  /api/v1/collections /row /changes …  who may read
-                          /api/v1/consumers …                  as at the daemon's door
-                     POST /api/v1/collections/<name>           who may operate, with a token
+                     GET  /api/v1/collections /row /changes …  role read
+                          /api/v1/consumers …                  as in the daemon's API
+                     POST /api/v1/collections/<name>           role operate, with a token
 
-A body is read and checked in a thread; what is decided, and when it is durable, is the writer's.
+A body is read and checked in a thread; the writer decides what happens, and makes it durable.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ KEY_CHARACTERS_MAX = 255
 
 @dataclass(frozen=True, slots=True)
 class Doors:
-    """What the API serves, and who may ask. `explorer` answers questions about rows, `consumers` hands out changes."""
+    """What the API serves, and to whom. `explorer` answers queries of rows, `consumers` hands out changes."""
 
     shapes: Mapping[str, Shape]
     writer: Writer
@@ -61,7 +61,7 @@ class Doors:
 
 
 def application(doors: Doors, names: Collection[str]) -> ASGIApp:
-    """The application. `names`: what it may be asked by, besides addresses."""
+    """The application. `names`: the host names that requests may use, other than addresses."""
     routes = [
         Route("/healthz", _alive),
         Route("/readyz", _ready(doors)),
@@ -96,7 +96,7 @@ def _measured(doors: Doors) -> Endpoint:
     return measured
 
 
-# ── what those may ask who may read ─────────────────────────────────────────────────────────────────────────
+# ── role read ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _closed(doors: Doors) -> dict[str, Endpoint]:
@@ -121,7 +121,7 @@ def _closed(doors: Doors) -> dict[str, Endpoint]:
     return own | questions(lambda: doors.explorer)
 
 
-# ── what those may do who may operate ───────────────────────────────────────────────────────────────────────
+# ── role operate ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _writing(doors: Doors) -> Endpoint:
@@ -148,10 +148,10 @@ def _may_not(access: Access, caller: Caller) -> str:
 
 
 async def _wanted(request: Request, shape: Shape, caller: Caller) -> Write | Refused:
-    """What a request wants written.
+    """The requested writes.
 
     Raises:
-        HTTPException: it says nothing that can be read.
+        HTTPException: the request cannot be parsed.
     """
     kind = request.headers.get("content-type")
     is_arrow = kind is not None and kind.partition(";")[0].strip().lower() == columns.CONTENT_TYPE

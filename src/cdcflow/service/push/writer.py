@@ -3,12 +3,12 @@
     requests ──▶ queue ──▶ ┌ decide each in turn ─▶ one run of their transactions ─▶ cut ─▶ sync ┐ ──▶ answers
                            └────────────────── a group: whatever waited ─────────────────────────┘
 
-One thread decides everything, so what a request finds is what those before it left, and the log's order is the order
-of the answers. While a group is synced the next requests wait and become the next group: they share one fsync.
+One thread decides everything, so a request sees what earlier requests wrote, and the log's order is that of the
+answers. While a group is synced the next requests wait and become the next group: they share one fsync.
 
-A request that is refused has written nothing. If the log cannot be written any more, every request that waits is told
-that its outcome is unknown, and the process ends: what was not synced may or may not be there after the next start,
-wholly; an Idempotency-Key tells.
+A refused request has written nothing. If the log can no longer be written, every waiting request gets the answer that
+its outcome is unknown, and the process ends: what was not synced may or may not exist after the next start, as a whole;
+a retry with its Idempotency-Key finds out.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from cdcflow.service.push.schemas import Shape
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
 WAITING_BYTES_MAX = 64 << 20
-"""What waits to be written: a request that comes on top of it is refused."""
+"""The limit on bytes that wait to be written: a request that exceeds it is refused."""
 UNINDEXED_BYTES_MAX = 256 << 20
-"""What is kept in memory because the index does not have it yet: with more nothing is taken."""
+"""The limit on bytes in memory that are not indexed yet: above it no request is accepted."""
 GROUP_BYTES_MAX = 16 << 20
 GROUP_REQUESTS_MAX = 1000
 LOOK_EVERY_S = 0.5
@@ -69,7 +69,7 @@ class PushLog(Log, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Nothing was written. `conflict`: the rows, or an earlier request, are not as this one says."""
+    """Nothing was written. `conflict`: the rows, or an earlier request, contradict this one."""
 
     detail: str
     failures: Sequence[Failure] = ()
@@ -78,7 +78,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What is durable: the answer as JSON; `again`: it was given before."""
+    """A durable write: the answer as JSON; `again`: it was given before."""
 
     answer: str
     again: bool = False
@@ -89,8 +89,10 @@ Answer = Written | Refused
 
 @dataclass(slots=True)
 class Request:
-    """What a program wants written to one collection: operations, or whole rows in columns (`shape.table.row_schema`).
-    `atomic`: all of it or nothing; else what can be done is done. `bytes`: how much it was."""
+    """What a program writes to one collection: operations, or whole rows in columns (`shape.table.row_schema`).
+
+    `atomic`: all of it or nothing; otherwise what can be done is done. `bytes`: the request's size.
+    """
 
     shape: Shape
     operations: Sequence[Operation | Failure] | pa.RecordBatch
@@ -101,9 +103,11 @@ class Request:
 
 
 class Writer:
-    """Writes the collections `shapes` to a log; `asked` is the same log, for questions of its thread. `submit` may be
-    called from any thread; `failure` is what ended it. `transactions` and `rows` count what was written since the
-    start, `answers` what requests were told."""
+    """Writes the collections `shapes` to a log; `asked` is the same log, for queries of the writer's thread.
+
+    Any thread may call `submit`; `failure` is the error that ended the writer. `transactions` and `rows` count what was
+    written since the start, `answers` the kinds of answers.
+    """
 
     def __init__(
         self,
@@ -139,21 +143,21 @@ class Writer:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """The newest that is durable."""
+        """The latest durable checkpoint."""
         return self._log.checkpoint
 
     @property
     def waiting_bytes(self) -> int:
-        """What requests that were not answered yet have sent."""
+        """The bytes of requests that were not answered yet."""
         return self._waiting_bytes
 
     @property
     def unindexed_bytes(self) -> int:
-        """Rows that are kept in memory because the index does not have them yet."""
+        """The bytes of rows kept in memory because they are not indexed yet."""
         return self._rows.bytes
 
     def start(self) -> None:
-        """Say in the log that its tables are whole, and begin to take requests."""
+        """Record in the log that its tables are whole, and begin to accept requests."""
         if self._reader.exists():
             self._rows.begin(self._reader)
             self._memory.begin(self._reader, self._asked, self._clock_us())
@@ -164,7 +168,7 @@ class Writer:
         self._sealer.start()
 
     def submit(self, request: Request) -> Future[Answer]:
-        """Have a request carried out; its answer comes when it is durable.
+        """Have a request carried out; it is answered when it is durable.
 
         Raises:
             SinkUnavailable: too much waits already, or the writer has ended. Nothing was written.
@@ -190,7 +194,7 @@ class Writer:
         return None
 
     def wait(self, seconds: float) -> bool:
-        """Whether it has ended, after so long at most."""
+        """Wait for its end, at most this long; return whether it has ended."""
         return self._ended.wait(seconds)
 
     def stop(self) -> None:
@@ -222,7 +226,7 @@ class Writer:
                     self._log.roll()
                     self._seal.set()
                 self._rows.forget_indexed()
-        except BaseException as error:  # noqa: BLE001  told by the main thread, which ends with it
+        except BaseException as error:  # noqa: BLE001  reported by the main thread, which ends with it
             self.failure = self.failure or error
         finally:
             try:
@@ -232,7 +236,7 @@ class Writer:
                 self._seal.set()
 
     def _next_group(self) -> tuple[list[Request], bool]:
-        """What waits, up to a bound; and whether nothing will come after it."""
+        """The waiting requests, up to a bound; and whether no more will follow."""
         group: list[Request] = []
         size = 0
         try:
@@ -315,7 +319,7 @@ class Writer:
                     self._tell("seal put off", {"reason": reason})
                 if not self._ended.wait(SEAL_AGAIN_S):
                     self._seal.set()
-            except BaseException as error:  # noqa: BLE001  told by the main thread, which ends with it
+            except BaseException as error:  # noqa: BLE001  reported by the main thread, which ends with it
                 self.failure = self.failure or error
                 self._ended.set()
 
@@ -335,7 +339,7 @@ class _Group:
         self.rows = 0
 
     def carry_out(self, request: Request) -> Answer:
-        """Decide a request, and put what it writes at the end.
+        """Decide a request, and append its writes to the group.
 
         Raises:
             SinkUnavailable: the log could not be read; nothing was decided.
@@ -356,7 +360,7 @@ class _Group:
         return self._finished(request, told)
 
     def run(self) -> Run:
-        """Everything that was put, as the log takes it."""
+        """Everything in the group, as a run for the log."""
         batches = sorted([*self._batches, *self._made()], key=lambda batch: int(batch.index[0]))
         count, first = len(self._ends), self._first_transaction
         numbers = np.arange(first, first + count)
@@ -376,7 +380,7 @@ class _Group:
         written: list[tuple[Operation, str, Row]] = []
         results: list[dict[str, Any]] = []
         failures: list[Failure] = []
-        assert not isinstance(request.operations, pa.RecordBatch)  # noqa: S101 - asked for by `carry_out`
+        assert not isinstance(request.operations, pa.RecordBatch)  # noqa: S101 - checked by `carry_out`
         for one in request.operations:
             became = one if isinstance(one, Failure) else done(shape, one, self._staged(shape, staged, one.key))
             if isinstance(became, Failure) or isinstance(one, Failure):
@@ -421,7 +425,7 @@ class _Group:
         return {"rows": count}
 
     def _finished(self, request: Request, told: Mapping[str, Any]) -> Written:
-        """The transaction ends here, with its answer in it where it is to be remembered."""
+        """End the transaction, including its answer if it is to be remembered."""
         last = self._first_offset + self.rows - 1
         numbers: dict[str, Any] = {"transaction": None, "first_offset": None, "last_offset": None}
         if told["rows"]:
@@ -438,7 +442,7 @@ class _Group:
         return Written(answer)
 
     def _put(self, table: Table, op: str, row: Row) -> int:
-        """Put a change at the end; its offset."""
+        """Append a change; return its offset."""
         lists = self._lists.setdefault(table, _Lists([], [], []))
         lists.index.append(self.rows)
         lists.ops.append(op)
@@ -465,7 +469,7 @@ class _Lists:
 
 
 def _apart(batch: ChangeBatch, others: Sequence[ChangeBatch]) -> list[ChangeBatch]:
-    """A batch in pieces that lie before, between and behind those of bulk requests of the same table."""
+    """A batch split into pieces before, between and after those of bulk requests of the same table."""
     ends = [0, *(int(other.index[0]) for other in others if other.table == batch.table), int(batch.index[-1]) + 1]
     pieces = []
     for first, last in pairwise(ends):
@@ -476,16 +480,18 @@ def _apart(batch: ChangeBatch, others: Sequence[ChangeBatch]) -> list[ChangeBatc
 
 
 def _nothing(table: Table, count: int) -> list[pa.Array]:
-    """`_unchanged` and `_before` of changes that say everything."""
+    """`_unchanged` and `_before` of changes that contain all columns."""
     schema = table.change_schema
     return [pa.nulls(count, schema.field(UNCHANGED).type), pa.nulls(count, schema.field(BEFORE).type)]
 
 
 def _progress(before: Mapping[str, object], tables: Sequence[Table], written: set[str]) -> Mapping[str, object]:
-    """What a checkpoint says of the collections: each is whole from the first offset on. Of one without a row it has
-    the shape; `written` are those that have rows."""
+    """A checkpoint's progress for the collections: each is whole since the first offset.
+
+    For one without a row it contains the shape; `written` are those that have rows.
+    """
     known = before.get("tables", {})
-    assert isinstance(known, Mapping)  # noqa: S101 - our own progress JSON
+    assert isinstance(known, Mapping)  # noqa: S101 - cdcflow's own progress JSON
     entries: dict[str, Any] = dict(known)
     changed = not before
     for table in tables:
@@ -510,7 +516,7 @@ def _kind_of(answer: Answer | CdcflowError) -> str:
 
 
 def _give(request: Request, answer: Answer | CdcflowError) -> None:
-    # Who asked may have gone, and where the writer ends some of its group may have been answered.
+    # The client may have gone, and if the writer ends some of its group may have been answered.
     if request.answer.done() or not request.answer.set_running_or_notify_cancel():
         return
     if isinstance(answer, CdcflowError):
