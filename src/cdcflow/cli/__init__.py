@@ -1,5 +1,5 @@
-"""The command line: one module a command, and how all of them speak to a person or a machine.
+"""The command line: one module per command, and the common output for users and machines.
 
-Lives here: options, output, exit codes, the demo. Never here: anything a library user would miss; concrete sources,
-logs and captures come from `cdcflow.wiring`, and Spark is imported only by the commands that need it.
+Contains options, output, exit codes, the demo. Never here: anything a library user would need; `cdcflow.wiring` creates
+concrete sources, logs and captures, and Spark is imported only by the commands that need it.
 """

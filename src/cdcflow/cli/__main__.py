@@ -6,7 +6,7 @@ import sys
 
 
 def main() -> None:
-    """The entry point of the installed command. Ctrl-C while it still imports what it needs is no traceback either."""
+    """The entry point of the installed command. Ctrl-C during its imports yields no traceback either."""
     try:
         from cdcflow.cli.app import main as run
 

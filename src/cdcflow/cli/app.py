@@ -51,7 +51,7 @@ COMMANDS = {
 
 
 class Commands(TyperGroup):
-    """Subcommands whose failures are told in one block, without a traceback."""
+    """Subcommands whose failures are printed in one block, without a traceback."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
@@ -59,7 +59,7 @@ class Commands(TyperGroup):
             command = lazy.loaded(name, COMMANDS[name][0])
         return name, command, rest
 
-    def invoke(self, ctx: Any) -> Any:  # Any: which package a context comes from depends on typer's version
+    def invoke(self, ctx: Any) -> Any:  # which package a context is of depends on typer's version
         debug = bool(ctx.params.get("debug"))
         try:
             return super().invoke(ctx)
@@ -69,7 +69,7 @@ class Commands(TyperGroup):
         except (typer.Exit, typer.Abort):
             raise
         except KeyboardInterrupt:
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends what still cleans up, without a word
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends the clean-up silently
             typer.echo("interrupted", err=True)
             raise typer.Exit(failure.INTERRUPTED) from None
         except BrokenPipeError:
@@ -83,7 +83,7 @@ class Commands(TyperGroup):
 
 
 def _of_system(error: Exception) -> CdcflowError | None:
-    """What the system said about a path, as an error for its operator; None: it is another one."""
+    """The system's error about a path, as an error for its operator; None if it is a different error."""
     if not isinstance(error, OSError):
         return None
     from cdcflow.config.places import is_about_a_path, of_system  # settings take long to import

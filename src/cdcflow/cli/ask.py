@@ -221,7 +221,7 @@ def _say_notes(notes: Iterable[str]) -> None:
 
 
 def _told(change: Change) -> dict[str, Any]:
-    """For machines. Bytes as hex, since JSON has none."""
+    """For machines. Bytes as hex, since JSON has no bytes."""
     return {
         "table": str(change.table.id),
         "offset": change.offset,

@@ -1,4 +1,4 @@
-"""`cdcflow backfill`: read tables anew, by a running daemon or by this process."""
+"""`cdcflow backfill`: read tables again, by a running daemon or by this process."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _ordered(settings: Config, tables: Sequence[str]) -> list[str]:
 
 
 def _followed(settings: Config, ordered: Sequence[str], before: Tables) -> Tables:
-    """The ordered tables once they are settled in a newer generation than `before`."""
+    """The requested tables once they are settled in a newer generation than `before`."""
     with BackfillProgress() as progress:
         while True:
             status = ask(settings.log.folder, {"op": "status"})
@@ -153,7 +153,7 @@ def _captured(settings: Config, tables: Sequence[str], readers: Readers | None =
 
 
 def _in_log(settings: Config, tables: Sequence[str]) -> Tables:
-    """How the tables stand at the log's newest cut."""
+    """The tables' entries at the log's latest cut."""
     from cdcflow import wiring
 
     reader = wiring.log_reader(settings)

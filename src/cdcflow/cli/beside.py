@@ -1,10 +1,11 @@
-"""What runs beside a capture in its process, and is replaced while the capture goes on when its settings change.
+"""What runs alongside a capture in its process, and is replaced during the capture when its settings change.
 
     other settings ──▶ what differs is prepared ──▶ all of it can run: the old ends, the new begins
-                                └─ some of it cannot: what was prepared ends, the old goes on, and the error says why
+                                └─ some of it cannot: what was prepared ends, the old continues, the error has the
+                                reason
 
-HTTP, notifications, the publisher, retention, traces and the control table are such parts. They know each other as
-little as the capture knows them.
+HTTP, notifications, the publisher, retention, traces and the control table are such parts. They do not depend on each
+other, and the capture does not depend on them.
 """
 
 from __future__ import annotations
@@ -18,23 +19,25 @@ from cdcflow.config import Config
 
 
 class Running(Protocol):
-    """A part as some settings make it: prepared, then begun, then ended. What was only prepared may be ended too."""
+    """A part with some settings: prepared, then begun, then ended. It may also be ended when only prepared."""
 
     def begin(self) -> None:
-        """Do the work; what did it before has been told to end."""
+        """Do the work; its predecessor has been stopped."""
 
     def end(self, *, wait: bool) -> None:
-        """End, and with `wait` return when it has; who asked for other settings may be answered by this very part."""
+        """End, and with `wait` return when it has ended; the request for other settings may be answered by this
+        very part.
+        """
 
 
 class Part(Protocol):
-    """Something beside the capture."""
+    """Something that runs alongside the capture."""
 
     def made_of(self, config: Config) -> object:
-        """What of the settings it depends on; it is replaced when that is another value."""
+        """The settings that it depends on; it is replaced when this value changes."""
 
     def prepare(self, config: Config) -> Running | None:
-        """Make it for these settings; None: with them there is none.
+        """Create it for these settings; None if they need none.
 
         Raises:
             CdcflowError: it cannot run with them.
@@ -42,7 +45,7 @@ class Part(Protocol):
 
 
 class Beside:
-    """The parts beside one capture. `use` may be called from any thread, `close` when the capture has ended."""
+    """The parts alongside one capture. Any thread may call `use`; call `close` when the capture has ended."""
 
     def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = tuple(parts)
@@ -56,10 +59,10 @@ class Beside:
         self.close()
 
     def use(self, config: Config) -> None:
-        """Go on with these settings: all that they change, or nothing of it.
+        """Apply these settings: all that they change, or nothing of it.
 
         Raises:
-            CdcflowError: a part cannot run with them; those that ran go on.
+            CdcflowError: a part cannot run with them; those that ran continue.
         """
         with self._lock:
             wanted = [(number, part.made_of(config)) for number, part in enumerate(self._parts)]

@@ -1,8 +1,8 @@
-"""`cdcflow bundle`: one file with what a maintainer needs to look into a problem, without secrets and row values.
+"""`cdcflow bundle`: one file with what a maintainer needs to analyse a problem, without secrets and row values.
 
-What goes in is chosen, not what stays out: each part names the fields it takes. Keys of rows lie where one would not
-look for them (a backfill's cursor, a segment's key bounds, a column's default), and none of these is taken. At the end
-every secret that the settings refer to is looked for in every part, and replaced.
+What goes in is listed, not what stays out: each part names the fields it takes. Keys of rows are in unexpected places
+(a backfill's cursor, a segment's key bounds, a column's default), and none of these is taken. At the end every secret
+that the settings refer to is searched for in every part, and replaced.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ TABLE_FIELDS = (
     *("rows_per_second_max", "chunks", "size", "exhausted", "whole", "keys_since", "whole_since", "gap"),
     *("freshness", "fresh_as_of", "freshness_reason", "freshness_cause", "shadow_difference"),
 )
-"""Of a table in a status: not `plan` and `cursor`, which hold keys."""
+"""Fields of a table in a status: not `plan` and `cursor`, which hold keys."""
 SEGMENT_FIELDS = (
     *("first_offset", "last_offset", "first_transaction", "last_transaction", "first_cut", "last_cut", "epoch"),
     *("previous", "previous_offset", "version", "stands_for", "seams"),
 )
 FILE_FIELDS = ("path", "rows", "bytes", "version", "first_offset", "last_offset", "ops", "partial", "moved")
-"""Of a segment's file: not `key_min`, `key_max` and `key_runs`."""
+"""Fields of a segment's file: not `key_min`, `key_max` and `key_runs`."""
 _EVENT = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z? \S")
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One file of a bundle. `text` says in a sentence what is in it."""
+    """One file of a bundle. `text` describes its content in a sentence."""
 
     name: str
     text: str
@@ -88,7 +88,7 @@ def bundle(
 
 
 def parts(settings: Config, events: Path | None) -> Iterator[Part]:
-    """What goes into a bundle. A part that cannot be had holds the reason instead."""
+    """The parts of a bundle. A part that fails holds the reason instead."""
     from cdcflow import wiring
     from cdcflow.config.redaction import redacted
 
@@ -120,7 +120,7 @@ def _content(part: Part, secrets: set[str]) -> bytes:
 
 
 def _write(path: Path, files: list[tuple[str, bytes]]) -> None:
-    """Write the archive, for this user's eyes only."""
+    """Write the archive, readable only for this user."""
     import tarfile
 
     try:
@@ -191,7 +191,7 @@ def _shapes(settings: Config) -> dict[str, object]:
 
 
 def _shape(shape: Mapping[str, Any]) -> dict[str, object]:
-    """Without what a row without the column has in it."""
+    """A shape without the values that rows without the column have in it."""
     columns = [_only(column, ("name", "number", "type", "nullable")) for column in shape["columns"]]
     return {**_only(shape, ("incarnation", "key", "identity")), "columns": columns}
 
@@ -211,7 +211,7 @@ def _log(settings: Config) -> object:
 
 
 def _events(path: Path) -> str:
-    """The last lines that are events. Others, such as a trace, may hold anything."""
+    """The last lines that are events. Others, such as a traceback, may hold anything."""
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     events = [line for line in lines if _EVENT.match(line) or _is_json_event(line)]
     return "\n".join([f"{len(lines) - len(events)} other lines are left out", *events[-EVENTS_MAX:], ""])

@@ -1,4 +1,4 @@
-"""`cdcflow cuts`: the moments that the tables can be read at, and SQL for people who read them without cdcflow."""
+"""`cdcflow cuts`: the points in time at which tables can be read, and SQL to read them without cdcflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A capture with what surrounds it in a process: control socket, control table, HTTP, notifications, signals."""
+"""A capture with its surroundings in a process: control socket, control table, HTTP, notifications, signals."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def run(
     file: Path | None = None,
     readers: Readers | None = None,
 ) -> None:
-    """Run the capture to its end in the calling (main) thread, obeying signals; `publisher` runs beside it. `file`: the
-    settings file, which is read again when somebody asks for it (None: it does what it was started for, and ends).
-    `readers`: those of the capture, which go on with other settings.
+    """Run the capture to its end in the calling (main) thread, handling signals; `publisher` runs alongside it.
 
-    Raises whatever ends the capture; returns when it was stopped or has done what it was ordered to.
+    `file`: the settings file, which is read again on request (None: the process ends when its work is done). `readers`:
+    those of the capture, which other settings keep. Raises whatever ends the capture; returns when it was stopped or
+    its work is done.
     """
     reloading = None if file is None else Reloading(file, config, capture, tell, readers)
     in_use = (lambda: config) if reloading is None else lambda: reloading.in_use
@@ -84,7 +84,9 @@ def run(
 
 @contextlib.contextmanager
 def telling_end(tell: OnEvent, event: str) -> Iterator[None]:
-    """Tell what ends the block for good as an event, for who reads lines; the block on stderr is for who started it."""
+    """Report an error that ends the block permanently as an event, for log readers; the block on stderr is for the
+    user.
+    """
     try:
         with naming_paths():
             yield
@@ -100,7 +102,7 @@ def telling_end(tell: OnEvent, event: str) -> Iterator[None]:
 def never_reached(
     config: Config, error: CdcflowError, what: str | None = None, command: str = "cdcflow run"
 ) -> SourceUnavailable | SinkUnavailable:
-    """The end of a start whose source or log (or `what`) never answered: what was tried, how to have it waited for."""
+    """The error of a start whose source or log (or `what`) never answered: what was tried, and how to have it wait."""
     is_source = isinstance(error, SourceUnavailable)
     what = what or ("source" if is_source else "log")
     tried = wiring.tried(config).get(what)
@@ -118,12 +120,12 @@ _CHECKS = {"publish": "check that they run and that publish.kafka.brokers names 
 
 
 def problems(config: Config) -> list[dict[str, object]]:
-    """What keeps the log from going on where it ends: its slot, publication or binary log is gone."""
+    """Why the log cannot be continued at its end: its slot, publication or binary log is gone."""
     return [finding.to_json() for finding in wiring.continues(config) if finding.level == "error"]
 
 
 class Problems:
-    """What `problems` finds, asked anew when it is older than two seconds: a backfill that is followed asks often."""
+    """The result of `problems`, computed again after two seconds: following a backfill queries it often."""
 
     def __init__(self, in_use: Callable[[], Config]) -> None:
         self._in_use = in_use
@@ -142,7 +144,7 @@ def answering(
     reloading: Reloading | None = None,
     problems: Callable[[], Sequence[object]] = lambda: (),
 ) -> Callable[[Mapping[str, Any], str], object]:
-    """What every door answers to a request of somebody: `status`, and everything that `Capture.request` knows."""
+    """The answer of every interface to a caller's request: `status`, and all operations of `Capture.request`."""
 
     def answer(request: Mapping[str, Any], asked_by: str) -> object:
         operation = checked(request)
@@ -163,7 +165,7 @@ def answering(
 
 @contextlib.contextmanager
 def _telling_of_a_halt(config: Config, capture: Capture) -> Iterator[None]:
-    """Leave word for `cdcflow status` when the capture ends for good: it must not look as if it could be started."""
+    """Write the reason for `cdcflow status` when the capture ends permanently: it must not appear to be restartable."""
     last_words.clear_halt(config.log.folder)
     try:
         yield

@@ -128,7 +128,7 @@ def demo(
 
 
 def _shown(outcome: Outcome, source: Source, table_format: TableFormat) -> list[str]:
-    """What a reader has just seen, in three sentences."""
+    """What the demo has shown, in three sentences."""
     changes = sum(n for kind, n in outcome.transactions_written.items() if kind != "rolled back")
     loaded, equal = sum(outcome.rows_loaded.values()), sum(v.source.rows for v in outcome.verdicts)
     return [
@@ -142,7 +142,7 @@ def _shown(outcome: Outcome, source: Source, table_format: TableFormat) -> list[
 
 
 def _program(name: str) -> str:
-    """How to call a program of this installation: by its name alone only where the shell finds this one."""
+    """How to call a program of this installation: by its name alone only if the shell finds this one."""
     ours = Path(sys.executable).parent / name
     found = shutil.which(name)
     if found is not None and Path(found).absolute() == ours.absolute():
@@ -151,10 +151,10 @@ def _program(name: str) -> str:
 
 
 def _commands(folder: Path, log: Log, table_format: TableFormat, engine: Engine, schema: str) -> list[str]:
-    """How to look at what the demo left; a demo that failed early left only some of it."""
+    """Commands to inspect what the demo left; a demo that failed early left only some of it."""
     from cdcflow import wiring
 
-    # The broker is stopped as well; the log's history is there.
+    # The broker is stopped as well; the log's history remains.
     config = folder / ("cdcflow.yaml" if log is Log.FILES else "history.yaml")
     warehouse = folder / "warehouse"
     given = "" if table_format is TableFormat.DELTA else f"table_formats=['{table_format.value}']"

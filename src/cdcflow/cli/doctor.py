@@ -48,7 +48,7 @@ def _print(findings: Sequence[Finding]) -> None:
 
 
 def script(findings: Sequence[Finding]) -> Iterator[str]:
-    """The lines of a SQL script that does what errors need; what warnings propose, and what is no SQL, as comments."""
+    """The lines of a SQL script that fixes errors; what warnings propose, and what is no SQL, as comments."""
     yield "-- made by cdcflow doctor; statements behind -- are proposals, and what no statement does"
     done: set[str] = set()
     after: list[str] = []

@@ -1,7 +1,7 @@
 """The daemon's events, one line each: `time event key=value …`, or JSON with a level.
 
-A field that says nothing (None) is left out. The level is for who sorts lines by it: an error ends something for good
-or names rows that are wrong, a warning passes or asks to be looked at.
+An empty field (None) is omitted. The level is for filtering: an error ends something permanently or reports wrong rows,
+a warning passes or needs attention.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _STAMP = structlog.processors.TimeStamper(fmt="iso", utc=True, key="time")
 
 def event_lines(*, as_json: bool, file: TextIO | None = None) -> OnEvent:
     """A function that writes one event as one line to `file` (None: stdout). Safe to call from any thread."""
-    # In plain lines there is none: whoever reads them sees what happened.
+    # Plain lines have no level: a reader sees what happened.
     render = [_leveled, structlog.processors.JSONRenderer()] if as_json else [_line]
     logger = structlog.wrap_logger(
         structlog.WriteLogger(file or sys.stdout),
@@ -52,7 +52,7 @@ def event_lines(*, as_json: bool, file: TextIO | None = None) -> OnEvent:
     )
 
     def tell(event: str, fields: Mapping[str, object]) -> None:
-        # Nobody reads our lines any more: that is no reason to stop capturing.
+        # Nothing reads the lines now: that is no reason to stop capturing.
         with contextlib.suppress(OSError, ValueError):
             logger.info(event, **{key: value for key, value in fields.items() if value is not None})
 
@@ -60,13 +60,13 @@ def event_lines(*, as_json: bool, file: TextIO | None = None) -> OnEvent:
 
 
 def send_structlog_to(file: TextIO, *, as_json: bool = False) -> None:
-    """What parts of ours log through structlog goes to `file` from now on, as the same lines."""
+    """Write what cdcflow logs through structlog to `file` from now on, as the same lines."""
     render = [_leveled, structlog.processors.JSONRenderer()] if as_json else [_line]
     structlog.configure(processors=[_STAMP, *render], logger_factory=structlog.WriteLoggerFactory(file))
 
 
 def leave_interrupts_out() -> None:
-    """Have libraries that log what Ctrl-C interrupted (py4j does, with its traceback) leave that to us."""
+    """Have libraries that log what Ctrl-C interrupted (py4j does, with its traceback) leave that to cdcflow."""
     logging.getLogger().addFilter(lambda record: not (record.exc_info and record.exc_info[0] is KeyboardInterrupt))
 
 

@@ -1,4 +1,4 @@
-"""`cdcflow explain`: what a version of a table holds, and where a row's values came from."""
+"""`cdcflow explain`: what a version of a table contains, and the origin of a row's values."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def explain(
 
 
 def tell(found: Explained) -> None:
-    """In words."""
+    """Print it."""
     cuts = ", ".join(map(str, found.cuts[-5:]))
     typer.echo(f"{found.table}, version {found.version}, which cut {cuts} shows")
     typer.echo(

@@ -16,7 +16,7 @@ from cdcflow.errors import ConfigurationError
 
 DOCS_URL = "CDCFLOW_DOCS_URL"
 _HERE = Path(__file__)
-# A checkout's page is as new as its code; an installation has the copy that its build made (setup.py).
+# A checkout's page is up to date; an installation has the copy that its build made (setup.py).
 PAGES = (_HERE.parents[3] / "docs" / "runbook" / "errors.md", _HERE.parents[1] / "packaging" / "errors.md")
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 
@@ -43,7 +43,7 @@ def explain_error(
 
 
 def sections() -> dict[str, str]:
-    """The runbook's sections, by the names that errors have for them.
+    """The runbook's sections, by their names in errors.
 
     Raises:
         ConfigurationError: this installation was built without the page.
@@ -61,6 +61,6 @@ def sections() -> dict[str, str]:
 
 
 def url_of(name: str) -> str | None:
-    """Where the section is in a published book; None: no one said where that is."""
+    """The section's address in a published book; None if its address is not set."""
     base = os.environ.get(DOCS_URL, "").rstrip("/")
     return f"{base}/runbook/errors/#{name}" if base else None

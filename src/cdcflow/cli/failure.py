@@ -1,6 +1,6 @@
-"""How a command ends when it fails: one clear block, and an exit code that says what to do next.
+"""How a command ends when it fails: one clear block, and an exit code that determines what to do next.
 
-The codes follow sysexits.h, so that a service manager can tell "try again" from "an operator must look".
+The codes follow sysexits.h, so that a service manager can distinguish "try again" from "an operator must act".
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FINDINGS = 1
 UNEXPECTED = 70
 TOO_SLOW_TO_STOP = 75
 INTERRUPTED = 130
-"""Ctrl-C where no stop in good order was to be had: what a shell says of a process that SIGINT ended."""
+"""Ctrl-C when no orderly stop was possible: a shell's code for a process ended by SIGINT."""
 
 _CODES: tuple[tuple[type[CdcflowError], int, str], ...] = (
     (HistoryLost, 65, "somebody must decide to read the tables again"),
@@ -44,15 +44,15 @@ def exit_code(error: BaseException) -> int:
 
 
 def block(error: CdcflowError) -> str:
-    """What a person reads: the kind and the message, then indented what to do and where to read on. No traceback."""
-    from cdcflow.cli.output import plain  # `cdcflow --help` needs none of it
+    """The message for users: the kind and the text, then indented what to do and where to read more. No traceback."""
+    from cdcflow.cli.output import plain  # `cdcflow --help` does not need it
 
     message, *rest = plain(error.with_section).split("\n")
     return "\n".join([f"{type(error).__name__}: {message}", *(f"  {line.strip()}" for line in rest)])
 
 
 def unexpected(error: BaseException) -> str:
-    """An error that nobody foresaw, without its text: that may hold a row's values."""
+    """An unexpected error, without its text: that may hold a row's values."""
     return (
         f"{type(error).__name__} in {_line_of(error.__traceback__)}: this is a fault in cdcflow\n"
         "  run it again with `cdcflow --debug …` to see the whole trace\n"

@@ -1,6 +1,6 @@
 """Commands that are imported when they are called, so that `cdcflow --help` loads none of them.
 
-Help and completion see a stand-in with the command's name and summary; calling it imports its module.
+Help and completion see a placeholder with the command's name and summary; calling it imports its module.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import typer
 
 
 def register(app: typer.Typer, summaries: Mapping[str, str]) -> None:
-    """Add stand-ins with these names and summaries."""
+    """Add placeholders with these names and summaries."""
     for name, summary in summaries.items():
         app.command(name, help=summary)(_stand_in)
 
 
-def loaded(name: str, path: str) -> Any:  # Any: which package a command comes from depends on typer's version
+def loaded(name: str, path: str) -> Any:  # which package a command is of depends on typer's version
     """The command itself. `path`: "module:attribute", a function or a Typer of subcommands."""
     module, _, attribute = path.partition(":")
     found = getattr(import_module(module), attribute)

@@ -1,4 +1,4 @@
-"""`cdcflow log …`: the change log as people see it, and its maintenance. All of it works beside a running daemon."""
+"""`cdcflow log …`: show the change log, and maintain it. All of it works while a daemon runs."""
 
 from __future__ import annotations
 
@@ -273,7 +273,7 @@ def expire(
 
 
 def _with_state(config: Path, rule: Rule, on: str | None) -> Rule:
-    """Keep the tables' rows at the end of what a rule lets go; the rule for just that.
+    """Store the tables' rows at the end of what a rule expires; return the rule for exactly that.
 
     Raises:
         ConfigurationError: not all of them are known there.
@@ -370,7 +370,7 @@ def _log(config: Path) -> LogReader:
 
 
 def _list_topic_ranges(settings: KafkaLog, log: LogReader, json: bool) -> None:
-    """The parts of a topic that can be read by themselves: where each begins."""
+    """Print the parts of a topic that can be read by themselves: where each begins."""
     from cdcflow import wiring
     from cdcflow.sinks.kafka.reading import KafkaReader
 
@@ -402,13 +402,13 @@ def _list_topic_ranges(settings: KafkaLog, log: LogReader, json: bool) -> None:
 
 
 def _table(log: LogReader, name: str) -> TableId:
-    from cdcflow.service.explorer import table_named  # it loads pyarrow, which the help has no use for
+    from cdcflow.service.explorer import table_named  # it loads pyarrow, which the help does not need
 
     return table_named(log, name)
 
 
 def _end(log: LogReader) -> int:
-    """The offset after the newest visible row."""
+    """The offset after the latest visible row."""
     return int(log.newest_checkpoint().next_offset)
 
 
@@ -417,7 +417,7 @@ def _name(table: Mapping[str, Any]) -> str:
 
 
 def _tail_from(log: LogReader, table: TableId | None, limit: int) -> int:
-    """The offset from which there are about `limit` rows (of this table) left: looks back further and further."""
+    """The offset from which there are about `limit` rows (of this table) left: searches back further and further."""
     end = _end(log)
     start, span = end, limit
     while start > 1:
@@ -440,7 +440,7 @@ def _lines(log: LogReader, table: TableId | None, first: int, end: int, json: bo
 def _rows(
     log: LogReader, table: TableId | None, first: int, end: int
 ) -> Iterator[tuple[int, tuple[Table, dict[str, Any]]]]:
-    """Rows with first <= offset < end, in offset order, a range of offsets at a time."""
+    """Rows with first <= offset < end, in offset order, read one range of offsets at a time."""
     from cdcflow.model.table import OFFSET
 
     step = 4096 if table is None else 1 << 17

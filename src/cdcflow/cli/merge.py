@@ -1,4 +1,4 @@
-"""`cdcflow merge`: fold the change log into tables. The only command that may start Spark (besides the demo)."""
+"""`cdcflow merge`: fold the change log into tables. The only command that may start Spark (except the demo)."""
 
 from __future__ import annotations
 
@@ -60,8 +60,7 @@ def merge(
 
 
 def _merging(settings: Config) -> Callable[[], MergeReport]:
-    """A function that merges once; Spark is imported and started when it is needed, and once it is sure that there is
-    a log."""
+    """A function that merges once; Spark is imported and started when needed, after checking that there is a log."""
     from cdcflow import wiring
     from cdcflow.cli.events import leave_interrupts_out, send_structlog_to
 
@@ -84,7 +83,7 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
 
         def sealed_first() -> MergeReport:
             say(f"sealing what {reader.name} has after its history")
-            # Asked for anew each time: a secret may have changed.
+            # Read again each time: a secret may have changed.
             place = wiring.warehouse(settings)
             return from_kafka(
                 spark, wiring.tier(settings), place, table_format=chosen.format, watch=say_progress, policies=policies
@@ -105,7 +104,7 @@ def _merging(settings: Config) -> Callable[[], MergeReport]:
 
 
 def _with_upkeep(settings: Config, merged: Callable[[], MergeReport], engines: Engines) -> Callable[[], MergeReport]:
-    """Merge, then do what of the tables' upkeep is due, within its budget; it puts no merge in danger."""
+    """Merge, then do the tables' maintenance that is due, within its budget; it never endangers a merge."""
     from cdcflow import wiring
     from cdcflow.warehouse.upkeep import UpkeepWhenDue
 
@@ -121,7 +120,7 @@ def _with_upkeep(settings: Config, merged: Callable[[], MergeReport], engines: E
 
 
 def _leaving_word(settings: Config, merged: Callable[[], MergeReport]) -> Callable[[], MergeReport]:
-    """Merge, and leave word of it in the log's folder, where a daemon finds it for its metrics."""
+    """Merge, and write the result into the log's folder, for the daemon's metrics."""
     folder = settings.log.folder
 
     def merge() -> MergeReport:
@@ -141,7 +140,7 @@ def _leaving_word(settings: Config, merged: Callable[[], MergeReport]) -> Callab
 
 
 def _traced(settings: Config, merged: Callable[[], MergeReport]) -> Callable[[], MergeReport]:
-    """Merge, with a span for each, where the settings say where to."""
+    """Merge, with a span for each, if the settings name a collector."""
     if settings.service.traces is None:
         return merged
     from cdcflow.cli.events import event_lines
@@ -166,7 +165,7 @@ def _traced(settings: Config, merged: Callable[[], MergeReport]) -> Callable[[],
 
 
 def _merge_and_tell(merged: Callable[[], MergeReport], json: bool) -> None:
-    """Once of many times."""
+    """Merge once in a series."""
     try:
         tell(merged(), json=json)
     except SinkUnavailable as error:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def merge_logs(configs: Sequence[Path], without: Sequence[str], every: str | None, *, once: bool, json: bool) -> None:
-    """Merge once, or as often as was asked for or as the first settings say."""
+    """Merge once, or at the requested interval or that of the first settings."""
     settings = _named(configs)
     first = next(iter(settings.values()))
     check_writable(warehouse_places(first))
@@ -52,7 +52,7 @@ def _named(configs: Sequence[Path]) -> dict[str, Config]:
 
 
 def _merging(settings: dict[str, Config], without: Sequence[str]) -> Callable[[], SeveralReport]:
-    """A function that merges once, leaves word of it in each log's folder, and does what upkeep is due."""
+    """A function that merges once, writes the result into each log's folder, and does the maintenance that is due."""
     from cdcflow import wiring
     from cdcflow.cli.events import leave_interrupts_out, send_structlog_to
     from cdcflow.warehouse import several
@@ -68,7 +68,7 @@ def _merging(settings: dict[str, Config], without: Sequence[str]) -> Callable[[]
 
     def merge() -> SeveralReport:
         try:
-            # Asked for anew each time: a secret may have changed.
+            # Read again each time: a secret may have changed.
             logs, place = wiring.logs_to_merge(settings, spark), wiring.warehouse(first)
             report = several.merge_logs(engines, logs, place, without=without, watch=say_progress)
         except Exception as error:
@@ -84,7 +84,7 @@ def _merging(settings: dict[str, Config], without: Sequence[str]) -> Callable[[]
 
 
 def _session(settings: dict[str, Config]) -> SparkSession | None:
-    """Spark where it is needed whichever engine merges: it seals the logs in Kafka. None: they all are in files."""
+    """Spark, if logs in Kafka must be sealed, whichever engine merges. None if all logs are in files."""
     if not any(isinstance(config.log, KafkaLog) for config in settings.values()):
         return None
     from cdcflow.spark.session import session_for
@@ -94,10 +94,10 @@ def _session(settings: dict[str, Config]) -> SparkSession | None:
 
 
 def _leave_word(settings: dict[str, Config], report: SeveralReport) -> None:
-    """In each log's folder, where a daemon finds it for its metrics."""
+    """Write the result into each log's folder, for the daemon's metrics."""
     for name, part in report.logs.items():
         if name not in settings:
-            continue  # it was called otherwise when this cut was published
+            continue  # it had another name when this cut was published
         tables = [table for table in report.tables if table.name in part.tables]
         last_words.write_merge(
             settings[name].log.folder,
@@ -110,7 +110,7 @@ def _leave_word(settings: dict[str, Config], report: SeveralReport) -> None:
 
 
 def _merge_and_tell(merged: Callable[[], SeveralReport], json: bool) -> None:
-    """Once of many times."""
+    """Merge once in a series."""
     try:
         tell(merged(), json=json)
     except SinkUnavailable as error:
@@ -118,7 +118,7 @@ def _merge_and_tell(merged: Callable[[], SeveralReport], json: bool) -> None:
 
 
 def tell(report: SeveralReport, *, json: bool = False) -> None:
-    """What a merge did, in words, and which log holds the cut."""
+    """Print what a merge did, and which log limits the cut."""
     from cdcflow.warehouse.several import held_text
 
     if json:

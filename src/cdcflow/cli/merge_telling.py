@@ -1,4 +1,4 @@
-"""What commands that merge tell people: how far they are, and what became of each table."""
+"""The output of commands that merge: their progress, and the result for each table."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 def say(text: str) -> None:
-    """What a long step does, for who looks on in a terminal."""
+    """Report a long step, if stderr is a terminal."""
     if sys.stderr.isatty():
         typer.echo(text, err=True)
 
 
 def say_progress(progress: Progress) -> None:
-    """How far a merge is, for who looks on in a terminal."""
+    """Report a merge's progress, if stderr is a terminal."""
     step = f", step {progress.step}" if progress.step > 1 else ""
     say(f"merging {progress.table} ({progress.number} of {progress.tables} tables{step})")
 
 
 def tell(report: MergeReport, *, json: bool = False) -> None:
-    """What a merge did, in words."""
+    """Print what a merge did."""
     if json:
         output.print_json(plain(report))
         return
@@ -43,7 +43,7 @@ def tell(report: MergeReport, *, json: bool = False) -> None:
 
 
 def tell_tables(tables: Sequence[TableReport]) -> None:
-    """What became of each table."""
+    """Print the result for each table."""
     rows = [
         (t.name, output.number(t.changes), t.version, _whole(t), t.engine or "-", f"{t.seconds:.1f} s")
         for t in tables
@@ -60,7 +60,7 @@ def tell_tables(tables: Sequence[TableReport]) -> None:
 
 
 def _whole(table: TableReport) -> str:
-    """Whether every row is there, and what the log says where that is not all."""
+    """Whether all rows are present, and the table's state in the log if they are not."""
     if not table.complete:
         return table.state if table.state == IN_DOUBT else "not yet"
     return "yes" if table.state in ("", "done") else f"yes ({table.state})"

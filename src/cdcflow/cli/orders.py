@@ -1,4 +1,4 @@
-"""An order to a running daemon, and its answer in words: what `cdcflow table` and `cdcflow ctl` share."""
+"""A command to a running daemon, and its answer in words: what `cdcflow table` and `cdcflow ctl` share."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ CHANGED_NOTHING = ("nothing to do", "refused")
 
 
 def order(request: Mapping[str, object], config: Path, json: bool, *, timeout_s: float = 10) -> None:
-    """Send a request to the daemon of the configured log and print what became of it, table by table. Exits with 1 when
-    it changed nothing at all.
+    """Send a request to the daemon of the configured log and print the outcome, table by table.
+
+    Exits with 1 if it changed nothing at all.
 
     Raises:
         ConfigurationError: no daemon runs.
@@ -57,7 +58,7 @@ def told(answer: Mapping[str, Any]) -> Iterator[str]:
 
 
 def fits(outcome: Mapping[str, Any]) -> bool:
-    """It changed something."""
+    """Whether it changed something."""
     return outcome["outcome"] not in CHANGED_NOTHING
 
 

@@ -1,4 +1,4 @@
-"""What every command prints with: results to stdout, progress and trouble to stderr, numbers that people can read."""
+"""The output of every command: results to stdout, progress and problems to stderr, numbers in readable form."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:  # rich takes a tenth of a second to import, and a daemon prin
     from rich.table import Table
 
 _CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""Control characters but for tab and newline, and those that turn the direction of what follows."""
+"""Control characters except tab and newline, and those that change the direction of what follows."""
 
 PIPE_WIDTH = 200
-"""Where no terminal says how wide it is: wide enough that no line of a table is folded."""
+"""The width without a terminal: wide enough that no line of a table is folded."""
 
 
 def stdout() -> Console:
-    """Made anew at each use: tests replace sys.stdout."""
+    """Created at each use: tests replace sys.stdout."""
     return _console(sys.stdout)
 
 
@@ -35,12 +35,12 @@ def _console(file: TextIO) -> Console:
 
     is_terminal = file.isatty()
     width = None if is_terminal else PIPE_WIDTH
-    # What is printed are names and texts of a source: `[red]` in one is no colour, and `:x:` no picture.
+    # The output has names and texts of a source: `[red]` in one is no colour, and `:x:` no emoji.
     return Console(file=file, highlight=False, markup=False, emoji=False, soft_wrap=not is_terminal, width=width)
 
 
 def plain(text: str) -> str:
-    """Text from elsewhere, as a server's messages or a table's name, without what a terminal would act on."""
+    """Text from elsewhere, such as a server's messages or a table's name, without terminal control characters."""
     return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
@@ -62,7 +62,7 @@ def table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[obj
 
 
 def size(count: float | None) -> str:
-    """Bytes as people say them; ? for None."""
+    """Bytes in readable form; ? for None."""
     if count is None:
         return "?"
     for unit in ("B", "kB", "MB", "GB"):

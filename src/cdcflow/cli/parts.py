@@ -1,4 +1,4 @@
-"""What runs beside a capture, HTTP aside: publisher, notifications, retention, traces, the control table."""
+"""What runs alongside a capture, except HTTP: publisher, notifications, retention, traces, the control table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # few need these, and each loads a library
 
 
 class Publishing(Protocol):
-    """What publishes the log beside the capture."""
+    """Publishes the log during the capture."""
 
     def run(self) -> None: ...
 
@@ -31,7 +31,10 @@ class Publishing(Protocol):
 
 
 class PublisherThread:
-    """A publisher in a thread of its own. What ends it for good is `failure`, and calls `failed`."""
+    """A publisher in a separate thread.
+
+    An error that ends it permanently is stored in `failure`, and `failed` is called.
+    """
 
     def __init__(self, publisher: Publishing, failed: Callable[[BaseException], None]) -> None:
         self._publisher = publisher
@@ -42,7 +45,7 @@ class PublisherThread:
         self._thread.start()
 
     def end(self, *, wait: bool) -> None:
-        # Always until it has: the next one takes the topics over, and this one must not find that out.
+        # Always wait for its end: the next one takes the topics over, and this one must not notice.
         self._publisher.stop()
         if self._thread.ident is not None:
             is_connecting = getattr(self._publisher, "is_connecting", False)
@@ -56,7 +59,7 @@ class PublisherThread:
 
 
 class Publish:
-    """The publisher of `publish.kafka`. `first` is the one that the process begins with."""
+    """The publisher of `publish.kafka`. `first` is the publisher that the process starts with."""
 
     def __init__(self, first: Publishing | None, tell: OnEvent, stop: Callable[[], None]) -> None:
         self._first = first
@@ -83,14 +86,14 @@ class Publish:
         self._stop()
 
     def raise_failure(self) -> None:
-        """Raise what ended a publisher for good, once, if something did."""
+        """Raise the error that ended a publisher permanently, once, if there is one."""
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
 
 
 class Notifications:
-    """Who is told of what: `service.notify`. As a context manager it tells of the end of its block."""
+    """Notifications to the receivers in `service.notify`. As a context manager it notifies of the end of its block."""
 
     def __init__(self, status: Callable[[], Mapping[str, Any]], tell: OnEvent, tables: Callable[[], Any]) -> None:
         self._status = status
@@ -126,7 +129,7 @@ class Notifications:
 
 
 class _Receivers:
-    """Receivers of notifications; those that stay are not told again what they know."""
+    """Receivers of notifications; those that stay are not notified again of what they know."""
 
     def __init__(self, use: Callable[[], None]) -> None:
         self._use = use
@@ -135,11 +138,11 @@ class _Receivers:
         self._use()
 
     def end(self, *, wait: bool) -> None:
-        """Whoever comes next takes them over, and the last word is `Notifications`' own."""
+        """The next receivers replace these, and `Notifications` itself sends the last notice."""
 
 
 class Retention:
-    """What expires the log by `log.retention`."""
+    """Expires the log by `log.retention`."""
 
     def __init__(self, tell: OnEvent) -> None:
         self._tell = tell
@@ -155,7 +158,7 @@ class Retention:
 
 
 class Index:
-    """What indexes the log's keys (`log.index`)."""
+    """Indexes the log's keys (`log.index`)."""
 
     def __init__(self, tell: OnEvent) -> None:
         self._tell = tell
@@ -220,18 +223,18 @@ class _Observed:
         self._use()
 
     def end(self, *, wait: bool) -> None:
-        """Whoever comes next ends what it does not take over; a process that ends sends what waits."""
+        """The next one ends what it does not reuse; a process that ends sends what is queued."""
 
 
 class Table:
-    """The control table in the source, as a door."""
+    """The control table in the source, as an interface for commands."""
 
     def __init__(self, answer: Answer, tell: OnEvent) -> None:
         self._answer = answer
         self._tell = tell
 
     def made_of(self, config: Config) -> object:
-        # How tables are read says nothing of where this one is.
+        # The settings for reading tables do not affect where the control table is.
         return config.database.control_table and config.database.model_copy(update={"backfill": None, "tables": ()})
 
     def prepare(self, config: Config) -> Running | None:
@@ -254,7 +257,7 @@ class _Door:
 
 
 def made_of_publishing(config: Config) -> object:
-    """What a publisher depends on: where it publishes, and where the log is that it reads."""
+    """The settings that a publisher depends on: where it publishes, and where the log is that it reads."""
     log = config.log
     place = (log.path, log.objects) if isinstance(log, FileLog) else log
     return config.publish, place, config.database.kind

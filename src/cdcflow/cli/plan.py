@@ -17,11 +17,11 @@ from cdcflow.config.changes import digest, shown
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.service.control import ask
 
-if TYPE_CHECKING:  # `cdcflow --help` need not load what a capture is made of
+if TYPE_CHECKING:  # `cdcflow --help` need not load the capture
     from cdcflow.pipeline.plan import Plan, TablePlan
 
 CHANGES = 2
-"""The exit code of `cdcflow plan --detailed-exitcode` when the file changes something."""
+"""The exit code of `cdcflow plan --detailed-exitcode` if the file changes something."""
 LOOK_EVERY_S = 0.2
 TAKEN_WITHIN_S = 120.0
 ANSWER_WITHIN_S = 60.0
@@ -101,7 +101,7 @@ def _planned(file: Path) -> tuple[Config, Plan]:
 
 
 def _costed(settings: Config, found: Plan, in_use: Mapping[str, str]) -> Plan:
-    """The plan with what its reading costs. The source's log is looked at for a second, and only where it matters."""
+    """The plan with the cost of its reading. The source's log is measured for a second, and only if it matters."""
     from cdcflow import wiring
     from cdcflow.pipeline.plan import Rates
 
@@ -114,11 +114,10 @@ def _costed(settings: Config, found: Plan, in_use: Mapping[str, str]) -> Plan:
 
 
 def _follow(settings: Config, number: int) -> bool:
-    """Wait until the daemon captures with these settings, or is to do so when it is resumed. Returns whether it is
-    paused.
+    """Wait until the daemon captures with these settings, or will when it is resumed. Return whether it is paused.
 
     Raises:
-        ConfigurationError: it could not, and went back to those before.
+        ConfigurationError: it could not, and fell back to the previous ones.
     """
     deadline = time.monotonic() + TAKEN_WITHIN_S
     while time.monotonic() < deadline:
@@ -149,7 +148,7 @@ def _ended() -> SourceUnavailable:
     )
 
 
-# ── for people ──────────────────────────────────────────────────────────────────────────────────────────────
+# ── output ──────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Backfill progress for people: bars where stderr is a terminal, else a plain line now and then."""
+"""Backfill progress for users: bars if stderr is a terminal, otherwise a plain line now and then."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BackfillProgress:
             if console.is_terminal
             else None
         )
-        self._ids: dict[str, Any] = {}  # Any: rich's TaskID is opaque
+        self._ids: dict[str, Any] = {}  # rich's TaskID is opaque
         self._said: dict[str, str] = {}
         self._said_at = -LINE_EVERY_S
 
@@ -48,7 +48,7 @@ class BackfillProgress:
             self._bars.stop()
 
     def show(self, tables: Mapping[str, Mapping[str, Any]], *, last: bool = False) -> None:
-        """Show the tables' states; `last`: there is nothing more to come, so say the rest."""
+        """Show the tables' states; `last`: no more follow, so print the rest."""
         if self._bars is not None:
             self._draw(self._bars, tables)
         elif last or time.monotonic() - self._said_at >= LINE_EVERY_S:

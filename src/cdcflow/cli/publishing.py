@@ -1,4 +1,4 @@
-"""The process of `cdcflow publish`: one publisher after another, a new one whenever other settings are taken up."""
+"""The process of `cdcflow publish`: one publisher after another, a new one whenever other settings are applied."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 
 
 class PublishingRun:
-    """Publishes by a settings file, which is read again when somebody asks for it. `run` belongs to the main thread,
-    which only waits, so that it hears signals while the client library waits for brokers."""
+    """Publishes by a settings file, which is read again on request.
+
+    `run` belongs to the main thread, which only waits, so that it handles signals while the client library waits for
+    brokers.
+    """
 
     def __init__(self, file: Path, config: Config, tell: OnEvent) -> None:
         self._file = file.absolute()
@@ -40,10 +43,10 @@ class PublishingRun:
         self._publisher.stop()
 
     def run(self, *, once: bool, wait: bool) -> None:
-        """Publish until `stop`; `once`: until the end of what is in the log now. `wait` False: a log or brokers that
-        are not reached at the first try end it.
+        """Publish until `stop`; `once`: until the current end of the log.
 
-        Raises whatever ends a publisher for good.
+        `wait` False: it ends if the log or the brokers cannot be reached at the first try. Raises whatever ends a
+        publisher permanently.
         """
         while True:
             publisher, config = self._publisher, self._config
@@ -61,7 +64,7 @@ class PublishingRun:
             wait = True  # the next one has been tried
 
     def hang_up(self) -> None:
-        """SIGHUP: read the settings file, and go on with what it says. Safe in a signal handler."""
+        """SIGHUP: read the settings file, and continue with its settings. Safe in a signal handler."""
         threading.Thread(target=self._reload, name="reload", daemon=True).start()
 
     def _reload(self) -> None:

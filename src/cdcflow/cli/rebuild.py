@@ -1,4 +1,4 @@
-"""`cdcflow rebuild`: tables made anew from the log alone."""
+"""`cdcflow rebuild`: build tables from the log alone."""
 
 from __future__ import annotations
 

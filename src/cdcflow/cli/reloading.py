@@ -1,7 +1,7 @@
-"""The settings of a running daemon: what it runs with, and how it takes its file up again.
+"""The settings of a running daemon: the settings in use, and how it reloads its file.
 
-What runs beside the capture takes its settings up at once, or refuses the whole file. What the capture reads and
-writes with is taken up by its next attempt, or given up for what was before; then what depends on it follows.
+What runs alongside the capture applies its settings at once, or refuses the whole file. What the capture reads and
+writes with is applied by its next attempt, or rejected for the previous settings; then what depends on it follows.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ from cdcflow.ports.readers import Readers
 
 
 class Reloading:
-    """Reads the settings file again when it is asked to. May be used from any thread. `readers`: the capture's, as they
-    were started."""
+    """Reads the settings file again on request. Any thread may use it. `readers`: the capture's, as started."""
 
     def __init__(
         self, file: Path, config: Config, capture: Capture, tell: OnEvent, readers: Readers | None = None
@@ -34,34 +33,34 @@ class Reloading:
         self._capture = capture
         self._tell = tell
         self._lock = threading.Lock()
-        # By the capture's numbers: it goes back to the ones before where it cannot go on with the newest.
+        # By the capture's numbers: it falls back to earlier settings if it cannot continue with the latest.
         self._known: dict[int, tuple[Config, Mapping[str, str]]] = {1: (config, shown(config))}
         self.use_beside: Callable[[Config], None] = lambda config: None
-        """Has what runs beside the capture take settings up, or raises and changes nothing."""
+        """Applies settings to what runs alongside the capture, or raises and changes nothing."""
 
     @property
     def in_use(self) -> Config:
-        """The settings that the capture and all beside it run with."""
+        """The settings that the capture and everything alongside it run with."""
         return self._current()[0]
 
     def _current(self) -> tuple[Config, Mapping[str, str]]:
         known = self._known
-        # Limits are in use before `reload` has noted them.
+        # Limits are in use before `reload` has recorded them.
         return known.get(self._capture.settings_number) or known[max(known)]
 
     def answer(self) -> dict[str, object]:
-        """The settings in use, for who compares a file with them."""
+        """The settings in use, for a caller that compares a file with them."""
         number = self._capture.settings_number
         return {"file": str(self._file), "number": number, "settings": dict(self._current()[1])}
 
     def reload(self, wanted: str | None = None) -> dict[str, object]:
-        """Take the file up, and say what that does and under which number. `wanted`: only if this is its digest.
+        """Apply the file, and return what that does and the settings' number. `wanted`: only if this is its digest.
 
         Raises:
-            ConfigurationError: the file cannot be read, is another one, or has what this log, or something beside the
-                capture, cannot go on with; the settings in use stay.
-            SourceUnavailable: the source cannot be asked what the file means.
-            SinkUnavailable: the brokers of `publish.kafka` cannot be asked.
+            ConfigurationError: the file cannot be read, has a different digest, or has settings with which this log, or
+                something alongside the capture, cannot continue; the settings in use stay.
+            SourceUnavailable: the source cannot be queried for the meaning of the file.
+            SinkUnavailable: the brokers of `publish.kafka` cannot be queried.
         """
         with self._lock:
             config = load(self._file)
@@ -79,7 +78,7 @@ class Reloading:
 
     def _take_up(self, config: Config, found: Plan) -> int:
         self.use_beside(beside(self.in_use, config))
-        # It counts from here on, also where the capture goes back to settings from before.
+        # They count from now on, even if the capture falls back to earlier settings.
         known = {n: beside(before, config) for n, (before, _) in self._known.items()}
         self._known = {number: (before, shown(before)) for number, before in known.items()}
         settings = replace(
@@ -90,7 +89,10 @@ class Reloading:
         return number
 
     def _follow_capture(self) -> None:
-        """The capture runs with other settings: so does what depends on them. In a thread: a part may take a while."""
+        """The capture runs with other settings: apply them to what depends on it.
+
+        In a thread, because it may take a while.
+        """
         threading.Thread(target=self._follow, name="follow-settings", daemon=True).start()
 
     def _follow(self) -> None:
@@ -101,7 +103,7 @@ class Reloading:
                 self._tell_refusal(error)
 
     def hang_up(self) -> None:
-        """SIGHUP: the same without anybody who waits for an answer. Safe in a signal handler."""
+        """SIGHUP: reload without a caller that waits for an answer. Safe in a signal handler."""
         threading.Thread(target=self._reload_and_tell, name="reload", daemon=True).start()
 
     def _reload_and_tell(self) -> None:
@@ -119,7 +121,7 @@ class Reloading:
 
 
 def check(plan: Plan) -> None:
-    """Raises ConfigurationError with every refusal and its remedy, if the plan has any."""
+    """Raise ConfigurationError with every refusal and its remedy, if the plan has any."""
     if plan.refused:
         raise ConfigurationError(
             "the daemon cannot use the settings: " + "; ".join(r.text for r in plan.refused),
@@ -128,7 +130,7 @@ def check(plan: Plan) -> None:
 
 
 def beside(before: Config, config: Config) -> Config:
-    """The settings from before, with those of what runs beside the capture from `config`."""
+    """The previous settings, with those of what runs alongside the capture from `config`."""
     log = before.log
     if isinstance(log, FileLog) and isinstance(config.log, FileLog):
         log = log.model_copy(update={"retention": config.log.retention})
@@ -137,7 +139,7 @@ def beside(before: Config, config: Config) -> Config:
 
 
 def as_it_can(config: Config, before: Config) -> Config:
-    """The settings as this process can have them: what waits for a restart is as it was before."""
+    """The settings that this process can use: those that wait for a restart keep their previous values."""
     if not (isinstance(config.log, KafkaLog) and isinstance(before.log, KafkaLog)):
         return config
     kafka = config.log.kafka.model_copy(update={"work": before.log.kafka.work})

@@ -1,4 +1,4 @@
-"""`cdcflow repair`: find the rows that differ, and have the daemon mend just these through the log."""
+"""`cdcflow repair`: find the rows that differ, and have the daemon repair exactly these through the log."""
 
 from __future__ import annotations
 
@@ -25,11 +25,15 @@ if TYPE_CHECKING:
 
 KEYS_MAX = 20_000
 ROUNDS_MAX = 5
-"""So often what differs is mended: of many rows the first are named, and a column may come only with the first row."""
+"""How often differing rows are repaired: a report names only the first of many, and a column may come with the
+first row.
+"""
 SHOWN = 5
-"""So many rows of a table that differ after all are shown."""
+"""How many rows of a table that still differ are shown."""
 KEYS_AT_ONCE = 500
-"""One order names so many keys: it is one line of the control socket, and in the log's checkpoints until it is done."""
+"""How many keys one command names: it is one line of the control socket, and in the log's checkpoints until it is
+done.
+"""
 LOOK_EVERY_S = 0.2
 ANSWER_WITHIN_S = 75
 
@@ -60,7 +64,7 @@ def repair(
     send_structlog_to(sys.stderr)
     doubtful = _in_doubt(status, tables or ())
     others = _others(status, tables or (), doubtful)
-    # All of them, as the source has them: the daemon may not know yet of a table that came or went.
+    # All of them, as in the source: the daemon may not know yet of a table that was added or dropped.
     named = others if tables or doubtful else ()
     clean = [_repaired(settings, named, against or Against.tables, {})] if others else []
     if doubtful:
@@ -71,15 +75,17 @@ def repair(
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Why a table is in doubt. `before`: the position where changes began to be lost ("": not known). `base`: which
-    rows it has, where these were loaded another way."""
+    """Why a table is unverified. `before`: the position where changes began to be lost ("": unknown).
+
+    `base`: identifies its rows, if they were loaded another way.
+    """
 
     before: str
     base: str
 
 
 def _in_doubt(status: Mapping[str, Any], names: Sequence[str]) -> dict[str, Doubt]:
-    """The tables among these (none: all) that are in doubt."""
+    """The tables among these (empty: all) that are unverified."""
     found = {}
     for name, known in (status.get("tables") or {}).items():
         gap = known.get("gap")
@@ -94,7 +100,7 @@ def _others(status: Mapping[str, Any], names: Sequence[str], doubtful: Mapping[s
 
 
 def _repaired_in_doubt(settings: Config, doubtful: Mapping[str, Doubt], against: Against | None) -> bool:
-    """Repair tables that are in doubt, by the log where that is whole."""
+    """Repair tables that are unverified, comparing with the log if it is whole."""
     if against is not None:
         return _repaired(settings, list(doubtful), against, doubtful)
     alone = [name for name, doubt in doubtful.items() if doubt.base]
@@ -117,7 +123,10 @@ def _repaired(
     doubtful: Mapping[str, Doubt],
     first: Report | None = None,
 ) -> bool:
-    """Whether nothing differs any more. No `names`: all tables. `first`: what a comparison found already."""
+    """Repair until nothing differs; return whether it succeeded.
+
+    No `names`: all tables. `first`: an existing comparison.
+    """
     report = first or _compared(settings, names, against)
     found = {(table.table, table.against): table for table in report.tables if not names or table.table in names}
     unnamed: set[str] = set()
@@ -157,7 +166,7 @@ def _known_until(doubtful: Mapping[str, Doubt], table: TableReport) -> str | Non
 
 
 def _proven(settings: Config, name: str, base: str, found: Sequence[TableReport]) -> bool:
-    """Take a table out of doubt that was found equal, in all of its columns."""
+    """Mark a table as verified that was found equal, in all of its columns."""
     if not found or any(table.verdict not in ("equal", "equal but for") for table in found):
         typer.echo(
             f"{name} stays in doubt: mend the rest, or run `cdcflow backfill {word(name)}` to read all of it", err=True
@@ -180,7 +189,7 @@ def _proven(settings: Config, name: str, base: str, found: Sequence[TableReport]
     if answer is None:
         raise _no_daemon()
     outcome = answer["tables"][name]
-    # Another one may have done the same meanwhile, or a backfill has read the table.
+    # A concurrent command may have done the same, or a backfill has read the table.
     if outcome["outcome"] == "refused":
         typer.echo(f"{name} stays in doubt: {outcome['reason']}; run `cdcflow repair {word(name)}` again", err=True)
         return False
@@ -189,8 +198,10 @@ def _proven(settings: Config, name: str, base: str, found: Sequence[TableReport]
 
 
 def _mended(settings: Config, table: TableReport, known_until: str | None) -> bool:
-    """Order the rows of a table, and wait until the log has them. False: they cannot be named. `known_until`: where
-    changes began to be lost."""
+    """Have the rows of a table repaired, and wait until they are in the log. False if they cannot be named.
+
+    `known_until`: where changes began to be lost.
+    """
     if not table.keys:
         typer.echo(
             f"{table.table} has no key to name rows by: run `cdcflow backfill {word(table.table)}` to read all of it",
@@ -222,7 +233,7 @@ def _order(settings: Config, request: Mapping[str, object]) -> None:
 
 
 def _wait(settings: Config, table: str) -> None:
-    """Until the daemon has read every row that was ordered of a table, and has it on disk."""
+    """Wait until the daemon has read every requested row of a table, durably."""
     while True:
         status: Mapping[str, Any] | None = ask(settings.log.folder, {"op": "status"})
         if status is None:

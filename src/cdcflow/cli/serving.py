@@ -1,4 +1,4 @@
-"""The daemon's HTTP server: what it shows of a capture, and who may ask."""
+"""The daemon's HTTP server: what it shows of a capture, and to whom."""
 
 from __future__ import annotations
 
@@ -30,12 +30,15 @@ MERGES_EVERY_S = 10.0
 
 
 FILES_MAX = 256
-"""So many files of a log are read at most for one question: the processors are the capture's."""
+"""The maximum number of a log's files read for one query: the processors are needed by the capture."""
 
 
 class Http:
-    """The HTTP server beside a capture, for `cli.beside`. What `tell` remembers, if it does, is shown, and what
-    `problems` finds at the source. What is plotted goes on when the server is replaced."""
+    """The HTTP server alongside a capture, for `cli.beside`.
+
+    It shows the events that `tell` remembers, if it does, and what `problems` finds at the source. The plotted data is
+    kept when the server is replaced.
+    """
 
     def __init__(
         self,
@@ -58,13 +61,13 @@ class Http:
         self._newest: HttpServer | None = None
 
     def _asked(self, config: Config) -> ChangeLog:
-        """The log, opened once for these settings: what was read of its index stays read."""
+        """The log, opened once for these settings: what was read of its index stays in memory."""
         if self._opened is None or self._opened[0] is not config:
             self._opened = config, wiring.opened(config, files_max=FILES_MAX)
         return self._opened[1]
 
     def _consumers_of(self, config: Config) -> Consumers:
-        """The log's consumers, opened once for these settings, apart from what else is asked of the log."""
+        """The log's consumers, opened once for these settings, separately from other queries of the log."""
         if self._consumed is None or self._consumed[0] is not config:
             self._consumed = config, wiring.opened(config).consumers()
         return self._consumed[1]
@@ -104,7 +107,7 @@ class Http:
         self._tell("http listening", {"listen": listen, "port": server.port})
 
     def close(self) -> None:
-        """Take no more of what is plotted."""
+        """Stop sampling the plotted numbers."""
         self._history.close()
 
 
@@ -119,7 +122,7 @@ class _Serving:
 
     def end(self, *, wait: bool) -> None:
         self._ended()
-        # In a thread: the request that replaces it may be one that it answers.
+        # In a thread: this server may be answering the request that replaces it.
         ending = threading.Thread(target=self._server.close, name="http-end", daemon=True)
         ending.start()
         if wait:
@@ -127,7 +130,7 @@ class _Serving:
 
 
 class Surroundings:
-    """What the page shows besides the status: headroom, disk, merges, and what is to be said about all of it."""
+    """What the page shows in addition to the status: headroom, disk, merges, and remarks about all of it."""
 
     def __init__(
         self,
@@ -142,7 +145,7 @@ class Surroundings:
         self._asked_at = float("-inf")
 
     def overview(self, status: Mapping[str, Any]) -> dict[str, Any]:
-        """A status with everything that the page shows besides."""
+        """A status with everything else that the page shows."""
         config = self._in_use()
         whole = {**status, **wiring.upload_status(config)}
         if "source_error" not in whole:
@@ -171,7 +174,7 @@ class Surroundings:
 
 
 def _cuts_folder(config: Config) -> Path | None:
-    """Where the table of published cuts is; None: on no disk of this machine."""
+    """The folder of the table of published cuts; None if it is on no disk of this machine."""
     warehouse = config.merge.warehouse
     if not isinstance(warehouse, Path) or (config.merge.format == "iceberg" and config.merge.catalog is not None):
         return None

@@ -1,4 +1,4 @@
-"""Signals of a long-running command: a stop at the next cut, an end at once, a look at the settings file."""
+"""Signals of a long-running command: a stop at the next cut, an immediate end, a reload of the settings file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from cdcflow.cli.failure import TOO_SLOW_TO_STOP
 STOP_WITHIN_S = 10.0
 SLICE_S = 0.5
 START_BROKEN_OFF_WITHIN_S = 2.0
-"""A library that waits for a server's first answer cannot always be woken, and nothing is lost with a start."""
+"""A library that waits for a server's first answer cannot always be woken, and nothing is lost if a start is cut
+off.
+"""
 
 
 @contextlib.contextmanager
@@ -26,11 +28,12 @@ def obeying_signals(
     is_starting: Callable[[], bool] = lambda: False,
     hang_up: Callable[[], None] | None = None,
 ) -> Iterator[None]:
-    """SIGTERM and SIGINT ask for a stop at a cut; a second one, or ten seconds, end the process at once. SIGHUP calls
-    `hang_up`.
+    """SIGTERM and SIGINT request a stop at a cut; a second one, or ten seconds, end the process at once.
+
+    SIGHUP calls `hang_up`.
 
     Ending at once is safe: what was not durable counts as never read, exactly as after a crash. While `is_starting`,
-    two seconds are enough, and the stop has done what it was asked.
+    two seconds are enough, and the exit code is that of a successful stop.
     """
     asked = threading.Event()
 
@@ -57,10 +60,10 @@ def obeying_signals(
 
 
 def wait_for(event: threading.Event, seconds: float | None = None) -> bool:
-    """Wait in the main thread (None: for ever), and obey signals meanwhile; whether the event came.
+    """Wait in the main thread (None: indefinitely), and handle signals; return whether the event was set.
 
-    In slices: a signal that comes just before the thread sleeps does not wake it, and Python would look at it when
-    something else does.
+    In slices: a signal that arrives just before the thread sleeps does not wake it, and Python would handle it only
+    when something else does.
     """
     until = None if seconds is None else time.monotonic() + seconds
     while not event.is_set():
@@ -72,9 +75,10 @@ def wait_for(event: threading.Event, seconds: float | None = None) -> bool:
 
 
 def again_and_again(act: Callable[[], None], pause_s: float) -> None:
-    """Do it every `pause_s` seconds, begin to begin, until SIGTERM or SIGINT; what is under way is finished.
+    """Call `act` every `pause_s` seconds, measured between beginnings, until SIGTERM or SIGINT; a running call is
+    finished.
 
-    A second signal ends the process at once: nothing may be left half done that the next process does not finish.
+    A second signal ends the process at once: whatever is then left unfinished, the next process finishes.
     """
     with stopping() as stop:
         while not stop.is_set():

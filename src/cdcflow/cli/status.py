@@ -1,4 +1,4 @@
-"""`cdcflow status`: what is going on, from the running daemon, or from the log when none runs."""
+"""`cdcflow status`: the current state, from the running daemon, or from the log if none runs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def current(settings: Config) -> dict[str, Any]:
 
 
 def _from_log(settings: Config) -> dict[str, Any]:
-    """The log's newest cut and the source's own word, while no daemon runs."""
+    """The log's latest cut and the source's status, while no daemon runs."""
     from cdcflow.cli.daemon import problems
     from cdcflow.cli.watch import in_log, known_log_id, merge_status, source_status
     from cdcflow.interleave.progress import Progress
@@ -77,13 +77,13 @@ def _from_log(settings: Config) -> dict[str, Any]:
 
 
 def _unproven(tables: Any) -> dict[str, Any]:
-    """Tables' entries, when nobody captures them."""
+    """Tables' entries, if no daemon captures them."""
     why = {"freshness": "not proven", "freshness_reason": "no daemon captures it"}
     return {name: {**fields, **why} for name, fields in tables.items()}
 
 
 def _would_leave_out(settings: Config, checkpoint: Checkpoint) -> dict[str, Any]:
-    """The tables that the next start would leave out; {} where the source cannot be asked, which has its own line."""
+    """The tables that the next start would exclude; {} if the source cannot be queried, which has its own line."""
     source = wiring.open_source(settings)
     try:
         return {"left_out": [str(t) for t in source.left_out(checkpoint)]} if checkpoint.position is not None else {}
@@ -144,8 +144,10 @@ def _verified(found: Mapping[str, Any], table: str) -> str:
 
 
 def _fresh(fields: Mapping[str, Any], outages: Collection[str] = ()) -> str:
-    """What is proven of a table's freshness, in a few words: fresh as of when, or not since when. `outages`: reasons
-    that have a line for all of their tables."""
+    """What is proven of a table's freshness, in a few words: fresh as of when, or not since when.
+
+    `outages`: reasons that have a line for all of their tables.
+    """
     as_of = fields.get("fresh_as_of")
     proven = "" if as_of is None else f"as of {datetime.fromtimestamp(as_of, UTC):%Y-%m-%d %H:%M:%S}Z"
     match fields.get("freshness"):
@@ -160,7 +162,7 @@ def _fresh(fields: Mapping[str, Any], outages: Collection[str] = ()) -> str:
 
 
 def _throttle(fields: Mapping[str, Any]) -> str:
-    """The priority and the rate that a table's rows are read with, and who says so."""
+    """The priority and the rate at which a table's rows are read, and where they are set."""
     if fields.get("state") not in ("waiting", "reading", "paused"):
         return ""
     rate, priority = fields.get("rate_limit"), fields.get("priority")

@@ -11,7 +11,7 @@ _PROGRAM = "/opt/cdcflow/bin/cdcflow"
 
 
 def unit() -> str:
-    """The unit's text; it starts the cdcflow beside this interpreter."""
+    """The unit's text; it starts the cdcflow in this interpreter's directory."""
     text = files("cdcflow").joinpath("packaging", UNIT).read_text(encoding="utf-8")
     return text.replace(_PROGRAM, str(Path(sys.executable).parent / "cdcflow"))
 

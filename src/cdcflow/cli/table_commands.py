@@ -102,7 +102,7 @@ def repair(
 
 
 def key_of(text: str) -> list[str]:
-    """A key as people type it: `17`, `eu,17`, or `["a,b", "17"]` where a value has a comma."""
+    """A key as users type it: `17`, `eu,17`, or `["a,b", "17"]` if a value has a comma."""
     import json
 
     if not text.startswith("["):

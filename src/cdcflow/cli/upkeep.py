@@ -1,4 +1,4 @@
-"""`cdcflow upkeep`: old cuts expire with what only they needed, small files become one. `merge` does it when due."""
+"""`cdcflow upkeep`: expire old cuts with what only they needed, compact small files. `merge` does it when due."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def upkeep(
 
 
 def tell(report: UpkeepReport) -> None:
-    """In words, what was done and what was left out."""
+    """Print what was done and what was skipped."""
     if report.expired:
         typer.echo(f"{report.expired} cuts expired; the oldest is {report.oldest} now")
     if report.skipped:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 ORDER_WITHIN_S = 30.0
-"""So long the daemon may take to answer an order."""
+"""How long the daemon may take to answer a command."""
 
 
 class Against(enum.StrEnum):
@@ -96,7 +96,7 @@ class _Chosen:
 
 
 def kinds_of(against: Against) -> list[Kind]:
-    """What is compared with the source."""
+    """The copies to compare with the source."""
     of_each: dict[Against, list[Kind]] = {
         Against.both: ["log", "tables"],
         Against.log: ["log"],
@@ -106,7 +106,7 @@ def kinds_of(against: Against) -> list[Kind]:
 
 
 def leave_word(settings: Config, table: TableReport) -> None:
-    """In the log's folder, where `cdcflow status` and the daemon's metrics find it."""
+    """Write the result into the log's folder, for `cdcflow status` and the daemon's metrics."""
     folder = settings.log.folder
     if table.verdict == "equal":
         found = {"position": table.position, "offset": table.offset, "rows": table.rows, "range": "all"}
@@ -119,7 +119,7 @@ def leave_word(settings: Config, table: TableReport) -> None:
 
 
 def _plain(report: Report) -> dict[str, object]:
-    """Without keys of rows that do not differ."""
+    """The report without keys of rows that do not differ."""
     found = asdict(report)
     for table in found["tables"]:
         del table["shape_key"]
@@ -127,7 +127,7 @@ def _plain(report: Report) -> dict[str, object]:
 
 
 def read_shape_again(folder: Path, table: TableReport) -> None:
-    """Have the daemon read one row again: with it comes the shape that the table has now."""
+    """Have the daemon read one row again: with it the table's current shape enters the log."""
     if table.shape_key:
         ask(
             folder, {"op": "reread", "tables": [table.table], "keys": [list(table.shape_key)]}, timeout_s=ORDER_WITHIN_S
@@ -135,7 +135,7 @@ def read_shape_again(folder: Path, table: TableReport) -> None:
 
 
 def _compare(chosen: _Chosen) -> None:
-    """Once of many times."""
+    """Compare once in a series."""
     try:
         tell(chosen.report())
     except (SourceUnavailable, SinkUnavailable) as error:
@@ -143,7 +143,7 @@ def _compare(chosen: _Chosen) -> None:
 
 
 def tell(report: Report) -> None:
-    """In words, what was compared and what differs."""
+    """Print what was compared and what differs."""
     if report.tables:
         columns = ("table", "against", "verdict", "rows", "differ", "by", "took")
         output.stdout().print(output.table(None, columns, [_row(table) for table in report.tables], numbers=3))

@@ -1,8 +1,8 @@
-"""A capture's status, with what the source says of its own end, and what surrounds the daemon.
+"""A capture's status, with the source's view, and the surroundings of the daemon.
 
-What was known before an outage stays in the status while it lasts: where the log stands, how much the source keeps.
-The lag in seconds grows with the time meanwhile, so that an alert on it fires just then. The source is asked beside
-whoever asks for the status: one that does not answer must not keep a scrape waiting.
+What was known before an outage stays in the status during it: the log's position, how much the source retains. The lag
+in seconds keeps growing during it, so that an alert on it fires. The source is queried in a separate thread: one that
+does not answer must not delay a scrape.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from cdcflow.pipeline import Capture
 from cdcflow.service import last_words
 
 CAUGHT_UP_BYTES = 1 << 20
-"""A source that is less than this ahead counts as caught up: it writes log of its own all the time."""
+"""A source that is less than this ahead counts as caught up: it constantly writes log itself."""
 ANSWER_WITHIN_S = 1.0
-"""So long the status waits for the source; then it tells what the source said last."""
+"""How long the status waits for the source; after that it reports the source's last answer."""
 
 
 class Watch:
-    """The capture's status, with how far the source is ahead. May be asked from any thread. `in_use` gives the
-    settings where they may be others by now."""
+    """The capture's status, with how far the source is ahead. Any thread may call it.
+
+    `in_use` returns the settings, if they may change.
+    """
 
     def __init__(self, config: Config, capture: Capture, in_use: Callable[[], Config] | None = None) -> None:
         self._in_use = in_use or (lambda: config)
@@ -46,7 +48,7 @@ class Watch:
         self._moved_at = time.monotonic()
 
     def status(self, *, at_most_old_s: float = 2.0) -> dict[str, Any]:
-        """The status; the source is asked again when what it said is older than `at_most_old_s`."""
+        """The status; the source is queried again if its last answer is older than `at_most_old_s`."""
         status = self._of_capture()
         self._note_position(status.get("position"))
         self._ask_source(at_most_old_s)
@@ -76,13 +78,13 @@ class Watch:
         return status
 
     def tables_in_log(self) -> Mapping[str, Mapping[str, Any]]:
-        """How the log has the tables, before this process captures anything."""
+        """The tables' entries in the log, before this process captures anything."""
         found: Any = self._from_log().get("tables", {})
-        self._in_log = None  # it goes on from here
+        self._in_log = None  # the capture continues it
         return dict(found)
 
     def _from_log(self) -> dict[str, object]:
-        """Where the log stands, when this process could not begin to capture yet."""
+        """The log's status, if this process has not begun to capture yet."""
         if self._in_log is None:
             self._in_log = {}
             with contextlib.suppress(CdcflowError, OSError):
@@ -96,11 +98,11 @@ class Watch:
             if position == self._position:
                 return
             if self._position is None:
-                self._asked_at = -60.0  # without a position the source could not tell the lag
+                self._asked_at = -60.0  # without a position the source could not report the lag
             self._position, self._moved_at = position, time.monotonic()
 
     def _ask_source(self, at_most_old_s: float) -> None:
-        """Have the source asked, by one thread at a time, if what it said is too old."""
+        """Query the source, by one thread at a time, if its last answer is too old."""
         with self._lock:
             if self._asking is None and time.monotonic() - self._asked_at >= at_most_old_s:
                 self._asking = threading.Thread(target=self._answer, name="ask-source", daemon=True)
@@ -141,7 +143,7 @@ class Watch:
 
 
 def merge_status(merged: Mapping[str, Any], durable_offset: object) -> dict[str, Any]:
-    """What the last merge left, and how many rows the log has that its cut does not show."""
+    """The result of the last merge, and how many rows the log has that its cut does not show."""
     offset = merged.get("offset")
     if isinstance(offset, int) and isinstance(durable_offset, int):
         return {**merged, "behind_rows": max(0, durable_offset - offset)}
@@ -149,9 +151,11 @@ def merge_status(merged: Mapping[str, Any], durable_offset: object) -> dict[str,
 
 
 def verified_of(status: Mapping[str, Any], table: str) -> dict[str, Any]:
-    """What comparisons of a table have shown: `verified_at`, the oldest of those with log and tables that there were
-    (None: never found equal), `different`, how many of its keys are known to differ, and `not_compared`, the columns
-    that the copy did not have."""
+    """The results of comparisons of a table.
+
+    `verified_at`: the oldest time of those with log and tables (None: never found equal), `different`: how many of its
+    keys are known to differ, `not_compared`: the columns that the copy did not have.
+    """
     known = (status.get("verified") or {}).get(table, {}).values()
     times = [one["at"] for one in known if "at" in one]
     return {
@@ -162,7 +166,7 @@ def verified_of(status: Mapping[str, Any], table: str) -> dict[str, Any]:
 
 
 def in_log(checkpoint: Any) -> dict[str, object]:
-    """Where a log stands, by the names of a running capture's status."""
+    """A log's status, with the names of a running capture's status."""
     return {
         "epoch": checkpoint.epoch,
         "cut": checkpoint.cut,
@@ -174,7 +178,7 @@ def in_log(checkpoint: Any) -> dict[str, object]:
 
 
 def known_log_id(config: Config) -> str:
-    """The log's id; "" where there is no log, or nobody who can tell."""
+    """The log's id; "" if there is no log, or it cannot be read."""
     try:
         return wiring.log_id(config)
     except CdcflowError:
@@ -182,7 +186,7 @@ def known_log_id(config: Config) -> str:
 
 
 def source_status(config: Config, position: object, log_id: str) -> dict[str, object]:
-    """What the source says of its own end: lag and retained log, or why it cannot be asked."""
+    """The source's own status: lag and retained log, or why it cannot be queried."""
     try:
         source = wiring.open_source(config)
         try:
@@ -195,9 +199,12 @@ def source_status(config: Config, position: object, log_id: str) -> dict[str, ob
 
 
 def lag_seconds(status: Mapping[str, Any], still_s: float) -> float | None:
-    """How old the news is: by the newest change's commit time while the source is ahead, else since the position
-    last moved (heartbeats move it while nothing else happens). A source that never answered, or a log that nothing is
-    captured into, is behind for as long as that has been so."""
+    """The lag: since the latest change's commit time while the source is ahead, otherwise since the position last
+    moved.
+
+    Heartbeats move the position while nothing else happens. A source that never answered, or a log that nothing is
+    captured into, lags for as long as that has been so.
+    """
     ahead, clock = status.get("lag_bytes"), status.get("commit_clock")
     if not isinstance(ahead, int):
         return still_s if status.get("state") in ("waiting", "halted") else None

@@ -1,6 +1,6 @@
-"""A log folded in plain Python: what its tables hold at its newest cut, for comparing with the source itself.
+"""A log folded in plain Python: the rows of its tables at its latest cut, for comparing with the source itself.
 
-Slow and simple on purpose: it reads the log as any stranger would and applies `cdcflow.merge.fold`.
+Slow and simple on purpose: it reads the log through the public reader and applies `cdcflow.merge.fold`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from cdcflow.ports import LogReader
 
 
 def folded_log(location: LogLocation) -> dict[TableId, dict[Key, Row]]:
-    """Every table of a log in a folder or a store as of its newest cut, swept where a backfill is done."""
+    """Every table of a log in a folder or a store as of its latest cut, swept if a backfill is done."""
     return folded(FolderReader(location))
 
 
 def folded(log: LogReader) -> dict[TableId, dict[Key, Row]]:
-    """The same of a log that is anywhere."""
+    """The same for a log anywhere."""
     changes: dict[TableId, list[tuple[Table, Change]]] = defaultdict(list)
     for table, _version, rows in log.read_rows():
         changes[table.id].extend((table, change) for change in changes_of(table, rows))
@@ -73,14 +73,14 @@ Logged = list[tuple[Table, Change]]
 
 
 class Readable(Protocol):
-    """What of a `cdcflow.ports.LogReader` is needed here."""
+    """The part of a `cdcflow.ports.LogReader` that is needed here."""
 
     def read_rows(self) -> Iterator[tuple[Table, int, pa.Table]]: ...
     def newest_checkpoint(self) -> Checkpoint: ...
 
 
 class Unmergeable(Exception):
-    """The merge would stop by name at this table's shapes, and ask for a backfill."""
+    """The merge would stop at this table's shapes, with an error that names the table and requests a backfill."""
 
 
 def read(log: Readable) -> tuple[dict[TableId, Logged], Progress]:
@@ -96,7 +96,7 @@ def read(log: Readable) -> tuple[dict[TableId, Logged], Progress]:
 def current(
     logged: Logged, progress: TableProgress | None, *, anew: bool = False
 ) -> tuple[Table, list[dict[str, Any]]]:
-    """A table's rows by column name, and its newest shape. `anew`: only what the newest backfill began with and after.
+    """A table's rows by column name, and its latest shape. `anew`: only changes since the latest backfill began.
 
     Raises:
         Unmergeable: the shapes are such that only a new table can hold them.
@@ -108,7 +108,7 @@ def current(
             return newest, []
         newest = logged[-1][0]
     living = [pair for pair in logged if pair[0].incarnation == newest.incarnation]
-    # As the merge orders them: by their last row, for one may come back after another.
+    # As the merge orders them: by their last row, because an earlier shape may return.
     last = {table: change.offset for table, change in living}
     shapes = sorted(last, key=lambda shape: last[shape])
     try:
@@ -141,7 +141,7 @@ def _by_number(table: Table, change: Change) -> Change:
 
 
 def _defaults(shapes: Sequence[Table]) -> dict[str, Any]:
-    """By column number: what rows of shapes without it have there."""
+    """By column number: the value of the column in rows of shapes without it."""
     known = {c.number for c in shapes[0].columns}
     found: dict[str, Any] = {}
     for shape in shapes[1:]:

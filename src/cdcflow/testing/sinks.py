@@ -1,7 +1,7 @@
-"""The suite that every sink must pass, and the rows to feed one with.
+"""The suite that every sink must pass, and the rows for it.
 
-A sink's own tests subclass `SinkContract` and give it a fixture `place`: somewhere a log can be kept, opened and left
-behind as a killed process leaves it.
+A sink's own tests subclass `SinkContract` and give it a fixture `place`: somewhere a log can be stored, opened and left
+as a killed process leaves it.
 
     class TestMyLog(SinkContract):
         @pytest.fixture
@@ -62,7 +62,7 @@ class OpenedLog(Log, Protocol):
 
 
 class Place(Protocol):
-    """Where a log is kept."""
+    """A place where a log is stored."""
 
     def open(self) -> OpenedLog:
         """Open it for writing, as a new process would."""
@@ -77,7 +77,7 @@ class Place(Protocol):
         ...
 
     def seal(self, log: OpenedLog) -> None:
-        """Let retention remove what is durable so far apart from what comes later."""
+        """Make what is durable so far removable by retention, apart from later rows."""
         ...
 
     def expire(self, log: OpenedLog) -> None:
@@ -86,7 +86,7 @@ class Place(Protocol):
 
 
 def changes(table: Table, rows: Iterable[Mapping[str, object]], index: Sequence[int] | None = None) -> ChangeBatch:
-    """A batch from rows as dicts: columns by name, `_op` (c when left out), `_unchanged`, `_before`."""
+    """A batch from rows as dicts: columns by their names, `_op` (default c), `_unchanged`, `_before`."""
     full = [{OP: "c", UNCHANGED: None, BEFORE: None, **row} for row in rows]
     columns = [pa.array([row.get(f.name) for row in full], f.type) for f in table.change_schema]
     place = np.arange(len(full)) if index is None else np.array(index)
@@ -202,7 +202,7 @@ class SinkContract:
         assert found[1] == (PRODUCTS.id, expected)
 
     def test_rows_outlive_the_writer(self, place: Place) -> None:
-        """What was sealed, and what was not, is there for the next process."""
+        """Sealed and unsealed rows are available to the next process."""
         log = place.open()
         Writer.of(log).put(orders(1, 2))
         log.close()
@@ -230,7 +230,7 @@ class SinkContract:
         assert ids_of(place) == [1]
 
     def test_only_sync_makes_a_checkpoint_durable(self, place: Place) -> None:
-        """The source forgets its log up to this checkpoint: one word too early is data lost."""
+        """The source discards its log up to this checkpoint: acknowledged too early, data is lost."""
         log = place.open()
         writer = Writer.of(log)
         first = writer.put(orders(1))
@@ -242,7 +242,7 @@ class SinkContract:
         assert log.checkpoint == second
 
     def test_checkpoint_comes_back_whole(self, place: Place) -> None:
-        """Backfill progress lives here only; losing a part of it means reading a table again, or not at all."""
+        """Backfill progress is stored only here; losing a part of it means reading a table again, or not at all."""
         log = place.open()
         writer = Writer.of(log)
         writer.append(orders(1))
@@ -254,7 +254,7 @@ class SinkContract:
         assert place.open().checkpoint == writer.checkpoint
 
     def test_commands_that_come_and_go_come_back_as_they_were(self, place: Place) -> None:
-        """The traces of what people ordered, of which the oldest go, and a pause, which ends: also behind a seal."""
+        """Records of commands, the oldest of which are dropped, and a pause that ends: also after a seal."""
         log = place.open()
         writer = Writer.of(log)
         told = {str(n): {"op": "pause", "outcomes": {"a.b": "paused"}} for n in (1, 2, 3)}
@@ -274,7 +274,7 @@ class SinkContract:
         assert place.open().checkpoint.progress == writer.checkpoint.progress
 
     def test_every_opening_is_a_new_epoch(self, place: Place) -> None:
-        """Marks of an earlier run must mean nothing, also when that run wrote nothing."""
+        """Marks of an earlier run must be ignored, even if that run wrote nothing."""
         epochs = []
         for _ in range(3):
             log = place.open()
@@ -286,7 +286,7 @@ class SinkContract:
         "wrong", ["offset ahead", "offset behind", "transaction ahead", "clock short", "clock back", "index"]
     )
     def test_numbers_with_gaps_are_refused(self, place: Place, wrong: str) -> None:
-        """A gap in the log is a change that nobody will ever see; better no log than that one."""
+        """A gap in the log is a change that no reader will ever see; better no log than that one."""
         log = place.open()
         Writer.of(log).put(orders(1, 2))
         at = log.checkpoint
@@ -310,7 +310,10 @@ class SinkContract:
             log.append(numbered)
 
     def test_cut_that_only_moves_the_clock_is_kept(self, place: Place) -> None:
-        """An idle source tells its time by heartbeats. Readers of several logs wait for it, so it must not go back."""
+        """An idle source reports its time by heartbeats.
+
+        Readers of several logs wait for it, so it must not go back.
+        """
         log = place.open()
         writer = Writer.of(log)
         at = writer.put(orders(1))
@@ -323,7 +326,7 @@ class SinkContract:
         assert place.open().checkpoint.commit_clock == moved.commit_clock
 
     def test_cut_that_is_not_at_the_end_is_refused(self, place: Place) -> None:
-        """A checkpoint in front of or behind its rows repeats or skips changes after a restart."""
+        """A checkpoint before or after its rows repeats or skips changes after a restart."""
         log = place.open()
         writer = Writer.of(log)
         before = writer.put(orders(1))
@@ -355,7 +358,9 @@ class SinkContract:
         assert found == [("ord", 1, 9, 1), ("ord", 2, 1, 2), ("pro", 3, 4, 2), ("ord", 4, 6, 2), ("ord", 5, 8, 3)]
 
     def test_spool_that_does_not_hold_what_is_announced_is_refused(self, place: Place) -> None:
-        """The machine has numbered on with that count: a wrong one is found here or by a reader, and never mended."""
+        """The machine has already counted with that number: an error is found here or by a reader, and cannot be
+        repaired.
+        """
         log = place.open()
         writer = Writer.of(log)
         spooled = writer.spooled(50, [([changes(ORDERS, [{"id": 1}, {"id": 2}])], None)], [], rows=3)
@@ -374,7 +379,7 @@ class SinkContract:
                 writer.append(SpooledTransaction(1, Position("0/1"), 0, 1, name))
 
     def test_delivered_ids_are_found_by_their_low_bits(self, place: Place) -> None:
-        """The visibility fence asks with 64-bit ids, the stream delivers 32 bits (hard cases W01, W07)."""
+        """The visibility fence queries 64-bit ids, the stream delivers 32 bits (hard cases W01, W07)."""
         log = place.open()
         writer = Writer.of(log)
         spooled = writer.spooled(30, [([changes(ORDERS, [{"id": 1}])], None)], [], rows=1)
@@ -405,7 +410,7 @@ class SinkContract:
         assert back.column("position").to_pylist()[-1] == newest
 
     def test_partial_keys_are_those_of_partial_rows(self, place: Place) -> None:
-        """After a restart the machine knows from here which moved rows it has to read again (hard cases W08, W11)."""
+        """After a restart the machine learns from this which moved rows it has to read again (hard cases W08, W11)."""
         log = place.open()
         writer = Writer.of(log)
         partial = {UNCHANGED: ["note"], OP: "u"}
@@ -430,7 +435,7 @@ class SinkContract:
             writer = Writer.of(place.open())
 
     def test_partial_keys_of_expired_rows_are_refused_by_name(self, place: Place) -> None:
-        """A key that retention took away would leave a row without its columns, and nobody would know (W11)."""
+        """A key that retention removed would leave a row without its columns, undetected (W11)."""
         writer = Writer.of(place.open())
         since = writer.checkpoint.next_offset
         partial = {UNCHANGED: ["note"], OP: "u"}
@@ -451,7 +456,9 @@ class SinkContract:
             writer = Writer.of(place.open())
 
     def test_partial_keys_of_another_key_are_refused_by_name(self, place: Place) -> None:
-        """Rows that were logged under the old key cannot be named by the new one: nobody may pretend they are none."""
+        """Rows that were logged under the old key cannot be identified by the new one: that must not count as no
+        rows.
+        """
         writer = Writer.of(place.open())
         since = writer.checkpoint.next_offset
         partial = {UNCHANGED: ["note"], OP: "u"}
@@ -480,7 +487,7 @@ class SinkContract:
             writer = Writer.of(place.open())
 
     def test_table_keeps_its_rows_when_its_shape_changes(self, place: Place) -> None:
-        """Rows of the old shape are read with the old columns, also when the shape comes back later."""
+        """Rows of the old shape are read with the old columns, also when the shape returns later."""
         log = place.open()
         writer = Writer.of(log)
         due = datetime(2024, 2, 29, tzinfo=UTC).date()
@@ -491,7 +498,7 @@ class SinkContract:
             writer = Writer.of(place.open())
 
     def test_closed_log_takes_nothing_more(self, place: Place) -> None:
-        """A thread that comes late must hear it, not write into a file that is somebody else's."""
+        """A thread that is late must get an error, not write into a file that has another owner."""
         log = place.open()
         writer = Writer.of(log)
         writer.put(orders(1))

@@ -1,7 +1,6 @@
-"""The demo: a real database that is being written to, captured into Delta tables, with a proof at the end.
+"""The demo: a real database with a live workload, captured into Delta tables, with a proof at the end.
 
-`flights` is its content, `databases` what it asks of a database (`postgres` and `mysql` are two of them, `opening`
-finds which), `servers` starts one, `writer` is the second process that keeps changing it, `proof` the comparison of
-source and target, `screen` what one sees meanwhile, `demo_run` what happens in which order. Needs the extra
-`cdcflow[demo]`.
+`flights` is its content, `databases` what it needs of a database (`postgres` and `mysql` are two of them, `opening`
+chooses one), `servers` starts one, `writer` is the second process that keeps changing it, `proof` the comparison of
+source and target, `screen` the display, `demo_run` the order of steps. Needs the extra `cdcflow[demo]`.
 """

@@ -1,4 +1,4 @@
-"""What the demo wants of a database, whichever it is. `postgres` and `mysql` beside this are the two rooms."""
+"""What the demo needs of a database, whichever it is. The modules `postgres` and `mysql` implement it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Undone(Exception):
 
 
 class StatementResult(Protocol):
-    """What a statement gave."""
+    """The result of a statement."""
 
     @property
     def rowcount(self) -> int: ...
@@ -34,7 +34,7 @@ class StatementResult(Protocol):
 
 
 class Session(Protocol):
-    """A session that writes. `words` are the few pieces of SQL in which the databases differ; see `writer`."""
+    """A session that writes. `words` are the few pieces of SQL that differ between databases; see `writer`."""
 
     words: Mapping[str, str]
 
@@ -59,7 +59,7 @@ class Source(Protocol):
 
     @property
     def url(self) -> str:
-        """Where the flights are, for the settings and for the writer."""
+        """The address of the flights, for the settings and for the writer."""
         ...
 
     def load(self, rows_max: int | None) -> Mapping[str, int]:
@@ -71,11 +71,11 @@ class Source(Protocol):
         ...
 
     def end(self) -> str:
-        """The end of its log now."""
+        """The current end of its log."""
         ...
 
     def passed(self, position: object, end: str) -> bool:
-        """Whether a capture's position is at that end or behind it."""
+        """Whether a capture's position is at that end or after it."""
         ...
 
     def execute(self, statement: str) -> None: ...

@@ -1,6 +1,6 @@
-"""What happens in the demo, in order. Every act uses what a user would use: the commands, the settings file, the API.
+"""The steps of the demo, in order. Every step uses what a user would use: the commands, the settings file, the API.
 
-server ─▶ load ─▶ writer + `cdcflow run` ─▶ SIGKILL in mid-backfill ─▶ `cdcflow run` again ─▶ merge while all goes on
+server ─▶ load ─▶ writer + `cdcflow run` ─▶ SIGKILL in mid-backfill ─▶ `cdcflow run` again ─▶ merge while all runs
        ─▶ writer stops: the fence ─▶ the log passes it ─▶ merge ─▶ `cdcflow verify` ─▶ SIGTERM ─▶ proof
 
 The proof shares no code with `cdcflow verify`: each is checked by the other.
@@ -32,18 +32,18 @@ from cdcflow.errors import CdcflowError, ConfigurationError, InvariantViolated, 
 from cdcflow.service.control import ask
 
 BACKFILL_S = 9.0
-"""How long the backfill of the flights is stretched to (by its rate limit), so that one can watch it and kill it."""
+"""How long the backfill of the flights takes (by its rate limit), so that one can watch it and kill it."""
 KILL_AT = 0.3
 WRITES_PER_SECOND = 40.0
 STEPS = 12
-"""What the bar counts: calls of `Screen.step` in a demo that goes well."""
+"""The number of `Screen.step` calls in a successful demo, for the bar."""
 PATIENCE_S = 120.0
-"""So long the demo waits for any one thing before it says that it does not come."""
+"""How long the demo waits for any one thing before it fails."""
 
 
 @dataclass
 class Outcome:
-    """What came of it; also written to `demo.json`."""
+    """The result; also written to `demo.json`."""
 
     directory: str
     rows_loaded: dict[str, int] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Outcome:
 
 
 class DemoRun:
-    """One run of the demo in one directory. `play` tells it from start to end."""
+    """One run of the demo in one directory. `play` runs it from start to end."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class DemoRun:
         self.outcome = Outcome(str(directory))
 
     def play(self) -> Outcome:
-        """Play all acts. Whatever goes wrong ends up in the outcome's failures; nothing is left running."""
+        """Run all steps. Whatever goes wrong ends up in the outcome's failures; nothing is left running."""
         began = time.monotonic()
         with (self._directory / "merge.log").open("a") as log:
             send_structlog_to(log)
@@ -126,7 +126,7 @@ class DemoRun:
             with contextlib.suppress(Exception):
                 engine.stop()
 
-    # ── the acts ────────────────────────────────────────────────────────────────────────────────────────────
+    # ── the steps ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _load(self, source: Source) -> None:
         self._screen.done(f"{source.name} runs at {source.url}; the log is in {self._log.name}")
@@ -176,7 +176,7 @@ class DemoRun:
         self._wait(lambda s: self._log.sealed_offset() >= s.get("durable_offset", 0), "the log to be sealed")
 
     def _verify(self) -> None:
-        """What `cdcflow verify` does, beside the daemon."""
+        """Do what `cdcflow verify` does, while the daemon runs."""
         from cdcflow import wiring
 
         self._screen.step("`cdcflow verify` compares the source with the tables, while the daemon runs")
@@ -217,11 +217,11 @@ class DemoRun:
         return f"{self._source.schema}.{table}"
 
     def _read_share(self, status: Mapping[str, Any]) -> float:
-        """How much of the flights is read, from 0 to 1."""
+        """The fraction of the flights that is read, from 0 to 1."""
         fields = _tables(status).get(self._named("flights"), {})
         if not fields.get("units"):
             return 0.0
-        # How many rows a table of MySQL has is the server's estimate, so more than all of them may have been read.
+        # MySQL's row count of a table is the server's estimate, so the fraction may exceed 1.
         return float(
             min((fields.get("units_done") or 0) / fields["units"], 1.0 if fields.get("state") == "done" else 0.99)
         )
@@ -229,7 +229,7 @@ class DemoRun:
     # ── watching ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _wait(self, until: Callable[[Mapping[str, Any]], bool], what: str, look_s: float = 0.2) -> Mapping[str, Any]:
-        """Show what goes on until the daemon's status is as wished for, and return it."""
+        """Show the progress until the daemon's status fulfils `until`, and return it."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             self._children.check()
@@ -248,7 +248,7 @@ class DemoRun:
 
     @contextlib.contextmanager
     def _watching(self) -> Iterator[None]:
-        """Keep showing what goes on while this thread is busy."""
+        """Keep showing the progress while this thread is busy."""
         over = threading.Event()
 
         def watch() -> None:
@@ -264,7 +264,7 @@ class DemoRun:
             thread.join()
 
     def _sealed_tables_are_done(self) -> bool:
-        """What a merge would read must know every table as done."""
+        """Whether what a merge would read has every table as done."""
         progress = self._log.progress()
         states = {name: fields["state"] for name, fields in progress.get("tables", {}).items()}
         return all(states.get(self._named(table)) == "done" for table in flights.TABLES)
@@ -292,8 +292,10 @@ class Children:
         self._watch(self._daemon.pid)
 
     def _watch(self, pid: int) -> None:
-        """The daemon would try for ever to reach its server again if we were killed: a shell that reads from a pipe
-        which only we hold ends it then."""
+        """If this process is killed, the daemon must end too, or it would try forever to reach its server again.
+
+        A shell that reads from a pipe which only this process holds kills it then.
+        """
         self._watcher = subprocess.Popen(  # noqa: S603 - fixed program
             ["/bin/sh", "-c", f'read -r word; [ -n "$word" ] || kill -KILL {pid}'],
             stdin=subprocess.PIPE,
@@ -307,21 +309,21 @@ class Children:
             self._watcher = None
 
     def _start(self, command: list[str], output: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
-        # A session of its own: Ctrl-C in the terminal reaches the demo only, which then ends its children in order.
+        # A separate session: Ctrl-C in the terminal reaches the demo only, which then ends its children in order.
         with (self._directory / output).open("ab") as file:
-            return subprocess.Popen(  # noqa: S603 - our own program
+            return subprocess.Popen(  # noqa: S603 - cdcflow's own program
                 command, stdin=stdin, stdout=file, stderr=subprocess.STDOUT, start_new_session=True
             )
 
     def check(self) -> None:
-        """Raises Unexpected when one of them ended by itself."""
+        """Raise Unexpected if one of them ended by itself."""
         for name, process in (("writer", self._writer), ("daemon", self._daemon)):
             if process is not None and process.poll() is not None:
                 tail = "\n".join((self._directory / f"{name}.log").read_text(errors="replace").splitlines()[-5:])
                 raise Unexpected(f"the {name} ended by itself with {process.returncode}; the end of its log:\n{tail}")
 
     def written(self) -> dict[str, int]:
-        """The writer's transactions by kind, as it last said."""
+        """The writer's transactions by kind, as it last reported."""
         with contextlib.suppress(OSError, ValueError, IndexError):
             counts = json.loads((self._directory / "writer.log").read_text().splitlines()[-1])
             return {str(kind): int(count) for kind, count in counts.items()}
@@ -335,7 +337,7 @@ class Children:
             self._daemon = None
 
     def stop_daemon(self) -> float:
-        """SIGTERM, as a service manager would; how long it took to end."""
+        """Send SIGTERM, as a service manager would; return how long it took to end."""
         daemon, self._daemon = self._daemon, None
         if daemon is None:
             raise SourceUnavailable("no daemon runs")
@@ -397,10 +399,10 @@ def _state(status: Mapping[str, Any], table: str) -> str:
 
 
 def new_directory(given: Path | None) -> Path:
-    """The directory that the demo leaves behind: a new or an empty one.
+    """The directory that the demo leaves: a new or an empty one.
 
     Raises:
-        ConfigurationError: there is something in it.
+        ConfigurationError: it is not empty.
     """
     directory = given or Path(time.strftime("demo-%Y%m%d-%H%M%S"))
     directory.mkdir(parents=True, exist_ok=True)

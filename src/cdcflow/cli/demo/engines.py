@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 EngineKind = Literal["spark", "local"]
 PATIENCE_S = 120.0
-# A demo's Java lives for two minutes: compiling it quickly is worth more than compiling it well.
+# The demo's Java runs for two minutes: compiling quickly is worth more than compiling well.
 QUICK_JAVA = {
     # The flag alone leaves 48 MB for compiled code.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
@@ -41,11 +41,13 @@ class Engine(Protocol):
     def merge(self) -> MergeReport: ...
 
     def cut(self) -> Mapping[str, Any]:
-        """The tables of the published cut, by name, as this engine has them."""
+        """The tables of the published cut, by table name, in this engine's form."""
         ...
 
     def orphans(self, cut: Mapping[str, Any], schema: str) -> dict[str, int]:
-        """Rows of the cut that point to nothing: the writer commits a flight together with its plane and airline."""
+        """Rows of the cut with a dangling reference: the writer commits a flight together with its plane and
+        airline.
+        """
         ...
 
     def digest(self, table: Any, columns: Sequence[tuple[str, str]]) -> Digest:
@@ -56,7 +58,7 @@ class Engine(Protocol):
 
 
 class Spark:
-    """Spark in a process of its own, which starts in the background."""
+    """Spark in a separate process, which starts in the background."""
 
     name = "Spark"
 
@@ -177,7 +179,7 @@ def _float_text(value: float) -> str:
 
 
 def _start_spark(log: Path, kafka: bool, table_format: str) -> SparkSession:
-    """A Spark session whose Java process says its warnings into `log` instead of between our lines."""
+    """A Spark session whose Java process writes its warnings into `log` instead of to the terminal."""
     from cdcflow.spark.session import session
 
     with log.open("ab") as file:

@@ -27,7 +27,7 @@ def csv(table: str) -> Iterator[IO[bytes]]:
             yield file
         return
     with zipfile.ZipFile(packed) as archive, archive.open(archive.namelist()[0]) as file:
-        yield io.BufferedReader(file)  # type: ignore[type-var]  # ZipExtFile is one, typeshed does not say so
+        yield io.BufferedReader(file)  # type: ignore[type-var]  # ZipExtFile is one, typeshed does not declare it
 
 
 def _folder() -> Path:

@@ -39,7 +39,7 @@ class Log(Protocol):
         ...
 
     def sealed_offset(self) -> int:
-        """Up to which offset a merge would see the log."""
+        """The offset up to which a merge would see the log."""
         ...
 
     def merge(self, spark: SparkSession | None) -> MergeReport:
@@ -66,7 +66,7 @@ class Folder:
         return ["path: ./log", "seal: {bytes_max: 64MiB, age_max: 3s}"]
 
     def progress(self) -> Mapping[str, Any]:
-        """A merge reads sealed segments: what their newest checkpoint says."""
+        """A merge reads sealed segments: the progress in the latest one's checkpoint."""
         segments = list_segments(self.folder)
         found: Any = segments[-1].checkpoint["progress"] if segments else {}  # Any: JSON
         return dict(found)
@@ -84,7 +84,7 @@ class Folder:
 
 
 class Topic:
-    """A log in Kafka, on one broker of its own."""
+    """A log in Kafka, on one private broker."""
 
     name = f"Kafka, topic {TOPIC}"
 
@@ -98,7 +98,7 @@ class Topic:
         from cdcflow.cli.demo.servers.kafka import KafkaBroker
 
         self._address = self._stack.enter_context(KafkaBroker()).address
-        # The broker goes with the demo. Its log's history stays, and is read as a log in files is.
+        # The broker is removed with the demo. Its log's history stays, and is read like a log in files.
         source = "source: {kind: postgres, url: postgresql://nobody@127.0.0.1/gone}"
         history = (
             f"# The log's sealed segments, for the log commands.\n{source}\nlog:\n  path: ./work/{TOPIC}/history\n"

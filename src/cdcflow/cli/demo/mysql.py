@@ -1,4 +1,4 @@
-"""The demo on MySQL or MariaDB: the same tables and the same session as on PostgreSQL, in their words."""
+"""The demo on MySQL or MariaDB: the same tables and the same session as on PostgreSQL, in their SQL."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ _LOADED = "loaded"
 
 
 class MySQL:
-    """Implements `databases.Source`. `server` None: one of its own, which runs inside."""
+    """Implements `databases.Source`. `server` None: it starts a server inside the context."""
 
     schema = flights.DATABASE
     planted_fault = "UPDATE planes SET seats = seats + 1 WHERE tailnum = 'N10156'"
 
     def __init__(self, flavor: Flavor, server: MySQLServer | None = None) -> None:
-        # The rows come from CSV files on the client's side.
+        # The rows are in CSV files on the client's side.
         self._server = server or MySQLServer(flavor, {"local_infile": "ON"})
         self.name = NAMES[flavor]
 
@@ -97,7 +97,7 @@ class MySQL:
 
     def columns(self, table: str) -> Columns:
         rows = self._server.execute(
-            "SELECT column_name, data_type FROM information_schema.columns"  # noqa: S608  our own names
+            "SELECT column_name, data_type FROM information_schema.columns"  # noqa: S608  cdcflow's own names
             f" WHERE table_schema = '{self.schema}' AND table_name = '{table}' ORDER BY ordinal_position"
         )
         return [(str(name), proof.OF_MYSQL[str(kind)]) for name, kind in rows]
@@ -109,7 +109,7 @@ class MySQL:
 
 
 def seed(url: str, password: str | None, rows_max: int | None) -> Mapping[str, int]:
-    """Create and fill the tables, unless they are there whole."""
+    """Create and fill the tables, unless they exist completely."""
     with closing(pymysql.connect(**_address(url, password), local_infile=True, autocommit=True)) as connection:
         with connection.cursor() as cursor:
             cursor.execute(
@@ -119,7 +119,7 @@ def seed(url: str, password: str | None, rows_max: int | None) -> Mapping[str, i
             )
             if cursor.fetchone()[0]:
                 return {}
-            # A statement that makes a table commits: what is there was left by a run that did not come to its end.
+            # A statement that creates a table commits: existing tables were left by an unfinished run.
             cursor.execute(f"DROP TABLE IF EXISTS {', '.join(reversed(flights.TABLES))}")
         return load(connection, rows_max)
 
@@ -157,7 +157,10 @@ def _fill(cursor: pymysql.cursors.Cursor, room: Path, table: str, rows_max: int 
 
 
 def _address(url: str, password: str | None) -> dict[str, Any]:
-    """How pymysql is told where the server is. `?ssl_ca=FILE` asks for TLS with a certificate that this one signed."""
+    """pymysql's arguments for the server's address.
+
+    `?ssl_ca=FILE` requires TLS with a certificate signed by that one.
+    """
     address = urlsplit(url)
     authority = dict(parse_qsl(address.query)).get("ssl_ca")
     return {
@@ -172,7 +175,7 @@ def _address(url: str, password: str | None) -> dict[str, Any]:
 
 
 class MySQLSession:
-    """Implements `databases.Session`. Its log leaves wide values out where they did not change."""
+    """Implements `databases.Session`. Its log omits wide values that did not change."""
 
     words: Mapping[str, str] = {
         "a twentieth of": "WHERE rand() < 0.05",

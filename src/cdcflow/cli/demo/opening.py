@@ -1,4 +1,4 @@
-"""Which room of the demo a database is in. Only the chosen one's client library is loaded."""
+"""Chooses the demo's module for a database. Only the chosen one's client library is loaded."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def session(url: str, password: str | None = None) -> Session:
 
 
 def seed(url: str, password: str | None, rows_max: int | None) -> Mapping[str, int]:
-    """Create and fill the tables at this address. Returns the rows of each table; none if they are there already."""
+    """Create and fill the tables at this address. Return the rows of each table; empty if they exist already."""
     if url.startswith("postgres"):
         from cdcflow.cli.demo import postgres
 

@@ -1,4 +1,4 @@
-"""The demo on PostgreSQL: the tables, with types and keys as one would give them, and a session that writes."""
+"""The demo on PostgreSQL: the tables, with realistic types and keys, and a session that writes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CREATE TABLE flights (
   time_hour timestamptz, remarks text, PRIMARY KEY (time_hour, carrier, flight));
 """
 
-# Random hexadecimal digits do not compress, so a value of this length lies outside of its row (TOAST), and the log
+# Random hexadecimal digits do not compress, so a value of this length is stored outside its row (TOAST), and the log
 # does not repeat it when another column changes.
 _REMARKS = """
 UPDATE flights f SET remarks =
@@ -44,7 +44,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 class Postgres:
-    """Implements `databases.Source`. `server` None: one of its own, which runs inside."""
+    """Implements `databases.Source`. `server` None: it starts a server inside the context."""
 
     schema = "public"
     planted_fault = "UPDATE planes SET seats = seats + 1 WHERE tailnum = 'N10156'"
@@ -93,10 +93,10 @@ class Postgres:
 
 
 def seed(url: str, password: str | None, rows_max: int | None) -> Mapping[str, int]:
-    """Create and fill the tables, unless they are there."""
+    """Create and fill the tables, unless they exist."""
     with psycopg.connect(url, password=password, autocommit=True) as connection:
         found = connection.execute("SELECT to_regclass('public.flights') IS NOT NULL").fetchone()
-        # All tables are made in one transaction: where one of them is, all are whole.
+        # All tables are created in one transaction: if one exists, all are whole.
         return {} if found and found[0] else load(connection, rows_max)
 
 

@@ -1,9 +1,9 @@
 """Do source and target hold the same rows? Row count and content hash, computed by each engine from its own table.
 
-Both sides write every row as one canonical text, take its SHA-256, and add up two 60-bit numbers of it over all rows.
-A sum does not depend on the order of rows and, unlike XOR, sees a row that is there twice. Canonical means: every value
-with its length in front, so that no two rows can give the same text by accident; NULL apart from everything else; no
-engine's own way to print a number, a float or a time.
+Both sides write every row as one canonical text, take its SHA-256, and add up two 60-bit numbers of it over all rows. A
+sum does not depend on the order of rows and, unlike XOR, detects a duplicated row. Canonical means: every value with
+its length in front, so that no two rows can give the same text by accident; NULL different from everything else; no
+engine's own format for numbers, floats or times.
 
     value        both sides write
     NULL         -
@@ -54,7 +54,7 @@ OF_MYSQL: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The comparison of one table. `target` is None where the cut does not have the table."""
+    """The comparison of one table. `target` is None if the cut does not have the table."""
 
     table: str
     source: Digest
@@ -109,7 +109,7 @@ def target_hashes(frame: DataFrame, columns: Sequence[tuple[str, str]]) -> DataF
 
 
 def in_mysql(table: str, columns: Columns) -> str:
-    """The query with which MySQL or MariaDB computes a table's digest: rows, and the two sums. In a UTC session."""
+    """The query with which MySQL or MariaDB computes a table's digest: rows, and the two sums. For a UTC session."""
     quoted = [(_quoted(name, "`"), kind) for name, kind in columns]
     texts = ", ".join(_counted(column, _mysql_text(column, kind), "char_length") for column, kind in quoted)
     first, second = (f"coalesce(sum(cast(conv(substr(h, {at}, 15), 16, 10) AS unsigned)), 0)" for at in (1, 16))
@@ -119,8 +119,10 @@ def in_mysql(table: str, columns: Columns) -> str:
 def verdicts(
     source: Source, cut: Mapping[str, Any], tables: Sequence[str], digest: Callable[[Any, Columns], Digest]
 ) -> list[Verdict]:
-    """Compare each table of the source, as it is now, with the same table of a published cut. `digest`: as the engine
-    that read the cut computes it."""
+    """Compare each current table of the source with the same table of a published cut.
+
+    `digest`: computes a digest in the engine that read the cut.
+    """
     found: list[Verdict] = []
     for table in tables:
         columns = source.columns(table)
@@ -207,7 +209,9 @@ def _spark_text(column: str, kind: str) -> str:
 
 
 def _float_parts(size: str, split: str) -> tuple[str, str, str]:
-    """The whole part of a non-negative float, 40 bits of its fraction, and 40 more. Every step is exact: a
-    multiplication by a power of two, and a subtraction of the part above the point."""
+    """The whole part of a non-negative float, 40 bits of its fraction, and 40 more.
+
+    Every step is exact: a multiplication by a power of two, and a subtraction of the part above the point.
+    """
     fraction = f"({size} - floor({size})) * {split}"
     return f"floor({size})", f"floor({fraction})", f"floor((({fraction}) - floor({fraction})) * {split})"

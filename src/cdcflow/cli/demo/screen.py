@@ -1,4 +1,4 @@
-"""What one sees of the demo: a bar and a live table in a terminal, otherwise a line for each step.
+"""The display of the demo: a bar and a live table in a terminal, otherwise a line for each step.
 
 Neither is silent for long: in a terminal the clock runs, and elsewhere a step that takes long is named again.
 """
@@ -18,15 +18,15 @@ from rich.text import Text
 from cdcflow.cli import output
 
 LINE_EVERY_S = 10.0
-"""Without a terminal: how long nothing is printed before the step that is going on is named again."""
+"""Without a terminal: how long nothing is printed before the current step is named again."""
 BAR_WIDTH = 40
 
 
 class Screen:
-    """Steps that were done, the one that is going on, and the daemon's newest status. Safe to use from any thread."""
+    """The finished steps, the current one, and the daemon's latest status. Safe to use from any thread."""
 
     def __init__(self, steps: int = 0) -> None:
-        """`steps`: how many there will be, for the bar."""
+        """`steps`: the number of steps, for the bar."""
         self._console = output.stdout()
         self._lock = threading.RLock()
         self._steps = steps
@@ -54,7 +54,7 @@ class Screen:
         self._over.set()
 
     def step(self, text: str) -> None:
-        """Something begins."""
+        """A step begins."""
         with self._lock:
             self._now, self._now_since = text, time.monotonic()
             self._step = min(self._step + 1, self._steps)
@@ -62,7 +62,7 @@ class Screen:
                 self._say(f"… {text}")
 
     def done(self, text: str) -> None:
-        """Something is done; stays on the screen."""
+        """A step is done; the text stays on the screen."""
         with self._lock:
             self._now = ""
             self._say(f"✓ {text}")
@@ -72,7 +72,7 @@ class Screen:
             self._say(f"✗ {text}")
 
     def show(self, status: Mapping[str, Any] | None, writer: Mapping[str, int]) -> None:
-        """The daemon's status (None: it does not run), and the writer's transactions by kind."""
+        """Show the daemon's status (None if it does not run), and the writer's transactions by kind."""
         with self._lock:
             self._status, self._writer = status or {}, writer
 
@@ -86,7 +86,7 @@ class Screen:
         self._console.print(f"{self._said_at - self._began:6.1f} s {text}", markup=False)
 
     def _remind(self) -> None:
-        """Without a terminal: say what still goes on."""
+        """Without a terminal: name the current step again."""
         while not self._over.wait(0.5):
             with self._lock:
                 if self._now and time.monotonic() - self._said_at > LINE_EVERY_S:
@@ -124,7 +124,7 @@ class Screen:
         return Group(*parts)
 
     def _progress(self) -> str:
-        """A bar of all steps, and the one that is going on, with its seconds."""
+        """A bar of all steps, and the current one with its seconds."""
         now = time.monotonic()
         filled = BAR_WIDTH * max(0, self._step - 1) // self._steps if self._steps else 0
         step = f"step {self._step} of {self._steps}: {self._now}" if self._now else ""

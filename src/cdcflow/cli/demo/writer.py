@@ -2,10 +2,10 @@
 
     python -m cdcflow.cli.demo.writer URL TRANSACTIONS_PER_SECOND
 
-Every transaction touches what belongs together: new flights come with their new plane and airline. Between them
-corrections, deletes, changed keys, wide values, updates that leave a wide value alone, and transactions that are
-rolled back, whole or to a savepoint. What the databases say differently is in their sessions' `words`. Prints one JSON
-line a second; ends when its stdin is closed or at SIGTERM, so it never outlives the demo.
+Every transaction writes related rows: new flights come with their new plane and airline. Between them corrections,
+deletes, changed keys, wide values, updates that leave a wide value alone, and transactions that are rolled back, whole
+or to a savepoint. SQL that differs between databases is in their sessions' `words`. Prints one JSON line a second; ends
+when its stdin is closed or at SIGTERM, so it never outlives the demo.
 """
 
 # ruff: noqa: S608 - every text is the demo's own
@@ -32,7 +32,7 @@ from cdcflow.cli.demo.opening import session
 Key = tuple[datetime, str, int]
 ORIGINS = ("EWR", "JFK", "LGA")
 NEW_FLIGHT = 100_000
-"""Flights from this number on were added by the writer."""
+"""Flights with this number or a higher one were added by the writer."""
 
 
 class Workload:
@@ -64,7 +64,7 @@ class Workload:
         ]
 
     def _last_number(self) -> int:
-        """The last number that a writer took here before: one that is started again must not take it twice."""
+        """The last number that an earlier writer used here: a restarted one must not use it again."""
         flight = self._execute("SELECT max(flight) FROM flights").fetchone()[0]
         plane = self._execute("SELECT max(tailnum) FROM planes WHERE left(tailnum, 1) = 'X'").fetchone()[0]
         return max(NEW_FLIGHT, flight or 0, int(plane[1:]) if plane else 0)
@@ -91,7 +91,7 @@ class Workload:
     # ── kinds of transactions ───────────────────────────────────────────────────────────────────────────────
 
     def new_flights(self) -> None:
-        """A plane, now and then an airline, and the flights they make: an order with its product."""
+        """A plane, now and then an airline, and their flights: like an order with its product."""
         carrier = self._new_airline() if self._random.random() < 0.05 else self._random.choice(self._carriers)
         tailnum = f"X{self._take_number():07d}"
         self._execute(
@@ -177,7 +177,7 @@ class Workload:
         )
 
     def undo_half(self) -> None:
-        """What happens after a savepoint is rolled back; the rest stays."""
+        """Roll back what follows a savepoint; the rest stays."""
         key = self._random.choice(self._keys)
         self._execute(f"UPDATE flights SET arr_time = 1200 WHERE {THIS}", key)
         with self._session.transaction():
@@ -205,7 +205,7 @@ def main(url: str, per_second: float) -> None:
 
 
 def told_to_stop() -> threading.Event:
-    """Set once SIGTERM comes. Ctrl-C is for whoever started us."""
+    """An event that is set when SIGTERM arrives. Ctrl-C is handled by the process that started this one."""
     stop = threading.Event()
 
     def obey(number: int, frame: FrameType | None) -> None:
@@ -217,7 +217,7 @@ def told_to_stop() -> threading.Event:
 
 
 def write(opened: Session, per_second: float, stop: threading.Event, over: Callable[[], bool] = lambda: False) -> None:
-    """Write so many transactions a second until `stop` is set or it is `over`."""
+    """Write `per_second` transactions a second until `stop` is set or `over` returns true."""
     writer = Workload(opened, seed=7)
     began = told_at = time.monotonic()
     while not stop.is_set() and not over():

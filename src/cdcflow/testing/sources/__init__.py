@@ -1,13 +1,12 @@
 """What every source must do, as a suite of tests: subclass `SourceContract`, name its `kit`, and give it a
 `source_kit` fixture.
 
-The suite speaks to a source only through `cdcflow.ports`, and to its database through a `SourceKit`: plain SQL that
-every dialect knows, and acts with a name where SQL differs. A source that passes it can be wired to the machine and to
-any sink.
+The suite accesses a source only through `cdcflow.ports`, and its database through a `SourceKit`: plain SQL that every
+dialect supports, and named acts where SQL differs. A source that passes it can be wired to the machine and to any sink.
 
     stream.py      what was committed, once and in order, large or small; marks
-    chunks.py      existing rows and their fences; what becomes of a plan when its table changes
-    statements.py  DDL: a whole capture, and at the end the log says what the source says
+    chunks.py      existing rows and their fences; what happens to a plan when its table changes
+    statements.py  DDL: a whole capture, at whose end the log equals the source
     restarts.py    positions, what was acknowledged, histories that are lost
     service.py     rights, status, doctor, closing
 """
@@ -36,8 +35,10 @@ from cdcflow.testing.sources.stream import StreamScenarios
 
 
 class Contract(Scenarios):
-    """What suites have in common. A subclass names its kit, so that what the kit's database cannot do is known before
-    tests run."""
+    """Common to all suites.
+
+    A subclass names its kit, so that what the kit's database cannot do is known before tests run.
+    """
 
     kit: ClassVar[type[SourceKit]]
     unclaimed: ClassVar[dict[str, str]] = {}
@@ -53,7 +54,7 @@ class Contract(Scenarios):
                 setattr(cls, name, None)  # it is not collected
 
     def test_only_what_the_database_cannot_do_is_unclaimed(self) -> None:
-        """No scenario is left out in silence: each that does not run has an act that the kit names, and its reason."""
+        """No scenario is skipped silently: each that does not run has an act that the kit names, and its reason."""
         suite = next(base for base in type(self).__mro__ if Contract in base.__bases__)
         missing = {name for name in scenarios(suite) if getattr(self, name, None) is None}
         assert missing == set(self.unclaimed)
@@ -72,8 +73,10 @@ class SourceContract(Contract, StreamScenarios, ChunkScenarios, StatementScenari
 
 
 class FenceContract(Contract, StreamScenarios, ChunkScenarios):
-    """What depends on how a source knows what its chunks see: for a second fence of a dialect that keeps the whole
-    contract with its first one."""
+    """The scenarios that depend on how a source knows what its chunks see.
+
+    For a second fence of a dialect that passes the whole contract with its first one.
+    """
 
 
 __all__ = [

@@ -1,7 +1,7 @@
 """A whole capture of a source into a log in memory, for scenarios whose outcome is a table, not an event.
 
-What a statement becomes differs by dialect: rows that are read again, a truncate, another shape, a look at the catalog.
-What must be the same everywhere is the end: the log folded equals the source.
+The effect of a statement differs by dialect: rows that are read again, a truncate, another shape, a check of the
+catalog. The end must be the same everywhere: the folded log equals the source.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Rows = list[tuple[tuple[str, Any], ...]]
 
 
 class Captured:
-    """A log that outlives captures, and what it says of the source's tables."""
+    """A log that outlives captures, and its contents for the source's tables."""
 
     def __init__(self, kit: SourceKit) -> None:
         self._kit = kit
@@ -38,7 +38,7 @@ class Captured:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Capture beside the block."""
+        """Capture while the block runs."""
         capture = Capture(
             open_source=self._kit.open_source,
             open_log=lambda identity, accept: MemoryLog(self._log, reading.LOG_ID),
@@ -60,7 +60,7 @@ class Captured:
             raise self.error
 
     def order(self, op: str, *names: str, **arguments: Any) -> Mapping[str, Any]:
-        """Order something of the capture that runs, and give its answer."""
+        """Send the running capture a command, and return its answer."""
         assert self._capture is not None
         return self._capture.request(op, [str(self._kit.named(name)) for name in names], **arguments)
 
@@ -70,12 +70,12 @@ class Captured:
         return [int(str(change.values["id"])) for _, change in logged[self._kit.named(name)] if change.op == READ]
 
     def tail(self, name: str, count: int) -> list[tuple[str, int]]:
-        """Op and id of the newest rows of a table in the log."""
+        """Op and id of the latest rows of a table in the log."""
         logged, _ = read(self._log)
         return [(change.op, int(str(change.values["id"]))) for _, change in logged[self._kit.named(name)]][-count:]
 
     def wait_for(self, name: str, op: str, key: int) -> None:
-        """Wait until a table's newest row in the log is this one."""
+        """Wait until a table's latest row in the log is this one."""
         deadline = time.monotonic() + reading.PATIENCE_S
         while self.tail(name, 1) != [(op, key)]:
             assert self.error is None, f"the capture stopped: {self.error}"
@@ -83,7 +83,7 @@ class Captured:
             time.sleep(0.02)
 
     def repairs(self) -> list[RepairRecord]:
-        """What the log's newest cut knows of repairs."""
+        """The repairs in the log's latest cut."""
         return repairs_of(self._log.checkpoint.progress)
 
     def _run(self, capture: Capture) -> None:
@@ -93,7 +93,7 @@ class Captured:
             self.error = error
 
     def settle(self, *names: str) -> None:
-        """Wait until the log says the same of these tables as the source, and their backfills are done."""
+        """Wait until these tables are the same in the log and in the source, and their backfills are done."""
         wanted = {name: rows_of_source(self._kit, name) for name in names}
         found: dict[str, object] = {}
         deadline = time.monotonic() + reading.PATIENCE_S

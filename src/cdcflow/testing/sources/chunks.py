@@ -1,4 +1,6 @@
-"""Scenarios of chunks: existing rows, once, as of a moment that the fence tells, in the shape that they have then."""
+"""Scenarios of chunks: existing rows, once, as of a point in time that the fence reports, in their shape at that
+time.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,14 @@ class ChunkScenarios(Scenarios):
         source.close()
 
     def test_empty_table_is_read_at_once(self, source_kit: SourceKit) -> None:
-        """A backfill of nothing ends, and says that it has ended."""
+        """A backfill of nothing ends, and reports its end."""
         source, _ = self.prepared(source_kit)
         reads = self.read_all(source, source_kit.table, size=1000)
         assert [(read.exhausted, self.rows_read(read, source_kit.table)) for read in reads] == [(True, [])]
         source.close()
 
     def test_chunk_and_stream_give_the_same_row(self, source_kit: SourceKit) -> None:
-        """T38: a row may not depend on the way by which it came."""
+        """T38: a row must not depend on how it was read."""
         source, checkpoint = self.prepared(source_kit)
         source_kit.execute("INSERT INTO items VALUES (1, 'ärger '), (2, ''), (3, NULL), (-2147483648, '0')")
         streamed = rows_of(self.streamed(source, checkpoint), source_kit.table)
@@ -51,7 +53,7 @@ class ChunkScenarios(Scenarios):
         source.close()
 
     def test_chunk_sees_what_was_committed_before_its_low_mark(self, source_kit: SourceKit) -> None:
-        """Its snapshot begins after the mark is there: what came before is shown, and no older row."""
+        """Its snapshot begins after the mark exists: it shows what was committed before, and no older row."""
         source_kit.execute("INSERT INTO items VALUES (1, 'old')", "INSERT INTO items VALUES (2, 'old')")
         source, checkpoint = self.prepared(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
@@ -66,8 +68,11 @@ class ChunkScenarios(Scenarios):
 
     @needs("hold commits")
     def test_bound_of_a_plan_tells_of_a_row_that_was_delivered_and_is_not_visible(self, source_kit: SourceKit) -> None:
-        """The row is above the bound, so no chunk reads it: unless the plan says so, the end of the backfill takes it
-        for one that is gone. Or the bound does not depend on what is visible, and the chunks bring the row."""
+        """The row is above the bound, so no chunk reads it: unless the plan reports that, the end of the backfill
+        deletes it.
+
+        Or the bound does not depend on what is visible, and the chunks read the row.
+        """
         source_kit.execute("INSERT INTO items VALUES (1, 'old')")
         source, checkpoint = self.prepared(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
@@ -102,7 +107,7 @@ class ChunkScenarios(Scenarios):
 
     @needs("hold commits")
     def test_keys_tell_of_a_change_that_was_delivered_and_is_not_visible(self, source_kit: SourceKit) -> None:
-        """The same for rows that are read by key."""
+        """The same for rows read by key."""
         source_kit.execute("INSERT INTO items VALUES (1, 'old')")
         source, checkpoint = self.prepared(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
@@ -113,7 +118,7 @@ class ChunkScenarios(Scenarios):
                 assert any(len(v.hidden(xids(events))) == 1 for v in read.visibilities)
 
     def test_keys_give_the_rows_that_have_them_now(self, source_kit: SourceKit) -> None:
-        """W11: one that is gone gives nothing, one that moved gives what has its key now, and one twice comes once."""
+        """W11: a deleted row yields nothing, a moved one the row that has its key now, and a repeated key one row."""
         source_kit.execute(*numbers(1, 5))
         source, checkpoint = self.prepared(source_kit)
         with self.reading(source, checkpoint) as (_, chunks):
@@ -131,7 +136,7 @@ class ChunkScenarios(Scenarios):
             assert self.rows_read(self.read_keys(chunks, plan, keys(plan.shape, 2, 99)), source_kit.table) == []
 
     def test_predicate_gives_the_keys_of_rows_that_it_is_true_for(self, source_kit: SourceKit) -> None:
-        """Somebody who has the rows in doubt read again names them by what they look like."""
+        """An operator who has unverified rows read again selects them by their values."""
         source_kit.execute(*numbers(1, 2), *(f"INSERT INTO items VALUES ({i}, 'doubtful')" for i in (3, 4, 5)))
         source, checkpoint = self.prepared(source_kit)
         with self.reading(source, checkpoint) as (_, chunks):
@@ -157,8 +162,10 @@ class ChunkScenarios(Scenarios):
         ],
     )
     def test_predicate_that_is_none_is_refused(self, source_kit: SourceKit, predicate: str) -> None:
-        """With the words of a setting that is wrong, not of a source that is away: trying again would not change it.
-        And no other statement comes in with it."""
+        """As a wrong setting, not as an unavailable source: trying again would not change it.
+
+        And no other statement can be injected with it.
+        """
         source_kit.execute(*numbers(1, 2))
         source, checkpoint = self.prepared(source_kit)
         with self.reading(source, checkpoint) as (_, chunks):
@@ -170,7 +177,9 @@ class ChunkScenarios(Scenarios):
 
     @needs("tables without key")
     def test_table_without_a_key_is_read_whole_behind_a_truncate(self, source_kit: SourceKit) -> None:
-        """P18: its rows cannot be replayed over each other, so they replace what was there; equal rows stay apart."""
+        """P18: its rows cannot be replayed over each other, so they replace the existing ones; equal rows stay
+        separate.
+        """
         source_kit.create("bare", keyed=False)
         source_kit.execute("INSERT INTO bare VALUES (1, 'a'), (1, 'a'), (2, 'b')")
         source, checkpoint = self.prepared(source_kit)
@@ -188,7 +197,7 @@ class ChunkScenarios(Scenarios):
 
     @needs("tables without key")
     def test_update_without_a_key_is_a_delete_and_an_insert(self, source_kit: SourceKit) -> None:
-        """P18: all columns together tell rows apart, so every update changes what tells them apart."""
+        """P18: all columns together identify a row, so every update changes what identifies it."""
         source_kit.create("bare", keyed=False)
         source_kit.execute("INSERT INTO bare VALUES (1, 'a')")
         source, checkpoint = self.prepared(source_kit)
@@ -200,7 +209,7 @@ class ChunkScenarios(Scenarios):
     # ── what happens to a table between its plan and its chunks ─────────────────────────────────────────────
 
     def test_chunk_after_a_truncate_brings_no_row_of_before(self, source_kit: SourceKit) -> None:
-        """P14: the plan's rows are gone; either it is said, or what is read is what is there now."""
+        """P14: the plan's rows are gone; either the chunk reports it, or it reads the current rows."""
         source_kit.execute(*numbers(1, 50))
         source, checkpoint = self.prepared(source_kit)
         with self.reading(source, checkpoint) as (_, chunks):
@@ -211,7 +220,7 @@ class ChunkScenarios(Scenarios):
             assert read.rewritten or self.rows_read(read, source_kit.table) == [("r", 7, "now")]
 
     def test_chunk_of_a_table_that_was_made_again_is_not_the_old_one_s(self, source_kit: SourceKit) -> None:
-        """P25: another table of the same name. Its rows may come under its own incarnation only, or nothing does."""
+        """P25: another table of the same name. Its rows may arrive under its own incarnation only, or not at all."""
         source_kit.execute(*numbers(1, 50))
         source, checkpoint = self.prepared(source_kit)
         with self.reading(source, checkpoint) as (_, chunks):
@@ -222,7 +231,7 @@ class ChunkScenarios(Scenarios):
             try:
                 read = self.read(chunks, plan)
             except SourceUnavailable:
-                return  # the next look at the tables takes it up
+                return  # the next check of the tables finds it
             assert read.rewritten or self.rows_read(read, source_kit.table) == [("r", 7, "now")]
 
     def test_column_that_is_added_between_two_chunks_is_in_the_next(self, source_kit: SourceKit) -> None:
@@ -246,7 +255,7 @@ class ChunkScenarios(Scenarios):
             assert all({n: row[n] for n in ("id", "name", "extra")} == expected[row["id"]] for _, row in found)
 
     def test_change_that_a_chunk_may_show_comes_through_the_stream_too(self, source_kit: SourceKit) -> None:
-        """What is committed between low and high is held, whichever of the two shows it: neither may swallow it."""
+        """What is committed between low and high is held, whichever of the two shows it: neither may lose it."""
         source_kit.execute("INSERT INTO items VALUES (1, 'old')")
         source, checkpoint = self.prepared(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):

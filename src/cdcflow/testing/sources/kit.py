@@ -1,8 +1,8 @@
-"""What the suite asks of a database: plain SQL that every dialect knows, and acts with a name where SQL differs.
+"""What the suite requires of a database: plain SQL that every dialect supports, and named acts where SQL differs.
 
-An act that a server cannot be brought to do stands in the kit's `cannot`, with the reason. The scenarios that need it
-are then not collected, and `SourceContract.unclaimed` lists them: a scenario is claimed and runs, or is not claimed and
-named. Nothing is skipped while tests run.
+An act that a server cannot do is listed in the kit's `cannot`, with the reason. The scenarios that need it are then not
+collected, and `SourceContract.unclaimed` lists them: a scenario is claimed and runs, or is not claimed and named.
+Nothing is skipped while tests run.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ S = TypeVar("S", bound=Callable[..., object])
 
 
 class SourceKit(Protocol):
-    """A database with two tables `items` and `others` (id integer primary key, name text) in it, and how to open a
-    source on it that captures both.
+    """A database with two tables `items` and `others` (id integer primary key, name text), and how to open a source
+    on it that captures both.
 
     `cannot`: the acts that this database cannot do, each with the reason.
     """
@@ -48,7 +48,7 @@ class SourceKit(Protocol):
         ...
 
     def open_reader(self) -> Source:
-        """The same as a user that has no more rights than the docs ask for ("revoke rights")."""
+        """The same as a user with only the rights that the docs require ("revoke rights")."""
         ...
 
     def execute(self, *statements: str) -> None:
@@ -56,37 +56,40 @@ class SourceKit(Protocol):
         ...
 
     def execute_unlogged(self, *statements: str) -> None:
-        """The same, and nothing of it comes into the source's log ("write past the log")."""
+        """The same, but none of it enters the source's log ("write past the log")."""
         ...
 
     def rows(self, name: str) -> Sequence[Mapping[str, Any]]:
-        """What a table has now."""
+        """The current rows of a table."""
         ...
 
     def create(self, name: str, *, keyed: bool = True) -> None:
-        """Make a table as `items` was made, or one with the same columns and no key."""
+        """Create a table like `items`, or one with the same columns and no key."""
         ...
 
     def add_column_with_values(self, name: str, column: str) -> None:
-        """Add an integer column by a statement that gives the rows that are there a value, and logs none of them."""
+        """Add an integer column by a statement that gives existing rows a value, and logs none of them."""
         ...
 
     def retype(self, name: str, column: str) -> None:
-        """Make a text column an integer one; its texts are numbers."""
+        """Change a text column to an integer one; its texts are numbers."""
         ...
 
     def rename(self, *pairs: tuple[str, str]) -> None:
-        """Give tables other names. More than one pair: in one step, so that nobody sees the names between."""
+        """Rename tables. More than one pair: in one step, so that no session sees the names in between."""
         ...
 
     def truncate(self, name: str) -> None: ...
 
     def hold_commit(self, statement: str) -> AbstractContextManager[Callable[[], None]]:
-        """Inside, this statement's commit is in the log and nobody can see it. The value lets it go."""
+        """Inside, this statement's commit is in the log and no session can see it.
+
+        The value is a function that releases it.
+        """
         ...
 
     def locked(self, name: str) -> AbstractContextManager[None]:
-        """Inside, whoever reads this table waits."""
+        """Inside, any reader of this table waits."""
         ...
 
     def revoke_select(self, name: str) -> None: ...

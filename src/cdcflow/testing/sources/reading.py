@@ -1,4 +1,4 @@
-"""How scenarios see a source: events up to a mark, rows of a table, chunks to the end."""
+"""How scenarios read a source: events up to a mark, rows of a table, chunks to the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE_S = 30.0
 LOG_ID = "c0ffee00-0000-4000-8000-000000000001"
 
 Row = tuple[str, int, str | None]
-"""What most scenarios compare: op, id, name."""
+"""The values most scenarios compare: op, id, name."""
 
 
 def refuse_spool() -> Spool:
@@ -31,7 +31,7 @@ def refuse_spool() -> Spool:
 
 
 def collect(stream: Stream, enough: Callable[[Sequence[StreamEvent]], bool]) -> list[StreamEvent]:
-    """Poll until `enough` says so; fails when it never does."""
+    """Poll until `enough` returns true; fail if it does not in time."""
     events: list[StreamEvent] = []
     deadline = time.monotonic() + PATIENCE_S
     while not enough(events):
@@ -65,7 +65,7 @@ def placed_rows(run: Run, table: TableId) -> list[tuple[int, dict[str, Any]]]:
 
 
 def changes(events: Sequence[StreamEvent], table: TableId) -> list[Row]:
-    """The same as `rows_of`, without what only some sources tell of a deleted row."""
+    """The same as `rows_of`, without what only some sources send of a deleted row."""
     return [row if row[0] != DELETE else (DELETE, row[1], None) for row in rows_of(events, table)]
 
 
@@ -74,7 +74,7 @@ def seen_mark(token: Token) -> Callable[[Sequence[StreamEvent]], bool]:
 
 
 def headers(events: Sequence[StreamEvent]) -> pa.Table:
-    """The transactions with rows, in order, as a log gives them back (`cdcflow.ports.Log.transactions_back`)."""
+    """The transactions with rows, in order, as a log returns them (`cdcflow.ports.Log.transactions_back`)."""
     given = [event.run for event in events if isinstance(event, Committed)]
     runs = [run for run in given if isinstance(run, Run | SpooledTransaction) and run.transactions]
     made = [Transactions.of(run, 0, 0, np.zeros(run.transactions, np.int64)) for run in runs]
@@ -112,7 +112,7 @@ def position_at(event: StreamEvent) -> Position | None:
 
 
 class Scenarios:
-    """What scenarios begin with. `prepared` opens a source at a new place in the database's log."""
+    """The first steps of scenarios. `prepared` opens a source at a new place in the database's log."""
 
     def prepared(self, kit: SourceKit, log_id: str = LOG_ID) -> tuple[Source, Checkpoint]:
         source = kit.open_source()
@@ -166,7 +166,7 @@ class Scenarios:
     def read(
         self, chunks: ChunkSource, plan: Planned, before: ChunkRead | None = None, size: int = 100_000
     ) -> ChunkRead:
-        """The range chunk behind another one."""
+        """Read the range chunk after the given one."""
         after, number = (before.reached, before.chunk.number + 1) if before else (None, 1)
         return chunks.read_chunk(Chunk(plan.table, 1, number, plan.plan, after, size, Token("1/1/low")))
 

@@ -1,4 +1,4 @@
-"""Scenarios of restarts: a position is a promise about what comes next, and about what the source may forget."""
+"""Scenarios of restarts: a position is a promise about the next changes, and about what the source may discard."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class RestartScenarios(Scenarios):
         again.close()
 
     def test_restart_behind_any_transaction_brings_all_that_follow_and_no_other(self, source_kit: SourceKit) -> None:
-        """P40: transactions of several rows, with roll-backs inside, and the position behind each of them."""
+        """P40: transactions of several rows, with roll-backs inside, and the position after each of them."""
         source, checkpoint = self.prepared(source_kit)
         for n in (10, 20, 30):
             source_kit.execute(
@@ -63,7 +63,7 @@ class RestartScenarios(Scenarios):
             again.close()
 
     def test_every_position_that_a_stream_tells_is_one_to_restart_from(self, source_kit: SourceKit) -> None:
-        """Cuts are made at marks and in quiet moments too: nothing may be lost or doubled behind those."""
+        """Cuts are also taken at marks and in idle periods: nothing may be lost or doubled after those."""
         source, checkpoint = self.prepared(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             source_kit.execute("INSERT INTO items VALUES (1, 'a')")
@@ -82,7 +82,7 @@ class RestartScenarios(Scenarios):
                 again.close()
 
     def test_marks_of_an_earlier_epoch_are_not_this_one_s(self, source_kit: SourceKit) -> None:
-        """W09: they come again after a restart, and bear their own epoch."""
+        """W09: they arrive again after a restart, with their own epoch."""
         source, checkpoint = self.prepared(source_kit)
         self.streamed(source, checkpoint, "1/1/low")
         source.close()
@@ -95,7 +95,7 @@ class RestartScenarios(Scenarios):
         again.close()
 
     def test_rows_of_before_a_statement_keep_their_shape_after_a_restart(self, source_kit: SourceKit) -> None:
-        """P10, M38: the catalog is newer than the log that is read; values must not come under the wrong columns."""
+        """P10, M38: the catalog is newer than the log that is read; values must not get into wrong columns."""
         source, checkpoint = self.prepared(source_kit)
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
         first = positions(self.streamed(source, checkpoint))[-1]
@@ -122,7 +122,7 @@ class RestartScenarios(Scenarios):
         source.close()
 
     def test_acknowledged_history_is_not_delivered_again_nor_asked_back(self, source_kit: SourceKit) -> None:
-        """I6: an earlier word after a later one changes nothing, and what follows is still all there."""
+        """I6: an earlier position after a later one changes nothing, and what follows is still complete."""
         source, checkpoint = self.prepared(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             for n in (1, 2):
@@ -137,7 +137,7 @@ class RestartScenarios(Scenarios):
         again.close()
 
     def acknowledge_a_row(self, source_kit: SourceKit, source: Source, checkpoint: Checkpoint) -> None:
-        """A row comes and is acknowledged, so that the source may throw its history away."""
+        """A row arrives and is acknowledged, so that the source may discard its history."""
         with self.reading(source, checkpoint) as (stream, chunks):
             source_kit.execute("INSERT INTO items VALUES (1, 'a')")
             chunks.write_mark(Token("1/1/low"))
@@ -145,7 +145,7 @@ class RestartScenarios(Scenarios):
 
     @needs("forget history")
     def test_log_that_is_older_than_what_it_acknowledged_is_refused(self, source_kit: SourceKit) -> None:
-        """L09: a log restored from a copy asks for what the source has thrown away. A hole must have a name."""
+        """L09: a log restored from a copy needs what the source has discarded. A gap must be reported."""
         source, checkpoint = self.prepared(source_kit)
         assert checkpoint.position is not None
         self.acknowledge_a_row(source_kit, source, checkpoint)
@@ -155,7 +155,7 @@ class RestartScenarios(Scenarios):
 
     @needs("forget history")
     def test_accepted_loss_makes_a_new_place_and_says_so(self, source_kit: SourceKit) -> None:
-        """The remedy of the test before it: the caller then reads every table anew."""
+        """The remedy of the previous test: the caller then reads every table again."""
         source, checkpoint = self.prepared(source_kit)
         assert checkpoint.position is not None
         self.acknowledge_a_row(source_kit, source, checkpoint)
@@ -169,7 +169,7 @@ class RestartScenarios(Scenarios):
 
     @needs("restore a copy")
     def test_restored_copy_is_told_from_the_database_that_our_log_is_of(self, source_kit: SourceKit) -> None:
-        """S6: it may have gone on until it passed our position; then position alone says nothing."""
+        """S6: it may have continued past cdcflow's position; then the position alone cannot tell them apart."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
         source, checkpoint = self.prepared(source_kit)
         restore = source_kit.copied()
@@ -204,6 +204,6 @@ class RestartScenarios(Scenarios):
 
 
 def back(events: Sequence[StreamEvent]) -> TransactionsBack:
-    """What a log has of the transactions that these events put into it."""
+    """What a log has of the transactions in these events."""
     found = headers(events)
     return lambda is_enough: found

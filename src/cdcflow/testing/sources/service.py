@@ -1,4 +1,4 @@
-"""Scenarios around the data: rights, questions of people, and an end that nobody has to wait for."""
+"""Scenarios around the data: rights, an operator's requests, and a close that nothing delays."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ServiceScenarios(Scenarios):
     """Rights, status, doctor, closing."""
 
     def test_tables_are_told_by_name_with_columns_and_key(self, source_kit: SourceKit) -> None:
-        """Sorted by name; what is told first is what rows and chunks bear."""
+        """Sorted by name; the shapes listed first are those of rows and chunks."""
         source, checkpoint = self.prepared(source_kit)
         tables = source.tables()
         assert [t.id for t in tables] == [source_kit.table, source_kit.named("others")]
@@ -30,7 +30,7 @@ class ServiceScenarios(Scenarios):
             assert chunks.plan(source_kit.table, 1).shape == tables[0]
 
     def test_rows_that_nobody_changed_compare_as_the_same(self, source_kit: SourceKit) -> None:
-        """A look at the catalog must not have whole tables read again for nothing."""
+        """A check of the catalog must not cause whole tables to be read again unnecessarily."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
         source, checkpoint = self.prepared(source_kit)
         with self.reading(source, checkpoint) as (_, chunks):
@@ -40,7 +40,7 @@ class ServiceScenarios(Scenarios):
             assert not any(version.changed for version in source.compare_rows(known).found)
 
     def test_preview_names_what_a_start_captures_and_leaves_all_as_it_was(self, source_kit: SourceKit) -> None:
-        """An operator decides by it; what only looks must not move anything. Before the first start, too."""
+        """An operator decides by it; a preview must not change anything. Before the first start, too."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
         first = source_kit.open_source()
         wanted = [source_kit.table, source_kit.named("others")]
@@ -58,11 +58,11 @@ class ServiceScenarios(Scenarios):
         source.close()
 
     def test_lag_grows_with_what_is_written_and_ends_with_what_is_read(self, source_kit: SourceKit) -> None:
-        """O20: the first number that anybody looks at."""
+        """O20: the number that operators check first."""
         source, checkpoint = self.prepared(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             before = source.status(checkpoint.position)
-            for n in range(50):  # much: a server writes into its log for itself, too
+            for n in range(50):  # many rows: a server writes into its log for itself, too
                 source_kit.execute(f"INSERT INTO items VALUES ({n}, '{'x' * 1500}')")
             after = source.status(checkpoint.position)
             assert before.lag_bytes is not None
@@ -77,7 +77,7 @@ class ServiceScenarios(Scenarios):
             assert caught_up < after.lag_bytes
 
     def test_doctor_finds_nothing_wrong_where_nothing_is(self, source_kit: SourceKit) -> None:
-        """A false alarm teaches people not to look."""
+        """False alarms teach operators to ignore findings."""
         source, _ = self.prepared(source_kit)
         found = source.doctor()
         assert found
@@ -85,14 +85,17 @@ class ServiceScenarios(Scenarios):
         source.close()
 
     def test_nothing_of_ours_is_called_left_behind(self, source_kit: SourceKit) -> None:
-        """The remedy drops what it names; ours must not be among it."""
+        """The remedy drops what it names; cdcflow's current objects must not be among it."""
         source, checkpoint = self.prepared(source_kit)
         ours = set(checkpoint.source.values())
         assert not [f for f in source.left_behind(LOG_ID) if f.subject in ours]
         source.close()
 
     def test_drop_leaves_nothing_of_a_log_and_all_of_another(self, source_kit: SourceKit) -> None:
-        """What stays costs the source for ever; what is another log's is needed. Twice is harmless, and says so."""
+        """What stays costs the source resources indefinitely; what belongs to another log is needed.
+
+        Twice is harmless, and reported.
+        """
         source, checkpoint = self.prepared(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             chunks.write_mark(Token("1/1/low"))
@@ -119,7 +122,7 @@ class ServiceScenarios(Scenarios):
 
     @needs("revoke rights")
     def test_right_that_was_taken_away_is_named_and_given_back(self, source_kit: SourceKit) -> None:
-        """P65: a table that nobody may read is no smaller table. With the right it goes on."""
+        """P65: a table that may not be read is not a smaller table. With the right restored it continues."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
         source = source_kit.open_reader()
         checkpoint = source.prepare(Checkpoint(epoch=Epoch(1)), LOG_ID)
@@ -133,7 +136,7 @@ class ServiceScenarios(Scenarios):
 
     @needs("lock tables")
     def test_closing_wakes_who_waits_for_a_locked_table(self, source_kit: SourceKit) -> None:
-        """O09: a daemon that is told to stop does not wait for somebody's ALTER TABLE."""
+        """O09: a daemon that is stopped does not wait for another session's ALTER TABLE."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
         source, checkpoint = self.prepared(source_kit)
         with self.reading(source, checkpoint) as (_, chunks), ThreadPoolExecutor(1) as other:
@@ -152,7 +155,7 @@ class ServiceScenarios(Scenarios):
                     waiting.result(reading.PATIENCE_S)
 
     def test_closing_twice_is_closing_once(self, source_kit: SourceKit) -> None:
-        """Errors are cleaned up after from more than one side."""
+        """Several callers may clean up after an error."""
         source, checkpoint = self.prepared(source_kit)
         stream, chunks = source.stream(checkpoint, reading.refuse_spool), source.chunks()
         for _ in range(2):

@@ -1,4 +1,6 @@
-"""Scenarios of statements that change tables: at the end the log says what the source says, whoever told it how."""
+"""Scenarios of statements that change tables: at the end the log equals the source, however it learned of the
+change.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,10 @@ LAST = "INSERT INTO items (id, name) VALUES (9, '99')"
 
 
 class StatementScenarios(Scenarios):
-    """Statements, each between rows of before and rows of after it."""
+    """Statements, each between rows written before and after it."""
 
     def in_stream(self, kit: SourceKit, *acts: Callable[[], object], tables: tuple[str, ...] = ("items",)) -> None:
-        """Do this while a capture runs that has read the tables, then a last row."""
+        """Run these acts during a capture that has read the tables, then write a last row."""
         kit.execute(ROWS, "INSERT INTO others VALUES (5, '55')")
         captured = Captured(kit)
         with captured.running():
@@ -28,7 +30,7 @@ class StatementScenarios(Scenarios):
         captured.settle(*tables)
 
     def test_column_without_values_is_null_in_rows_of_before(self, source_kit: SourceKit) -> None:
-        """P11: nothing has to be read again for it."""
+        """P11: no row has to be read again for it."""
         self.in_stream(
             source_kit,
             lambda: source_kit.execute("ALTER TABLE items ADD COLUMN extra integer"),
@@ -40,7 +42,7 @@ class StatementScenarios(Scenarios):
         self.in_stream(source_kit, lambda: source_kit.add_column_with_values("items", "extra"))
 
     def test_column_with_values_that_came_while_nobody_captured(self, source_kit: SourceKit) -> None:
-        """A stop is no excuse: the next start finds out."""
+        """Changes during a stop count too: the next start detects them."""
         source_kit.execute(ROWS)
         captured = Captured(source_kit)
         with captured.running():
@@ -50,7 +52,7 @@ class StatementScenarios(Scenarios):
             captured.settle("items")
 
     def test_column_with_values_that_comes_during_a_backfill(self, source_kit: SourceKit) -> None:
-        """Rows of before it are in a chunk already, rows of after it in a later one."""
+        """Older rows are in a chunk already, newer rows in a later one."""
         source_kit.execute(ROWS)
         captured = Captured(source_kit)
         altered: list[str] = []
@@ -59,7 +61,7 @@ class StatementScenarios(Scenarios):
             if event == "range chunk read" and fields["table"] == str(source_kit.table) and not altered:
                 source_kit.add_column_with_values("items", "extra")
                 source_kit.execute(LAST)
-                altered.append(event)  # only now: what the source has from here on is what the log is to say
+                altered.append(event)  # only now: the log must contain the source's rows after this
 
         captured.on_event = alter
         with captured.running():
@@ -68,7 +70,7 @@ class StatementScenarios(Scenarios):
             captured.settle("items")
 
     def test_column_that_is_dropped_and_added_again_is_another_one(self, source_kit: SourceKit) -> None:
-        """S5: its old values may not come back under the old name."""
+        """S5: its old values may not reappear under the old name."""
         self.in_stream(
             source_kit,
             lambda: source_kit.execute("ALTER TABLE items DROP COLUMN name"),
@@ -76,7 +78,7 @@ class StatementScenarios(Scenarios):
         )
 
     def test_column_of_another_type_has_its_values_in_that_type(self, source_kit: SourceKit) -> None:
-        """P16: every row is another one, and the log has none of them."""
+        """P16: every row is changed, and the log has none of them."""
         self.in_stream(source_kit, lambda: source_kit.retype("items", "name"))
 
     def test_table_that_is_renamed_and_back_is_what_it_was(self, source_kit: SourceKit) -> None:
@@ -98,7 +100,7 @@ class StatementScenarios(Scenarios):
         )
 
     def test_table_that_is_dropped_and_made_again_has_its_own_rows_only(self, source_kit: SourceKit) -> None:
-        """P25: the name is the same, and the rows are another table's."""
+        """P25: the name is the same, but the rows are another table's."""
         self.in_stream(
             source_kit,
             lambda: source_kit.execute("DROP TABLE items"),
@@ -107,17 +109,17 @@ class StatementScenarios(Scenarios):
         )
 
     def test_truncate_leaves_only_what_came_after_it(self, source_kit: SourceKit) -> None:
-        """P13: in the log it is one row, and downstream all are gone."""
+        """P13: in the log it is one row, and downstream all rows are gone."""
         self.in_stream(
             source_kit,
             lambda: source_kit.truncate("items"),
             lambda: source_kit.execute("INSERT INTO items VALUES (2, '2')"),
         )
 
-    # ── orders ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── commands ────────────────────────────────────────────────────────────────────────────────────────────
 
     def test_rows_that_are_ordered_to_be_read_again_are(self, source_kit: SourceKit) -> None:
-        """By keys and by a predicate, beside changes. One that was deleted gives nothing, and stays deleted."""
+        """By keys and by a predicate, while changes arrive. A deleted row yields nothing, and stays deleted."""
         source_kit.execute(ROWS)
         captured = Captured(source_kit)
         with captured.running():
@@ -135,8 +137,10 @@ class StatementScenarios(Scenarios):
 
     @needs("write past the log")
     def test_rows_that_the_log_never_told_of_are_right_after_a_repair(self, source_kit: SourceKit) -> None:
-        """One that is gone, one that is new, one with another value, one that the log does have, and a key that neither
-        side has. Deletes come first, and only of what is not there."""
+        """A deleted row, a new one, a changed one, one that the log does have, and a key that neither side has.
+
+        Deletes come first, and only of rows that do not exist.
+        """
         source_kit.execute(ROWS)
         captured = Captured(source_kit)
         with captured.running():
@@ -163,7 +167,7 @@ class StatementScenarios(Scenarios):
             captured.settle("items")
 
     def test_paused_capture_goes_on_without_a_gap(self, source_kit: SourceKit) -> None:
-        """What was committed meanwhile is in the source's log, once."""
+        """What was committed during the pause is in the source's log, once."""
         source_kit.execute(ROWS)
         captured = Captured(source_kit)
         with captured.running():

@@ -12,7 +12,7 @@ from cdcflow.testing.sources.kit import SourceKit, needs
 from cdcflow.testing.sources.reading import Scenarios, changes, collect, placed_rows, rows_of, seen_mark
 
 LARGE = 2000
-"""Rows of a transaction that a kit's source puts into a spool."""
+"""A kit's source spools a transaction with this many rows."""
 
 
 def inserts(first: int, last: int, text: str = "row") -> str:
@@ -22,7 +22,7 @@ def inserts(first: int, last: int, text: str = "row") -> str:
 
 
 class Spools:
-    """Spools that keep what they are given, and what was spooled in the events."""
+    """Spools that keep what is written, and what was spooled in the events."""
 
     def __init__(self) -> None:
         self._log = MemoryLog(Memory())
@@ -34,7 +34,7 @@ class Spools:
         return made
 
     def rows(self, events: list[StreamEvent], table: TableId) -> list[int]:
-        """The ids of the one transaction that must have come through a spool."""
+        """The ids of the one transaction that must have been spooled."""
         (spooled,) = [e.run for e in events if isinstance(e, Committed) and isinstance(e.run, SpooledTransaction)]
         batches = list(self.opened[spooled.spool].batches(spooled.aborted))
         found = sorted(
@@ -81,7 +81,7 @@ class StreamScenarios(Scenarios):
         source.close()
 
     def test_what_was_rolled_back_never_arrives(self, source_kit: SourceKit) -> None:
-        """I2: a change that nobody committed must not reach a warehouse."""
+        """I2: a change that was not committed must not reach a warehouse."""
         source, checkpoint = self.prepared(source_kit)
         source_kit.execute(
             "INSERT INTO items VALUES (1, 'kept')",
@@ -94,7 +94,7 @@ class StreamScenarios(Scenarios):
         source.close()
 
     def test_savepoints_inside_savepoints_take_back_what_is_theirs(self, source_kit: SourceKit) -> None:
-        """I2: what came between two roll-backs stays, and the same key may be used again."""
+        """I2: changes between two roll-backs stay, and the same key may be used again."""
         source, checkpoint = self.prepared(source_kit)
         source_kit.execute(
             "INSERT INTO items VALUES (1, 'a')",
@@ -115,7 +115,7 @@ class StreamScenarios(Scenarios):
         source.close()
 
     def test_key_change_is_a_delete_and_an_insert(self, source_kit: SourceKit) -> None:
-        """P09, M43, W10: downstream a row is its key, so a changed key is another row, and says whose it was."""
+        """P09, M43, W10: downstream a row is its key, so a changed key is another row, which names the previous key."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
         source, checkpoint = self.prepared(source_kit)
         source_kit.execute("UPDATE items SET id = 2 WHERE id = 1")
@@ -128,7 +128,7 @@ class StreamScenarios(Scenarios):
         source.close()
 
     def test_keys_that_two_rows_exchange_come_one_after_another(self, source_kit: SourceKit) -> None:
-        """W10: the halves of a key change follow each other, so that no row overtakes the one whose key it takes."""
+        """W10: the halves of a key change are adjacent, so that no row overtakes the one whose key it takes."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')", "INSERT INTO items VALUES (2, 'b')")
         source, checkpoint = self.prepared(source_kit)
         source_kit.execute(
@@ -141,7 +141,7 @@ class StreamScenarios(Scenarios):
         source.close()
 
     def test_key_that_moves_on_along_a_chain_names_each_step(self, source_kit: SourceKit) -> None:
-        """W10: every step says whose row it continues; the last one's values are the row's."""
+        """W10: every step names the row it continues; the last one's values are the row's."""
         source_kit.execute("INSERT INTO items VALUES (1, 'a')")
         source, checkpoint = self.prepared(source_kit)
         source_kit.execute("UPDATE items SET id = 2 WHERE id = 1", "UPDATE items SET id = 3, name = 'c' WHERE id = 2")
@@ -175,7 +175,7 @@ class StreamScenarios(Scenarios):
 
     @needs("spool")
     def test_parts_of_a_large_transaction_that_were_taken_back_are_dropped(self, source_kit: SourceKit) -> None:
-        """P39: they are in the spool already when the roll-back comes."""
+        """P39: they are in the spool already when the roll-back arrives."""
         source, checkpoint = self.prepared(source_kit)
         spools = Spools()
         source_kit.execute(
@@ -191,7 +191,7 @@ class StreamScenarios(Scenarios):
 
     @needs("spool")
     def test_large_transaction_that_was_rolled_back_leaves_nothing(self, source_kit: SourceKit) -> None:
-        """A source that sends a transaction before its end must forget it again."""
+        """A source that sends a transaction before its end must drop it again."""
         source, checkpoint = self.prepared(source_kit)
         source_kit.execute(inserts(1, LARGE), "ROLLBACK")
         source_kit.execute("INSERT INTO items VALUES (1, 'kept')")
@@ -202,7 +202,7 @@ class StreamScenarios(Scenarios):
         source.close()
 
     def test_mark_comes_back_between_what_was_committed_before_and_after_it(self, source_kit: SourceKit) -> None:
-        """The window stands on this: a mark has a place in the log, after it is written and before what follows."""
+        """The window relies on this: a mark has a place in the log, after it is written and before what follows."""
         source, checkpoint = self.prepared(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             source_kit.execute("INSERT INTO items VALUES (1, 'before')")
@@ -230,7 +230,8 @@ class StreamScenarios(Scenarios):
         source, checkpoint = self.prepared(source_kit)
         with self.reading(source, checkpoint) as (stream, chunks):
             chunks.heartbeat()
-            # Where the log ends may be told before the heartbeat comes; readers of several logs wait for the time.
+            # The end of the log may be reported before the heartbeat arrives; readers of several logs wait for the
+            # time.
             events = collect(stream, lambda seen: any(isinstance(e, Advanced) and e.commit_ts > 0 for e in seen))
         assert all(not isinstance(e, Committed) or e.run.rows == 0 for e in events)
         told = [e.position for e in events if isinstance(e, Advanced)]

@@ -1,7 +1,7 @@
-"""Programs that `make demo` or `make servers` of a checkout fetched: where they are, and how one of them is started.
+"""Programs that `make demo` or `make servers` of a checkout fetched: where they are, and how to start one.
 
-A program of a Debian package lies in a directory of its own with all that the package depends on, down to the C
-library, and is started by that directory's own loader. So a newer release than the host's runs beside it.
+A program of a Debian package is in a separate directory with all that the package depends on, down to the C library,
+and is started by that directory's own loader. So a newer release than the host's can run on the host.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ def cache() -> Path:
 
 
 def unpacked(package: str, suite: str) -> Path | None:
-    """The directory that holds `package` of a Debian suite with all it depends on; None: not in the cache."""
+    """The directory that holds `package` of a Debian suite with all it depends on; None if it is not in the cache."""
     place = cache() / f"{package}-{suite}"
-    # The file is made last: without it, a fetch was cut off.
+    # The file is written last: without it, a fetch was interrupted.
     return place / "root" if (place / "whole").exists() else None
 
 

@@ -1,4 +1,4 @@
-"""What the demo needs on this machine, looked for before anything begins."""
+"""Checks that this machine has what the demo needs, before anything begins."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from cdcflow.cli.demo.databases import Kind
 
 
 def check_installed(kind: Kind, *, with_kafka: bool) -> None:
-    """That the demo can start its servers: a database of this kind, and Kafka where the log is to be there.
+    """Check that the demo can start its servers: a database of this kind, and Kafka if the log is to be in it.
 
     Raises:
-        ConfigurationError: a program is not on this machine; the message says in one line how to get it.
+        ConfigurationError: a program is not on this machine; the message explains in one line how to get it.
     """
     # Only the chosen ones' client libraries are loaded.
     if kind == "postgres":

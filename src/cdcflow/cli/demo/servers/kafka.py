@@ -1,7 +1,7 @@
-"""A real Kafka broker of one's own on loopback: one node that is broker and controller.
+"""A private Kafka broker on loopback: one node that is broker and controller.
 
-Kafka is what the folder that CDCFLOW_KAFKA names has in its `libs`, else the jars that a make target has fetched into
-the cache (`cached`).
+Kafka's jars are those in `libs` of the folder that CDCFLOW_KAFKA names, otherwise those that a make target has fetched
+into the cache (`cached`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SETTINGS: Mapping[str, str] = {
 
 
 def cached_jars() -> Path:
-    """Where a make target puts the jars."""
+    """The folder into which a make target fetches the jars."""
     return cache() / f"kafka-{VERSION}"
 
 
@@ -45,7 +45,7 @@ def installed() -> Path:
     """The folder with the broker's jars.
 
     Raises:
-        ConfigurationError: they are not on this machine; the message says how to get them.
+        ConfigurationError: they are not on this machine; the message explains how to get them.
     """
     if named := os.environ.get("CDCFLOW_KAFKA"):
         if not any(Path(named, "libs").glob("*kafka_2.*.jar")):
@@ -63,7 +63,7 @@ def java() -> str:
     """The Java to run it with.
 
     Raises:
-        ConfigurationError: there is none.
+        ConfigurationError: Java is not installed.
     """
     home = os.environ.get("JAVA_HOME")
     program = shutil.which(str(Path(home) / "bin/java") if home else "java")
@@ -76,17 +76,17 @@ def java() -> str:
 
 
 def is_whole(folder: Path) -> bool:
-    """Whether a fetch came to its end: this jar is put there last."""
+    """Whether a fetch was completed: this jar is written last."""
     return any(folder.glob("scala-library-*.jar"))
 
 
 class KafkaBroker(Started):
-    """A broker of one's own. A context manager: inside it runs, afterwards it is gone.
+    """A private broker. A context manager: inside it runs, afterwards it is gone.
 
     `settings` add to or replace `SETTINGS`.
 
     Raises:
-        ConfigurationError: there is no Kafka here, no Java, or nobody to run it as.
+        ConfigurationError: there is no Kafka here, no Java, or no user to run it as.
         SinkUnavailable: it did not start; the message has the end of its log.
     """
 
@@ -157,7 +157,7 @@ class KafkaBroker(Started):
         self.wait_until_ready()
 
     def wait_until_ready(self, brokers: int = 1) -> None:
-        """Wait until this node answers, and knows of so many brokers."""
+        """Wait until this node answers, and knows this many brokers."""
         deadline = time.monotonic() + PATIENCE_S
         quick = {"reconnect.backoff.max.ms": "200"}
         admin = Admin(Topics(f"127.0.0.1:{self._inside}", "none", quick, wait_s=1.0), "starting Kafka")

@@ -1,8 +1,8 @@
-"""A MySQL or MariaDB server of one's own: in a temporary directory, gone afterwards.
+"""A private MySQL or MariaDB server: in a temporary directory, gone afterwards.
 
-Programs are looked for in this order: the environment variable CDCFLOW_MYSQLD (CDCFLOW_MARIADBD), which names one;
+Programs are searched in this order: the environment variable CDCFLOW_MYSQLD (CDCFLOW_MARIADBD), which names one;
 `mysqld` (`mariadbd`) on PATH; and the package that a make target has unpacked into the cache (`cached`). Nothing
-outside the server's directory is touched, and nobody needs to be root; under root the server runs as an ordinary user.
+outside the server's directory is touched, and root is not required; under root the server runs as an ordinary user.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ PACKAGES: Mapping[Flavor, tuple[str, str]] = {
     "mysql": ("mysql-server-core", "sid"),  # only Debian's unstable suite has MySQL
     "mariadb": ("mariadb-server-core", "stable"),
 }
-"""The Debian package, and its suite, that a make target unpacks into the cache where no server is installed."""
+"""The Debian package, and its suite, that a make target unpacks into the cache if no server is installed."""
 VARIABLES: Mapping[Flavor, str] = {"mysql": "CDCFLOW_MYSQLD", "mariadb": "CDCFLOW_MARIADBD"}
 
-# What a capture wants; and quick, for a server that lives for minutes: no fsync (a killed process loses nothing, the
-# operating system keeps the pages), little memory, small files. An empty value leaves the setting out.
+# What a capture needs; and quick, for a server that runs for minutes: no fsync (a killed process loses nothing, the
+# operating system keeps the pages), little memory, small files. An empty value omits the setting.
 SETTINGS: Mapping[str, str] = {
     "server_id": "1",
     "log_bin": "binlog",
@@ -76,7 +76,7 @@ _FIRST = (
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """A server program: how it is started, the directory that it was installed to, and its version's text."""
+    """A server program: how to start it, the directory that it was installed to, and its version's text."""
 
     flavor: Flavor
     command: tuple[str, ...]
@@ -84,7 +84,7 @@ class Installation:
     version: str
 
     def arguments(self) -> list[str]:
-        """Options that say where the program's own files are."""
+        """Options for the locations of the program's own files."""
         shares = [self.base / "share" / inner for inner in (self.flavor, "mysql", "")]
         found = {
             "basedir": self.base,
@@ -102,7 +102,7 @@ def installed(flavor: Flavor) -> Installation:
     """The server program of this flavor.
 
     Raises:
-        ConfigurationError: it is not on this machine; the message says how to get it.
+        ConfigurationError: it is not on this machine; the message explains how to get it.
     """
     found = _named(flavor) or _on_path(flavor) or _in_cache(flavor)
     if found is None:
@@ -157,7 +157,7 @@ def _in_cache(flavor: Flavor) -> Installation | None:
 
 
 def unpacked(flavor: Flavor, root: Path) -> Installation | None:
-    """The server program of a Debian package that was unpacked into a directory; None: it does not run here."""
+    """The server program of a Debian package that was unpacked into a directory; None if it does not run here."""
     command = cached.command(root, f"usr/sbin/{'mysqld' if flavor == 'mysql' else 'mariadbd'}")
     version = _version(command)
     return None if version is None else Installation(flavor, command, root / "usr", version[1])
@@ -188,7 +188,7 @@ class _Templates:
         return self._made[installed]
 
     def places(self) -> list[Path]:
-        """What is to be removed when this process is gone."""
+        """The directories to remove when this process is gone."""
         return [] if self._root is None else [self._root]
 
     def _initialize(self, installed: Installation, user: OrdinaryUser, place: Path) -> None:
@@ -201,7 +201,8 @@ class _Templates:
             return
         data.mkdir()
         user.own(data)
-        # MariaDB removes what it takes for left-over temporary tables when it starts; in /tmp those may be another's.
+        # At start MariaDB removes files that look like left-over temporary tables; in /tmp they may be another
+        # server's.
         beside = ["--innodb_log_file_size=64M", f"--datadir={data}", f"--tmpdir={place}"]
         made = ["--no-defaults", "--bootstrap", *beside]
         self._run([*installed.command, *made, *installed.arguments()], user, _system_tables(installed))
@@ -225,7 +226,7 @@ class _Templates:
 
 
 def _system_tables(installed: Installation) -> str:
-    """The statements that make MariaDB's own tables, with a superuser without a password."""
+    """The statements that create MariaDB's own tables, with a superuser without a password."""
     share = installed.base / "share"
     names = ("mysql_system_tables.sql", "mysql_performance_tables.sql", "mysql_system_tables_data.sql")
     scripts = []
@@ -246,13 +247,13 @@ _TEMPLATES = _Templates()
 
 
 class MySQLServer(Started):
-    """A MySQL or MariaDB server of one's own. A context manager: inside it runs, afterwards it is gone.
+    """A private MySQL or MariaDB server. A context manager: inside it runs, afterwards it is gone.
 
-    `settings` add to or replace `SETTINGS` and `OF_FLAVOR`; an empty value leaves one out. `installation` is the
-    program (None: what `installed` finds). The superuser `root` connects from this machine without a password.
+    `settings` add to or replace `SETTINGS` and `OF_FLAVOR`; an empty value omits one. `installation` is the program
+    (None: what `installed` finds). The superuser `root` connects from this machine without a password.
 
     Raises:
-        ConfigurationError: there is no such program here, or nobody to run it as.
+        ConfigurationError: there is no such program here, or no user to run it as.
         SourceUnavailable: it did not start; the message has the end of its log.
     """
 
@@ -306,7 +307,7 @@ class MySQLServer(Started):
 
     @property
     def version(self) -> str:
-        """As the server says it: 9.7.4, 10.11.14-MariaDB-…"""
+        """As the server reports it: 9.7.4, 10.11.14-MariaDB-…"""
         return self.installation.version
 
     def url(self, user: str = SUPERUSER) -> str:
@@ -337,7 +338,7 @@ class MySQLServer(Started):
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _create(self) -> list[str]:
-        """Make the data directory; returns options for the first start."""
+        """Create the data directory; return options for the first start."""
         self._user.own(self.directory)
         copy: Sequence[str | Path] = ["/bin/cp", "-a", "--sparse=always", self._template, self.data]
         subprocess.run(copy, check=True, cwd="/", **self._user.process())  # noqa: S603  fixed program, no shell

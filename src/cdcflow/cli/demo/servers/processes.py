@@ -1,8 +1,8 @@
-"""What servers of one's own have in common: an ordinary user to run as, a free port, and an end with their owner.
+"""Common to private servers: an ordinary user to run as, a free port, and an end with their owner.
 
 A server must not outlive the process that started it, however that process ends. So each one has a watcher: a small
-shell that reads from a pipe which only we hold open. When the pipe closes without a word (we crashed, or were killed),
-the watcher kills the server and removes its directories.
+shell that reads from a pipe which only this process holds open. When the pipe closes without a message (this process
+crashed, or was killed), the watcher kills the server and removes its directories.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from cdcflow.errors import ConfigurationError
 
 @dataclass(frozen=True, slots=True)
 class OrdinaryUser:
-    """Whom a server runs as; `ids` is None when that is ourselves."""
+    """The user that a server runs as; `ids` is None if that is the current user."""
 
     name: str
     ids: tuple[int, int] | None
 
     @classmethod
     def choose(cls, server: str) -> OrdinaryUser:
-        """Ourselves, or under root somebody else: `server` (its name, for the message) refuses to run as root."""
+        """The current user, or under root a different one: `server` (its name, for the message) refuses to run as
+        root.
+        """
         if os.geteuid() != 0:
             return cls(pwd.getpwuid(os.geteuid()).pw_name, None)
         for name in ("postgres", "nobody"):
@@ -51,7 +53,7 @@ class OrdinaryUser:
 
 
 class Started(ABC):
-    """A server that runs inside a `with` block, and leaves nothing behind when it does not come up."""
+    """A server that runs inside a `with` block, and leaves nothing if it fails to start."""
 
     def __enter__(self) -> Self:
         try:
@@ -65,7 +67,7 @@ class Started(ABC):
         self.close()
 
     def open(self) -> None:
-        """What the block begins with."""
+        """Called at the beginning of the block."""
         self.start()
 
     @abstractmethod
@@ -76,14 +78,14 @@ class Started(ABC):
 
 
 def free_port() -> int:
-    """A loopback port that nobody listened on just now."""
+    """A loopback port that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 class Watcher:
-    """Ends a process with `signal` (as `kill` names it) and removes `directories` once we are gone."""
+    """Ends a process with `signal` (as `kill` names it) and removes `directories` once this process is gone."""
 
     def __init__(self, pid: int, signal: str, directories: Sequence[Path]) -> None:
         remove = "".join(f"; rm -rf '{path}'" for path in directories)
