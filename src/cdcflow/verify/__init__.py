@@ -1,18 +1,18 @@
-"""Whether a copy equals its source, shown while both go on: three things are compared at one place in the log.
+"""Check whether a copy equals its source while both keep running, by comparing three things at one place in the log.
 
-    source     rows, read in chunks; each snapshot says which transactions of the log it does not see
+    source     rows, read in chunks; each snapshot knows which transactions of the log it does not see
     log        its fold, by the same rules as a merge into nothing
-    tables     the warehouse's, with what the log has since their newest cut folded over them
+    tables     the warehouse's, with the log's changes since their latest cut folded over them
 
-    port       what is asked of an engine: the copy's rows, and comparing them with the source's
+    port       what an engine implements: the copy's rows, and comparing them with the source's
     asking     a copy that the live view shows, whichever engine reads it
-    settled    which keys changed since a snapshot, so that nothing is known of them yet
-    reading    the source's rows, all or those with some keys, and the fences around them
-    buckets    the same rows as digests that the server works out and adds up, and those of buckets that differ
-    job        a pass over a table, then over what is in doubt, until nothing is
+    settled    which keys changed since a snapshot, so that a difference in them proves nothing yet
+    reading    reads the source's rows, all or those with some keys, with fences
+    buckets    the same rows as digests that the server computes and adds up; rows of buckets that differ
+    job        a pass over a table, then rounds over its unverified rows
     report     what was found
 
-What never lives here: a client library, an engine's SQL (`merge.digest`), a source's words (`ports.comparing`).
+This package never contains: a client library, an engine's SQL (`merge.digest`), a source's SQL (`ports.comparing`).
 """
 
 from cdcflow.verify.job import verify

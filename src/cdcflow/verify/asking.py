@@ -1,4 +1,5 @@
-"""A copy that a live view shows, whichever engine reads it: a question is asked of a table's rows in its place."""
+"""A copy that a live view shows, whichever engine reads it: a query is run over a table's rows in place of returning
+them."""
 
 from __future__ import annotations
 
@@ -27,16 +28,16 @@ from cdcflow.warehouse.segments import InputFile
 Answer = TypeVar("Answer")
 
 Ask = Callable[[PastTable[Any], str, Target], Answer]
-"""What is asked of a table's rows: the table, a query of its rows, and what its columns are."""
+"""A query of a table's rows: called with the table, a query of its rows, and the description of its columns."""
 
 
 class Declined(NotComparable):
-    """The engine does not read this table; another one does."""
+    """The engine cannot read this table; another engine can."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What a copy is made of. `of_log`: the log alone is the copy, and what is merged already is not looked at."""
+    """The parts of a copy. `of_log`: the log alone is the copy, and merged tables are ignored."""
 
     layout: Layout
     warehouse: Warehouse
@@ -45,14 +46,14 @@ class Place:
 
 
 def asked(reader: Reader[Any], place: Place, table: TableId, ask: Ask[Answer]) -> tuple[At, Answer]:
-    """The answer, and where in the log the copy is.
+    """Return the answer, and the copy's place in the log.
 
     Raises:
         NotComparable: the table cannot be shown.
     """
     asking = _AskingReader(reader, ask, place.of_log)
     name = str(table)
-    # What settings make of a table in the warehouse says nothing of the log alone.
+    # The settings of a table in the warehouse do not apply to the log alone.
     policies = DEFAULTS if place.of_log else place.policies
     found: Live[Answer] = live.read(asking, place.layout, place.warehouse, [name], incomplete=True, policies=policies)
     if name in found.left_out:
@@ -66,7 +67,7 @@ def asked(reader: Reader[Any], place: Place, table: TableId, ask: Ask[Answer]) -
 
 
 def matching(columns: Columns, rows: str, wanted: str) -> str:
-    """A query: the rows whose key is wanted; of a table without a key those whose digest is."""
+    """Return a query for the rows with the given keys, or in a table without a key, with the given digests."""
     names = [name_sql(name) for name, _ in columns.columns]
     listed = ", ".join(f"r.{name}" for name in names)
     if not columns.has_key:
@@ -77,9 +78,10 @@ def matching(columns: Columns, rows: str, wanted: str) -> str:
 
 
 def check(columns: Columns, target: Target) -> None:
-    """
+    """Check that the copy still has these columns.
+
     Raises:
-        NotComparable: the copy looks otherwise by now.
+        NotComparable: the copy has changed.
     """
     types = {c.name: c.type for c in target.columns}
     if any(types.get(name) != type_ for name, type_ in columns.columns):
@@ -87,7 +89,7 @@ def check(columns: Columns, target: Target) -> None:
 
 
 class _AskingReader(Generic[Answer]):
-    """A reader of which a table's rows are what was asked of them. Implements `warehouse.live.Reader`."""
+    """A reader that returns a query's answer in place of a table's rows. Implements `warehouse.live.Reader`."""
 
     def __init__(self, reader: Reader[Any], ask: Ask[Answer], of_log: bool) -> None:
         self._reader = reader
@@ -142,7 +144,7 @@ class _AskedTable(Generic[Answer]):
 
 
 def _rows_now(query: str, mode: ModeRules) -> str:
-    """Of a table's rows those that the source is said to have now.
+    """Return a query for the rows of a table that exist in the source now, according to the table.
 
     Raises:
         NotComparable: its rows are changes.
@@ -152,12 +154,12 @@ def _rows_now(query: str, mode: ModeRules) -> str:
             f"it has mode {mode.name}: its rows are changes, and the source has none; compare the log (--against log)"
         )
     if mode.ended == DELETED:
-        return f"SELECT * FROM ({query}) WHERE NOT {DELETED}"  # noqa: S608  names of our own
+        return f"SELECT * FROM ({query}) WHERE NOT {DELETED}"  # noqa: S608  cdcflow's own names
     return f"SELECT * FROM ({query}) WHERE {mode.open_only}" if mode.open_only else query  # noqa: S608  name_sql
 
 
 class _NoCuts:
-    """Of a log that nothing was merged of."""
+    """Cuts for a log from which nothing was merged."""
 
     def newest(self) -> Cut | None:
         return None

@@ -1,17 +1,17 @@
-"""The source's rows as digests that its server works out, added up by bucket, chunk by chunk; then the rows of those
+"""The source's rows as digests that its server computes, added up by bucket, chunk by chunk; then the rows of the
 buckets in which source and copy differ.
 
     pass 1    server   chunk │ chunk │ chunk     each: bucket, rows, sum of digests  ──▶ added up ─┐
-              copy     one GROUP BY, meanwhile                                       ──────────────┴──▶ which differ
+              copy     one GROUP BY, parallel                                       ──────────────┴──▶ which differ
     pass 2    server   chunk │ chunk │ chunk     only rows in these buckets          ──▶ as if all had been read
 
-A bucket that agrees holds the same rows on both sides, each as often: what a sum of digests says of them is as good as
-the digests one by one, for two sums of different rows are the same once in 2^60. A row stays in its bucket, so that one
-that differs and is changed between the passes is looked at again. What changes while it is read makes its bucket
-differ, and nothing is concluded from it but that its rows are to be read.
+A bucket that agrees has the same rows on both sides, each equally often: comparing sums of digests is as reliable as
+comparing single digests, since two sums of different rows are equal once in 2^60. A row always stays in its bucket, so
+a row that differs and changes between the passes is read again. A row that changes while it is read makes its bucket
+differ, and the only consequence is that the bucket's rows are read.
 
-Few buckets are much to read in the second pass, many are much to tell in the first. Where most of them differ, the
-second pass would be reading the table, and more; then all of it is read.
+With few buckets the second pass reads much, with many the first pass transfers much. If most of them differ, the second
+pass would read the table, and more; then all of it is read.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 def no_buckets(comparison: Comparison, columns: Columns) -> str:
-    """Why a table's rows cannot be digested by the server; empty where it may be asked."""
+    """Return why the server cannot digest a table's rows; "" if it can."""
     if comparison.digests is None:
         return "this source works out no digests"
     if not columns.has_key:
@@ -52,7 +52,7 @@ def no_buckets(comparison: Comparison, columns: Columns) -> str:
 
 
 def plan(comparison: Comparison, columns: Columns) -> Buckets:
-    """How the table's rows are dealt out: about `BUCKET_ROWS` to a bucket."""
+    """Return how the table's rows are distributed: about `BUCKET_ROWS` to a bucket."""
     planned = comparison.chunks.plan(columns.table, 0)
     rows = planned.units * max(1, planned.rows_per_unit_max // 4)
     count = BUCKETS_MIN
@@ -70,13 +70,13 @@ class Pass:
         self._buckets = buckets
 
     def beside(self, copied: Callable[[], T], fences: Fences) -> tuple[T, pa.Table]:
-        """What the copy's side gives, and the source's sums by bucket (`ports.ChunkSums`), worked out at the same time.
+        """Return the copy's result and the source's sums by bucket (`ports.ChunkSums`), computed concurrently.
 
         Raises:
-            NoText: the server has none for some columns.
+            NoText: the server has no text for some columns.
         """
         chunks = self._summed(fences)
-        first = list(itertools.islice(chunks, 1))  # or there are no texts, and nothing is asked of the copy
+        first = list(itertools.islice(chunks, 1))  # first, as a NoText makes querying the copy useless
         with ThreadPoolExecutor(1, thread_name_prefix="cdcflow-copy-sums") as other:
             copy = other.submit(copied)
             source = added(pa.concat_tables([*first, *chunks]))
@@ -88,18 +88,18 @@ class Pass:
             self._source.wait(int(pc.sum(chunk.sums.column("n")).as_py() or 0), chunk.seconds)
 
     def rows(self, fences: Fences) -> Iterator[Piece]:
-        """The rows of the buckets that are asked for."""
+        """Yield the rows of the chosen buckets."""
         return self._source.of(self._source.walk(fences, lambda c: self._digests.read_among(c, self._buckets)))
 
 
 def added(sums: pa.Table) -> pa.Table:
-    """Sums with each bucket once."""
+    """Add up sums, so that each bucket occurs once."""
     found = sums.group_by("b").aggregate([("n", "sum"), ("t", "sum")])
     return pa.table({name: found.column(of) for name, of in (("b", "b"), ("n", "n_sum"), ("t", "t_sum"))})
 
 
 def differing_buckets(source: pa.Table, copy: pa.Table) -> tuple[int, ...]:
-    """The buckets in which the two sides' rows are not the same, in order."""
+    """Return the buckets in which the two sides' rows differ, sorted."""
     minus = pa.table(
         {"b": copy.column("b"), "n": pc.negate(copy.column("n")), "t": pc.negate(copy.column("t").cast(SUM))}
     )
@@ -110,7 +110,7 @@ def differing_buckets(source: pa.Table, copy: pa.Table) -> tuple[int, ...]:
 
 
 def _digests(comparison: Comparison) -> DigestSource:
-    assert comparison.digests is not None  # noqa: S101  `no_buckets` says so first
+    assert comparison.digests is not None  # noqa: S101  checked by `no_buckets`
     return comparison.digests
 
 

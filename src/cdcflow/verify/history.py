@@ -1,4 +1,4 @@
-"""What the log has of some keys: their newest changes, so that a reader sees who is wrong."""
+"""The latest changes of some keys in the log, so that a reader sees which side is wrong."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from cdcflow.verify.port import Columns, Comparer
 from cdcflow.verify.report import Change
 
 CHANGES_MAX = 10
-"""Of each key so many are shown."""
+"""How many changes of each key are shown."""
 ROWS_MAX = 4_000_000
-"""So many of the log's newest rows are looked through."""
+"""How many of the log's latest rows are scanned."""
 STEP = 250_000
 
 _SHOWN = (OFFSET, OP, TRANSACTION, COMMIT_TS)
@@ -27,7 +27,7 @@ Key = tuple[object, ...]
 def histories(
     log: LogReader, comparer: Comparer, columns: Columns, keys: pa.Table, newest: int
 ) -> Mapping[Key, tuple[Change, ...]]:
-    """The newest changes of each of these keys up to an offset, oldest first."""
+    """Return the latest changes of each of these keys up to an offset, oldest first."""
     found: dict[Key, list[Change]] = {}
     for rows in _back(log, comparer, columns, keys, newest):
         stamps = rows.column(COMMIT_TS).cast(pa.int64()).to_pylist()
@@ -41,7 +41,7 @@ def histories(
 
 
 def _back(log: LogReader, comparer: Comparer, columns: Columns, keys: pa.Table, newest: int) -> Iterator[pa.Table]:
-    """The rows of these keys, from the newest part of the log back, as far as it reaches."""
+    """Yield the rows with these keys, from the end of the log backwards, as far as it reaches."""
     only_key = replace(columns, columns=tuple((n, t) for n, t in columns.columns if n in columns.key))
     high = newest
     while high > max(0, newest - ROWS_MAX):

@@ -1,11 +1,11 @@
-"""A comparison of source and copy, table by table, while both go on.
+"""A comparison of source and copy, table by table, while both keep running.
 
-    pass     digest the source's rows and the copy's; what differs is in doubt. The server digests where it can, and
-             adds up, and only rows of buckets that differ are read (`buckets`); else all are read, and digested here
-    rounds   read what is in doubt again, by key: what still differs, and no change touched meanwhile, is different
+    pass     digest the source's rows and the copy's; differences are unverified. The server digests if it can, and
+             adds up, and only rows of differing buckets are read (`buckets`); otherwise all are read, and digested here
+    rounds   read unverified rows again, by key: a row that still differs, although no change touched it, is different
 
-What is in doubt is fixed by the pass: later writes add nothing to it. A round is needed only for keys that change all
-the time, and for those of which the log's tail is not sealed yet. A table without a key is read whole in each round.
+The pass determines which rows are unverified; later writes add none. Rounds are needed only for keys that change all
+the time, and for those whose changes are in the log's unsealed tail. A table without a key is read whole in each round.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from cdcflow.verify.settled import Changed, Fences, Reached, changed, joined, re
 from cdcflow.warehouse.failures import kinds, of_system
 
 KEYS_AT_ONCE = 20_000
-"""So many keys in doubt are read again; of more, the first of them tell enough."""
+"""At most this many unverified keys are read again; if there are more, the first of them are representative."""
 DIFFERENCES_MAX = 20
 
 NONE = pa.table({name: pa.array([], pa.int64()) for name in COUNTED})
@@ -46,8 +46,9 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """`rows_per_second`: of the source's rows, at most; None: as fast as it goes. `log_wait_s`: the log may take so
-    long to come to where the source was read. `seal_wait_s`: between two rounds, so that the log's tail is sealed."""
+    """`rows_per_second`: the maximum rate of reading the source; `None`: no limit. `log_wait_s`: how long the log may
+    take to reach the position at which the source was read. `seal_wait_s`: the pause between two rounds, so that the
+    log's tail is sealed."""
 
     rows_per_second: int | None = None
     log_wait_s: float = 60.0
@@ -70,14 +71,14 @@ def verify(
     sleep: Callable[[float], None] = time.sleep,
     watch: Callable[[TableReport], None] | None = None,
 ) -> Report:
-    """Compare tables (none: all that are captured) of the source with each of the copies.
+    """Compare tables (by default all captured ones) of the source with each of the copies.
 
-    `differences_max`: so many rows that differ are reported of a table; all of them are counted. `keys_max`: so many of
-    them are named, as `keytexts` writes keys. `watch` is told of
-    each table as soon as it is compared.
+    `differences_max`: how many differing rows are reported per table; all of them are counted. `keys_max`: how many of
+    their keys are reported, in the notation of `keytexts`. `watch` is called with each table's report as soon as it is
+    compared.
 
     Raises:
-        ConfigurationError: a name is no table's; or the log does not follow the source.
+        ConfigurationError: no table has such a name; or the log does not follow the source.
         SourceUnavailable: the source does not answer.
     """
     began = time.monotonic()
@@ -106,8 +107,8 @@ def _selected(known: Sequence[Table], names: Collection[str]) -> list[Table]:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What one look at source and copy showed. `doubts`: the keys that differ, with `COUNTED`; `open`: which of them
-    changed meanwhile. `source`: rows that were read, `rows` of them in all."""
+    """The result of one read of source and copy. `doubts`: the keys that differ, with `COUNTED`; `open`: those of them
+    that changed in the meantime. `source`: rows that were read; `rows`: their total number."""
 
     at: At
     reached: Reached
@@ -122,7 +123,7 @@ class _Look:
 
 
 class _Verification:
-    """Of one table with one copy."""
+    """The comparison of one table with one copy."""
 
     def __init__(
         self,
@@ -161,13 +162,14 @@ class _Verification:
             found = replace(report, reason=str(why))
         except CdcflowError:
             raise
-        except Exception as error:  # noqa: BLE001  whatever it is: the tables after this one are compared
+        except Exception as error:  # noqa: BLE001  whatever the error is, the next tables are compared
             found = replace(report, reason=not_compared(error))
             _log.error("comparison failed", table=report.table, reason=found.reason)
         return replace(found, seconds=time.monotonic() - began)
 
     def _compared_with_nothing(self, report: TableReport, why: NothingSealed) -> TableReport:
-        """A log without a single row is a complete copy of a table whose backfill is done and found none."""
+        """Compare with a log without a single row: it is a complete copy of a table if its backfill is done and found
+        no row."""
         fences = self._begun()
         has_rows = any(piece.rows.num_rows for piece in self._source.all(fences))
         found = self._ended(fences)
@@ -189,7 +191,7 @@ class _Verification:
             if rounds.done > 1 or not columns.has_key:
                 self._sleep(self._pace.seal_wait_s)
             before = look.at.offset
-            # What differed for certain stays in: its rows are shown as the last look found them.
+            # Keys that certainly differ stay included: their rows are shown as last read.
             look = self._again(columns, look.doubts) if columns.has_key else self._whole(columns)
             # Without a key each round reads the whole table.
             rounds.count(moved=look.at.offset != before or not columns.has_key)
@@ -213,7 +215,7 @@ class _Verification:
         )
 
     def _first(self, columns: Columns, report: TableReport) -> tuple[_Look, TableReport]:
-        """A look at all rows, by digests of the server's where that can be."""
+        """Compare all rows, by digests of the server if possible."""
         if why := no_buckets(self._comparison, columns):
             return self._whole(columns), replace(report, read_why=why)
         try:
@@ -224,10 +226,10 @@ class _Verification:
             return self._whole(columns), replace(report, read_why=MOST_DIFFER)
         return look, replace(report, by="digests")
 
-    # ── looking ─────────────────────────────────────────────────────────────────────────────────────────────
+    # ── reading and comparing ───────────────────────────────────────────────────────────────────────────────
 
     def _whole(self, columns: Columns) -> _Look:
-        """Every row of the source, beside every row of the copy."""
+        """Compare every row of the source with every row of the copy."""
         fences = self._begun()
         digests, rows = [], []
         for piece in self._source.all(fences):
@@ -242,10 +244,10 @@ class _Verification:
         return self._look(columns, at, found, doubts, source.num_rows, joined(rows) if rows else None)
 
     def _by_buckets(self, columns: Columns) -> _Look | None:
-        """As `_whole`, of rows in buckets that differ; None: most of them do.
+        """Do as `_whole`, but read only the rows in buckets that differ; return `None` if most of them do.
 
         Raises:
-            NoText: the server has none for some columns.
+            NoText: the server has no text for some columns.
         """
         buckets = plan(self._comparison, columns)
         summed = Pass(self._source, self._comparison, buckets)
@@ -267,11 +269,11 @@ class _Verification:
         again = self._ended(fences)
         at, copy = self._copy.digests(columns, buckets)
         doubts = self._comparer.differing(joined(digests) if digests else copy.slice(0, 0), copy)
-        # Buckets that did not differ were compared by the first pass.
+        # The first pass has compared the other buckets.
         return replace(self._look(columns, at, again, doubts, rows, None), reached=found)
 
     def _again(self, columns: Columns, doubts: pa.Table) -> _Look:
-        """The rows of some keys."""
+        """Compare the rows with some keys."""
         keys = doubts.drop_columns(list(COUNTED)).slice(0, KEYS_AT_ONCE)
         fences = self._begun()
         pieces = [
@@ -280,7 +282,7 @@ class _Verification:
         ]
         found = self._ended(fences)
         at, copied = self._copy.rows(columns, keys)
-        # By another spelling of a key, which is equal at the server, another row may have been found.
+        # The server may also have found another row, whose key is spelled differently but equal to it.
         source = self._comparer.matching(columns, joined(pieces), keys) if pieces else copied.slice(0, 0)
         differing = self._comparer.differing(
             self._comparer.digested(columns, source), self._comparer.digested(columns, copied)
@@ -306,7 +308,7 @@ class _Verification:
         return _Look(at, found, doubts, self._open(columns, doubts, touched), rows, source)
 
     def _open(self, columns: Columns, doubts: pa.Table, touched: Changed) -> pa.Table:
-        """Those in doubt of which nothing can be said yet."""
+        """Return the unverified keys that changed in the meantime, so that they cannot be judged yet."""
         if touched.is_empty:
             return doubts.slice(0, 0)
         if touched.keys is None or not columns.has_key:
@@ -314,7 +316,7 @@ class _Verification:
         return self._comparer.among(doubts, touched.keys)
 
     def _as_source(self, keys: pa.Table) -> pa.Table:
-        """Keys in the types that the source's rows have."""
+        """Convert keys to the types of the source's rows."""
         types = {c.name: c.type.arrow for c in self._shape.columns}
         try:
             return keys.cast(pa.schema([(f"k{i}", types[name]) for i, name in enumerate(self._shape.key)]))
@@ -329,7 +331,7 @@ class _Verification:
         return tuple(map(tuple, texts_of(KeySet(self._as_source(sure.drop_columns(list(COUNTED)))))))
 
     def _shape_key(self, columns: Columns) -> tuple[str, ...]:
-        """The key of one row of the source, if it has one that can be said as text."""
+        """Return the key of one row of the source, if it has a row whose key can be written as text."""
         with contextlib.suppress(NotComparable, ValueError):
             for piece in self._source.all(self._begun()) if columns.has_key else ():
                 if piece.rows.num_rows:
@@ -338,7 +340,7 @@ class _Verification:
                     return tuple(texts_of(KeySet(self._as_source(key)))[0])
         return ()
 
-    # ── what is told ────────────────────────────────────────────────────────────────────────────────────────
+    # ── reporting ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _differences(self, columns: Columns, sure: pa.Table, look: _Look) -> tuple[Difference, ...]:
         if not sure.num_rows:
@@ -361,7 +363,7 @@ def _difference(
     off: tuple[str, ...] = ()
     what: What = "extra" if not source else "missing" if not copy else "doubled"
     if source and copy:
-        # As texts, so that two zeros and what is not a number are told apart.
+        # Compared as texts, which distinguishes the two zeros and handles NaN.
         off = tuple(name for name, _ in columns.columns if repr(source[0][name]) != repr(copy[0][name]))
         what = "different" if off else "doubled"
     named = dict(zip(columns.key, key, strict=True)) if columns.has_key else {}
@@ -371,10 +373,10 @@ def _difference(
 
 
 def columns_of(shape: Table, target: Target) -> tuple[Columns, dict[str, str]]:
-    """What of a table is compared, and which columns are not, with the reason.
+    """Return what is compared of a table, and the columns that are not, with the reason.
 
     Raises:
-        NotComparable: its key is another one in the copy.
+        NotComparable: its key is different in the copy.
     """
     there = {c.name: c for c in target.columns}
     here = {c.name for c in shape.columns}
@@ -388,7 +390,8 @@ def columns_of(shape: Table, target: Target) -> tuple[Columns, dict[str, str]]:
 
 
 def not_compared(error: Exception) -> str:
-    """Why a table was not compared that an error ended the comparison of. Its text may have a row's values."""
+    """Return why a table was not compared, for an error that ended its comparison. The error's text may contain a row's
+    values."""
     found = of_system(error)
     if found is not None and found.place:
         return f"{found.place} cannot be read ({found.what}); {see('table-failed')}"

@@ -1,4 +1,5 @@
-"""What a comparison asks of an engine. Rows are Arrow tables: keys as columns `k0`, `k1`, …, a row's digest as `d`."""
+"""What a comparison needs from an engine. Rows are Arrow tables: keys in columns `k0`, `k1`, …, a row's digest in
+`d`."""
 
 from __future__ import annotations
 
@@ -12,13 +13,13 @@ from cdcflow.merge.target import Target
 from cdcflow.model.table import Table, TableId
 
 COUNTED = ("of_source", "of_copy")
-"""In what differs: how often each side has a row of the key."""
+"""Columns of a table of differences: how often each side has a row with the key."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
     """What is compared of a table: these columns, each with its type in the copy (Spark's text for it), and the key's
-    (of a table without one: all of them)."""
+    columns (in a table without a key: all columns)."""
 
     table: TableId
     columns: tuple[tuple[str, str], ...]
@@ -31,14 +32,14 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class At:
-    """The place in the log that a copy is at: its cut, and the last offset in it."""
+    """A copy's place in the log: its cut, and the last offset in it."""
 
     cut: int
     offset: int
 
 
 class NotComparable(Exception):
-    """A table cannot be compared now; the message says why, and what to do."""
+    """A table cannot currently be compared; the message says why, and what to do."""
 
 
 class NothingSealed(NotComparable):
@@ -52,31 +53,32 @@ class NothingSealed(NotComparable):
 
 
 class Copy(Protocol):
-    """The copy that the source is compared with, as of the newest sealed cut."""
+    """The copy that the source is compared with, as of the latest sealed cut."""
 
     def describe(self, table: TableId) -> Target:
-        """What the copy of a table looks like.
+        """Return the description of the copy of a table.
 
         Raises:
-            NotComparable: there is none, or it does not have all rows yet.
+            NotComparable: there is no copy, or it does not have all rows yet.
         """
 
     def digests(self, columns: Columns, buckets: Buckets | None = None) -> tuple[At, pa.Table]:
-        """The key and the digest of every row; or of those in some buckets.
+        """Return the key and the digest of every row, or of the rows in some buckets.
 
         Raises:
-            NotComparable: as `describe`; or it looks otherwise by now.
+            NotComparable: as `describe`; or the copy has changed.
         """
 
     def buckets(self, columns: Columns, buckets: Buckets) -> tuple[At, pa.Table]:
-        """The rows added up by bucket (`merge.digest.sums`). Called beside another thread, which calls none of these.
+        """Return the rows added up by bucket (`merge.digest.sums`). May run concurrently with a thread that calls none
+        of these methods.
 
         Raises:
             NotComparable: as `digests`.
         """
 
     def rows(self, columns: Columns, keys: pa.Table) -> tuple[At, pa.Table]:
-        """The rows that have these keys, or digests (see `Comparer.matching`): the columns that are compared.
+        """Return the rows with these keys, or digests (see `Comparer.matching`): the compared columns.
 
         Raises:
             NotComparable: as `digests`.
@@ -84,25 +86,27 @@ class Copy(Protocol):
 
 
 class Comparer(Protocol):
-    """Works on rows in columns."""
+    """Operations on rows in columns."""
 
     def converted(self, columns: Columns, shape: Table, rows: pa.Table) -> pa.Table:
-        """Rows of the source or the log, in a shape's columns, as the copy would hold them: `Columns.columns`."""
+        """Convert rows of the source or the log, in a shape's columns, to the values that the copy would hold:
+        `Columns.columns`."""
 
     def keys(self, columns: Columns, shape: Table, rows: pa.Table) -> pa.Table:
-        """The keys of rows of the log, as `k0`, `k1`, …, each once."""
+        """Return the keys of rows of the log, as `k0`, `k1`, …, each once."""
 
     def digested(self, columns: Columns, converted: pa.Table) -> pa.Table:
-        """The keys and digests of converted rows."""
+        """Return the keys and digests of converted rows."""
 
     def differing(self, source: pa.Table, copy: pa.Table) -> pa.Table:
-        """The keys of which the two sides' rows differ, with `COUNTED`. `source` and `copy`: keys and digests."""
+        """Return the keys for which the two sides' rows differ, with `COUNTED`. `source` and `copy`: keys and
+        digests."""
 
     def outside(self, keys: pa.Table, others: pa.Table) -> pa.Table:
-        """Those of these rows whose keys are not among the others."""
+        """Return the rows whose keys are not among the others."""
 
     def among(self, rows: pa.Table, keys: pa.Table) -> pa.Table:
-        """Those of these rows, in columns `k0`, `k1`, … and others, whose keys are among the keys."""
+        """Return the rows, in columns `k0`, `k1`, … and others, whose keys are among the keys."""
 
     def matching(self, columns: Columns, converted: pa.Table, keys: pa.Table) -> pa.Table:
-        """Those of these rows that have one of the keys; in a table without a key, one of the digests `d`."""
+        """Return the rows with one of the keys, or in a table without a key, with one of the digests `d`."""

@@ -1,7 +1,8 @@
-"""The source's rows: all of a table, in chunks as a backfill reads them, or those with some keys. Nothing is locked.
+"""Read the source's rows: a whole table, in chunks as a backfill reads them, or the rows with some keys. Nothing is
+locked.
 
-Each chunk has a snapshot of its own. A row that moved from one chunk to another between two snapshots is read twice or
-not at all; it changed, so nothing is concluded from it (`settled`).
+Each chunk has its own snapshot. A row that moved from one chunk to another between two snapshots is read twice or not
+at all; it changed, so nothing is concluded from it (`settled`).
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from cdcflow.verify.port import NotComparable
 from cdcflow.verify.settled import Fences
 
 CHUNK_S = 0.2
-"""A chunk is to take about so long."""
+"""The intended duration of reading a chunk."""
 GROWTH = 4.0
 REPLANNED_MAX = 5
-"""So many times a table may be rewritten while it is read."""
+"""How often a table may be rewritten while it is read."""
 
 TOKEN = Token("verify")
 
 
 class Taken(Protocol):
-    """What became of a chunk."""
+    """The result of reading a chunk."""
 
     @property
     def visibilities(self) -> tuple[Visibility, ...]: ...
@@ -59,7 +60,7 @@ class Piece:
 
 
 class SourceRows:
-    """Reads one table. `rows_per_second`: at most, on the average; None: as fast as it goes."""
+    """Reads one table. `rows_per_second`: the maximum average rate; `None`: no limit."""
 
     def __init__(
         self,
@@ -76,30 +77,30 @@ class SourceRows:
         self._sleep = sleep
 
     def begin(self, fences: Fences) -> None:
-        """Before anything is read: whatever is seen by now is seen by all that is read later."""
+        """Call before anything is read: everything visible now is visible to all later reads."""
         fences.seen.append(self._chunks.snapshot())
 
     def end(self, fences: Fences) -> None:
-        """After all that was read: how far the log has to come."""
+        """Call after everything was read: this determines how far the log must reach."""
         fences.end = self._comparison.end()
 
     def all(self, fences: Fences) -> Iterator[Piece]:
-        """Every row, chunk by chunk.
+        """Yield every row, chunk by chunk.
 
         Raises:
-            NotComparable: the table is rewritten again and again, so that it must be begun anew each time.
+            NotComparable: the table is rewritten repeatedly, so that reading must start again each time.
         """
         return self.of(self.walk(fences, self._chunks.read_chunk))
 
     def of(self, chunks: Iterator[ChunkRead]) -> Iterator[Piece]:
-        """The rows of these chunks."""
+        """Yield the rows of these chunks."""
         for read in chunks:
             if (piece := _rows(read)) is not None:
                 self.wait(piece.rows.num_rows, read.seconds)
                 yield piece
 
     def walk(self, fences: Fences, take: Callable[[Chunk], T]) -> Iterator[T]:
-        """Take the table chunk by chunk to its end.
+        """Process the whole table chunk by chunk.
 
         Raises:
             NotComparable: as `all`.
@@ -121,12 +122,12 @@ class SourceRows:
         raise NotComparable("the table was rewritten again and again while it was read; verify it again")
 
     def wait(self, rows: int, seconds: float) -> None:
-        """Keep to the pace, after so many rows took so long."""
+        """Sleep to keep the configured rate, after reading `rows` rows took `seconds`."""
         if self._rows_per_second:
             self._sleep(max(0.0, rows / self._rows_per_second - seconds))
 
     def with_keys(self, fences: Fences, shape: Table, keys: pa.Table) -> Iterator[Piece]:
-        """The rows that have these keys, in the types of the source's key columns. A key without a row gives none."""
+        """Yield the rows with these keys, in the types of the source's key columns. A key without a row is skipped."""
         planned = self._chunks.plan(self._table, 0)
         left: KeySet | None = KeySet(keys.rename_columns(list(shape.key)))
         number = 0

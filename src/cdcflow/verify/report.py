@@ -1,4 +1,4 @@
-"""What a comparison found. Row values are only here, where they were asked for."""
+"""The result of a comparison. It contains row values only if they were requested."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Against = Literal["log", "tables"]
 
 Verdict = Literal["equal", "equal but for", "different", "unsettled", "not compared"]
 """`equal but for`: nothing differs, but a column of the source is not in the copy, so its values were not compared.
-`unsettled`: nothing differs, but some rows changed whenever they were looked at. `not compared`: see the reason."""
+`unsettled`: nothing certainly differs, but some rows changed at every read. `not compared`: see the reason."""
 
 By = Literal["digests", "rows"]
 
 What = Literal["missing", "extra", "different", "doubled"]
-"""`missing`: the source has a row that the copy has not; `extra`: the copy has one that the source has not;
-`doubled`: the copy has it more than once (or, in a table without a key, another number of times)."""
+"""`missing`: only the source has the row; `extra`: only the copy has it; `doubled`: the copy has it more than once (or,
+in a table without a key, a different number of times)."""
 
 NOT_THERE_YET = "the copy does not have it yet"
 """Why a column of the source was not compared."""
@@ -37,8 +37,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row that differs. `columns`: in which of them, where both sides have it. `source` and `copy`: the row there;
-    `times`: how often each side has it. `history`: the log's newest changes of the key, oldest first."""
+    """A row that differs. `columns`: the columns that differ, if both sides have the row. `source` and `copy`: the row
+    on each side; `times`: how often each side has it. `history`: the log's latest changes of the key, oldest first."""
 
     key: Row
     what: What
@@ -51,14 +51,16 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class TableReport:
-    """What was found of a table. `rows`: as many were read at the source. `position`: up to here in the source's log
-    everything is in the comparison, and `offset` is that place in ours. `cut`: of the copy.
+    """The result for a table. `rows`: the number of rows read from the source. `position`: the comparison includes
+    everything up to this position in the source's log; `offset` is the same place in cdcflow's log. `cut`: the copy's
+    cut.
 
-    `epoch`: of the log's newest cut before the source was looked at. `different`: how many keys differ, of which
-    `differences` are listed, and `keys` names as many as were asked for, as texts. `unsettled`: how many keys changed
-    whenever they were looked at. `shape_key`: the key of a row that, read again, brings the columns that the copy does
-    not have; () where there is none, or no row. `left_out`: columns that were not compared, and why. `by`: the server
-    worked out digests, and only rows of which these differed were read; or all rows were read, and `read_why` says why.
+    `epoch`: the epoch of the log's latest cut before the source was read. `different`: the number of keys that differ;
+    `differences` lists some of them, and `keys` names as many as requested, as texts. `unsettled`: the number of keys
+    that changed at every read. `shape_key`: the key of a row that, when it is read again, adds the columns that the
+    copy lacks; () if there is none, or no row. `left_out`: columns that were not compared, and why. `by`: "digests" if
+    the server computed digests, and only rows with different ones were read; "rows" if all rows were read, for the
+    reason in `read_why`.
     """
 
     table: str
@@ -89,7 +91,7 @@ class TableReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found of all tables."""
+    """The results for all tables."""
 
     tables: tuple[TableReport, ...]
     seconds: float

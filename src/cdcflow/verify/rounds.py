@@ -1,10 +1,10 @@
-"""How often rows that change while they are compared are looked at again.
+"""How often rows that change while they are compared are compared again.
 
-    copy     ──A─────────────B──────────▶      A, B: the copy moves on, by a sealed segment or a merge
+    copy     ──A─────────────B──────────▶      A, B: the copy advances, by a sealed segment or a merge
     rounds     1  2  3  4  5 6                 2 to 5 see the copy of round 1
 
-A row that was written since the copy's place stays open until the copy has moved past it. So what counts is how often
-the copy moved on meanwhile, not how often somebody looked. A log in Kafka moves on with its merges only.
+A row that was written after the copy's place stays open until the copy has passed it. So the number of times that the
+copy advanced counts, not the number of comparisons. A log in Kafka advances only with its merges.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MOVES_MAX = 12
-"""A row that is still open when the copy has moved on so often changes all the time."""
+"""A row that is still open after the copy has advanced this many times changes all the time."""
 
 STILL_MAX = 30
-"""After so many rounds in a row at the same place of the copy, nothing moves it on."""
+"""After this many consecutive rounds at the same place of the copy, the copy is not expected to advance."""
 
 ROUNDS_MAX = 60
 
@@ -29,7 +29,7 @@ class Rounds:
     _still: int = 0
 
     def count(self, *, moved: bool) -> None:
-        """There was another round. `moved`: at another place of the copy than the one before."""
+        """Record another round. `moved`: at another place of the copy than the one before."""
         self.done += 1
         self._moves += moved
         self._still = 0 if moved else self._still + 1

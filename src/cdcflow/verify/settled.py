@@ -1,11 +1,11 @@
-"""Which keys changed since a snapshot, so that a difference in them says nothing.
+"""Which keys changed since a snapshot, so that a difference in them proves nothing.
 
     log     …──t──t──t──x──t──────c───────t──▶          x: the first transaction that the snapshot may not see
-    source         snapshot                             c: the cut that the copy is at
+    source         snapshot                             c: the copy's cut
                         └──── changed ────┘
 
-A key that no change of the log touches from x on is the same in the snapshot, in the copy, and now. So what differs in
-such a key is different. Everything else has to be looked at again.
+A key that no change of the log touches from x onwards is the same in the snapshot, in the copy, and now. So if such a
+key differs, its rows really are different. All other keys have to be compared again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cdcflow.ports import Comparison, LogReader
 from cdcflow.verify.port import Columns, Comparer
 
 BACK = 100_000
-"""So many rows before a snapshot are looked at first: a transaction can be in the log before it can be seen."""
+"""How many rows before a snapshot are checked first: a transaction can be in the log before it becomes visible."""
 
 LOOK_AGAIN_S = 0.05
 NUDGE_AFTER_S = 0.3
@@ -36,8 +36,8 @@ NUDGE_AFTER_S = 0.3
 
 @dataclass(slots=True)
 class Fences:
-    """What snapshots saw. `begun`: the log's next offset before the first of them; `end`: of the source's log, behind
-    the last of them."""
+    """What snapshots saw. `begun`: the log's next offset before the first of them; `end`: a position in the source's
+    log, after the last of them."""
 
     begun: int
     seen: list[Visibility] = field(default_factory=list)
@@ -46,8 +46,8 @@ class Fences:
 
 @dataclass(frozen=True, slots=True)
 class Reached:
-    """The log has everything that the snapshots saw. `first`: the offset from which on they may not have seen it;
-    `position` is the one before it in the source's log; `newest`: the log's last offset by now."""
+    """The log has everything that the snapshots saw. `first`: the first offset that they may not have seen; `position`:
+    the position in the source's log before it; `newest`: the log's current last offset."""
 
     first: int
     position: str
@@ -57,10 +57,10 @@ class Reached:
 def reached(
     log: LogReader, comparison: Comparison, fences: Fences, wait_s: float, sleep: Callable[[float], None] = time.sleep
 ) -> Reached:
-    """Wait until the log has all that was seen.
+    """Wait until the log has everything that was seen.
 
     Raises:
-        ConfigurationError: it does not come so far in time.
+        ConfigurationError: the log does not reach that position in time.
     """
     end = fences.end
     if end is None:
@@ -91,14 +91,15 @@ def reached(
 
 
 def _nudge(comparison: Comparison) -> None:
-    """A heartbeat after what was read takes the log there where nothing else does. Of a mark that it does not wait for,
-    an idle log keeps nothing."""
+    """Write a heartbeat after the position that was read, so that an otherwise idle log reaches it. A mark that the
+    daemon does not wait for leaves nothing in an idle log."""
     with contextlib.suppress(CdcflowError):
         comparison.chunks.heartbeat()
 
 
 def _first_unseen(log: LogReader, comparison: Comparison, fences: Fences, last: int) -> tuple[int, str] | None:
-    """The first offset that one of the snapshots may not have seen, and the position before it; None: they saw all."""
+    """Return the first offset that one of the snapshots may not have seen, and the position before it; `None` if they
+    saw everything."""
     back = BACK
     while True:
         begin = max(1, fences.begun - back)
@@ -109,7 +110,7 @@ def _first_unseen(log: LogReader, comparison: Comparison, fences: Fences, last: 
         for seen in fences.seen:
             at = min(at, comparison.first_unseen(seen, headers.slice(0, at)))
         if at == 0 and begin > 1 and back < fences.begun:
-            back *= 10  # one that waits for a standby may be older than anything that was looked at
+            back *= 10  # a transaction that waits for a standby may be older
             continue
         if at == headers.num_rows:
             return None
@@ -123,7 +124,7 @@ def _headers(log: LogReader, begin: int, begun: int, last: int) -> tuple[pa.Tabl
     try:
         found = list(log.read_transactions(begin, last))
     except HistoryLost:
-        begin = begun  # it has expired up to some place since
+        begin = begun  # older offsets have expired in the meantime
         found = list(log.read_transactions(begin, last)) if last >= begin else []
     if not found:
         return None, begin
@@ -134,7 +135,7 @@ def _headers(log: LogReader, begin: int, begun: int, last: int) -> tuple[pa.Tabl
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The keys of a table that changed. None: all of its rows may have."""
+    """The keys of a table that changed. `None`: all of its rows may have changed."""
 
     keys: pa.Table | None
 
@@ -144,9 +145,9 @@ class Changed:
 
 
 def changed(log: LogReader, comparer: Comparer, columns: Columns, shape: Table, first: int, last: int) -> Changed:
-    """The keys of a table's rows in the log from one offset to another, both inclusive.
+    """Return the keys of a table's rows in the log between two offsets, both inclusive.
 
-    All of them may have changed by a truncate, or if the table looked otherwise than `shape` in between.
+    All rows may have changed if there is a truncate, or if the table had another shape than `shape` in between.
     """
     found: list[pa.Table] = []
     if first <= last:
@@ -160,5 +161,5 @@ def changed(log: LogReader, comparer: Comparer, columns: Columns, shape: Table, 
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
-    """Tables of the same columns, one behind the other."""
+    """Concatenate tables with the same columns."""
     return pa.concat_tables(tables, promote_options="permissive")
