@@ -1,4 +1,4 @@
-"""Merging and reading with Spark: the only package that imports pyspark, Delta's or Iceberg's classes.
+"""Merging and reading with Spark: the only package that uses pyspark, and Delta's and Iceberg's Java classes.
 
     merge(spark, log_path, warehouse)       merge the new changes of a log into tables (`job`)
     merge_logs(spark, logs, warehouse)      the same for several logs, with one cut for all of their tables

@@ -1,5 +1,4 @@
-"""A process that reads parts of chunks for the capture: it reads, keeps the rows, and writes them when they get
-offsets.
+"""A process that reads parts of chunks for the capture, keeps the rows, and writes them when they get offsets.
 
     capture ──Read────▶ reader      in its own snapshot; the rows stay here
             ◀──Answer──             the dialect's information on them, and their number

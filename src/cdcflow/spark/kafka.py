@@ -1,5 +1,4 @@
-"""Merging a log in Kafka: seal the topic's new records into the history with Spark's Kafka source, then merge the
-history.
+"""Merging a log in Kafka: Spark's Kafka source seals new records into the history, then the history is merged.
 
     topic ──Kafka source, read_committed──▶ one task: frames ─▶ Parquet ─▶ history/segments ──merge──▶ tables
             from the record which has the                     installed by the driver,

@@ -1,5 +1,4 @@
-"""Read the source's rows: a whole table, in chunks as a backfill reads them, or the rows with some keys. Nothing is
-locked.
+"""Read the source's rows without locks: a whole table in chunks, as a backfill does, or the rows with some keys.
 
 Each chunk has its own snapshot. A row that moved from one chunk to another between two snapshots is read twice or not
 at all; it changed, so nothing is concluded from it (`settled`).

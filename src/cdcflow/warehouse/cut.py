@@ -6,10 +6,12 @@
 
 A merge appends the row when every table has reached the cut, so a reader that goes through it sees one consistent state
 or nothing. Maintenance keeps what the kept cuts need (`warehouse.upkeep`); an operator's own VACUUM needs a retention
-longer than the age of the oldest cut in use. A version number has a meaning in one table only, and in one history of
-that table. A cut therefore records the table's id and an identifier of the version's commit, and readers compare both
-with the table at the path. After a table's folder was moved away, or replaced by an older copy, version 3 shows a
-different state. What a cut number shows never changes; what an edit did to a table is in the next cut.
+longer than the age of the oldest cut in use.
+
+A version number has a meaning in one table only, and in one history of that table. A cut therefore records the table's
+id and an identifier of the version's commit, and readers compare both with the table at the path. After a table's
+folder was moved away, or replaced by an older copy, version 3 shows a different state. What a cut number shows never
+changes; what an edit did to a table is in the next cut.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A range of changes as versions of rows (mode history): what is read of the log and of the table, and made of it."""
+"""Mode history: turn a range of changes into versions of rows, with the data read from the log and the table."""
 
 from __future__ import annotations
 
@@ -87,11 +87,12 @@ def folding(
 
 
 def moment(session: SqlSession, transactions: Sequence[InputFile], offset: int) -> tuple[str, int] | None:
-    """Position and time (microseconds since 1970) of the transaction of an offset; None: the log has it no more."""
+    """Return the position and time (microseconds since 1970) of an offset's transaction; `None` if the log no longer
+    has it."""
     views: list[str] = []
     try:
         name = _moments(session, _transactions(session, transactions, views), {offset}, views)
-        found = session.rows(f"SELECT p, unix_micros(t) FROM {name}")  # noqa: S608  a name of ours
+        found = session.rows(f"SELECT p, unix_micros(t) FROM {name}")  # noqa: S608  cdcflow's own
     finally:
         session.drop(views)
     return (str(found[0][0]), int(found[0][1])) if found else None
@@ -100,7 +101,7 @@ def moment(session: SqlSession, transactions: Sequence[InputFile], offset: int) 
 def _transactions(session: SqlSession, files: Sequence[InputFile], views: list[str]) -> str:
     if files:
         views.append(session.transactions(files, TRANSACTION_COLUMNS))
-    else:  # a log that has none
+    else:  # a log without transactions
         nothing = "CAST(NULL AS bigint) AS n, CAST(NULL AS bigint) AS begin, CAST(NULL AS bigint) AS last"
         nothing += ", CAST(NULL AS string) AS p, CAST(NULL AS timestamp) AS t, CAST(NULL AS boolean) AS k"
         views.append(session.view("transactions", f"SELECT * FROM (SELECT {nothing}) WHERE n IS NOT NULL"))  # noqa: S608
@@ -108,17 +109,18 @@ def _transactions(session: SqlSession, files: Sequence[InputFile], views: list[s
 
 
 def _has_reads(session: SqlSession, files: Sequence[InputFile], transactions: str) -> bool:
-    """Whether there may be rows of a backfill, or deletes of a repair. These are in transactions of the same kind."""
+    """Return whether there may be rows of a backfill, or deletes of a repair. These are in transactions of the same
+    kind."""
     if any(f.ops.get(READ) for f in files):
         return True
     if not any(f.ops.get(DELETE) for f in files):
         return False
-    return bool(session.rows(f"SELECT n FROM {transactions} WHERE k LIMIT 1"))  # noqa: S608  a name of ours
+    return bool(session.rows(f"SELECT n FROM {transactions} WHERE k LIMIT 1"))  # noqa: S608  cdcflow's own
 
 
 def _moments(session: SqlSession, transactions: str, offsets: Collection[int], views: list[str]) -> str:
-    """Position and time by offset: those of its transaction. One that no row has yet, where a backfill began that has
-    found none, has those of the newest transaction."""
+    """Create a view of position and time by offset: those of its transaction. If no row has the offset yet, as when a
+    backfill that found no row began there, it gets those of the latest transaction before it."""
     listed = " UNION ALL ".join(f"SELECT CAST({o} AS bigint) AS o" for o in sorted(offsets))
     newest = "max_by(x.p, x.begin) AS p, max_by(x.t, x.begin) AS t"
     sql = f"SELECT q.o, {newest} FROM ({listed}) q JOIN {transactions} x ON x.begin <= q.o GROUP BY q.o"  # noqa: S608
@@ -127,21 +129,21 @@ def _moments(session: SqlSession, transactions: str, offsets: Collection[int], v
 
 
 def _ends_of_segments(files: Sequence[InputFile]) -> list[int]:
-    """The last offsets of the segments with rows that were read, or deleted, as they were sealed. An offset is in the
-    first that is not before it. One of a segment without such rows is taken for one of a later segment, and nothing
-    comes of that."""
+    """Return the last offsets, as originally sealed, of the segments with rows that were read or deleted. An offset
+    belongs to the first of them that is not less than it. An offset of a segment without such rows is attributed to a
+    later segment, which is harmless."""
     segments = {f.segment.first_offset: f.segment for f in files if f.ops.get(READ) or f.ops.get(DELETE)}
     return sorted(end for s in segments.values() for end in (*(o for _, o in s.seams), s.last_offset))
 
 
 def _added(layout: Layout, evolution: Evolution, files: Sequence[InputFile]) -> dict[int, int]:
-    """For columns with a default that come with this range, the offset of the first row that has them."""
+    """Return, for columns with a default that this range introduces, the offset of the first row that has them."""
     known = {c.number for c in evolution.before.columns if not c.added} if evolution.before is not None else set[int]()
     numbers = {s: {c.number for c in n.columns} for s, n in zip(layout.shapes, layout.numbered, strict=True)}
     found = {}
     for i, column in enumerate(layout.target.columns):
         having = [f for f in files if column.number in numbers[f.shape]]
-        # A merge that died may have added it. Where older rows of the range lack it, it came with the range anyway.
+        # A merge that died may have added it. If older rows of the range lack it, the range introduced it anyway.
         lacks = evolution.before is not None and not evolution.fresh and column.number not in known
         if column.number in evolution.defaults and (lacks or layout.early(i)) and having:
             found[i] = min(max(f.file.first_offset, f.after + 1) for f in having)
@@ -149,7 +151,7 @@ def _added(layout: Layout, evolution: Evolution, files: Sequence[InputFile]) -> 
 
 
 def _missing(session: SqlSession, layout: Layout, names: Names, range_: history.Range) -> frozenset[Mask]:
-    """The sets of columns that open rows of the table miss (positions)."""
+    """Return the sets of columns (positions) that open rows of the table lack."""
     if range_.standing is None:
         return frozenset()
     at = {column.name: i for i, column in enumerate(layout.target.columns)}
@@ -159,5 +161,5 @@ def _missing(session: SqlSession, layout: Layout, names: Names, range_: history.
 
 
 def _masks(session: SqlSession, name: str) -> frozenset[Mask]:
-    rows = session.rows(f"SELECT DISTINCT m FROM {name} WHERE m IS NOT NULL")  # noqa: S608  a name of ours
+    rows = session.rows(f"SELECT DISTINCT m FROM {name} WHERE m IS NOT NULL")  # noqa: S608  cdcflow's own
     return frozenset(frozenset(m) for (m,) in rows)

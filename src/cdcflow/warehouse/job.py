@@ -271,7 +271,7 @@ class Run:
                     return self._merged(table, engine)
             except OlderNeeded:
                 raise
-            except Exception as error:  # noqa: BLE001  raised again where it is not about this table alone
+            except Exception as error:  # noqa: BLE001  raised again unless it concerns only this table
                 if not engine.is_conflict(error):
                     return TableReport(
                         str(table), 0, 0, False, 0.0, left_out=self._refusal(table, engine, error).with_section
@@ -484,7 +484,7 @@ class Run:
         """Return what `ask` returns for a merged table; or why the table is excluded after all."""
         try:
             return None, ask()
-        except Exception as error:  # noqa: BLE001  raised again where it is not about this table alone
+        except Exception as error:  # noqa: BLE001  raised again unless it concerns only this table
             why = self._late[str(table)] = self._refusal(table, self._engines.first, error).with_section
             return why, None
 

@@ -1,6 +1,6 @@
 """A range of a log as rows of one table: its offsets, its files and its columns, found from manifests alone.
 
-    given        from a cut, to a time        ──resolved──▶  offsets 1201 to 5000
+    given       from a cut, to a time        ──resolved──▶  offsets 1201 to 5000
     files       of the table in that range   ──brought───▶  the columns of its latest shape in there
 
 Every end that is given must be sealed. Otherwise a range that does not fully exist yet would be read in part,

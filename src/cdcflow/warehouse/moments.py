@@ -1,7 +1,7 @@
 """Find the published cut for a past point in time: by cut number, by source position, or by commit time.
 
     as_of      52                            cut 52, or the latest one before it
-               2026-11-25T10:00:00Z          the latest cut that has only earlier commits
+               2026-11-25T10:00:00Z          the latest cut without later commits
                0/16B3748, binlog.000003:77   the latest cut up to that position
 
 Positions are ordered only within one server's log. If the positions of the cuts do not grow from cut to cut (there was

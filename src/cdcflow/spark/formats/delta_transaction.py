@@ -1,7 +1,7 @@
 """Change a Delta table's rows in Delta's own transactions, without one of Delta's SQL commands around them.
 
     the table's keys ──join── changes ──▶ a bitmap for each file, stored ─┐
-                                  └─────▶ files with the inserted rows ──┴─▶ one commit
+                                  └─────▶ files with the inserted rows ───┴─▶ one commit
 
 Delta's MERGE does the same in three joins, each of which reads the table again, and plans some twenty Spark jobs. Each
 of its commands also computes from the whole log which transactions a table has seen, although a version's checksum

@@ -1,5 +1,4 @@
-"""Commits of a Delta table as files in a folder: whether one is whole, what identifies it, and how to remove a torn
-one.
+"""Commits of a Delta table as files in a folder: whether one is whole, its identity, and how to remove a torn one.
 
     _delta_log/00000000000000000041.json       a JSON object per line
                00000000000000000042.json       0 bytes: the machine lost power before the file reached its disk

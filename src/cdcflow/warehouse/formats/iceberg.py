@@ -1,5 +1,4 @@
-"""What an Iceberg table can hold, how to recognize one, and what cdcflow's snapshots record. Writing is up to the
-engines.
+"""What an Iceberg table can hold, how to recognize one, and what cdcflow's snapshots record. The engines write it.
 
     <warehouse>/_cdcflow_catalog.db    the catalog: SQLite with the tables of Iceberg's JDBC catalog, which makes a
                                        commit one row's change
