@@ -548,8 +548,8 @@ class FileTable(ABC, Generic[_File]):
         key: Sequence[str],
         ended: Collection[int] = (),
     ) -> None:
-        """Write the changes to the rows in memory. `first` is the lowest offset of a changed row. In the files `ended`,
-        changed rows keep their offsets."""
+        """Write the changes to the rows in memory. `first` is the lowest offset of a changed row. The files
+        `ended` also have changed rows, whose offsets did not change."""
         match self._standing:
             case None:
                 raise InvariantViolated(f"changing {self._name}: its rows were not read")

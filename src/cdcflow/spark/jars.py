@@ -280,7 +280,7 @@ def fetched(packages: Sequence[str], target: Path) -> Path:
 def _fetch_all(
     steps: Sequence[tuple[Sequence[str], Sequence[str]]], target: Path, is_there: Callable[[], bool]
 ) -> None:
-    """Fetch packages, without the exclusions of each step, one step after another into one folder."""
+    """Fetch the packages of each step, without its exclusions, one step after another into one folder."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with _alone(target) as room:

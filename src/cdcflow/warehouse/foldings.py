@@ -4,7 +4,7 @@
     current       the changes after the last truncate
     soft_delete   all changes, deletes and truncates as changes of `_is_deleted`    (`merge.ending`)
     append        all changes, also those of tables that were dropped since         (`merge.appending`)
-    history       versions, built from all changes                               (`histories`, `merge.history`)
+    history       versions, built from all changes                                  (`histories`, `merge.history`)
 
 A mode is a function of a range, its evolutions (one for each incarnation of the source table that the mode needs) and
 the session. It yields the folding for as long as the session has the views that the folding names.

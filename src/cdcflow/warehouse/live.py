@@ -487,7 +487,7 @@ class _View(Generic[Rows]):
                 raise SegmentGone(f"reading {layout.name}: a file of it is gone") from error
 
     def _are_there(self, files: Sequence[InputFile]) -> bool:
-        """Return whether all of the log's files still exist; if so, the missing file belongs to a table."""
+        """Return whether all of the log's files still exist; if so, the missing file is not one of them."""
         layout = self._log.layout
         return layout.store is None and all(Path(file.path).exists() for file in files)
 

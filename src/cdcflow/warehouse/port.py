@@ -124,8 +124,9 @@ class SqlSession(Protocol):
     """Consecutive windows with the same order each sort again."""
 
     takes_by_offset: bool
-    """An aggregate function may not return the exact value that it was given (DuckDB's `arg_max` over a struct returns
-    -0.0 as 0.0, and maps every NaN to the same one), so the values of a change are looked up by its offset."""
+    """An aggregate function may return a different value than the one that it was given (DuckDB's `arg_max` over a
+    struct returns 0.0 for -0.0, and the same NaN for every NaN), so the values of a change are looked up by its
+    offset."""
 
     def read(
         self, what: str, files: Sequence[InputFile], shape: Table, where: str, columns: Sequence[str], *, moved: bool

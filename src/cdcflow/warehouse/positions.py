@@ -206,7 +206,7 @@ class Positions:
             if sweep or not backfill.is_done:
                 begun = backfill.since
             elif backfill.gap is not None:
-                begun = backfill.gap[0]  # inserts since then did not exist before it
+                begun = backfill.gap[0]  # a key inserted since then had no row before
         return replace(range_, sweep=sweep, since=begun, gap=backfill.gap)
 
     def app(self, table: TableId) -> str:

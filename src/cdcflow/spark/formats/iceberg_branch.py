@@ -83,7 +83,8 @@ class Changes:
 def changes(
     spark: SparkSession, views: Views, table: str, branch: str, folding: Folding, newest: int | None
 ) -> Changes:
-    """Return what merges a range by key (see `Folding.is_by_key`) on a branch of a table. `newest`: of `extent`.
+    """Return the statements that merge a range by key (see `Folding.is_by_key`) on a branch of a table. `newest`: of
+    `extent`.
 
     Raises:
         NewerRows: rows of the table may be newer than changes of the range.
