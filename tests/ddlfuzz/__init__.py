@@ -10,7 +10,8 @@ which is all that shrinking needs.
 
 `model.py` (pure) what tables and columns there are. `kinds.py`, `rows.py`, `columns.py`, `keys.py`, `tables.py`,
 `servers.py`, `clauses.py` the kinds. `draw.py` (pure) a case of a seed. `oracle.py` (pure) a log as current rows.
-`shrink.py` (pure). `jobs.py` runs several at a time. `execute.py` runs a case, with `daemon.py` (a process that can be
-killed) and `dialects.py` (what each server is asked). `green.py` the kinds that `make test` draws from. `cases/`
-what was found, shrunk; `open` in a case's first line: not mended yet.
+`kept.py` what PostgreSQL's log has of tables that are gone. `shrink.py` (pure). `jobs.py` runs several at a time.
+`execute.py` runs a case, with `daemon.py` (a process that can be killed; `preloaded.py` is imported where it is forked)
+and `dialects.py` (what each server is asked). `cases/` what was found, shrunk; `open` in a case's first line: not
+mended yet.
 """

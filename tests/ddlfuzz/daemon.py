@@ -24,7 +24,7 @@ from cdcflow.sources.postgres.source import PostgresSource
 
 SMALL = Windows(backlog_min=1 << 14, rest_min=1 << 14, messages_max=300, advance_min=1)
 _FORKING = multiprocessing.get_context("forkserver")
-_FORKING.set_forkserver_preload(["tests.ddlfuzz.daemon", "cdcflow.sources.mysql.source"])
+_FORKING.set_forkserver_preload(["tests.ddlfuzz.preloaded"])
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,14 @@ import contextlib
 import itertools
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psycopg
 import pymysql
 from pymysql.constants import COMMAND
 from tests.ddlfuzz.clauses import CLIENT_SETS
+from tests.ddlfuzz.kept import Standing
 from tests.ddlfuzz.model import Server
 from tests.servers.mysql import MySQLDatabase, MySQLServer
 from tests.servers.postgres import Database, PostgresServer
@@ -95,6 +96,23 @@ class OnPostgres(Beside):
             f" AND NOT attisdropped AND relname NOT LIKE 'hidden\\_%' {generated} GROUP BY 1, 2"
         )
         return {TableId(schema, name): columns for schema, name, columns in found}
+
+    def standing(self) -> list[Standing]:
+        columns = self.columns()
+        numbers = self.ask(
+            "SELECT oid::bigint, relnamespace::regnamespace::text, relname FROM pg_class WHERE relkind = 'r'"
+        )
+        found = ((number, TableId(schema, name)) for number, schema, name in numbers)
+        return [Standing(number, table, columns[table]) for number, table in found if table in columns]
+
+    def rows_of(self, number: int, columns: Sequence[str]) -> list[tuple[Any, ...]] | None:
+        found = self.ask(
+            f"SELECT attrelid::regclass::text, attname::text FROM pg_attribute WHERE attrelid = {number} AND attnum > 0"
+            " AND NOT attisdropped"
+        )
+        if not set(columns) <= {name for _, name in found}:
+            return None
+        return self.ask(f"SELECT {', '.join(columns)} FROM {found[0][0]}")
 
     def sql_name(self, table: TableId) -> str:
         return f"{table.schema}.{table.name}"

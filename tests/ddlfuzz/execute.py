@@ -16,8 +16,9 @@ from typing import Literal
 import yaml
 from tests.ddlfuzz import oracle
 from tests.ddlfuzz.daemon import Daemon, Status, Stop
-from tests.ddlfuzz.dialects import Beside, Error, fresh
+from tests.ddlfuzz.dialects import Beside, Error, OnPostgres, fresh
 from tests.ddlfuzz.draw import SETTINGS, Case
+from tests.ddlfuzz.kept import Kept
 from tests.ddlfuzz.kinds import COMPARE, DAEMON, Step, acted
 from tests.ddlfuzz.model import Column, Model, Table
 from tests.servers.mysql import MySQLServer
@@ -30,7 +31,8 @@ from cdcflow.model.table import TableId
 
 PATIENCE_S = float(os.environ.get("CDCFLOW_FUZZ_PATIENCE_S", "25"))
 """More than the time between two looks at the list of tables. A machine with other things to do needs more."""
-POLL_S = 0.02
+POLL_S = 0.05
+"""Each answer takes the daemon away from its work."""
 Sort = Literal["difference", "stop", "hang", "broken"]
 _SQL = re.compile(
     r"\b((?:ALTER|DROP|SET GLOBAL|GRANT|UPDATE) [^;\n]*?)(?=;|\n|$| \(or |, then |, or |, which | and run | and read )"
@@ -94,6 +96,7 @@ class Run:
         self.settings = {**SETTINGS, **case.settings}
         self.model = Model(case.server)
         self.before_transaction = self.model
+        self.kept = Kept(beside) if isinstance(beside, OnPostgres) else None
         self.daemon: Daemon | None = None
         self.accept = False
         self.backfill: tuple[str, ...] = ()
@@ -147,10 +150,14 @@ class Run:
             self.before_transaction = self.model.copy()
         if step.name == "rollback" and self.model.is_postgres:
             after = self.before_transaction
+        if self.kept is not None:
+            self.kept.before(step)
         if not self._said(statements, own=step.name in ("begin", "commit", "rollback")):
             self.outcome.counts["refused"] += 1
             return
         self.outcome.counts[step.name] += 1
+        if self.kept is not None:
+            self.kept.after(step)
         if not after.is_postgres and not statements[-1].startswith(("INSERT", "UPDATE", "DELETE", "BEGIN", "SET")):
             after.in_transaction = False  # DDL commits what is open
         self.model, self.repeated = after, 0
@@ -165,6 +172,8 @@ class Run:
         try:
             for statement in statements:
                 self.beside.execute(statement)
+                if self.kept is not None:
+                    self.kept.follow()
         except Error:
             if nested:
                 self.beside.execute("ROLLBACK TO SAVEPOINT step")
@@ -230,6 +239,8 @@ class Run:
                     continue
                 generations = {name: t["generation"] for name, t in status.tables.items()}
                 if self._is_read(status, tables) and all(generations[str(t)] > n for t, n in (anew or {}).items()):
+                    if self.kept is not None:
+                        self.kept.seen({name for name, t in status.tables.items() if t["state"] == "done"})
                     return
                 self._take_in([t for t in tables if str(t) in status.left_out])
             if time.monotonic() > deadline:
@@ -296,6 +307,8 @@ class Run:
         """Do what a stop says; a stop that comes again although nothing was done to the database cannot be left."""
         if not self.beside.columns():
             raise NothingToCapture
+        if self.kept is not None:
+            self.kept.lost()
         head = stop.message.split("\n")[0]
         self.outcome.stops.append(f"{stop.kind}: {head}")
         if stop.kind not in ("ConfigurationError", "HistoryLost"):
@@ -398,12 +411,14 @@ class Run:
             difference = oracle.differences(rows, source, columns)
             if difference:
                 raise Failure("difference", f"table {table}: {difference}")
-        if not self.model.is_postgres:  # whose log keeps what it has of a table that is gone
+        if self.kept is None:
             self._compare_ended({t: logged for t, logged in found.items() if t not in sources}, progress)
+        elif difference := self.kept.difference(found, progress):
+            raise Failure("difference", difference)
         return unmergeable
 
     def _compare_ended(self, ended: Mapping[TableId, oracle.Logged], progress: Progress) -> None:
-        """Tables that the source no longer has are empty by the log."""
+        """MySQL, MariaDB: tables that the source no longer has are empty by the log."""
         for table, logged in ended.items():
             try:
                 _, rows = oracle.current(logged, progress.tables.get(table))

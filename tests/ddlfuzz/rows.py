@@ -100,4 +100,6 @@ def rollback(model: Model) -> list[str] | None:
     return ["ROLLBACK"]
 
 
-__all__ = ["begin", "commit", "delete", "insert", "rekey", "rollback", "truncate", "update"]
+ROWS = frozenset(("begin", "commit", "delete", "insert", "rekey", "rollback", "truncate", "update"))
+
+__all__ = ["ROWS", "insert"]

@@ -1,0 +1,155 @@
+"""What PostgreSQL's log keeps of tables that are gone: the rows that each had at its end.
+
+    a daemon has read the table ── rows change ── DROP, RENAME, SET SCHEMA, ATTACH
+            `seen`                                 `before` takes them, `after` sees that its name is gone
+
+Changes of a table that was renamed, moved or attached still come under its old name until the capture looks at the
+catalog: its log may end at any of its states from then on. Nothing is expected of a table where other things than rows
+have changed, because one that is gone cannot be read again; nor after a stop, which may have lost history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tests.ddlfuzz import oracle
+from tests.ddlfuzz.kinds import Step
+from tests.ddlfuzz.rows import ROWS
+
+from cdcflow.interleave.progress import Progress
+from cdcflow.model.table import TableId
+
+Rows = list[tuple[Any, ...]]
+MADE = ("create_table", "create_parted")
+MOVED = ("drop_table", "drop_schema", "rename_table", "move_table", "recreate_table", "attach_part", "detach_part")
+HARMLESS = ("set_default", "drop_default", "rewrite", "rewrite_sorted", "identity_full", "identity_default")
+OF_ALL = ("publish_less", "publish_all")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A captured table as the catalog has it; none that has partitions."""
+
+    number: int
+    table: TableId
+    columns: Sequence[str]
+
+
+class Catalog(Protocol):
+    """What is asked of the server, in the session of the case."""
+
+    def standing(self) -> list[Standing]: ...
+    def rows_of(self, number: int, columns: Sequence[str]) -> Rows | None:
+        """A relation's rows, whatever its name is; None: it is gone, or has not these columns."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A table that is gone: its rows by its log are one of these states."""
+
+    number: int
+    columns: Sequence[str]
+    states: tuple[Rows, ...]
+
+
+@dataclass(frozen=True)
+class _Known:
+    """`names`: the tables' numbers. `used`: names that have meant something else since. `read`: under which name.
+    `altered`: numbers."""
+
+    names: Mapping[TableId, int]
+    used: frozenset[TableId] = frozenset()
+    read: frozenset[tuple[TableId, int]] = frozenset()
+    altered: frozenset[int] = frozenset()
+    ended: Mapping[TableId, Ended] = field(default_factory=dict)
+
+
+class Kept:
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._known = _Known({})
+        self._at_begin = self._known
+        self._before: dict[TableId, Ended] = {}
+
+    def seen(self, done: Collection[str]) -> None:
+        """A daemon has all that is committed, and has read these tables. A name that meant another table may still mean
+        that one to it."""
+        known = self._known
+        read = {item for item in known.names.items() if str(item[0]) in done and item[0] not in known.used}
+        self._known = _with(known, read=known.read | read)
+
+    def lost(self) -> None:
+        """The log may have a gap."""
+        self._known, self._at_begin = (_with(k, read=frozenset(), ended={}) for k in (self._known, self._at_begin))
+
+    def before(self, step: Step) -> None:
+        """Take the rows of the tables that a step may end."""
+        self._before = {}
+        for one in self._catalog.standing() if step.name in MOVED else ():
+            if (one.table, one.number) in self._known.read and one.number not in self._known.altered:
+                now = self._catalog.rows_of(one.number, one.columns)
+                if now is not None:
+                    self._before[one.table] = Ended(one.number, one.columns, (now,))
+
+    def after(self, step: Step) -> None:
+        """The step was done."""
+        if step.name == "begin":
+            self._at_begin = self._known
+        if step.name == "rollback":
+            self._known = self._at_begin
+        if step.name in ROWS:
+            return
+        old = self._known
+        names = {one.table: one.number for one in self._catalog.standing()}
+        gone = {table for table, number in old.names.items() if names.get(table) != number}
+        ended = {table: e for table, e in {**old.ended, **self._before}.items() if table not in names}
+        self._known = _Known(names, old.used | gone, old.read, old.altered | _altered(step, names), ended)
+
+    def follow(self) -> None:
+        """Rows may have changed."""
+        ended = {table: self._followed(one) for table, one in self._known.ended.items()}
+        self._known = _with(self._known, ended=ended)
+
+    def _followed(self, ended: Ended) -> Ended:
+        now = self._catalog.rows_of(ended.number, ended.columns)
+        if now is None or now == ended.states[-1]:
+            return ended
+        return Ended(ended.number, ended.columns, (*ended.states, now))
+
+    def difference(self, found: Mapping[TableId, oracle.Logged], progress: Progress) -> str | None:
+        """How the log of a table that is gone differs from all that it may be; None: none does."""
+        for table, ended in sorted(self._known.ended.items()):
+            try:
+                _, logged = oracle.current(found[table], progress.tables.get(table)) if table in found else (None, [])
+            except oracle.Unmergeable:
+                continue  # there is no table to be read again
+            unequal = [oracle.differences(logged, state, ended.columns) for state in ended.states]
+            if all(unequal):
+                return f"table {table}, which is gone: {unequal[0]}"
+        return None
+
+
+def _altered(step: Step, names: Mapping[TableId, int]) -> set[int]:
+    """The numbers of the tables whose rows the log may have otherwise until they are read again."""
+    if step.name in OF_ALL:
+        return set(names.values())
+    if step.name in (*MADE, *MOVED, *HARMLESS):
+        return set()
+    return {names[table] for table in map(_table, step.arguments) if table in names}
+
+
+def _with(
+    known: _Known, *, read: frozenset[tuple[TableId, int]] | None = None, ended: Mapping[TableId, Ended] | None = None
+) -> _Known:
+    now = known.read if read is None else read
+    return _Known(known.names, known.used, now, known.altered, known.ended if ended is None else ended)
+
+
+def _table(name: str) -> TableId:
+    schema, _, table = name.rpartition(".")
+    return TableId(schema, table)
+
+
+__all__ = ["Catalog", "Ended", "Kept", "Standing"]
