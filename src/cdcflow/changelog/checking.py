@@ -21,6 +21,7 @@ from cdcflow.changelog.inventory import inventory
 from cdcflow.changelog.journal import CutMark, JournalHeader, Record
 from cdcflow.changelog.layout import Layout, LogFile
 from cdcflow.changelog.numbers import Numbers
+from cdcflow.changelog.parquet import columns_of
 from cdcflow.changelog.rows import Rows
 from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.changelog.transactions import Transactions
@@ -142,7 +143,7 @@ def _segment(layout: Layout, log_id: str, first: int, last: int, seen: Seen, *, 
         for file in segment.files:
             # Read from the store itself: a copy read earlier would hide what the store has lost since.
             _hash(directory / file.path, layout.file(segment, file, anew=True), file, seen)
-        headers = pq.read_table(layout.file(segment, segment.transactions_file))
+        headers = columns_of(layout.file(segment, segment.transactions_file))
         _headers(directory, headers, segment.first_transaction, first, seen)
         _reached(directory, segment.last_checkpoint().commit_clock, seen)
         _offsets(layout, segment, headers, seen)

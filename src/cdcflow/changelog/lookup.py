@@ -16,6 +16,7 @@ from cdcflow.changelog.extents import Extent, opened_journal
 from cdcflow.changelog.framing import FrameKind, frames
 from cdcflow.changelog.journal import Attach, Record, records
 from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.parquet import columns_of
 from cdcflow.changelog.rows import Rows
 from cdcflow.changelog.segment import Segment
 from cdcflow.changelog.transactions import HEADERS_BACK, Transactions, gathered_back, headers_back, source_xids
@@ -116,7 +117,7 @@ def _ids_in_journals(layout: Layout, journals: Sequence[Extent]) -> npt.NDArray[
 
 
 def _ids_in_segment(layout: Layout, segment: Segment) -> npt.NDArray[np.uint32]:
-    headers = pq.read_table(layout.file(segment, segment.transactions_file), columns=["xid", "kind"])
+    headers = columns_of(layout.file(segment, segment.transactions_file), ["xid", "kind"])
     ids = headers.filter(pc.equal(headers.column("kind"), Kind.SOURCE.value)).column("xid").to_numpy()
     found: npt.NDArray[np.uint32] = ids.astype(np.uint32)
     return found
@@ -132,9 +133,7 @@ def _headers_back(layout: Layout, journals: Sequence[Extent], newest: tuple[int,
         if segment.xid_newest is None:
             return  # only rows of backfills, in this segment and in all before it
         if segment.xid_min is not None:
-            headers = pq.read_table(
-                layout.file(segment, segment.transactions_file), columns=[*HEADERS_BACK.names, "kind"]
-            )
+            headers = columns_of(layout.file(segment, segment.transactions_file), [*HEADERS_BACK.names, "kind"])
             mine = headers.filter(pc.equal(headers.column("kind"), Kind.SOURCE.value))
             yield mine.select(HEADERS_BACK.names).cast(HEADERS_BACK)
 

@@ -22,10 +22,10 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from cdcflow.changelog.extents import Found, retried
 from cdcflow.changelog.layout import Bounds, Layout
+from cdcflow.changelog.parquet import columns_of
 from cdcflow.changelog.segment import Segment
 from cdcflow.errors import ConfigurationError, HistoryLost
 from cdcflow.model.change import Int64s, Kind
@@ -155,7 +155,7 @@ class _Sealed:
         """One column of a segment's transactions, with the last offset and the kind of each."""
         segment = self.manifest(at)
         file = self.layout.file(segment, segment.transactions_file)
-        return pq.read_table(file, columns=["last_offset", "kind", column])
+        return columns_of(file, ["last_offset", "kind", column])
 
     def lost(self, what: str) -> HistoryLost:
         first = self.bounds[0][0]

@@ -25,6 +25,7 @@ from cdcflow.changelog.extents import TRIES_MAX, Extent, extent_records, extents
 from cdcflow.changelog.framing import FrameKind
 from cdcflow.changelog.journal import Attach, AttachedFile, Owners
 from cdcflow.changelog.layout import Bounds, Layout, LogFile
+from cdcflow.changelog.parquet import columns_of
 from cdcflow.changelog.rows import Rows, Shape
 from cdcflow.changelog.schema_history import SchemaHistory
 from cdcflow.changelog.segment import Segment, SegmentFile
@@ -198,7 +199,7 @@ def _pass(layout: Layout, at: int, to: int, tables: Collection[TableId] | None, 
             yield from ((at, rows, None) for rows in _segment_rows(layout, segment, at, to, tables))
             yield last + 1, None, None
         else:
-            yield last + 1, None, pq.read_table(layout.file(segment, segment.transactions_file))
+            yield last + 1, None, columns_of(layout.file(segment, segment.transactions_file))
         at = last + 1
     # A journal that was sealed since the segments were listed is missing here too: the next one begins later, or none
     # does.

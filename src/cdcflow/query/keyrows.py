@@ -27,6 +27,7 @@ from cdcflow.changelog.folder import FolderReader
 from cdcflow.changelog.indexing import KeyIndex
 from cdcflow.changelog.keyhash import Hashes, hashes
 from cdcflow.changelog.layout import Bounds, Layout
+from cdcflow.changelog.parquet import columns_of
 from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import ConfigurationError, InvariantViolated, SinkUnavailable
 from cdcflow.model.change import DELETE, INSERT, READ, TRUNCATE
@@ -241,7 +242,7 @@ class KeyRows:
         else:
             segment = self.manifest(bounds)
             paths = [self.layout.file(segment, f) for f, _ in self._files(bounds, table) if (f.ops or {}).get(READ)]
-            parts = [pq.read_table(path, columns=[OFFSET, OP]) for path in paths]
+            parts = [columns_of(path, [OFFSET, OP]) for path in paths]
         read = [
             rows.filter(
                 pc.and_(
@@ -273,9 +274,7 @@ class KeyRows:
             return 0
         if file.last_offset <= offset:
             return file.last_offset
-        column = (
-            pq.read_table(self.layout.file(self.manifest(bounds), file), columns=[OFFSET]).column(OFFSET).to_numpy()
-        )
+        column = columns_of(self.layout.file(self.manifest(bounds), file), [OFFSET]).column(OFFSET).to_numpy()
         return int(column[int(np.searchsorted(column, offset, side="right")) - 1])
 
     def _count(self) -> None:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import threading
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cdcflow.changelog import parquet
-from cdcflow.changelog.parquet import SAMPLE_REPEATS, SAMPLE_ROWS, Beside, Parquet
+from cdcflow.changelog.parquet import SAMPLE_REPEATS, SAMPLE_ROWS, Beside, Parquet, columns_of
 
 OFFSETS = pa.field("_offset", pa.int64(), nullable=False)
 
@@ -273,3 +274,14 @@ def test_a_file_written_beside_is_the_same_file() -> None:
         if beside is not None:
             beside.close()
     assert found[0] == found[1]
+
+
+def test_columns_of_a_file_are_read_in_the_order_that_is_asked(tmp_path: Path) -> None:
+    path = tmp_path / "file.parquet"
+    pq.write_table(pa.table({"a": [1], "b": [2], "c": [3]}), path)
+    assert columns_of(path).column_names == ["a", "b", "c"]
+    assert columns_of(path, ["c", "a"]).to_pydict() == {"c": [3], "a": [1]}
+    with pytest.raises(KeyError):
+        columns_of(path, ["d"])
+    with pytest.raises(FileNotFoundError):
+        columns_of(tmp_path / "gone.parquet")

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from cdcflow.changelog.extents import extents_of
 from cdcflow.changelog.journal import JournalHeader
 from cdcflow.changelog.layout import Layout
+from cdcflow.changelog.parquet import columns_of
 from cdcflow.changelog.reader import LogLocation, LogRows, list_segments, newest_checkpoint, read_rows
 from cdcflow.changelog.segment import Segment
 from cdcflow.changelog.tail import SEGMENT_BYTES_MAX
@@ -200,7 +200,7 @@ def _check_same(topics: Topics, log_id: str, segments: list[Segment], newest: Ch
 
 def _append(log: KafkaLog, layout: Layout, segment: Segment) -> None:
     """All transactions of a segment, in order."""
-    headers = pq.read_table(layout.file(segment, segment.transactions_file)).combine_chunks()
+    headers = columns_of(layout.file(segment, segment.transactions_file)).combine_chunks()
     tables = sorted({table_from_json(f.table).id for f in segment.files if f.table is not None})
     rows = [_TableRows(layout, table, segment) for table in tables]
     for a, b in _groups(headers):
