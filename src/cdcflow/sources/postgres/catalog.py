@@ -167,6 +167,16 @@ class CatalogTable:
         """Which columns the server repeats of an old row, by number; under FULL all, and then a row's key is told."""
         return self.index if self.rel.identity == "i" else self.primary
 
+    def key_numbers(self, version: int) -> tuple[int, ...]:
+        """Which columns tell a row apart in the change log; empty: all of them together do, because there is no key, or
+        the server does not send all of it."""
+        return () if self.unsent(version) else self.identity_numbers
+
+    def unsent(self, version: int) -> tuple[int, ...]:
+        """The columns of the key that the server does not send."""
+        sent = {a.number for a in self.published(version)}
+        return tuple(number for number in self.identity_numbers if number not in sent)
+
     def names_of(self, numbers: Iterable[int]) -> tuple[str, ...]:
         names = {a.number: a.name for a in self.attributes}
         return tuple(names[n] for n in numbers)
@@ -279,7 +289,7 @@ def _looked_through(oid: int, modifier: int, types: Mapping[int, TypeInfo]) -> t
 
 def described(table: CatalogTable, types: Mapping[int, TypeInfo], policy: Policy, version: int) -> DescribedTable:
     """The table as it is now."""
-    key = frozenset(table.identity_numbers)
+    key = frozenset(table.key_numbers(version))
     identity = Identity.FULL if table.rel.identity == "f" else Identity.KEY
     attributes = tuple(
         replace(
@@ -334,15 +344,7 @@ def refusals(table: CatalogTable, version: int) -> list[Refusal]:
         [a.name for a in table.published(version)],
         lambda name: f"ALTER TABLE {rel.sql} RENAME COLUMN {quoted(name)} TO …",
     )
-    kept = {a.number for a in table.published(version)}
-    if not set(table.identity_numbers) <= kept:
-        lost = ", ".join(table.names_of(n for n in table.identity_numbers if n not in kept))
-        found.append(
-            (
-                f"{rel.id} has the generated column {lost} in its key, which this server does not publish",
-                "give it a unique index of other columns, all of them NOT NULL, and make that its REPLICA IDENTITY",
-            )
-        )
+    found += _unsent_key(table, version)
     return found
 
 
@@ -365,6 +367,23 @@ def _identity_refusals(table: CatalogTable) -> list[Refusal]:
         names = ", ".join(str(leaf.id) for leaf in bad)
         return [(f"partition {names} of {rel.id} has no replica identity of its own", _mend(bad, table))]
     return []
+
+
+def _unsent_key(table: CatalogTable, version: int) -> list[Refusal]:
+    """A key that the server does not send whole tells old rows apart only where it sends all their columns."""
+    rel = table.rel
+    short = [r for r in (rel, *table.leaves) if r.identity != "f"]
+    if not (lost := table.unsent(version)) or not short:
+        return []
+    names = ", ".join(table.names_of(lost))
+    return [
+        (
+            f"{rel.id} has the generated column {names} in its key, which this server does not publish",
+            "; ".join(f"ALTER TABLE {r.sql} REPLICA IDENTITY FULL" for r in short)
+            + ", or else give it a unique index of other columns, all of them NOT NULL, and make that its "
+            "REPLICA IDENTITY",
+        )
+    ]
 
 
 def _mend(rels: Sequence[Relid], table: CatalogTable) -> str:

@@ -260,7 +260,7 @@ def _tables(connection: Connection, selected: Selected, role: _Role) -> Iterator
             problem(str(table.rel.id), text, _advice(remedy)) for text, remedy in selected.refused.get(table.rel.id, ())
         ]
         problems += _rights(table, rights, role)
-        yield from problems or [ok(str(table.rel.id), _about(table))]
+        yield from problems or [ok(str(table.rel.id), _about(table, connection.info.server_version))]
         yield from _cautions(table, rights, connection.info.server_version)
 
 
@@ -336,19 +336,22 @@ def _rights(table: CatalogTable, rights: Mapping[int, tuple[Any, ...]], role: _R
     return found
 
 
-def _about(table: CatalogTable) -> str:
-    if key := table.names_of(table.identity_numbers):
+def _about(table: CatalogTable, version: int) -> str:
+    if key := table.names_of(table.key_numbers(version)):
         return f"key ({', '.join(key)})" + (", REPLICA IDENTITY FULL" if table.rel.identity == "f" else "")
     return "no key: all columns together identify a row, and a backfill reads it in one piece"
 
 
 def _cautions(table: CatalogTable, rights: Mapping[int, tuple[Any, ...]], version: int) -> Iterator[Finding]:
     subject = str(table.rel.id)
-    if not table.identity_numbers and table.rel.identity == "f":
+    if not table.key_numbers(version) and table.rel.identity == "f":
         yield warning(
             subject,
-            "has no key: a backfill reads it in one piece into memory",
-            f"run ALTER TABLE {table.rel.sql} ADD PRIMARY KEY (…) if it is large",
+            f"has no key{' that the server sends' if table.unsent(version) else ''}: a backfill reads it in one piece "
+            "into memory",
+            "give it a unique index of other columns, and make that its REPLICA IDENTITY, if it is large"
+            if table.unsent(version)
+            else f"run ALTER TABLE {table.rel.sql} ADD PRIMARY KEY (…) if it is large",
         )
     if table.leaves:
         yield warning(
