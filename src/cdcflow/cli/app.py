@@ -47,7 +47,7 @@ COMMANDS = {
     "table": ("cdcflow.cli.table_commands:app", "Control how a running daemon reads tables."),
     "ctl": ("cdcflow.cli.ctl_commands:app", "Pause, resume, throttle or stop a running daemon."),
 }
-"""By name: where a command is, and its summary in `cdcflow --help`. Its module is imported when it is called."""
+"""For each command its location, and its summary in `cdcflow --help`. Its module is imported when it is called."""
 
 
 class Commands(TyperGroup):
@@ -59,7 +59,7 @@ class Commands(TyperGroup):
             command = lazy.loaded(name, COMMANDS[name][0])
         return name, command, rest
 
-    def invoke(self, ctx: Any) -> Any:  # which package a context is of depends on typer's version
+    def invoke(self, ctx: Any) -> Any:  # Any: the package of a context depends on typer's version
         debug = bool(ctx.params.get("debug"))
         try:
             return super().invoke(ctx)

@@ -1,8 +1,7 @@
 """What runs alongside a capture in its process, and is replaced during the capture when its settings change.
 
     other settings ──▶ what differs is prepared ──▶ all of it can run: the old ends, the new begins
-                                └─ some of it cannot: what was prepared ends, the old continues, the error has the
-                                reason
+                                └─ some of it cannot: what was prepared ends, the old continues, the error is raised
 
 HTTP, notifications, the publisher, retention, traces and the control table are such parts. They do not depend on each
 other, and the capture does not depend on them.
@@ -25,8 +24,9 @@ class Running(Protocol):
         """Do the work; its predecessor has been stopped."""
 
     def end(self, *, wait: bool) -> None:
-        """End, and with `wait` return when it has ended; the request for other settings may be answered by this
-        very part.
+        """End, and with `wait` return when it has ended.
+
+        Without it: the request for other settings may be answered by this very part.
         """
 
 

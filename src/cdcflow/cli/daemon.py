@@ -84,8 +84,9 @@ def run(
 
 @contextlib.contextmanager
 def telling_end(tell: OnEvent, event: str) -> Iterator[None]:
-    """Report an error that ends the block permanently as an event, for log readers; the block on stderr is for the
-    user.
+    """Report an error that ends the block permanently as an event, for log readers.
+
+    The block on stderr is for the user.
     """
     try:
         with naming_paths():

@@ -34,7 +34,7 @@ class BackfillProgress:
             if console.is_terminal
             else None
         )
-        self._ids: dict[str, Any] = {}  # rich's TaskID is opaque
+        self._ids: dict[str, Any] = {}  # Any: rich's TaskID is opaque
         self._said: dict[str, str] = {}
         self._said_at = -LINE_EVERY_S
 

@@ -16,9 +16,7 @@ from cdcflow.cli.failure import TOO_SLOW_TO_STOP
 STOP_WITHIN_S = 10.0
 SLICE_S = 0.5
 START_BROKEN_OFF_WITHIN_S = 2.0
-"""A library that waits for a server's first answer cannot always be woken, and nothing is lost if a start is cut
-off.
-"""
+"""A library that waits for a server's first answer cannot always be woken, and ending a start loses nothing."""
 
 
 @contextlib.contextmanager
@@ -33,7 +31,7 @@ def obeying_signals(
     SIGHUP calls `hang_up`.
 
     Ending at once is safe: what was not durable counts as never read, exactly as after a crash. While `is_starting`,
-    two seconds are enough, and the exit code is that of a successful stop.
+    two seconds are enough, and the exit code is 0.
     """
     asked = threading.Event()
 
@@ -75,10 +73,10 @@ def wait_for(event: threading.Event, seconds: float | None = None) -> bool:
 
 
 def again_and_again(act: Callable[[], None], pause_s: float) -> None:
-    """Call `act` every `pause_s` seconds, measured between beginnings, until SIGTERM or SIGINT; a running call is
-    finished.
+    """Call `act` every `pause_s` seconds, measured between beginnings, until SIGTERM or SIGINT.
 
-    A second signal ends the process at once: whatever is then left unfinished, the next process finishes.
+    A running call is finished. A second signal ends the process at once: whatever is then left unfinished, the next
+    process finishes.
     """
     with stopping() as stop:
         while not stop.is_set():

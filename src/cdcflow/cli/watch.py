@@ -199,8 +199,7 @@ def source_status(config: Config, position: object, log_id: str) -> dict[str, ob
 
 
 def lag_seconds(status: Mapping[str, Any], still_s: float) -> float | None:
-    """The lag: since the latest change's commit time while the source is ahead, otherwise since the position last
-    moved.
+    """The lag: since the latest change's commit time while the source is ahead, otherwise since the last movement.
 
     Heartbeats move the position while nothing else happens. A source that never answered, or a log that nothing is
     captured into, lags for as long as that has been so.

@@ -1,18 +1,18 @@
-"""Which tables are still to be read, how far each one is, and what comes next for it.
+"""Which tables are still to be read, how far each one is, and what to read next.
 
-Nothing here knows of windows, marks or the stream's order; that is `cdcflow.interleave.windowing`. This is the owner of
-the stored progress, and of what is known of a table beside it (`work`).
+This module does not depend on windows, marks or the stream's order; see `cdcflow.interleave.windowing`. It owns the
+stored progress and the unstored facts about each table (`work`).
 
-Rows that move. A plan is fixed at its start, so the range chunks miss a row whose new version an update puts on a page
-that was read already, or behind the bound. The log carries that update, but perhaps not all of its columns. So from
-the moment a plan is asked for, the keys of changes with unchanged columns are remembered, and read by key after the
-ranges (chunks of kind "keys") before the table counts as done (W11), or before the next range, when many of them wait.
+Rows that move. A plan is fixed at its start, so the range chunks miss a row if an update moves its new version to a
+page that was already read, or above the bound. The log has that update, but perhaps not all of its columns. So as soon
+as a plan is requested, the keys of changes with unchanged columns are remembered. They are read by key (chunks of kind
+"keys") after the ranges and before the table counts as done (W11), or before the next range if many of them wait.
 How long must they be remembered? When the window of the last range chunk closes, every row of the table either has all
-of its columns in the log or a remembered key: it was shown by a chunk, or a change came that moved it. From then on a
-change with unchanged columns changes neither: over a whole row it leaves a whole row, and a remembered key stays
-remembered. Except when it changes the key itself: its insert takes the unchanged columns from a row that may not be
-whole yet, under a key that is not remembered, and a chunk that looks for the old key no longer finds it. So while keys
-are left to read, the keys of such changes (and only those, or a busy table would never be done) are remembered too.
+of its columns in the log or a remembered key: a chunk showed it, or a change that moved it arrived. A later change with
+unchanged columns alters neither: over a whole row it leaves a whole row, and a remembered key stays remembered. The
+exception is a change of the key itself: its insert takes the unchanged columns from a row that may not be whole yet,
+under a key that is not remembered, and a chunk that reads the old key no longer finds it. So while keys are left to
+read, the keys of such changes are remembered too (only those, or a busy table would never be done).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ FAILURES_COUNTED = 7
 
 
 class Backlog:
-    """The tables, each with its progress. `changed`: some table's state is another one than at the last cut.
+    """The tables, each with its progress. `changed`: the state of some table differs from the last cut.
 
     `next_offset` is the log's at the start; `partial` are remembered keys that the caller found in the log (None: see
     the machine).
@@ -60,7 +60,7 @@ class Backlog:
         self.progress = replace(stored, tables=taken_up(stored, tables, next_offset, backfill_new=limits.backfill_new))
         self.changed = self.progress != stored
         self._json: dict[str, object] | None = None
-        self._newer: set[TableId] = set()  # tables whose entry in there is not the newest
+        self._newer: set[TableId] = set()  # tables whose entry in `_json` is outdated
         self._queue = self._queued()
         self._work = {table: Work(limits.keys_per_chunk) for table in self.progress.tables}
         for table, known in self.progress.tables.items():
@@ -70,14 +70,14 @@ class Backlog:
                 self._work[table].remember(keys)
 
     def use(self, limits: Limits) -> None:
-        """Go on with other limits. A wait that an old rate imposed is over."""
+        """Apply other limits. A wait that an old rate imposed ends."""
         if limits.rows_per_second_max != self._limits.rows_per_second_max:
             for work in self._work.values():
                 work.not_before_us = 0
         self._limits = limits
 
     def note(self, record: CommandRecord) -> None:
-        """Keep the trace of a command."""
+        """Store the record of a command."""
         self._people(self.progress.with_command(record))
 
     def pause_capture(self, paused: bool) -> None:
@@ -94,8 +94,10 @@ class Backlog:
         return self.progress.tables.get(table)
 
     def json(self) -> dict[str, object]:
-        """The progress as it is stored with a cut; the same object until something changes, and then with the same
-        entries for the tables that did not."""
+        """The progress in the form stored with a cut.
+
+        The same object until something changes; then a new one with the same entries for the unchanged tables.
+        """
         if self._json is None:
             self._json = self.progress.to_json()
         elif self._newer:
@@ -121,7 +123,7 @@ class Backlog:
     # ── whose turn it is ────────────────────────────────────────────────────────────────────────────────────
 
     def turns(self, now_us: int) -> Iterable[TableId]:
-        """The tables that something can be read of now, in their order: by priority, then by name."""
+        """The tables that can be read now, in order: by priority, then alphabetically."""
         for table in self._queue:
             if self.progress.tables[table].state != "paused" and self._work[table].not_before_us <= now_us:
                 yield table
@@ -132,12 +134,12 @@ class Backlog:
         return known.exhausted and not known.to_repair and not self._work[table].keys
 
     def plan(self, table: TableId, next_offset: Offset, delivered: Delivered) -> PlanTable | None:
-        """What to ask to have the table planned; None when it has a plan, or one is under way."""
+        """The effect that has the table planned; None if it has a plan, or one is under way."""
         known, work = self.progress.tables[table], self._work[table]
         if known.plan is not None or work.planning:
             return None
         if not work.collecting:
-            # From here on every row that exists is within the plan's bound, or a change after this moves it there.
+            # From now on every row is within the plan's bound, or a change that follows in the log moved it out of it.
             work.collecting = True
             work.forget_keys()
             self._set(table, replace(known, since=next_offset))
@@ -145,8 +147,11 @@ class Backlog:
         return PlanTable(table, known.generation)
 
     def unseen_by(self, planned: Planned) -> Uint64s:
-        """The transactions delivered before the plan was asked for that it did not see. Such a plan is of no use: what
-        they inserted has an offset before `since`, and may lie above the bound."""
+        """The transactions delivered before the plan was requested that it did not see.
+
+        Such a plan is useless: the rows those transactions inserted have offsets before `since`, and may be above the
+        bound.
+        """
         known = self.get(planned.table)
         if (
             known is None
@@ -154,16 +159,18 @@ class Backlog:
             or known.plan is not None
             or not planned.visibilities
         ):
-            return no_ids()  # too late: another answer counts, and is held to this by itself
+            return no_ids()  # too late: a later answer counts, and gets this check itself
         work = self._work[planned.table]
         return np.unique(np.concatenate([v.hidden(work.planned_after) for v in planned.visibilities]))
 
     def planned(self, planned: Planned) -> Literal["taken", "late", "moved"]:
-        """Take a plan in, unless it comes too late, or the row version is not the one that was known before `since`:
-        then the table must be planned again, with a `since` from when the stream has come by this moment.
+        """Accept a plan, unless it is too late or the row version is not the one that was known before `since`.
+
+        In the second case ("moved") the table must be planned again, with a `since` taken once the stream has reached
+        this point.
 
         Raises:
-            InvariantViolated: nobody can have asked for it.
+            InvariantViolated: this plan was never requested.
         """
         table, known = planned.table, self.get(planned.table)
         if known is None or planned.generation > known.generation:
@@ -174,13 +181,14 @@ class Backlog:
         work.planning = False
         if known.state != "waiting" or known.plan is not None or not work.collecting:
             return "late"
-        # Where only keys are left to read, what was read before still is compared with the version it was read at.
+        # If only keys are left to read, rows that were read before are still compared with the version they were read
+        # at.
         version = planned.row_version if known.keys_since is None else known.row_version
         if known.keys_since is None and version not in (None, work.version):
             work.version, work.collecting = version, False
             return "moved"
         if planned.whole:
-            work.forget_keys()  # no row can be read by them, and the one chunk shows all of these
+            work.forget_keys()  # no row can be read by them, and the one chunk shows all of these rows
         size = min(planned.size, self._rows_max(known) // planned.rows_per_unit_max)
         incarnation = getattr(planned.shape, "incarnation", known.incarnation)
         taken = replace(
@@ -201,13 +209,13 @@ class Backlog:
         return "taken"
 
     def chunk(self, table: TableId, low: Token) -> Chunk | None:
-        """The next chunk of a table; None while it has no plan. Keys that it takes come back by `put_back`."""
+        """The next chunk of a table; None while it has no plan. `put_back` returns the keys that it takes."""
         known = self.progress.tables[table]
         if known.plan is None:
             return None
         about, work = (table, known.generation, known.chunks + 1, known.plan, known.cursor), self._work[table]
         if known.exhausted and known.to_repair:
-            # They stay in the progress until they are in the log, so that nothing has to be put back.
+            # They stay in the progress until they are in the log, so nothing has to be returned if the chunk fails.
             keys, _ = KeySet.from_text(known.to_repair[0].keys).take(work.keys_max)
             return Chunk(*about, size=0, low=low, kind="keys", keys=keys, repairs=True)
         if known.exhausted or work.keys_count > self._limits.keys_waiting_max:
@@ -220,22 +228,24 @@ class Backlog:
     # ── how it went ─────────────────────────────────────────────────────────────────────────────────────────
 
     def remember_partial(self, run: Transactions) -> None:
-        """Remember the keys of rows that came with unchanged columns, of the tables that are being read. A paused
-        table is not: whoever resumes it asks the log."""
+        """Remember the keys of rows with unchanged columns, of the tables that are being read.
+
+        Not of a paused table: on resume they are looked up in the log.
+        """
         for table in self._queue:
             known, work = self.progress.tables[table], self._work[table]
             if work.collecting and known.state != "paused" and not known.whole:
                 work.remember(run.moved_keys(table) if known.exhausted else run.partial_keys(table))
 
     def read_keys(self, table: TableId, keys: KeySet, next_offset: Offset) -> None:
-        """Rows with these keys come incomplete: have them read, if all rows were read already or are being read."""
+        """Rows with these keys arrive incomplete: have them read, if all rows were read already or are being read."""
         work = self._work[table]
         self._begin_keys(table, next_offset)
         if work.collecting and self.progress.tables[table].state != "paused":
             work.remember(keys)
 
     def _begin_keys(self, table: TableId, next_offset: Offset) -> None:
-        """Only keys are to be read of a table of which everything was read."""
+        """Begin to read only keys of a table that was already read completely."""
         known, work = self.progress.tables[table], self._work[table]
         if known.state == "done":
             work.forget_keys()
@@ -243,7 +253,7 @@ class Backlog:
             self._set(table, replace(known, state="waiting", keys_since=next_offset))
 
     def too_many_keys(self) -> list[TableId]:
-        """The tables of which more keys wait than may be kept."""
+        """The tables with more waiting keys than may be kept."""
         return [table for table in self._queue if self._work[table].has_more_than(self._limits.keys_max)]
 
     def put_back(self, chunk: Chunk) -> None:
@@ -252,8 +262,10 @@ class Backlog:
             self._work[chunk.table].remember(chunk.keys)
 
     def wait(self, table: TableId, now_us: int, *, failed: bool = False) -> None:
-        """Read nothing of it until the retry pause is over. `failed`: the source could not be asked; the pause grows
-        each time in a row."""
+        """Read nothing of it until the retry pause is over.
+
+        `failed`: the source could not be queried; the pause grows with each failure in a row.
+        """
         work = self._work[table]
         work.not_before_us = now_us + (self._limits.retry_pause_us << max(work.failures - 1, 0))
         if failed:
@@ -274,8 +286,10 @@ class Backlog:
         self._work[table].planning = False
 
     def adapt_size(self, read: ChunkRead, *, holding: bool, live: bool) -> None:
-        """Aim at the time target, at most twice as large, and stay under the rows that are allowed. `holding`: live
-        transactions wait for this window already. `live`: some came by since it was opened."""
+        """Aim at the time target; at most double the size, and stay under the allowed number of rows.
+
+        `holding`: live transactions already wait for this window. `live`: some arrived since it was opened.
+        """
         known, work = self.progress.tables[read.chunk.table], self._work[read.chunk.table]
         work.quiet = 0 if holding else work.quiet + 1
         work.still = 0 if live else work.still + 1
@@ -308,11 +322,13 @@ class Backlog:
         return not known.whole or work.overflows < WHOLE_TRIES_MAX
 
     def count_in(self, read: ChunkRead, now_us: int, *, held: bool, live: bool) -> None:
-        """A chunk is in the log: the table goes on behind it. `held`: live transactions waited for it. `live`: some
-        came by while its window was open."""
+        """A chunk is in the log: the table continues after it.
+
+        `held`: live transactions waited for it. `live`: some arrived while its window was open.
+        """
         chunk = read.chunk
         known, work = self.progress.tables[chunk.table], self._work[chunk.table]
-        assert read.run is not None  # noqa: S101 - looked at when it came
+        assert read.run is not None  # noqa: S101 - checked when it arrived
         rows = read.run.rows - read.deleted - (chunk.kind == "whole")  # a whole chunk begins with a truncate
         if rate := known.rate(self._limits.rows_per_second_max):
             work.not_before_us = max(work.not_before_us, now_us) + rows * 1_000_000 // rate
@@ -332,15 +348,18 @@ class Backlog:
             if not chunk.repairs:
                 work.remember(read.keys_left)
         elif chunk.keys is not None and len(chunk.keys) >= work.keys_max:
-            # All of them fitted. By a quarter: rows that were too large once may be again.
+            # All of them fitted. Grow by a quarter only: rows that were too large once may be again.
             work.keys_max = min(self._limits.keys_per_chunk, work.keys_max + work.keys_max // 4 + 1)
         self._set(chunk.table, now)
 
     def repaired(self, read: ChunkRead, first: Offset) -> None:
-        """A chunk that repairs rows is in the log, from offset `first` on: keep its trace, and what is left of it."""
+        """A chunk that repairs rows is in the log, starting at offset `first`:
+
+        record it, and keep the keys that are left.
+        """
         table, known = read.chunk.table, self.progress.tables[read.chunk.table]
-        assert read.chunk.keys is not None  # noqa: S101 - what such a chunk is
-        assert read.run is not None  # noqa: S101 - looked at when it came
+        assert read.chunk.keys is not None  # noqa: S101 - a repairing chunk always has keys
+        assert read.run is not None  # noqa: S101 - checked when it arrived
         order, *others = known.to_repair
         _, left = KeySet.from_text(order.keys).take(len(read.chunk.keys))
         if read.keys_left is not None:
@@ -369,8 +388,10 @@ class Backlog:
         )
 
     def rewritten(self, table: TableId) -> None:
-        """The table is no longer what was planned (W27): from the start again. Keys and `since` stay as they are,
-        unless its row version is another one at the next plan."""
+        """The table is no longer what was planned (W27): read it from the start.
+
+        Keys and `since` are kept, unless its row version has changed at the next plan.
+        """
         known = self.progress.tables[table]
         again = replace(
             known, state="waiting", plan=None, cursor=None, units_done=0, rows=0, exhausted=False, keys_since=None
@@ -378,8 +399,10 @@ class Backlog:
         self._set(table, again)
 
     def keep_version(self, version: RowVersion) -> bool:
-        """What was read of it is right at this version, and is compared with it from now on. True: nothing was read
-        yet, and the table must not be planned before the stream has come by this moment."""
+        """What was read of the table is right at this version and is compared with it from now on.
+
+        Return true if nothing was read yet and the table must not be planned before the stream has reached this point.
+        """
         known, work = self.progress.tables[version.table], self._work[version.table]
         if known.plan is not None or known.state == "done":
             self._set(version.table, replace(known, row_version=version.now))
@@ -401,10 +424,13 @@ class Backlog:
         gap = None if is_mended else ended.gap
         self._set(table, replace(ended, keys_since=None, whole_since=whole_since, gap=gap))
 
-    # ── people ──────────────────────────────────────────────────────────────────────────────────────────────
+    # ── commands ────────────────────────────────────────────────────────────────────────────────────────────
 
     def begin_generation(self, table: TableId, next_offset: Offset, *, by_order: bool = False) -> None:
-        """Read it from the start. `by_order`: not because its rows changed, so that a throttle of the last one ends."""
+        """Read it from the start.
+
+        `by_order`: because of a command, not because its rows changed; the last generation's throttle ends.
+        """
         known = self.progress.tables[table]
         if by_order:
             known = replace(known, priority=0, rows_per_second_max=None)
@@ -412,31 +438,33 @@ class Backlog:
         self._set(table, known.next_generation(next_offset))
 
     def pause(self, table: TableId) -> None:
-        """Nobody reads it for now, so no keys are kept of it: the log has them."""
+        """It is not read for now, so its keys are not kept: the log has them."""
         known, work = self.progress.tables[table], self._work[table]
         work.forget_keys()
         work.collecting = known.collects_from is not None
         self._set(table, replace(known, state="paused"))
 
     def resume(self, table: TableId, partial: Iterable[KeySet | None]) -> None:
-        """Go on with it. `partial`: all keys of partial rows that came since its plan was asked for."""
+        """Continue reading it. `partial`: all keys of partial rows that arrived since its plan was requested."""
         known = self.progress.tables[table]
         for keys in partial:
             self._work[table].remember(keys)
         self._set(table, replace(known, state="waiting" if known.plan is None else "reading"))
 
     def order_keys(self, table: TableId, keys: KeySet, next_offset: Offset) -> None:
-        """Have the rows with these keys read again. The log does not have the keys: they are kept until it is done."""
+        """Have the rows with these keys read again. The log does not have the keys: keep them until they are read."""
         self.read_keys(table, keys, next_offset)
         known = self.progress.tables[table]
-        if self._work[table].collecting:  # else all of it will be read
+        if self._work[table].collecting:  # otherwise all of it will be read
             kept = keys if known.keys_ordered is None else keys.union(KeySet.from_text(known.keys_ordered))
             self._set(table, replace(known, keys_ordered=kept.distinct().to_text()))
             self.changed = True
 
     def order_repair(self, table: TableId, keys: KeySet, known_until: str | None, next_offset: Offset) -> None:
-        """Have the rows with these keys repaired, also where all of the table will be read: what the log has of a row
-        since that began, the end of it would leave."""
+        """Have the rows with these keys repaired, even if the whole table will be read.
+
+        The end of that generation would keep rows that the log has had since it began, right or wrong.
+        """
         self._begin_keys(table, next_offset)
         known = self.progress.tables[table]
         order = RepairOrder(self.progress.next_repair, keys.distinct().to_text(), known_until)
@@ -446,17 +474,19 @@ class Backlog:
     def prove(self, table: TableId, position: str, next_offset: Offset) -> None:
         """A comparison has shown that its rows are right, although changes of it were lost."""
         known = self.progress.tables[table]
-        assert known.gap is not None  # noqa: S101 - else the order does not fit
+        assert known.gap is not None  # noqa: S101 - otherwise the command does not fit
         self._set(table, replace(known, gap=replace(known.gap, proven=position, until=next_offset)))
         self.changed = True
 
     def attach(self, table: TableId, base: str, epoch: Epoch, next_offset: Offset, position: str) -> None:
-        """Its rows were loaded another way. What was read of it counts no more as a generation: answers about that come
-        too late."""
+        """Its rows were loaded another way.
+
+        What was read of it no longer counts as a generation, so answers about that generation are too late.
+        """
         known = self.progress.tables[table]
         self._work[table] = Work(self._limits.keys_per_chunk, known.row_version or self._work[table].version)
         gap = Gap(next_offset, known.generation + 1, epoch, "", position, base=base)
-        # As of a table of which all was read, so that only keys are to be read of it.
+        # The state of a table that was completely read, so that only keys are read of it.
         attached = TableProgress(
             "done",
             gap.generation,

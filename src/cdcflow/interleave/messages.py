@@ -1,11 +1,11 @@
-"""What goes into the interleave machine, and what comes out of it: two closed unions.
+"""The inputs and outputs of the interleave machine: two closed unions.
 
 stream ──Committed, MarkSeen, Advanced,─▶ ┌─────────┐ ──Append, Cut──────────────────────▶ change log
          RowsFilled, RowsIncomplete        │         │
 chunks ──Planned, MarkWritten, ChunkRead,  │ machine │ ──PlanTable, WriteMark, ReadChunk──▶ source
          ChunkFailed, SnapshotTaken,       │ (pure)  │   TakeSnapshot
          RowsCompared────────────────────▶ │         │
-people ──Command(Backfill, Pause, …)─────▶ └─────────┘ ──Event, Answered──▶ logs, metrics, status, people
+users  ──Command(Backfill, Pause, …)─────▶ └─────────┘ ──Event, Answered──▶ logs, metrics, status, users
 clock  ──Tick──▶
 """
 
@@ -26,7 +26,7 @@ Shape = Hashable
 
 
 class Transactions(Protocol):
-    """Whole transactions in commit order, as the machine sees them (`model.change.Run`, `SpooledTransaction`)."""
+    """Whole transactions in commit order, as the machine needs them (`model.change.Run`, `SpooledTransaction`)."""
 
     @property
     def transactions(self) -> int: ...
@@ -58,10 +58,10 @@ class Visibility(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class XidSnapshot:
-    """PostgreSQL's `pg_current_snapshot()`: 64-bit ids, `in_progress` those between xmin and xmax still running.
+    """PostgreSQL's `pg_current_snapshot()`: 64-bit ids; `in_progress`: the ids between xmin and xmax still running.
 
-    Delivered ids have 32 bits (pgoutput). One is placed in the epoch that brings it nearest to xmax: the server
-    never lets two live ids be 2^31 apart (hard case W07).
+    Delivered ids have 32 bits (pgoutput). Each is placed in the epoch that brings it nearest to xmax: the server never
+    lets two ids in use be 2^31 apart (hard case W07).
     """
 
     xmin: int
@@ -80,19 +80,19 @@ class XidSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One piece of a table to read. `plan`, `after` and what they mean belong to the source (JSON text).
+    """One piece of a table to read. The source defines `plan` and `after` (JSON text); nothing else interprets them.
 
-    kind "range": from `after` (exclusive; None: from the start) about `size` units (PostgreSQL: pages) onwards,
-    never beyond the plan's bound. kind "keys": the rows with these `keys`, as they are now, where they still are.
-    kind "whole": the whole table in one snapshot (a table without a key: its rows cannot be replayed over each other,
-    so they must stand exactly between the transactions that the snapshot sees and those that it does not); the run
-    that answers it begins with a truncate.
-    `repairs`, of kind "keys": the run that answers it begins with a delete of each key that was looked for and that the
-    source does not have.
+    kind "range": from `after` (exclusive; None: from the start) about `size` units (PostgreSQL: pages) onwards, never
+    beyond the plan's bound. kind "keys": the current rows with these `keys`, where they still exist. kind "whole": the
+    whole table in one snapshot (a table without a key: its rows cannot be replayed over each other, so they must be
+    placed exactly between the transactions that the snapshot sees and those that it does not); the run with its rows
+    begins with a truncate.
+    `repairs`, of kind "keys": the run with its rows begins with a delete of each requested key that the source does not
+    have.
     `number` counts the chunks of one generation of the table from 1; `low` is the token written before it.
-    `single_connection`: other transactions are on their way; it is read through one connection, however large it is.
-    `rows_max`: the limit on rows that is in force when the chunk is handed out (`source.backfill.chunk_rows_max` and
-    `rows_per_second_max`). A source that reads more than `size` keeps to it. None: no limit.
+    `single_connection`: other transactions are arriving; the chunk is read through one connection, however large it is.
+    `rows_max`: the limit on rows when the chunk is requested (`source.backfill.chunk_rows_max` and
+    `rows_per_second_max`). A source that reads more than `size` respects it. None means no limit.
     """
 
     table: TableId
@@ -121,7 +121,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class MarkSeen:
-    """A mark of ours came back through the source's log. Marks of other epochs come too, and mean nothing."""
+    """One of cdcflow's marks arrived through the source's log. Marks of other epochs arrive too and are ignored."""
 
     token: Token
     position: Position
@@ -130,11 +130,13 @@ class MarkSeen:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """The stream has nothing of ours up to this position, and no transaction of ours is open in front of it.
+    """The stream has nothing for cdcflow up to this position, and no captured transaction is open before it.
 
-    `commit_ts`: the source's own time, in microseconds since 1970 UTC, taken before it reached this position or with
-    it: that of a transaction that ends there (a heartbeat), or what its clock said before its log's end was asked for.
-    0: not known. One taken later is wrong: what commits in between would get a later commit clock than it has."""
+    `commit_ts`: the source's own time, in microseconds since 1970 UTC, taken no later than the moment it reached this
+    position: the commit time of a transaction that ends there (a heartbeat), or the server's clock read before the end
+    of its log was queried. 0: not known. A later time is wrong: a transaction that commits in between would get a
+    commit clock greater than its own commit time.
+    """
 
     position: Position
     commit_ts: int = 0
@@ -142,14 +144,16 @@ class Advanced:
 
 @dataclass(frozen=True, slots=True)
 class RowsFilled:
-    """A statement gave rows that were there before values that the source's log does not tell (ADD COLUMN … DEFAULT
-    in MySQL). Read them again if the table is part of a backfill. `position` is one before the statement.
+    """A statement filled existing rows with values that are not in the source's log (ADD COLUMN … DEFAULT in MySQL).
 
-    `version` None: the log shows it here. Else the catalog does, and the statement may stand anywhere in the log.
+    Read those rows again if the table is part of a backfill. `position` is one before the statement.
 
-    `swapped`: the rows have the values that the log told, but another table holds them, which took this one's name
-    here (gh-ost). Only what is being read is read again: a snapshot from before the swap that finds the new table under
-    the name shows what that one held by then.
+    `version` None: the log shows the statement at this position. Otherwise the catalog shows it, and the statement may
+    be anywhere in the log.
+
+    `swapped`: the rows have the values that are in the log, but in another table, which took this one's name at this
+    position (gh-ost). Only tables being read are read again: a snapshot from before the swap that finds the new table
+    under the name shows what the new table already held then.
     """
 
     table: TableId
@@ -160,9 +164,12 @@ class RowsFilled:
 
 @dataclass(frozen=True, slots=True)
 class RowsIncomplete:
-    """The rows with these keys are in the next transactions with less than the source has: columns that are listed as
-    unchanged did change, or were never sent (a part of a JSON document, an insert without its defaults). They must be
-    read by key, if the table's rows were read already. `position` is one before those transactions."""
+    """The next transactions contain the rows with these keys incompletely.
+
+    Columns that are listed as unchanged did change, or were never sent (a part of a JSON document, an insert without
+    its defaults). The rows must be read by key if the table's rows were read already. `position` is one before those
+    transactions.
+    """
 
     table: TableId
     keys: KeySet
@@ -171,9 +178,13 @@ class RowsIncomplete:
 
 @dataclass(frozen=True, slots=True)
 class RowVersion:
-    """What the source's catalog says of a table's rows `now`, compared with `known` (None: with nothing). `changed`:
-    rows that were read at `known` show other values now, and no log tells them. It counts only while `known` is what
-    the table's progress has."""
+    """The row version of a table in the source's catalog (`now`), compared with `known` (None:
+
+    nothing to compare with).
+
+    `changed`: rows that were read at `known` have other values now, and no log records the change. It counts only while
+    `known` is the version in the table's progress.
+    """
 
     table: TableId
     known: str | None
@@ -183,7 +194,7 @@ class RowVersion:
 
 @dataclass(frozen=True, slots=True)
 class RowsCompared:
-    """A look at the catalog: the tables whose `row_version` is another one now."""
+    """Result of a catalog check: the tables whose `row_version` has changed."""
 
     found: tuple[RowVersion, ...]
 
@@ -197,14 +208,14 @@ class MarkWritten:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A table can be read: `plan` pins what is read and its fixed upper bound; `size` is a first chunk's size.
+    """A table can be read: `plan` pins what is read and its fixed upper bound; `size` is the first chunk's size.
 
-    `units` is how many units the whole plan has, for progress and for the end of a range. `rows_per_unit_max`: a unit
-    has no more rows than this; it bounds the first chunk, before any was measured. `whole`: the table has no key and
-    must be read by one chunk of kind "whole". `visibilities`: what the bound's snapshot can see. A row that was
-    delivered before it is visible would lie above a greatest key: no chunk would show it, and the sweep would delete
-    it. Empty where the bound does not depend on what is visible (PostgreSQL: a file's length). `row_version` was asked
-    for before anything was pinned.
+    `units`: how many units the whole plan has, for progress and for the end of a range. `rows_per_unit_max`: a unit has
+    no more rows than this; it bounds the first chunk, before any was measured. `whole`: the table has no key and must
+    be read by one chunk of kind "whole". `visibilities`: what the bound's snapshot can see. A row that was delivered
+    before it is visible would be above a greatest key: no chunk would show it, and the sweep would delete it. Empty
+    where the bound does not depend on what is visible (PostgreSQL: a file's length). `row_version` was queried before
+    anything was pinned.
     """
 
     table: TableId
@@ -223,15 +234,14 @@ class Planned:
 class ChunkRead:
     """A chunk was read. `run` holds its rows (kind READ, one transaction), in shape `shape`.
 
-    `reached` is the cursor that the next chunk reads after; `exhausted` says that the plan's bound was reached;
-    `units_done` counts the plan's units up to `reached`. `seconds` is how long the reading took. Several
-    visibilities: several connections read parts of the chunk, or a snapshot is bounded from both sides (MySQL). What
-    one of them does not see may be missing, and a position in the window must be right for all of them. A chunk of kind
-    "whole" has one, and it may speak of the chunk's own table only (MySQL locks that one to take it). `rewritten`: the
-    table is no longer what the plan pinned (VACUUM FULL, TRUNCATE, …); nothing was read, and the table must be planned
-    and read from the start. `keys_left`: of a chunk of kind "keys", those that were not looked
-    for, because the rows of the others are so large already. `deleted`: so many deletes are at the run's beginning (see
-    `Chunk.repairs`).
+    `reached` is the cursor that the next chunk reads after; `exhausted`: the plan's bound was reached; `units_done`
+    counts the plan's units up to `reached`. `seconds` is how long the reading took. Several visibilities: several
+    connections read parts of the chunk, or a snapshot is bounded from both sides (MySQL). What one of them does not see
+    may be missing, and a position in the window must be right for all of them. A chunk of kind "whole" has one, and it
+    may cover only the chunk's own table (MySQL locks that one to take it). `rewritten`: the table is no longer what the
+    plan pinned (VACUUM FULL, TRUNCATE, …); nothing was read, and the table must be planned and read from the start.
+    `keys_left`: of a chunk of kind "keys", those that were not looked up, because the rows of the others are already
+    large enough. `deleted`: how many deletes the run begins with (see `Chunk.repairs`).
     """
 
     chunk: Chunk
@@ -249,9 +259,9 @@ class ChunkRead:
 
 @dataclass(frozen=True, slots=True)
 class ChunkFailed:
-    """Planning, a mark or a chunk did not work out. The window is given up and the table waits, or has failed.
+    """Planning, a mark or a chunk failed. The window is abandoned; the table waits, or has failed.
 
-    `retry`: nothing is wrong with the table, try again after a pause. Else the table's state becomes failed and
+    `retry`: nothing is wrong with the table, try again after a pause. Otherwise the table's state becomes failed and
     `reason` (no row values in it) stays readable in status.
     """
 
@@ -276,7 +286,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class Backfill:
-    """Read these tables (again): a new generation of each. A table that is being read starts anew."""
+    """Read these tables (again): a new generation of each. A table that is being read starts from the beginning."""
 
     tables: tuple[TableId, ...]
 
@@ -288,8 +298,11 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """A paused table goes on. `partial`: the keys of its partial rows in the log since its `since`, for none are kept
-    while it is paused; None: nobody knows them, so that a table that may have such rows starts anew."""
+    """Resume a paused table.
+
+    `partial`: the keys of its partial rows in the log since its `since`, because no keys are collected while it is
+    paused. None: they are unknown, so a table that may have such rows starts from the beginning.
+    """
 
     table: TableId
     partial: KeySet | None = None
@@ -302,8 +315,10 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Adjust:
-    """Change a table's `priority` (higher first; None leaves it) or its `rows_per_second_max` (0: no limit), until its
-    generation ends. `reset`: both are what the settings say again, before the others count."""
+    """Change a table's `priority` (higher first; None: unchanged) or its `rows_per_second_max` (0: no limit).
+
+    Both hold until its generation ends. `reset`: set both back to the settings' values first, then apply the others.
+    """
 
     table: TableId
     priority: int | None = None
@@ -313,7 +328,7 @@ class Adjust:
 
 @dataclass(frozen=True, slots=True)
 class Reread:
-    """Read the rows that have these keys again, as they are now. A key without a row gives none."""
+    """Read the current rows with these keys again. A key without a row yields none."""
 
     table: TableId
     keys: KeySet
@@ -321,9 +336,11 @@ class Reread:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Make the rows with these keys what the source has: read them, and delete those that it does not have.
-    `known_until`: the position in the source's log up to which the log was last known to be right about them; None:
-    nobody knows."""
+    """Make the rows with these keys equal to the source: read them, and delete those that the source does not have.
+
+    `known_until`: the position in the source's log up to which the change log was last known to be right about them.
+    None: unknown.
+    """
 
     table: TableId
     keys: KeySet
@@ -332,20 +349,26 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Proven:
-    """A comparison found the table equal to its source through this position. When it began, before it looked at the
-    source, the log's newest cut was of this `epoch`: positions of before and after a gap have no order."""
+    """A comparison found the table equal to its source through this position.
+
+    When the comparison began, before it read the source, the log's latest cut was of this `epoch`: positions from
+    before and after a gap cannot be compared.
+    """
 
     table: TableId
     position: str
     epoch: int
     base: str = ""
-    """Of a table with a base: which one was compared (`Attach`)."""
+    """For a table with a base: which one was compared (`Attach`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attach:
-    """The table has a base: rows that were loaded another way, which the log does not have. Do not read them; they are
-    in doubt until a comparison has shown that they are right. `base` names these rows and no others."""
+    """The table gets a base: rows that were loaded another way and are not in the log.
+
+    They are not read; they are unverified until a comparison has shown that they are right. `base` identifies exactly
+    these rows.
+    """
 
     table: TableId
     base: str
@@ -358,12 +381,12 @@ class PauseCapture:
 
 @dataclass(frozen=True, slots=True)
 class ResumeCapture:
-    """Go on where `PauseCapture` stopped."""
+    """Continue where `PauseCapture` stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """What came of something while no log was open that could have kept its trace. It changes nothing."""
+    """The outcome of something that happened while no open log could record it. It changes nothing."""
 
     outcome: Outcome
 
@@ -386,9 +409,11 @@ Order = (
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What somebody asked for. Its trace is in the progress of the next cut; its answer is `Answered` with this `id`.
+    """A command from an operator or a program.
 
-    `op`, `asked_by`, `at_us` (microseconds since 1970, UTC) and `details` (no row values) are for the trace only.
+    Its record is in the progress of the next cut; its answer is `Answered` with this `id`.
+
+    `op`, `asked_by`, `at_us` (microseconds since 1970, UTC) and `details` (no row values) are only for that record.
     """
 
     id: int
@@ -430,7 +455,7 @@ Input = (
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Put these transactions at the end of the log; their rows get the offsets from `first_offset` on."""
+    """Append these transactions to the log; the offsets of their rows begin at `first_offset`."""
 
     run: Transactions
     first_offset: Offset
@@ -439,9 +464,10 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What was appended up to here may become visible, with this position and progress as its checkpoint.
+    """Everything appended so far may become visible, with this position and progress as its checkpoint.
 
-    `commit_ts`: the newest time of the source that a mark or a heartbeat told up to this position (see `Advanced`)."""
+    `commit_ts`: the latest time of the source that a mark or a heartbeat carried up to this position (see `Advanced`).
+    """
 
     number: int
     position: Position
@@ -464,7 +490,7 @@ class ReadChunk:
 
 @dataclass(frozen=True, slots=True)
 class WriteMark:
-    """Answer with `MarkWritten`; and only then go on with `reads`, without waiting for the machine."""
+    """Write the mark and answer with `MarkWritten`; only then start `reads`, without waiting for the machine."""
 
     token: Token
     reads: tuple[ReadChunk, ...] = ()
@@ -472,7 +498,7 @@ class WriteMark:
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot:
-    """Look at what is visible now and answer with `SnapshotTaken`: too many delivered ids are remembered."""
+    """Take a snapshot of what is visible now and answer with `SnapshotTaken`: too many delivered ids are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,12 +522,12 @@ OutcomeKind = Literal[
     "nothing to do",
     "refused",
 ]
-"""What becomes of an order. The last two change nothing, and their `reason` says why."""
+"""The outcome of a command. The last two change nothing, and their `reason` explains why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of an order for one table. `table` None: it was about the capture itself."""
+    """The outcome of a command for one table. `table` is None for a command about the capture itself."""
 
     table: TableId | None
     outcome: OutcomeKind
@@ -514,7 +540,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What became of a command, whose trace has this `number`. The cut that keeps it comes after this."""
+    """The outcomes of a command, whose record has this `number`.
+
+    The cut that stores the record comes after this effect.
+    """
 
     id: int
     number: int

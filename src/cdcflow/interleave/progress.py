@@ -44,13 +44,12 @@ class RepairOrder:
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Changes of a table that were lost between the positions `before` and `after` of the source's log; its rows were
-    kept.
+    """Lost changes of a table whose rows were kept.
 
-    `offset` is the log's next one when the gap was recorded, `generation` the table's, `epoch` that of the capture that
-    took the new position. `proven`: the position through which a comparison that began after the gap found the table
-    equal to its source; `until`: the log's next offset when that was recorded. Both are None while no comparison has,
-    and the table is unverified.
+    They were between the positions `before` and `after` of the source's log. `offset` is the log's next one when the
+    gap was recorded, `generation` the table's, `epoch` that of the capture that took the new position. `proven`: the
+    position through which a comparison that began after the gap found the table equal to its source; `until`: the log's
+    next offset when that was recorded. Both are None while no comparison has, and the table is unverified.
 
     `base`: names the table's base, if its rows were loaded another way and are not in the log at all ("": the log has
     them). `before` is "" then: it is unknown since when changes are missing in them.
@@ -76,37 +75,33 @@ class TableProgress:
     `state`       waiting: to be planned; reading: planned, chunks are being read; paused: continues at its cursor when
                   resumed; done: every row is in the log; cancelled, failed: ended early, `reason` explains why;
                   forgotten: no longer captured, and a new generation when it is captured again
-    `generation`  counts the table's backfills from 1; 0: none was ever requested
+    `generation`  counts the table's backfills from 1; 0 before the first one
     `since`       offset at which this generation began: once the state is done, every row that exists has a row in the
-    log
-                  at or after it, so what the fold holds with a lower offset is gone from the source
+                  log at or after it, so what the fold holds with a lower offset is gone from the source
     `incarnation` distinguishes the table from another of the same name (PostgreSQL oid)
     `units`, `units_done`  how much there is to read and was read, in the source's units (PostgreSQL: pages)
     `rows`        rows that this generation has read into the log
     `reason`      why it failed or was cancelled, for operators
     `row_version` the source's version of the rows when this generation was planned; a different version later means
-    that
-                  they must be read again (None: the source's log has all changes, or an older cdcflow wrote this)
+                  that they must be read again (None: the source's log has all changes, or an older cdcflow wrote this)
     `keys_since`  usually None; otherwise the offset from which rows may be incomplete although everything was read
-    once:
-                  the keys of partial rows since then are to be read again
+                  once: the keys of partial rows since then are to be read again
     `whole_since`  the `since` of the latest generation that was done: since then the log has every row of the table,
                   whatever happened to later generations. None if no generation of this table was ever done, or changes
                   were lost since, or the table was not captured for a while
     `priority`, `rows_per_second_max`  what an operator adjusted (higher first; 0: no limit, None: the settings') until
                   the generation ends
-    `shape`       of a table of which this generation has read no row: its shape at the start of the capture
+    `shape`       of a table if this generation has read no row of it: its shape at the start of the capture
                   (`Table.to_text`), because nothing else in the log need contain its columns. None: its rows do
     `keys_ordered`  the keys that operators requested to be read again and that are not all read yet, as
-    `KeySet.to_text`
+                  `KeySet.to_text`
     `to_repair`   the unfinished requests to repair rows, oldest first, each with the keys that are left of it
     `gap`         where changes of it were lost and its rows were kept, or where it got a base; until a later generation
                   is done
 
     The rest records where to continue and is for the machine and the source only: `plan` and `cursor` as the source
-    wrote
-    them, `size` of the next chunk in units, `chunks` read, `exhausted` when only keys are left to read, `whole` for
-    a table without a key.
+    wrote them, `size` of the next chunk in units, `chunks` read, `exhausted` when only keys are left to read, `whole`
+    for a table without a key.
     """
 
     state: State
@@ -329,8 +324,10 @@ class Progress:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Progress:
-        """Read what `to_json` wrote; an empty mapping is a log without progress. ValueError when a newer cdcflow
-        wrote it."""
+        """Read what `to_json` wrote; an empty mapping is a log without progress.
+
+        Raises ValueError when a newer cdcflow wrote it.
+        """
         if not value:
             return cls()
         if value["version"] > PROGRESS_VERSION:

@@ -13,7 +13,7 @@ from cdcflow.model.position import Offset, Position
 class Tail:
     """The end of the change log: the next numbers to assign, and the position of everything before.
 
-    `commit_ts`: the latest time of the source that arrived with such a position; 0: none yet.
+    `commit_ts`: the latest time of the source that arrived with such a position; 0 before the first one.
     """
 
     next_offset: Offset

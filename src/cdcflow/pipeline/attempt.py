@@ -222,8 +222,7 @@ class Attempt:
     # ── the loop ────────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self, stopping: Callable[[], bool]) -> None:
-        """Capture until `stopping` returns true, the capture is paused, or with `once` until the requested tables are
-        read.
+        """Capture until `stopping` returns true, the capture is paused, or (`once`) the requested tables are read.
 
         Ends at a cut. Raises whatever ends the attempt early; what is durable stays, and the rest counts as never read.
         """

@@ -46,8 +46,7 @@ class Durability:
         self._syncer.ask()
 
     def sync_now(self) -> bool:
-        """Make the last cut durable in this thread, if the disk is quick and no sync is running; otherwise return
-        False.
+        """Make the last cut durable in this thread, if the disk is quick and no sync runs; otherwise return False.
 
         Raises what the log's `sync` raises.
         """

@@ -9,8 +9,10 @@ from cdcflow.ports import EventComparison, SecondOpinion, Source
 
 
 class EventChecks:
-    """Has one row event compared each `every_s` at most, of a source that can do it. `on_compared` is called from a
-    task's thread."""
+    """Has at most one row event compared each `every_s`, if the source supports it.
+
+    `on_compared` is called from a task's thread.
+    """
 
     def __init__(self, on_compared: Callable[[EventComparison], None]) -> None:
         self._on_compared = on_compared

@@ -96,9 +96,7 @@ class Plan:
 
     @property
     def ends_attempt(self) -> bool:
-        """The running capture ends at a cut and a new attempt continues from it; otherwise it applies everything while
-        running.
-        """
+        """Whether the running capture ends at a cut and a new one continues; if not, it applies everything in place."""
         return any(c.taken == "next cut" for c in self.settings)
 
     def to_json(self) -> dict[str, object]:

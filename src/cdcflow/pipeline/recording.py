@@ -64,7 +64,7 @@ class Recording:
 
     @property
     def is_behind(self) -> bool:
-        """So much data waits for the disk or to be sealed that nothing more should be read."""
+        """Too much data waits for the disk or to be sealed: nothing more should be read."""
         return self._unsynced_bytes() > UNSYNCED_BYTES_MAX or self._durability.unsealed > UNSEALED_MAX
 
     def append(self, append: Append) -> None:

@@ -17,8 +17,7 @@ LOST, KEPT = "lost", "lost, rows kept"
 
 
 def kept_otherwise(source: Mapping[str, str], progress: Progress) -> tuple[TableId, ...]:
-    """The tables whose rows are in the log as other settings decoded them, or whose backfill failed with other
-    settings.
+    """The tables that other settings decoded, or whose backfill failed with other settings.
 
     Tables that no backfill was ever requested for are not among them.
     """

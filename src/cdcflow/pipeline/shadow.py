@@ -336,8 +336,9 @@ class Shadow:
 
     @property
     def counts(self) -> dict[str, int]:
-        """Counts of compared rows, of samples that could not be compared, of row events compared with another library's
-        decoding, and of differences of both kinds.
+        """Counts of compared rows, samples that could not be compared, compared row events, and differences.
+
+        A row event is compared with another library's decoding; the differences are of both kinds.
         """
         with self._lock:
             return dict(self._counts)

@@ -68,5 +68,8 @@ class SourceLooks:
 
 
 def row_versions(progress: Progress) -> dict[TableId, str | None]:
-    """The row versions (None: none yet) of the tables whose rows were read, are being read, or are still to be read."""
+    """The row versions of tables whose rows were read, are being read, or will be read.
+
+    A version may be unknown (None).
+    """
     return {t: p.row_version for t, p in progress.tables.items() if p.state == "done" or p.active}

@@ -64,9 +64,7 @@ class Bounded:
 
 
 class Guard:
-    """Refuses requests with foreign host names and with too large bodies, and adds the security headers for
-    browsers.
-    """
+    """Refuses requests with foreign host names or too large bodies, and adds security headers for browsers."""
 
     def __init__(self, app: ASGIApp, names: Collection[str], body_bytes_max: int = BODY_BYTES_MAX) -> None:
         self._app = app

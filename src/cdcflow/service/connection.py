@@ -42,7 +42,7 @@ class PromptConnection(H11Protocol):
         answered = self.cycle is None or self.cycle.response_complete
         return answered or self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
-    def connection_made(self, transport: Any) -> None:  # as in uvicorn, narrower than asyncio's
+    def connection_made(self, transport: Any) -> None:  # Any: as in uvicorn, narrower than asyncio's
         super().connection_made(transport)
         # An answer is written as head and body: the second would wait 40 ms until the first is acknowledged. asyncio
         # sets this only for sockets that were explicitly created for TCP, unlike those of `socket.create_server`.

@@ -138,8 +138,9 @@ class Session:
         self._is_closed = False
 
     def next(self) -> list[dict[str, Any]]:
-        """The next changes, up to the limit, in whole transactions if these are not too large; [] if there is
-        nothing new.
+        """The next changes, up to the limit, in whole transactions if these are not too large.
+
+        [] if there is nothing new.
         """
         from cdcflow.query.telling import told
 

@@ -125,10 +125,9 @@ class Explorer:
             return {"changes": changes, "back_to": found.back_to, "more": found.more, "notes": list(found.notes)}
 
     def differences(self, table: str, first: str, last: str | None = None, limit: int = 50) -> dict[str, Any]:
-        """The rows of a table that differ between two points in time, of the `limit` keys with the latest changes
-        in between.
+        """The rows of a table that differ between two points in time.
 
-        Raises as `row`.
+        Only those of the `limit` keys with the latest changes in between. Raises as `row`.
         """
         with self._alone():
             found = self._opened().diff(table, first, last, min(limit, ROWS_MAX))

@@ -1,7 +1,7 @@
-"""The data of the page's plots: a few numbers of the status, sampled every ten seconds, for the last six hours, in
-memory.
+"""The data of the page's plots: a few numbers of the status, in memory.
 
-A ring of fixed size (about 120 kB), so that a daemon that runs for a year holds no more than one that runs for a day.
+They are sampled every ten seconds and kept for six hours, in a ring of fixed size (about 120 kB), so that a daemon that
+runs for a year holds no more than one that runs for a day.
 """
 
 from __future__ import annotations

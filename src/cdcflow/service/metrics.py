@@ -185,7 +185,7 @@ def _per_table_and(field: str, names: tuple[str, ...]) -> Found:
 
 
 def _each_table(status: Mapping[str, Any]) -> Iterable[tuple[str, Mapping[str, Any]]]:
-    """The tables, if they may have series of their own; empty otherwise."""
+    """The tables, if they may have separate series; empty otherwise."""
     tables = _tables(status)
     wanted = status.get("metrics_per_table", "auto")
     if wanted == "never" or (wanted == "auto" and len(tables) > TABLES_MAX):

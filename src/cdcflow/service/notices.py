@@ -91,7 +91,7 @@ def _states(tables: Tables) -> dict[str, str]:
 
 
 def of_the_end(error: BaseException | None) -> Notice:
-    """The notice that the daemon has ended, and why; `error` None: it was stopped, or its work was done."""
+    """The notice that the daemon has ended, and why; without `error` it was stopped, or its work was done."""
     if error is None:
         return Notice("stopped", True, "the capture has stopped, as ordered", {"reason": None})
     if not isinstance(error, CdcflowError):  # its text may hold a row's values

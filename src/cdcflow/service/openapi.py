@@ -1,5 +1,6 @@
-"""The API's description in OpenAPI 3.1, generated from the list of operations; other interfaces use parts of it,
-too.
+"""The API's description in OpenAPI 3.1, generated from the list of operations.
+
+Other interfaces use parts of it, too.
 """
 
 from __future__ import annotations

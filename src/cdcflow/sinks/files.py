@@ -64,7 +64,7 @@ BUFFERED_BYTES_MAX = 8 << 20
 FILE_BYTES_MIN = 4 << 20
 """A chunk's rows go into a separate file if they have at least this many bytes.
 
-What is committed after them waits for that file, so chunks kept small because of live writes stay in the journal.
+What is committed after them waits for that file, so chunks kept small because of concurrent writes stay in the journal.
 """
 
 _Beside = SpoolFile | RowFile | HeldFile

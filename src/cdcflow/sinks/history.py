@@ -60,8 +60,9 @@ class Sealer:
     def behind(
         cls, newest: Segment | None, manifest: str, segments: Path, topic: str, log_id: str, bytes_max: int
     ) -> Sealer:
-        """A sealer that continues after a history's latest segment, whose manifest has the hash `manifest` (None,
-        "": it has none).
+        """A sealer that continues after a history's latest segment.
+
+        `manifest` is the hash of that segment's manifest (None, "": the history is empty).
         """
         return cls(
             segments,

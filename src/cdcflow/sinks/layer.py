@@ -177,8 +177,8 @@ def remove_tree(layer: FileLayer, path: Path) -> None:
 
 @contextmanager
 def storing(attempt: str) -> Iterator[None]:
-    """Classify a failed write: lack of room and failed devices pass, rights and read-only disks need an operator
-    (L25).
+    """Classify a failed write (L25): a full or failing disk may recover, rights and read-only disks need an
+    operator.
     """
     try:
         yield

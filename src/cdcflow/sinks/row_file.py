@@ -1,5 +1,6 @@
-"""Files with rows of chunks, next to the journal that will name them: written by the journal's writer, or by the
-process that has the rows.
+"""Files with rows of chunks, next to the journal that will name them.
+
+They are written by the journal's writer, or by the process that has the rows.
 """
 
 from __future__ import annotations

@@ -358,9 +358,7 @@ class SinkContract:
         assert found == [("ord", 1, 9, 1), ("ord", 2, 1, 2), ("pro", 3, 4, 2), ("ord", 4, 6, 2), ("ord", 5, 8, 3)]
 
     def test_spool_that_does_not_hold_what_is_announced_is_refused(self, place: Place) -> None:
-        """The machine has already counted with that number: an error is found here or by a reader, and cannot be
-        repaired.
-        """
+        """The machine has already counted with that number: a wrong one must be found here, before it is in the log."""
         log = place.open()
         writer = Writer.of(log)
         spooled = writer.spooled(50, [([changes(ORDERS, [{"id": 1}, {"id": 2}])], None)], [], rows=3)
@@ -456,9 +454,7 @@ class SinkContract:
             writer = Writer.of(place.open())
 
     def test_partial_keys_of_another_key_are_refused_by_name(self, place: Place) -> None:
-        """Rows that were logged under the old key cannot be identified by the new one: that must not count as no
-        rows.
-        """
+        """The new key cannot identify rows that were logged under the old one: that must not count as no rows."""
         writer = Writer.of(place.open())
         since = writer.checkpoint.next_offset
         partial = {UNCHANGED: ["note"], OP: "u"}

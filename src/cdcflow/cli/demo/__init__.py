@@ -1,4 +1,4 @@
-"""The demo: a real database with a live workload, captured into Delta tables, with a proof at the end.
+"""The demo: a real database under a changing workload, captured into Delta tables, with a proof at the end.
 
 `flights` is its content, `databases` what it needs of a database (`postgres` and `mysql` are two of them, `opening`
 chooses one), `servers` starts one, `writer` is the second process that keeps changing it, `proof` the comparison of

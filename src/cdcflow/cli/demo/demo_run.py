@@ -292,7 +292,7 @@ class Children:
         self._watch(self._daemon.pid)
 
     def _watch(self, pid: int) -> None:
-        """If this process is killed, the daemon must end too, or it would try forever to reach its server again.
+        """If this process is killed, the daemon must end too, or it would never stop trying to reach its server.
 
         A shell that reads from a pipe which only this process holds kills it then.
         """

@@ -45,9 +45,7 @@ class Engine(Protocol):
         ...
 
     def orphans(self, cut: Mapping[str, Any], schema: str) -> dict[str, int]:
-        """Rows of the cut with a dangling reference: the writer commits a flight together with its plane and
-        airline.
-        """
+        """Rows of the cut with a dangling reference: the writer commits a flight with its plane and airline."""
         ...
 
     def digest(self, table: Any, columns: Sequence[tuple[str, str]]) -> Digest:

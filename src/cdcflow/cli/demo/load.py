@@ -1,7 +1,7 @@
 """Seed data and a load for an existing server: the demo's tables and the demo's writer, as two commands.
 
-    python -m cdcflow.cli.demo.load seed URL [--password-file FILE] [--rows N] python -m cdcflow.cli.demo.load write URL
-    [--password-file FILE] [--per-second N]
+    python -m cdcflow.cli.demo.load seed URL [--password-file FILE] [--rows N]
+    python -m cdcflow.cli.demo.load write URL [--password-file FILE] [--per-second N]
 
 URL names the server and a user that owns the database `airports` on it. `seed` creates and fills the tables and ends;
 if they exist, it changes nothing. `write` keeps changing them until SIGTERM. The dev stack in `docker/` runs both.

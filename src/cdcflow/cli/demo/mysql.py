@@ -48,7 +48,7 @@ _LOADED = "loaded"
 
 
 class MySQL:
-    """Implements `databases.Source`. `server` None: it starts a server inside the context."""
+    """Implements `databases.Source`. With `server` None it starts a server inside the context."""
 
     schema = flights.DATABASE
     planted_fault = "UPDATE planes SET seats = seats + 1 WHERE tailnum = 'N10156'"

@@ -44,7 +44,7 @@ Connection = psycopg.Connection[tuple[Any, ...]]
 
 
 class Postgres:
-    """Implements `databases.Source`. `server` None: it starts a server inside the context."""
+    """Implements `databases.Source`. With `server` None it starts a server inside the context."""
 
     schema = "public"
     planted_fault = "UPDATE planes SET seats = seats + 1 WHERE tailnum = 'N10156'"

@@ -32,10 +32,10 @@ _MEMBERS: Mapping[str, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why an operation failed: `invalid`, it can never succeed; `absent`, its row does not exist; `mismatch`, the
-    row is not as expected.
+    """Why an operation failed.
 
-    `number` counts the operations (or rows) of the request from 1.
+    `invalid`: it can never succeed; `absent`: its row does not exist; `mismatch`: the row is not as expected. `number`
+    counts the operations (or rows) of the request from 1.
     """
 
     number: int
@@ -59,10 +59,10 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The result for a row: the letter of its change (None: nothing changed), and the row afterwards or the deleted
-    one.
+    """The result for a row: the letter of its change (None: nothing changed), and the row.
 
-    `row` is None if there is no row. `told`: columns whose new value the answer contains.
+    `row` is the row afterwards, or the deleted one; None if there is no row. `told`: columns whose new value the answer
+    contains.
     """
 
     op: str | None

@@ -58,8 +58,9 @@ class Batch:
         self.hashes: Hashes = found[self._order]
 
     def newest(self, key: Key, wanted: np.uint64) -> tuple[int, Row | None] | None:
-        """The last change of a key: its offset, and the row afterwards (None if deleted); None if it has no change
-        here.
+        """The last change of a key: its offset, and the row afterwards (None if it was deleted).
+
+        None if the key has no change here.
         """
         low, high = np.searchsorted(self.hashes, wanted, "left"), np.searchsorted(self.hashes, wanted, "right")
         for at in reversed(self._order[low:high]):
@@ -128,7 +129,7 @@ class Rows:
         return None if row is None else {name: row.get(name) for name in shape.properties}
 
     def written(self, shape: Shape, key: Key, offset: int, row: Row | None) -> None:
-        """A row was appended at an offset; `row` None: it was deleted."""
+        """A row was appended at an offset; without `row` it was deleted."""
         self._keep(shape, key, offset, row)
         self._in_log.add(shape.name)
 

@@ -64,7 +64,7 @@ def to_folder(topics: Topics, path: Path, on_segment: OnSegment, segment_bytes: 
     """Copy what the topic has and the folder lacks. A segment ends at the first cut after `segment_bytes`.
 
     Raises:
-        ConfigurationError: another log is there, or a daemon has continued it.
+        ConfigurationError: another log has this place, or a daemon has continued it.
         HistoryLost: the brokers have deleted the next part.
         InvariantViolated: the two are no longer the same log.
         SinkUnavailable: no room, or the brokers do not answer.
@@ -136,7 +136,7 @@ def to_topic(location: LogLocation, topics: Topics, on_segment: OnSegment, scrat
     """Copy the sealed segments that the folder has and the topic lacks, and the latest checkpoint if all is sealed.
 
     Raises:
-        ConfigurationError: another log is there, or a daemon has continued it; or the topics cannot be written.
+        ConfigurationError: another log has this place, or a daemon has continued it; or the topics cannot be written.
         HistoryLost: the next part has expired in the folder.
         SinkUnavailable: the brokers do not answer.
     """

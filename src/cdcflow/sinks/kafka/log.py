@@ -315,9 +315,7 @@ class KafkaLog:
             return gathered_back((headers for _, headers in self._headers_back(reader)), is_enough)
 
     def _headers_back(self, reader: Reader) -> Iterator[tuple[TopicRange, pa.Table]]:
-        """The headers of the source's transactions in each topic range that the brokers still have, latest range
-        first.
-        """
+        """The headers of the source's transactions in each topic range that the brokers have, latest range first."""
         low, end = reader.bounds()
         for topic_range in reversed(self._topic_ranges):
             if topic_range.topic_offset < low:
@@ -481,8 +479,9 @@ class KafkaLog:
             raise self._dead from error
 
     def _gone(self) -> InvariantViolated | None:
-        """An error if a topic was deleted: the library waits for it as for a topic not yet created, so query the
-        brokers.
+        """An error if a topic was deleted.
+
+        The library waits for it as for a topic that does not exist yet, so the brokers are queried.
         """
         with contextlib.suppress(CdcflowError):
             there = Admin(self._topics, self._attempted).partitions()

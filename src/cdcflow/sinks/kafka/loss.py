@@ -26,7 +26,7 @@ _NOTE = "log_id"
 
 
 def check_there(topics: Topics, attempted: str, folder: Path | None) -> None:
-    """Check that the topics exist if this machine's note says that a log is in them.
+    """Check that the topics exist if this machine has a note that a log is in them.
 
     Called before they are created, which would replace topics that an operator may restore.
 

@@ -51,9 +51,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Digests:
-    """Digests of a file's content: its sha256, and the tag that a plain S3 store gives it when this module uploads
-    it.
-    """
+    """A file's sha256, and the tag that a plain S3 store gives it when this module uploads it."""
 
     sha256: str
     tag: str

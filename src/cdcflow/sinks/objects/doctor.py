@@ -1,6 +1,4 @@
-"""What `cdcflow doctor` and `cdcflow log check` report about the store: whether it takes the keys, and what it has
-lost.
-"""
+"""The store's part of `cdcflow doctor` and `cdcflow log check`: whether it takes the keys, and what it has lost."""
 
 from __future__ import annotations
 
@@ -51,8 +49,9 @@ def faults(bucket: Bucket, layout: Layout, cached: FindCopy) -> list[Fault]:
 
 
 def missing(bucket: Bucket, layout: Layout, cached: FindCopy) -> tuple[list[Bounds], list[Bounds]]:
-    """What the store has lost of what was uploaded: what is still on this machine, and what is not; neighbours
-    combined.
+    """What the store has lost of what was uploaded: first what is still on this machine, then what is not.
+
+    Neighbours are combined.
     """
     known = Uploaded.read(layout)
     if known is None:

@@ -1,7 +1,6 @@
 """Whether a bucket still has what was uploaded: a store can be emptied, and lose or replace objects, like any disk.
 
-    at a start, then daily    one listing, names and sizes ─▶ differences are checked again ─▶ uploaded again, or
-    reported
+    at a start, then daily    one listing, names and sizes ─▶ differences are checked again ─▶ restored, or reported
     before local files go     that segment's listing, and its content
 
 One listing proves nothing by itself: while it runs, compaction and expiry remove segments on purpose. So what it lacks

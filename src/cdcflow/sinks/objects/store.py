@@ -196,9 +196,7 @@ class BucketStore:
             )
 
     def _known(self, found: Sequence[Bounds]) -> list[Bounds]:
-        """Those whose manifest is cached; the copies of others are removed: their segments have expired, or were
-        compacted.
-        """
+        """Those whose manifest is cached. The copies of expired and compacted segments are removed."""
         there = set(found)
         known: list[Bounds] = []
         for path in _listed(self._manifests):
@@ -218,9 +216,7 @@ class BucketStore:
 
     @contextlib.contextmanager
     def _keeping(self, copy: Path) -> Iterator[Path]:
-        """A file to write, which gets its name when it is whole: another process may fetch the same at the same
-        time.
-        """
+        """A file to write, which gets its name when it is whole: another process may fetch the same one."""
         _made(copy.parent)
         handle, beside = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=copy.parent)
         os.close(handle)

@@ -1,6 +1,4 @@
-"""How far the bucket holds a log, as the log's directory records it: for the upload, for maintenance, and for
-operators.
-"""
+"""How far the bucket holds a log, as recorded in the log's directory: for upload, maintenance and operators."""
 
 from __future__ import annotations
 

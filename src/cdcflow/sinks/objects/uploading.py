@@ -27,10 +27,10 @@ from cdcflow.sinks.objects.bucket import AlreadyThere, Bucket
 
 
 def put_log(bucket: Bucket, layout: Layout) -> None:
-    """Write this log's log.json to the bucket, or check that it is there; bring it up to date.
+    """Write this log's log.json to the bucket, or check that it exists; bring it up to date.
 
     Raises:
-        ConfigurationError: another log is there, or the store does not support conditional writes.
+        ConfigurationError: another log has this place, or the store does not support conditional writes.
     """
     text = layout.log_json.read_bytes()
     ours = LogFile.from_json(text, str(layout.log_json))

@@ -1,8 +1,8 @@
-"""What every source must do, as a suite of tests: subclass `SourceContract`, name its `kit`, and give it a
-`source_kit` fixture.
+"""What every source must do, as a suite of tests.
 
-The suite accesses a source only through `cdcflow.ports`, and its database through a `SourceKit`: plain SQL that every
-dialect supports, and named acts where SQL differs. A source that passes it can be wired to the machine and to any sink.
+Subclass `SourceContract`, name its `kit`, and give it a `source_kit` fixture. The suite accesses a source only through
+`cdcflow.ports`, and its database through a `SourceKit`: plain SQL that every dialect supports, and named acts where SQL
+differs. A source that passes it can be wired to the machine and to any sink.
 
     stream.py      what was committed, once and in order, large or small; marks
     chunks.py      existing rows and their fences; what happens to a plan when its table changes

@@ -1,6 +1,4 @@
-"""Scenarios of chunks: existing rows, once, as of a point in time that the fence reports, in their shape at that
-time.
-"""
+"""Scenarios of chunks: existing rows, once, as of the fence's point in time, in their shape at that time."""
 
 from __future__ import annotations
 
@@ -68,10 +66,10 @@ class ChunkScenarios(Scenarios):
 
     @needs("hold commits")
     def test_bound_of_a_plan_tells_of_a_row_that_was_delivered_and_is_not_visible(self, source_kit: SourceKit) -> None:
-        """The row is above the bound, so no chunk reads it: unless the plan reports that, the end of the backfill
-        deletes it.
+        """The row is above the bound, so no chunk reads it.
 
-        Or the bound does not depend on what is visible, and the chunks read the row.
+        Unless the plan reports that, the end of the backfill deletes the row. Or the bound does not depend on what is
+        visible, and the chunks read the row.
         """
         source_kit.execute("INSERT INTO items VALUES (1, 'old')")
         source, checkpoint = self.prepared(source_kit)
@@ -177,9 +175,7 @@ class ChunkScenarios(Scenarios):
 
     @needs("tables without key")
     def test_table_without_a_key_is_read_whole_behind_a_truncate(self, source_kit: SourceKit) -> None:
-        """P18: its rows cannot be replayed over each other, so they replace the existing ones; equal rows stay
-        separate.
-        """
+        """P18: its rows cannot be replayed over each other, so they replace the existing ones; equal rows stay."""
         source_kit.create("bare", keyed=False)
         source_kit.execute("INSERT INTO bare VALUES (1, 'a'), (1, 'a'), (2, 'b')")
         source, checkpoint = self.prepared(source_kit)

@@ -29,10 +29,10 @@ S = TypeVar("S", bound=Callable[..., object])
 
 
 class SourceKit(Protocol):
-    """A database with two tables `items` and `others` (id integer primary key, name text), and how to open a source
-    on it that captures both.
+    """A database with two tables, and how to open a source on it that captures both.
 
-    `cannot`: the acts that this database cannot do, each with the reason.
+    The tables are `items` and `others` (id integer primary key, name text). `cannot`: the acts that this database
+    cannot do, each with the reason.
     """
 
     cannot: ClassVar[Mapping[Act, str]]

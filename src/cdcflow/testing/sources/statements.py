@@ -1,6 +1,4 @@
-"""Scenarios of statements that change tables: at the end the log equals the source, however it learned of the
-change.
-"""
+"""Scenarios of statements that change tables: at the end the log equals the source, however it learned of them."""
 
 from __future__ import annotations
 

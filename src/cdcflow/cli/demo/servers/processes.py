@@ -30,8 +30,9 @@ class OrdinaryUser:
 
     @classmethod
     def choose(cls, server: str) -> OrdinaryUser:
-        """The current user, or under root a different one: `server` (its name, for the message) refuses to run as
-        root.
+        """The current user, or under root a different one.
+
+        `server` (its name, for the message) refuses to run as root.
         """
         if os.geteuid() != 0:
             return cls(pwd.getpwuid(os.geteuid()).pw_name, None)

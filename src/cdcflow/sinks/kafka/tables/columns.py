@@ -1,6 +1,4 @@
-"""How a column is published: its schema, how its values are converted, and the placeholder for a value that was not
-sent.
-"""
+"""How a column is published: its schema, the conversion of its values, and the placeholder for an unsent value."""
 
 from __future__ import annotations
 

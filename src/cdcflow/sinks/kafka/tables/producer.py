@@ -1,8 +1,7 @@
 """Messages into Kafka, in transactions. With `registry`, the only module here that uses confluent-kafka.
 
-The brokers give the transactional id to the latest producer that requests it: from then on they refuse the previous
-one, and what that one had not committed is gone. So a commit with unknown outcome is decided before the position is
-read.
+The brokers give the transactional id to the latest producer that requests it; they refuse the previous one, and what
+that one had not committed is gone. So a commit with unknown outcome is decided before the position is read.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class Cluster:
 
 
 class TableProducer:
-    """The only writer of a prefix's topics, from `open` until another one opens them."""
+    """The only writer of a prefix's topics, from `open` until the next `open`."""
 
     def __init__(self, cluster: Cluster, producer: Producer, published: Published | None) -> None:
         self._cluster = cluster

@@ -299,7 +299,7 @@ def gathered(parts: Iterable[LogRows]) -> Iterator[tuple[Table, pa.Table]]:
     waiting: dict[TableId, _Waiting] = {}
     for table, _, rows in parts:
         found = waiting.get(table.id)
-        if found is not None and found.table != table:  # another shape's rows come later
+        if found is not None and found.table != table:  # a row of another shape must follow these
             yield found.table, found.whole()
             found = None
         if found is None:

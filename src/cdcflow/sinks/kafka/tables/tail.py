@@ -22,16 +22,17 @@ class Tail(Protocol):
         ...
 
     def ready(self, first: int) -> int:
-        """The offset after the latest row that can be published now, starting at `first`; `first` if there is no
-        such row yet.
+        """The offset after the latest row that can be published now, starting at `first`.
 
-        It takes a short time only: if a large transaction is not complete yet, the next call continues to wait for it.
+        It is `first` if there is no such row yet. It takes a short time only: if a large transaction is not complete
+        yet, the next call continues to wait for it.
         """
         ...
 
     def transactions(self, first: int, last: int) -> Iterator[pa.Table]:
-        """Headers of the transactions with a row between two offsets (inclusive), in order; at least one, perhaps
-        not all.
+        """Headers of the transactions with a row between two offsets (inclusive), in order.
+
+        At least one transaction, perhaps not all.
 
         Raises:
             HistoryLost: `first` has expired.
