@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,8 +18,10 @@ from typing import Any
 from cdcflow import wiring
 from cdcflow.config import load
 from cdcflow.errors import CdcflowError
+from cdcflow.model.table import Table
 from cdcflow.pipeline import Capture
 from cdcflow.pipeline.attempt import Orders, Pace
+from cdcflow.ports import Source
 from cdcflow.sources.postgres.catch_up import Windows
 from cdcflow.sources.postgres.source import PostgresSource
 
@@ -43,6 +46,8 @@ class Status:
     events: dict[str, int] = field(default_factory=dict)
     interrupted: str = ""
     left_out: tuple[str, ...] = ()
+    list_reads: int = 0
+    """How often the list of tables was read since the process was started."""
 
 
 class Daemon:
@@ -102,18 +107,37 @@ class Daemon:
             pass
 
 
+class ListReads:
+    """Counts how often a capture reads its source's list of tables."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def counted(self, source: Source) -> Source:
+        read = source.tables
+
+        def tables() -> Sequence[Table]:
+            found = read()
+            self.count += 1
+            return found
+
+        source.tables = tables  # type: ignore[method-assign]
+        return source
+
+
 def _run(pipe: Connection, path: str, look_s: float, small: bool, orders: Orders) -> None:
     config = load(path)
     if small:
         (PostgresSource.__init__.__kwdefaults__ or {})["windows"] = SMALL
     interrupted: list[str] = [""]
+    list_reads = ListReads()
 
     def on_event(event: str, fields: Any) -> None:
         if event == "capture interrupted":
             interrupted[0] = str(fields.get("reason"))
 
     capture = Capture(
-        open_source=lambda: wiring.open_source(config),
+        open_source=lambda: list_reads.counted(wiring.open_source(config)),
         open_log=lambda identity, accept: wiring.open_log(config, identity, accept_history_loss=accept),
         limits=wiring.limits(config, backfill_new=not orders.backfill),
         orders=orders,
@@ -131,7 +155,7 @@ def _run(pipe: Connection, path: str, look_s: float, small: bool, orders: Orders
             except (EOFError, OSError):
                 os._exit(3)  # nobody asks any more
             now: dict[str, Any] = dict(capture.status())
-            status = Status(interrupted=interrupted[0])
+            status = Status(interrupted=interrupted[0], list_reads=list_reads.count)
             if now.get("position"):
                 told = {name: now[name] for name in ("position", "tables", "events")}
                 status = replace(status, **told, left_out=tuple(now["left_out"]))

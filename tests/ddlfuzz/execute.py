@@ -103,6 +103,8 @@ class Run:
         self.told = ""
         self.repeated = 0
         self.mended: set[str] = set()
+        self.list_reads_due = 1
+        """How many reads of the list of tables the daemon's status must have to show what a remedy changed."""
         self.patience_s = PATIENCE_S
         self.outcome = Outcome()
         self.path = folder / "cdcflow.yaml"
@@ -198,6 +200,7 @@ class Run:
                 backfill=self.backfill,
             )
             self.accept, self.backfill = False, ()
+            self.list_reads_due = 1
 
     def _stop(self) -> None:
         if self.daemon is not None:
@@ -242,7 +245,8 @@ class Run:
                     if self.kept is not None:
                         self.kept.seen({name for name, t in status.tables.items() if t["state"] == "done"})
                     return
-                self._take_in([t for t in tables if str(t) in status.left_out])
+                if status.list_reads >= self.list_reads_due:
+                    self._take_in([t for t in tables if str(t) in status.left_out], status)
             if time.monotonic() > deadline:
                 states = {name: t["state"] for name, t in status.tables.items()}
                 lacking = sorted(name for name in map(str, tables) if states.get(name) != "done")
@@ -251,7 +255,7 @@ class Run:
                 raise Failure("hang", f"waited {self.patience_s:.0f} s in vain: {at}")
             time.sleep(POLL_S)
 
-    def _take_in(self, left_out: list[TableId]) -> None:
+    def _take_in(self, left_out: list[TableId], status: Status) -> None:
         """Do what `doctor` says of tables that are left out by name: then they are captured."""
         if not left_out:
             return
@@ -270,6 +274,11 @@ class Run:
             self.outcome.stops.append(f"left out: {table}: {found.text}")
             for statement in said:
                 self._said([statement], own=False)
+        self.list_reads_due = self._next_list_read(status)
+
+    def _next_list_read(self, status: Status) -> int:
+        """The number of the first read that surely starts after this call: the one before may be running."""
+        return status.list_reads + 2
 
     def _is_read(self, status: Status, tables: tuple[TableId, ...]) -> bool:
         """A table that is gone, or left out now, waits until the next look at the list of tables."""
@@ -281,9 +290,11 @@ class Run:
 
     def _mend_failed(self, status: Status) -> bool:
         """A backfill may fail of a table that is gone, or for a reason that says what to do: then that is done (True),
-        and must end it."""
+        and must end it by the daemon's next read of the list of tables."""
+        if status.list_reads < self.list_reads_due:
+            return False
         failed = {name: t["reason"] for name, t in status.tables.items() if t["state"] == "failed"}
-        mended = False
+        mended = is_set = False
         for table in self.beside.columns() if failed else ():
             if (reason := failed.get(str(table))) is None:
                 continue
@@ -297,10 +308,13 @@ class Run:
                 self._said([statement], own=False)
             for column, policy in settings:
                 self._set_column(column, policy)
-            if settings:
-                self._stop()
-                self._start()
+                is_set = True
             mended = True
+        if is_set:
+            self._stop()
+            self._start()
+        elif mended:
+            self.list_reads_due = self._next_list_read(status)
         return mended
 
     def _stopped(self, stop: Stop) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import yaml
 from tests.ddlfuzz.daemon import Stop
 from tests.ddlfuzz.draw import Case
-from tests.ddlfuzz.execute import Failure, NothingToCapture, Run
+from tests.ddlfuzz.execute import POLL_S, Failure, NothingToCapture, Run
 from tests.ddlfuzz.model import Server
 from tests.suites.logged import LogSoFar
 from tests.suites.onmysql import OnSuite
@@ -74,6 +74,9 @@ class Follower(Run):
     def before(self, statement: str) -> None:
         """Called before each statement: the daemon may be stopped, killed or started, and tables are compared before
         they are dropped."""
+        # A new statement may create a different table under a known name: its stops are new, too.
+        self.told, self.repeated = "", 0
+        self.mended.clear()
         if self.mode != "running" and self.dice.random() < (0.02 if self.daemon is not None else 0.1):
             self._turn()
         if self.daemon is not None and _DROPS.match(statement) and self.dice.random() < COMPARED_BEFORE_DROPS:
@@ -108,8 +111,8 @@ class Follower(Run):
             except Failure as found:
                 if found.sort != "difference":
                     raise
-                # The daemon learns by its next look that a table was made anew under its name.
-                time.sleep(float(self.settings["look"]) + 1)
+                # The daemon learns from its next read of the list that a table was recreated under its name.
+                self._wait_for_a_list_read()
                 self._compare_all()
             if self.unmergeable:
                 self._read_again()
@@ -157,6 +160,11 @@ class Follower(Run):
         self.on.left_out |= tables
         return bool(tables)
 
+    def _set_column(self, column: str, policy: str | None) -> None:
+        super()._set_column(column, policy)
+        if isinstance(self.on, OnSuite):
+            self.on.policies = yaml.safe_load(self.path.read_text())["source"]["columns"]
+
     def close(self) -> None:
         if self.daemon is not None:
             self.daemon.kill()
@@ -167,6 +175,18 @@ class Follower(Run):
         """Wait twice: the daemon knows that a table is read a little before its log does."""
         super()._wait(tables, anew)
         super()._wait(tables, anew)
+
+    def _wait_for_a_list_read(self) -> None:
+        """Wait until the daemon has read the list of tables once more. If it ends, the next wait sees it."""
+        deadline = time.monotonic() + self.patience_s
+        due: int | None = None
+        while self.daemon is not None and (status := self.daemon.status()) is not None:
+            due = due or self._next_list_read(status)
+            if status.list_reads >= due:
+                return
+            if time.monotonic() > deadline:
+                raise Failure("hang", f"waited {self.patience_s:.0f} s in vain for a read of the list of tables")
+            time.sleep(POLL_S)
 
     def _turn(self) -> None:
         if self.daemon is None:

@@ -24,12 +24,16 @@ _CAPTURED = (
 
 
 class OnSuite(Beside):
-    """All databases of a running server but its own. `types`: each column's name for its type there."""
+    """All databases of a running server but its own.
+
+    `types`: each column's name for its type there. `policies`: what the settings have in `source.columns`.
+    """
 
     def __init__(self, server: MySQLServer) -> None:
         self.server = server
         self.types: dict[TableId, dict[str, str]] = {}
         self.left_out: set[TableId] = set()
+        self.policies: dict[str, str] = {}
         self.connection: Any = None
         self._connect()
         self.source = {
@@ -42,7 +46,7 @@ class OnSuite(Beside):
         }
 
     def _connect(self) -> None:
-        self.connection = self.server.connect(None)
+        self.connection = self.server.connect(None, ssl_disabled=True)
         self.connection.use_unicode, self.connection.decoders = False, {}
         for statement in (
             "lock_wait_timeout = 3",
@@ -62,8 +66,9 @@ class OnSuite(Beside):
             return list(cursor.fetchall())
 
     def fence(self) -> str:
-        file, place = self.server.binlog()
-        return f"{file}:{place};"
+        shown = "BINARY LOG" if self.server.flavor == "mysql" else "MASTER"
+        file, place, *_ = self.ask(f"SHOW {shown} STATUS")[0]
+        return f"{file.decode()}:{place.decode()};"
 
     def is_past(self, position: str, fence: str) -> bool:
         return BinlogPosition.parse(position).coordinate >= BinlogPosition.parse(fence).coordinate
@@ -81,10 +86,16 @@ class OnSuite(Beside):
     def plain_rows(self, table: TableId, shape: Table, names: list[str]) -> list[tuple[Plain, ...]]:
         """The rows of a table in the form of `values`."""
         kinds, types = self.types[table], {c.name: c.type.arrow for c in shape.columns}
-        columns = [(name, kinds[name], types[name]) for name in names]
-        selected = ", ".join(mysql_expression(*column) for column in columns)
+        columns = [(name, kinds[name], types[name], self._is_replaced(table, name)) for name in names]
+        selected = ", ".join(mysql_expression(n, k, t, is_replaced=r) for n, k, t, r in columns)
         rows = self.ask(f"SELECT {selected or '1'} FROM {self.sql_name(table)}")
-        return [tuple(of_mysql(v, kind, t) for v, (_, kind, t) in zip(row, columns, strict=False)) for row in rows]
+        return [
+            tuple(of_mysql(v, k, t, is_replaced=r) for v, (_, k, t, r) in zip(row, columns, strict=False))
+            for row in rows
+        ]
+
+    def _is_replaced(self, table: TableId, column: str) -> bool:
+        return self.policies.get(f"{table}.{column}") == "replace"
 
     def has_rows(self, table: TableId) -> bool:
         return bool(self.ask(f"SELECT 1 FROM {self.sql_name(table)} LIMIT 1"))

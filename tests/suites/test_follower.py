@@ -70,3 +70,22 @@ def test_a_table_made_anew_under_its_name_is_awaited(follower: Follower) -> None
     follower.on.execute("INSERT INTO public.kept VALUES (1, 'another')")
 
     follower.compare()
+
+
+def test_a_remedy_is_repeated_only_after_a_read_of_the_list(follower: Follower) -> None:
+    """A daemon reports tables as of its last read of the list: repeated at once, a remedy that helps seems to fail."""
+    follower.on.execute("CREATE TABLE public.silent (id int PRIMARY KEY)")
+    follower.on.execute("ALTER TABLE public.silent REPLICA IDENTITY NOTHING")
+    follower.on.execute("CREATE TABLE public.freed_at AS SELECT clock_timestamp() + interval '12 s' AS moment")
+    follower.on.execute(
+        "CREATE FUNCTION public.refuse() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " IF clock_timestamp() < (SELECT moment FROM public.freed_at) THEN RAISE EXCEPTION 'not yet'; END IF; END $$"
+    )
+    follower.on.execute(
+        "CREATE EVENT TRIGGER refuse ON ddl_command_start WHEN TAG IN ('ALTER TABLE') EXECUTE FUNCTION public.refuse()"
+    )
+
+    follower.compare()
+
+    remedies = [stop for stop in follower.outcome.stops if "public.silent" in stop]
+    assert 1 <= len(remedies) <= 4

@@ -22,6 +22,13 @@ GEOMETRIES = frozenset(f"{many}{kind}" for many in ("", "multi") for kind in ("p
     "geomcollection",
 }
 _SRID = 0x20000000
+UNKNOWN = "\ufffd"
+_UNICODE = {
+    **dict.fromkeys(("utf8", "utf8mb3", "utf8mb4"), "utf-8"),
+    "utf16": "utf-16-be",
+    "utf16le": "utf-16-le",
+    "utf32": "utf-32-be",
+}
 
 
 def of_the_log(value: object, type_: pa.DataType) -> Plain:
@@ -50,9 +57,11 @@ def of_the_log(value: object, type_: pa.DataType) -> Plain:
 # ── MySQL and MariaDB ───────────────────────────────────────────────────────────────────────────────────────────
 
 
-def mysql_expression(name: str, data_type: str, type_: pa.DataType) -> str:
-    """What is selected of a column."""
+def mysql_expression(name: str, data_type: str, type_: pa.DataType, *, is_replaced: bool = False) -> str:
+    """What is selected of a column. `is_replaced`: its settings replace invalid text by U+FFFD."""
     quoted = "`" + name.replace("`", "``") + "`"
+    if is_replaced and pa.types.is_string(type_):
+        return _text_and_marks(quoted)
     if pa.types.is_floating(type_):
         return f"{quoted} - 0e0"
     if pa.types.is_integer(type_):
@@ -68,10 +77,12 @@ def mysql_expression(name: str, data_type: str, type_: pa.DataType) -> str:
     return quoted
 
 
-def of_mysql(value: bytes | None, data_type: str, type_: pa.DataType) -> Plain:
+def of_mysql(value: bytes | None, data_type: str, type_: pa.DataType, *, is_replaced: bool = False) -> Plain:
     """What the server gave for `mysql_expression`."""
     if value is None:
         return None
+    if is_replaced and pa.types.is_string(type_):
+        return _with_unknown(value.decode()).encode().hex()
     if pa.types.is_binary(type_):
         return _ewkb(bytes.fromhex(value.decode())).hex() if data_type in GEOMETRIES else value.decode().lower()
     if pa.types.is_list(type_):
@@ -79,6 +90,32 @@ def of_mysql(value: bytes | None, data_type: str, type_: pa.DataType) -> Plain:
         return tuple(struct.pack(">d", f).hex() for f in struct.unpack(f"<{len(packed) // 4}f", packed))
     text = value.decode()
     return _OF_TEXT[_family(type_)](text)
+
+
+def _text_and_marks(quoted: str) -> str:
+    """The character set, then the raw bytes of a Unicode set: the server's conversion keeps invalid bytes or truncates.
+
+    Of other sets the converted text, and the same with U+0001 for each real question mark: the server converts what it
+    cannot map to a question mark.
+    """
+    raw = f"HEX(CONVERT({quoted} USING binary))"
+    text, marked = (
+        f"HEX(CONVERT({one} USING utf8mb4))" for one in (quoted, f"REPLACE({quoted}, _ascii'?', _ascii X'01')")
+    )
+    is_unicode = f"CHARSET({quoted}) RLIKE '^(utf|ucs2)'"
+    return f"CONCAT(CHARSET({quoted}), ':', IF({is_unicode}, {raw}, CONCAT({text}, ':', {marked})))"
+
+
+def _with_unknown(selected: str) -> str:
+    """The selected text, with U+FFFD for what the character set does not have."""
+    charset, *found = selected.split(":")
+    texts = [bytes.fromhex(text) for text in found]
+    if charset in _UNICODE:
+        return texts[0].decode(_UNICODE[charset], "replace")
+    if charset == "ucs2":  # has no surrogate pairs
+        return "".join(texts[0][at : at + 2].decode("utf-16-be", "replace") for at in range(0, len(texts[0]), 2))
+    pairs = zip(*(text.decode() for text in texts), strict=True)
+    return "".join(UNKNOWN if pair == ("?", "?") else pair[0] for pair in pairs)
 
 
 def _ewkb(stored: bytes) -> bytes:

@@ -1,0 +1,52 @@
+"""What a run over the suite of MySQL or MariaDB would report, on tables created for this test."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+from tests.ddlfuzz.execute import Failure
+from tests.servers.mysql import MySQLServer
+from tests.suites.follower import Follower
+from tests.suites.onmysql import OnSuite
+
+from cdcflow.cli.demo.servers.mysql import Flavor
+from cdcflow.model.table import TableId
+
+pytestmark = [pytest.mark.long, pytest.mark.mysql, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(params=["mysql", "mariadb"])
+def follower(request: pytest.FixtureRequest) -> Iterator[Follower]:
+    flavor: Flavor = request.param
+    with MySQLServer(flavor) as server:
+        server.execute("CREATE DATABASE test", "CREATE TABLE test.captured_from_the_start (id int PRIMARY KEY)")
+        on = OnSuite(server)
+        following = Follower(flavor, on, "running", random.Random(1))
+        following.start()
+        try:
+            yield following
+        finally:
+            following.close()
+            on.close()
+
+
+def test_invalid_text_differs_from_a_question_mark(follower: Follower) -> None:
+    """With `replace` the log has U+FFFD where the server's conversion has `?`: the comparison must not confuse them."""
+    follower.on.execute(
+        "CREATE TABLE test.odd (id int PRIMARY KEY, s varchar(9) CHARACTER SET sjis, c varchar(9) CHARACTER SET ucs2,"
+        " g varchar(9) CHARACTER SET greek, e enum('?','a') CHARACTER SET sjis)"
+    )
+    texts = [("3F81AD3F41", "003FD800003F", "3FFFA43F"), ("81AD", "D800", "A4"), ("01813F", "0001", "01"), ("", "", "")]
+    for number, (sjis, ucs2, greek) in enumerate(texts):
+        follower.on.execute(f"INSERT IGNORE INTO test.odd VALUES ({number}, X'{sjis}', X'{ucs2}', X'{greek}', '?')")
+    follower.compare()
+    assert sum("no text" in stop or "bad_text" in stop for stop in follower.outcome.stops) >= 2
+
+    follower.on.execute("UPDATE test.odd SET s = '?' WHERE id = 1")
+    follower.compare()
+    follower.logged._changes[TableId("test", "odd")].pop()
+
+    with pytest.raises(Failure, match="1 rows in the log only, 1 in the source only"):
+        follower.compare()
