@@ -12,7 +12,7 @@ from typing import ClassVar
 
 
 def see(section: str) -> str:
-    """The command that prints more: a section of the runbook, as every message names it."""
+    """The command that prints a section of the runbook, as it appears in every message."""
     return f"read more: cdcflow explain-error {section}"
 
 

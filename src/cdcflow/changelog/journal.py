@@ -139,8 +139,7 @@ class Attach:
 @dataclass(frozen=True, slots=True)
 class AttachedFile:
     """All rows of one transaction are in a Parquet file, in the format of the segment that will contain it. `file` is
-    its future entry in the manifest, except that its path is its name among the spools, and without table and
-    version."""
+    its future entry in the manifest, except for the path, which is its name among the spools."""
 
     shape: Shape
     file: SegmentFile
@@ -163,7 +162,7 @@ class AttachedFile:
 class CutMark:
     """A cut. `durable` bytes of the journal had been synced when it was written.
 
-    The checkpoint's `progress` and `source` are those of the head and the progress frames before it.
+    The checkpoint's `progress` and `source` are those of the header and the progress frames before it.
     """
 
     checkpoint: Checkpoint

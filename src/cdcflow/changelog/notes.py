@@ -53,7 +53,7 @@ def read(layout: Layout, kind: str, name: str) -> Note | None:
 
 
 def all_of(layout: Layout, kind: str) -> Sequence[Note]:
-    """The notes of every reader of a kind that has ever left one."""
+    """The notes of all readers of a kind."""
     found = [_of(path.read_bytes()) for path in sorted((layout.root / "readers").glob(f"{kind}-*.json"))]
     return [note for note in found if note is not None]
 

@@ -217,7 +217,7 @@ class Parquet:
         if self._writer is None:
             settings = _settings(self.schema, rows, self._key)
             self._sink = pa.PythonFile(self._out, mode="w")
-            if rows.nbytes > WRITTEN_BYTES:  # not for each of a thousand small tables
+            if rows.nbytes > WRITTEN_BYTES:  # unbuffered for a small table: there may be thousands
                 self._sink = pa.BufferedOutputStream(self._sink, WRITTEN_BYTES)
             self._writer = pq.ParquetWriter(self._sink, self.schema, **settings)
         return self._writer

@@ -1,4 +1,4 @@
-"""Reading a log without its writer's lock, while the daemon runs.
+"""Reads a log without its writer's lock, while the daemon runs.
 
 Every function here takes a log's directory, or its `Layout`, which may have a store: then files that are not in the
 directory are read from the store. The functions may be called from any process at any time. Files vanish under a reader

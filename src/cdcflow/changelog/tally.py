@@ -79,7 +79,7 @@ class Tally:
             return
         found = pc.min_max(batch.column(key[0]))
         if found["min"].is_valid:
-            # Not `min_element_wise`: Arrow has none for times with a zone.
+            # Not `min_element_wise`: Arrow does not implement it for times with a zone.
             ends = pa.array([self.key_min, self.key_max, found["min"], found["max"]], found["min"].type)
             found = pc.min_max(ends)
             self.key_min, self.key_max = found["min"], found["max"]

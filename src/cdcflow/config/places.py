@@ -26,7 +26,7 @@ _NO_FOLDER = (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ELOOP)
 
 
 def log_places(config: Config) -> dict[str, Path]:
-    """The folders that a capture writes into, by their settings."""
+    """The folders that a capture writes into, keyed by setting."""
     if not isinstance(config.log, FileLog):
         kafka = config.log.kafka
         history = {} if kafka.history is None or config.log.history_url else {"log.kafka.history": config.log.history}

@@ -37,8 +37,8 @@ class ControlTable(Protocol):
         ...
 
     def claim(self, number: int) -> bool:
-        """Claim a row, so that no other process handles it. False if another process did, or if the connection broke
-        before the server confirmed it."""
+        """Claim a row, so that no other process handles it. False if another process has claimed it, or if a connection
+        broke before the server could confirm this claim."""
         ...
 
     def answer(self, number: int, state: Literal["done", "refused"], text: str) -> None:

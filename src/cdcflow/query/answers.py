@@ -35,7 +35,7 @@ class Found:
     """A row at a point in time.
 
     `values`: None if there is no row. `state`: "there"; "deleted" or "emptied" (a truncate), by `last`; "never there";
-    "not known": the log does not contain it (see `notes`). `last`: the latest change of the row up to that point;
+    "not known": the log has no answer (see `notes`). `last`: the latest change of the row up to that point;
     `unknown`: columns whose value the log does not have. `notes`: what the result does not cover, and why.
     """
 

@@ -1,4 +1,4 @@
-"""Reading a consumer of a log: the rest of its backfill, then changes, in batches with cursors."""
+"""Reads a consumer of a log: the rest of its backfill, then changes, in batches with cursors."""
 
 from __future__ import annotations
 

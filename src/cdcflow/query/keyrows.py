@@ -192,7 +192,7 @@ class KeyRows:
         """The rows of a key between two offsets (inclusive), and the truncates of its table, latest first: each part's
         offsets are higher than the next one's, and descend within it. `shapes`: those that the table has had.
 
-        A delete is accompanied by the next row if that continues the row under another key.
+        A delete is accompanied by the next row if that may continue the row under another key.
 
         Raises:
             HistoryLost: the log begins after `first`.

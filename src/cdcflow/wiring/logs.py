@@ -24,7 +24,7 @@ from cdcflow.sinks.indexing import IndexingBeside
 from cdcflow.sinks.retention import Retention
 from cdcflow.sinks.uploading import Uploading
 
-if TYPE_CHECKING:  # who only captures need not load Kafka's library
+if TYPE_CHECKING:  # a process that only captures does not load Kafka's library
     from cdcflow.query.log import ChangeLog
     from cdcflow.sinks.kafka.copying import Copied
     from cdcflow.sinks.kafka.topics import Topics
@@ -139,7 +139,7 @@ def opened_store(log: FileLog, objects: Objects) -> BucketStore:
 
 
 def retention(config: Config, *, grace_s: float) -> Retention:
-    """Compacts and expires the configured log's segments."""
+    """The object that compacts and expires the configured log's segments."""
     log = config.log
     if isinstance(log, KafkaLog):
         raise ConfigurationError(
@@ -210,7 +210,7 @@ def log_at(layout: Layout) -> ChangeLog:
 
 
 def keeping(config: Config, workers: Workers = HERE) -> Keeping:
-    """Stores the rows of the configured log's tables before its segments expire; `workers` fold them.
+    """The object that stores the rows of the configured log's tables before its segments expire; `workers` fold them.
 
     Raises:
         ConfigurationError: a package that it needs is not installed.
