@@ -52,7 +52,7 @@ FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = relnamespac
 JOIN pg_catalog.pg_attribute a ON attrelid = c.oid
 WHERE nspname NOT IN ('pg_catalog', 'information_schema', 'suites') AND nspname !~ '^pg_(toast|temp)'
 AND relkind IN ('r', 'p') AND relpersistence = 'p' AND NOT relispartition AND attnum > 0 AND NOT attisdropped
-AND attgenerated <> 'v'
+AND (attgenerated = '' OR attgenerated = 's' AND current_setting('server_version_num')::int >= 180000)
 AND NOT EXISTS (SELECT FROM pg_catalog.pg_partition_tree(c.oid) t JOIN pg_catalog.pg_class p ON p.oid = t.relid
     WHERE p.relkind = 'f' OR p.relpersistence <> 'p')
 GROUP BY 1, 2, 3

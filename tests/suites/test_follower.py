@@ -89,3 +89,15 @@ def test_a_remedy_is_repeated_only_after_a_read_of_the_list(follower: Follower) 
 
     remedies = [stop for stop in follower.outcome.stops if "public.silent" in stop]
     assert 1 <= len(remedies) <= 4
+
+
+def test_columns_that_the_server_does_not_publish_are_not_awaited(postgres_server: PostgresServer) -> None:
+    """Before PostgreSQL 18 no generated column is in the log, and from then on the stored ones are."""
+    on = OnRegression(postgres_server)
+    try:
+        on.execute("CREATE TABLE public.made (a int PRIMARY KEY, b int GENERATED ALWAYS AS (a * 2) STORED)")
+        published = ["a", "b"] if postgres_server.version >= 180000 else ["a"]
+        assert on.columns() == {TableId("public", "made"): published}
+    finally:
+        on.close()
+        postgres_server.execute("DROP DATABASE regression")
