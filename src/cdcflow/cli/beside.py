@@ -3,8 +3,8 @@
     other settings ──▶ what differs is prepared ──▶ all of it can run: the old ends, the new begins
                                 └─ some of it cannot: what was prepared ends, the old continues, the error is raised
 
-HTTP, notifications, the publisher, retention, traces and the control table are such parts. They do not depend on each
-other, and the capture does not depend on them.
+HTTP, notifications, the publisher, retention, OpenTelemetry traces and the control table are such parts. They do not
+depend on each other, and the capture does not depend on them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What runs alongside a capture, except HTTP: publisher, notifications, retention, traces, the control table."""
+"""What runs alongside a capture, except HTTP: publisher, receivers, retention, OpenTelemetry traces, control table."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class _Thread:
 
 
 class Observing:
-    """Canaries that prove freshness, shadow checks, and traces: `service.freshness_every`, `shadow_every`, `traces`."""
+    """Canaries that prove freshness, shadow checks, and spans: `service.freshness_every`, `shadow_every`, `traces`."""
 
     def __init__(self, capture: Capture, tell: OnEvent) -> None:
         self._capture = capture

@@ -1,4 +1,4 @@
-"""Consumers of the log over HTTP: polling or streaming holds the consumer's lease; commits do not need it.
+"""Consumers of the log over HTTP: polling or streaming holds the consumer's lease; commits work at the same time.
 
 Each read runs in a separate thread and holds one lock, so that the capture keeps the daemon's processors.
 """

@@ -32,7 +32,7 @@ class Indexing:
     """Brings the index of one log up to date."""
 
     def __init__(self, layout: Layout, layer: FileLayer = OS_LAYER, workers: Workers = HERE) -> None:
-        """`workers` read in parallel the keys of segments that are indexed in one file."""
+        """`workers` read the keys of segments, as many at once as one file indexes."""
         self._layout = layout
         self._layer = layer
         self._workers = workers

@@ -187,7 +187,7 @@ def _named(identity: SourceIdentity) -> str:
 
 
 def clean_up(layout: Layout, layer: FileLayer) -> None:
-    """Remove unfinished, expired and compacted segments that earlier runs left. Lists all.
+    """Remove unfinished, expired and compacted segments that earlier runs left. Lists all segments.
 
     The caller holds the maintenance lock, and seals nothing at the same time.
     """

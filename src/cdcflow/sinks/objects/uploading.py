@@ -171,9 +171,9 @@ def put_again(
     """Restore what the bucket has lost of a segment that was whole there. Return the names of files with no copy left.
 
     `lost` are the names that are missing in the bucket, or have other content. `find` returns a local file with the
-    sealed content, or None. Other content is replaced only if the manifest there is cdcflow's, with which readers
-    compare it. The manifest is written last, and only when everything it names exists: the segment does not count
-    before.
+    sealed content, or None. Other content is replaced only if the manifest there is this writer's, with which
+    readers compare it. The manifest is written last, and only when everything it names exists: the segment does not
+    count before.
 
     Raises:
         InvariantViolated: another writer's manifest exists.

@@ -24,8 +24,7 @@ class Tail(Protocol):
     def ready(self, first: int) -> int:
         """The offset after the latest row that can be published now, starting at `first`.
 
-        It is `first` if there is no such row yet. It takes a short time only: if a large transaction is not complete
-        yet, the next call continues to wait for it.
+        It is `first` if there is no such row yet. It reads for a short time only: the next call continues.
         """
         ...
 
