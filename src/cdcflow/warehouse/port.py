@@ -186,7 +186,7 @@ class CurrentTable(Protocol):
         the warehouse's lease; call `snapshot` afterwards.
 
         Raises:
-            HistoryLost: this is impossible; the message says what to do instead.
+            HistoryLost: they cannot be set aside; the message says what to do instead.
         """
 
     def sync(self, published: int | None) -> None:
