@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -50,3 +51,27 @@ def test_invalid_text_differs_from_a_question_mark(follower: Follower) -> None:
 
     with pytest.raises(Failure, match="1 rows in the log only, 1 in the source only"):
         follower.compare()
+
+
+def test_a_table_recreated_without_transactions_before_it_is_read_is_read_in_the_end(follower: Follower) -> None:
+    """Its remedy is followed to the letter: a backfill that has failed by then stays failed."""
+    names = [f"late_{number}" for number in range(3)]
+    follower._stop()
+    follower.on.execute("CREATE TABLE test.many (id int PRIMARY KEY)")
+    follower.on.execute(f"INSERT INTO test.many VALUES {','.join(f'({id_})' for id_ in range(2000))}")
+    for name in names:
+        follower.on.execute(f"CREATE TABLE test.{name} (id int PRIMARY KEY)")
+    follower.settings["look"] = "6"
+    follower._start()
+    while not (follower.daemon and (status := follower.daemon.status()) and f"test.{names[-1]}" in status.tables):
+        time.sleep(0.02)
+    for name in names:
+        follower.on.execute(f"DROP TABLE test.{name}")
+        follower.on.execute(f"CREATE TABLE test.{name} (id int PRIMARY KEY) ENGINE = MEMORY")
+        follower.on.execute(f"INSERT INTO test.{name} VALUES (1), (5)")
+    follower._wait_for_a_list_read()  # by then their backfills were tried
+    follower.compare()
+    assert follower.outcome.stops
+
+    follower.compare()
+    assert {TableId("test", name) for name in names} <= follower.equal

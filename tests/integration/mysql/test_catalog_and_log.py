@@ -11,7 +11,7 @@ from capturing import LOG_ID
 from mysqlcapturing import MakeMySQLCapture, MySQLCapture
 from tests.servers.mysql import Flavor, MySQLDatabase, MySQLServer
 
-from cdcflow.errors import ConfigurationError
+from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import TableId
 from cdcflow.sources.engine.selection import Selection
 from cdcflow.sources.mysql import catalog
@@ -298,6 +298,20 @@ def test_table_made_anew_while_the_catalog_is_read_is_no_table_without_a_key(
     assert table.key == ("id",)
     assert capture.plan("t").shape == table
     beside.close()
+
+
+def test_a_remedy_of_a_table_that_waits_for_its_backfill_is_enough(
+    mysql_database: MySQLDatabase, capture: MySQLCapture
+) -> None:
+    """A backfill that failed would have to be requested again, which no message told anyone."""
+    mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    capture.prepare()
+    mysql_database.execute("DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY) ENGINE = MEMORY")
+    with pytest.raises(SourceUnavailable, match="storage engine MEMORY") as caught:
+        capture.plan("t")
+    assert caught.value.remedy is not None
+    mysql_database.execute(caught.value.remedy.removeprefix("run "), "INSERT INTO t VALUES (1)")
+    assert capture.plan("t").units >= 1
 
 
 CHANGES = {

@@ -344,16 +344,15 @@ class Catalog:
         """A captured table as it is now.
 
         Raises:
-            SourceUnavailable: it is not there. A rename may be about to bring it back, and a table that stays away is
-                no captured one any more as soon as the list of tables is looked at.
+            SourceUnavailable: it does not exist, or cannot be captured. A rename may bring it back, and an ALTER may
+                make it capturable; otherwise the next read of the list of tables decides, and prints the remedy.
             RightMissing: it may not be read any more.
-            ConfigurationError: it cannot be captured.
         """
         selected = self._only(table)
         if not selected.tables:
             raise not_there(table)
         if problems := selected.refused.get(table):
-            raise ConfigurationError(problems[0][0], remedy=f"run {problems[0][1]}", runbook="table-not-capturable")
+            raise SourceUnavailable(problems[0][0], remedy=f"run {problems[0][1]}", runbook="table-not-capturable")
         return selected.tables[0]
 
     def now(self, table: TableId) -> CatalogTable | None:
