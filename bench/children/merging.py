@@ -233,12 +233,13 @@ def reduced(spark: SparkSession, log: str, way: str) -> dict[str, Any]:
     from cdcflow.merge.reduce import Layout, families, reduction
     from cdcflow.spark.sql import SparkSql
     from cdcflow.warehouse import changes
-    from cdcflow.warehouse.segments import sealed, shapes_of
+    from cdcflow.warehouse.segments import sealed
+    from cdcflow.warehouse.spans import shapes_over_time
 
     whole = sealed(LogLayout(Path(log)))
     (table,) = whole.tables(None).values()
     files = whole.files(table, 0)
-    shapes = shapes_of(files)
+    shapes = shapes_over_time(files)
     layout = Layout.of(evolve(None, shapes, 0), shapes)
     with changes.view(SparkSql(spark), layout, files, 0, None) as found:
         others = [f"c{i}" for i in layout.others]

@@ -11,6 +11,7 @@ merge, and none knows of the others, so any of them can be run alone.
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -113,6 +114,7 @@ class History:
         self.covered: Counter[str] = Counter()
         self.is_moved_away = False
         self.has_repairs = False
+        self.has_undone = False
         self.policy: TablePolicy | None = None
         self.queue: list[Callable[[int], list[Step]]] = []
         for _ in range(self.chance.choice([0, 3, 9])):  # older than the log
@@ -159,11 +161,12 @@ class History:
                 self._narrow: 0.5,
                 self._make_again: 0.4,
                 self._break: 0.15 if self.policy is None else 3,
+                **({self._undone: 6} if self.has_undone else {}),
             }
             weights = [weight / 20 if kind.__name__ in self.rare else weight for kind, weight in kinds.items()]
             chosen = self.chance.choices(list(kinds), weights)[0]
         found = chosen(offset)
-        self.covered[chosen.__name__.strip("_")] += 1
+        self.covered[_name_of(chosen)] += 1
         return found
 
     @property
@@ -421,6 +424,39 @@ class History:
         self.entry["whole_since"] = None
         return self._begin_backfill(offset)
 
+    def _undone(self, offset: int) -> list[Step]:
+        """A column that comes and goes, or a name that changes and changes back, with rows in between: then the table
+        has a shape that it had before."""
+        if self.queue:
+            return []
+        rows = [self._insert, self._update, self._delete, self._read, self._truncate, self._move]
+        between = self.chance.choices(rows, [4, 6, 2, 2, 0.5, 2], k=self.chance.randint(1, 4))
+        if self.chance.random() < 0.7:
+            self._add(offset)
+            undo = functools.partial(self._without, self.fields[-1].number, self.incarnation)
+        else:
+            old = self.chance.choice(self.fields)
+            self._become(old, replace(old, name=self._name(KINDS[old.kind].family)))
+            undo = functools.partial(self._named_back, old, self.incarnation)
+        self.queue = [*between, undo, self._update]
+        return []
+
+    def _without(self, number: int, incarnation: int, offset: int) -> list[Step]:
+        """A column goes that came a while ago, unless it went with its table or is all that there is."""
+        found = [f for f in self._others() if f.number == number]
+        if found and self.incarnation == incarnation and len(self._others()) > 1:
+            self.fields.remove(found[0])
+            for row in self.rows:
+                del row[number]
+        return []
+
+    def _named_back(self, old: Field, incarnation: int, offset: int) -> list[Step]:
+        found = [f for f in self.fields if f.number == old.number]
+        is_free = all(f.name.lower() != old.name.lower() for f in self.fields) and old.name.lower() not in self.burnt
+        if found and is_free and self.incarnation == incarnation:
+            self._become(found[0], replace(found[0], name=old.name))
+        return []
+
     def _break(self, offset: int) -> list[Step]:
         """A change of shape that no table follows: another type, or another key."""
         if len(self.key) > 1 and self.chance.random() < 0.5:
@@ -447,6 +483,7 @@ class Histories:
     modes: Sequence[Mode] = ("current",)
     with_policies: bool = False
     with_repairs: bool = False
+    with_undone: bool = False
     refused: int = 0
     versions: int = 0
     listed: list[History] = field(default_factory=list)
@@ -456,7 +493,7 @@ class Histories:
         self.chance = random.Random(self.seeds[0])
         self.listed = [History(seed, self.modes) for seed in self.seeds]
         for history in self.listed:
-            history.has_repairs = self.with_repairs
+            history.has_repairs, history.has_undone = self.with_repairs, self.with_undone
         for history in self.listed if self.with_policies else ():
             chance = random.Random(f"policy {history.seed}")
             history.merged.policy = history.policy = TablePolicy(
@@ -560,6 +597,11 @@ def _difference(
         if fold_has != database_has:
             return f"the fold has {fold_has - database_has}, the database {database_has - fold_has}"
     return None
+
+
+def _name_of(event: Callable[[int], list[Step]]) -> str:
+    called = event.func if isinstance(event, functools.partial) else event
+    return called.__name__.strip("_")
 
 
 def _change(offset: int, op: str, given: Mapping[str, Any], transaction: int, segment: int) -> Change:

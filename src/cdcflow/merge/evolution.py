@@ -118,15 +118,14 @@ def evolve(
     mode: ModeRules = CURRENT,
     *,
     new_versions: bool = False,
-    began: Table | None = None,
 ) -> Evolution:
-    """What must happen to a table (None: it does not exist) before rows of these shapes, oldest first, can come.
+    """What must happen to a table (None: it does not exist) before rows of these shapes, oldest first, can come. A
+    shape that returned after another is listed twice.
 
     Shapes of an incarnation before the last one's are passed over: their rows died with their table. `at`: the cut at
     which the table is. `format_`: what the table is kept in. `mode`: what its rows are; those of changes are told apart
     by no key, and keep what they say of a column that was dropped. `new_versions`: where a column cannot hold its new
-    type a version of it comes. `began`: the shape in which the last incarnation began, where one that came back later
-    is not the first of them.
+    type a version of it comes.
 
     Raises:
         CannotFollow: the message names column, types and remedy.
@@ -134,7 +133,6 @@ def evolve(
     mode.check(shapes[-1])
     if mode.keeps_changes:
         shapes = [_of_changes(shape) for shape in shapes]
-        began = None if began is None else _of_changes(began)
     incarnation = shapes[-1].incarnation
     living = [s for s in shapes if s.incarnation == incarnation]
     for shape in living:
@@ -151,11 +149,7 @@ def evolve(
         if target.version < TARGET_VERSION and target.incarnation == incarnation:
             target = _detached(target, living[0])
         fresh = fresh or target.incarnation != incarnation or (at is not None and target.emptied_at == at)
-        current = (
-            _announced_apart(target)
-            if target.incarnation == incarnation
-            else _reborn(target, living, began or living[0])
-        )
+        current = _announced_apart(target) if target.incarnation == incarnation else _reborn(target, living)
     goal = current
     living = list(numbered(current, living, format_, new=new_versions, finds_rows=not mode.keeps_changes))
     for shape in living:
@@ -288,12 +282,12 @@ def _free(name: str, taken: set[str]) -> str:
     return free
 
 
-def _reborn(target: Target, living: Sequence[Table], shape: Table) -> Target:
-    """The same columns with the numbers that the new table of this name gives them. `shape`: how that one began.
+def _reborn(target: Target, living: Sequence[Table]) -> Target:
+    """The same columns with the numbers that the new table of this name gave them when it began.
 
     What it lacks gets a number below zero, which no column of the source's ever has.
     """
-    key = target.as_described().key
+    shape, key = living[0], target.as_described().key
     if key != shape.key:
         raise cannot(shape, f"its key was ({', '.join(key)}) and is ({', '.join(shape.key)}) now")
     first = {c.name.lower(): c.number for c in shape.columns}

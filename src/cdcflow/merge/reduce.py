@@ -92,7 +92,8 @@ class Family:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns of a table after its evolution, and how the shapes in a range map to them.
+    """The columns of a table after its evolution, and how the shapes in a range map to them. The shapes are those of
+    its spans (`cdcflow.warehouse.spans`): a shape that returned after another is listed twice, under two numbers.
 
     `numbered`: the shapes with the numbers that their columns have in the table; none: they have the source's.
     `ended`: the position of a column of ours, which says of a row that it is no more: nothing of such a row counts

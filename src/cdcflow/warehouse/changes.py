@@ -11,7 +11,8 @@ from cdcflow.merge.reduce import Layout, Mask, projection
 from cdcflow.model.change import TRUNCATE
 from cdcflow.model.table import OFFSET, OP, TRANSACTION
 from cdcflow.warehouse.port import SqlSession
-from cdcflow.warehouse.segments import InputFile, shapes_of
+from cdcflow.warehouse.segments import InputFile
+from cdcflow.warehouse.spans import spans_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,8 @@ def last_truncate(session: SqlSession, files: Sequence[InputFile]) -> int:
 
 
 def truncates(session: SqlSession, files: Sequence[InputFile]) -> dict[int, int]:
-    """Return the truncates in files of one incarnation: the number of their shape, by offset."""
-    shapes = shapes_of(files)
+    """Return the truncates in files of one incarnation: the number of their span, by offset."""
+    spans = spans_of(files)
     found: dict[int, int] = {}
     for shape in {f.shape for f in files if f.ops.get(TRUNCATE)}:
         own = [f for f in files if f.shape == shape and f.ops.get(TRUNCATE)]
@@ -62,7 +63,8 @@ def truncates(session: SqlSession, files: Sequence[InputFile]) -> dict[int, int]
         after = max(f.after for f in own)
         where = f"{OP} = '{TRUNCATE}' AND {OFFSET} > {after}"
         name = session.read("truncates", own, shape, where, [f"{OFFSET} AS o"], moved=False)
-        found |= dict.fromkeys((int(o) for (o,) in session.rows(f"SELECT o FROM {name}")), shapes.index(shape))  # noqa: S608  cdcflow's own
+        for (offset,) in session.rows(f"SELECT o FROM {name}"):  # noqa: S608  cdcflow's own
+            found[int(offset)] = next(n for n, span in enumerate(spans) if span.has(shape, int(offset)))
         session.drop([name])
     return found
 
@@ -130,10 +132,17 @@ def every(session: SqlSession, parts: Sequence[tuple[Layout, Sequence[InputFile]
     views = _Views(session)
     try:
         read = [
-            views.read("changes", own, version, layout, f"{OFFSET} > {max(f.after for f in own)}", moved=False)
+            views.read(
+                "changes",
+                own,
+                version,
+                layout,
+                f"{OFFSET} > {max(f.after for f in own)}{span.and_in_sql()}",
+                moved=False,
+            )
             for layout, files in parts
-            for version, shape in enumerate(layout.shapes)
-            if (own := [f for f in files if f.shape == shape])
+            for version, span in enumerate(spans_of(files))
+            if (own := span.of(files))
         ]
         yield views.view("every", " UNION ALL ".join(f"SELECT * FROM {name}" for name in read))  # noqa: S608  cdcflow's own
     finally:
@@ -152,18 +161,17 @@ def _completed_view(
 ) -> View:
     moved = any(f.file.moved and f.file.partial for f in files)
     parts = []
-    for version, shape in enumerate(layout.shapes):
-        own = [f for f in files if f.shape == shape and f.file.last_offset > after]
+    spans = spans_of(files)
+    for version, span in enumerate(spans):
+        own = [f for f in span.of(files) if f.file.last_offset > after]
         if own:
             # Only the oldest segment of a range can begin before it, and then no other row is as old.
             begin = max(after, *(f.after for f in own))
-            where = f"{OFFSET} > {begin} AND {OP} <> '{TRUNCATE}'"
+            where = f"{OFFSET} > {begin} AND {OP} <> '{TRUNCATE}'{span.and_in_sql()}"
             parts.append(views.read("changes", own, version, layout, where, moved=moved))
     if not parts:
         # The range ends with a truncate: no row is left, but the table must still be emptied.
-        version = len(layout.shapes) - 1
-        own = [f for f in files if f.shape == layout.shapes[version]]
-        parts = [views.read("changes", own, version, layout, "false", moved=moved)]
+        parts = [views.read("changes", spans[-1].of(files), len(spans) - 1, layout, "false", moved=moved)]
     name = parts[0]
     if len(parts) > 1:
         name = views.view("changes", " UNION ALL ".join(f"SELECT * FROM {part}" for part in parts))  # noqa: S608  cdcflow's own

@@ -24,7 +24,8 @@ from cdcflow.merge.statement import Ending, Folding
 from cdcflow.warehouse import changes, histories
 from cdcflow.warehouse.port import SqlSession
 from cdcflow.warehouse.ranges import TableRange
-from cdcflow.warehouse.segments import InputFile, offsets_of, shapes_of
+from cdcflow.warehouse.segments import InputFile, offsets_of
+from cdcflow.warehouse.spans import shapes_over_time
 
 Standing = Callable[..., str]
 """See `CurrentTable.standing`."""
@@ -42,7 +43,7 @@ def _current(
     range_: TableRange, session: SqlSession, evolutions: Sequence[Evolution], standing: Standing
 ) -> Iterator[Folding]:
     (evolution,) = evolutions
-    layout = Layout.of(evolution, shapes_of(range_.files))
+    layout = Layout.of(evolution, shapes_over_time(range_.files))
     living = range_.of(evolution)
     after = changes.last_truncate(session, living)
     if evolution.fresh:
@@ -70,7 +71,7 @@ def _soft_delete(
     range_: TableRange, session: SqlSession, evolutions: Sequence[Evolution], standing: Standing
 ) -> Iterator[Folding]:
     (evolution,) = evolutions
-    layout = Layout.of(evolution, shapes_of(range_.files)).ending_by(range_.mode.ended or "")
+    layout = Layout.of(evolution, shapes_over_time(range_.files)).ending_by(range_.mode.ended or "")
     living = range_.of(evolution)
     truncates = changes.truncates(session, living)
     # A dropped table's rows are gone, and they had other columns.
@@ -102,7 +103,7 @@ def _soft_delete(
 def _append(
     range_: TableRange, session: SqlSession, evolutions: Sequence[Evolution], standing: Standing
 ) -> Iterator[Folding]:
-    target, shapes = evolutions[-1].target, shapes_of(range_.files)
+    target, shapes = evolutions[-1].target, shapes_over_time(range_.files)
     layouts = [(appending.layout_of(target, e, shapes), range_.of(e)) for e in evolutions]
     with changes.every(session, layouts) as name:
         yield appending.Appending(

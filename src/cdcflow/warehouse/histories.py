@@ -17,7 +17,8 @@ from cdcflow.model.table import MISSING
 from cdcflow.warehouse import changes
 from cdcflow.warehouse.port import SqlSession
 from cdcflow.warehouse.ranges import TableRange
-from cdcflow.warehouse.segments import InputFile, offsets_of, shapes_of
+from cdcflow.warehouse.segments import InputFile, offsets_of
+from cdcflow.warehouse.spans import shapes_over_time, spans_of
 
 TRANSACTION_COLUMNS = (
     "number AS n",
@@ -36,7 +37,7 @@ def folding(
     """See `foldings`."""
     (evolution,) = evolutions
     names = range_.mode.ends or Names()
-    layout = replace(Layout.of(evolution, shapes_of(range_.files)), stamped=True)
+    layout = replace(Layout.of(evolution, shapes_over_time(range_.files)), stamped=True)
     living = range_.of(evolution)
     truncates = changes.truncates_by_transaction(session, living)
     made_again = offsets_of(living)[0] if evolution.fresh and not range_.is_first else 0
@@ -139,14 +140,14 @@ def _ends_of_segments(files: Sequence[InputFile]) -> list[int]:
 def _added(layout: Layout, evolution: Evolution, files: Sequence[InputFile]) -> dict[int, int]:
     """Return, for columns with a default that this range introduces, the offset of the first row that has them."""
     known = {c.number for c in evolution.before.columns if not c.added} if evolution.before is not None else set[int]()
-    numbers = {s: {c.number for c in n.columns} for s, n in zip(layout.shapes, layout.numbered, strict=True)}
+    numbers = [{c.number for c in shape.columns} for shape in layout.numbered]
     found = {}
     for i, column in enumerate(layout.target.columns):
-        having = [f for f in files if column.number in numbers[f.shape]]
+        having = [span for span, own in zip(spans_of(files), numbers, strict=True) if column.number in own]
         # A merge that died may have added it. If older rows of the range lack it, the range introduced it anyway.
         lacks = evolution.before is not None and not evolution.fresh and column.number not in known
         if column.number in evolution.defaults and (lacks or layout.early(i)) and having:
-            found[i] = min(max(f.file.first_offset, f.after + 1) for f in having)
+            found[i] = having[0].first
     return found
 
 

@@ -47,7 +47,8 @@ from cdcflow.warehouse.paths import Warehouse, table_at, table_path
 from cdcflow.warehouse.port import Failure, HandOver, Snapshot, SqlSession
 from cdcflow.warehouse.positions import Positions
 from cdcflow.warehouse.ranges import TableRange, grouped
-from cdcflow.warehouse.segments import InputFile, OlderNeeded, Range, SegmentGone, sealed, shapes_of
+from cdcflow.warehouse.segments import InputFile, OlderNeeded, Range, SegmentGone, sealed
+from cdcflow.warehouse.spans import shapes_over_time
 
 TRIES_MAX = 3
 """How often the log is read again after it was compacted or expired during a read."""
@@ -495,7 +496,7 @@ class _View(Generic[Rows]):
 def _turns(range_: TableRange) -> Iterator[tuple[TableRange, list[list[Table]]]]:
     """Yield the parts of a range that are folded one after the other, each with the groups of shapes by which the table
     evolves. For a history, each incarnation of the source table is one part."""
-    groups = grouped(shapes_of(range_.files), range_.mode)
+    groups = grouped(shapes_over_time(range_.files), range_.mode)
     if not range_.mode.in_turn:
         yield range_, groups
         return

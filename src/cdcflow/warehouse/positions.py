@@ -28,12 +28,12 @@ from cdcflow.warehouse.segments import (
     InputFile,
     Range,
     backfills,
-    began_as,
     offsets_of,
     sealed,
     shapes_of,
     without_rows,
 )
+from cdcflow.warehouse.spans import shapes_over_time
 
 _log = structlog.get_logger()
 
@@ -338,9 +338,8 @@ class Positions:
     def _follow(self, table: TableId, files: Sequence[InputFile], mode: ModeRules) -> None:
         """Check that a table can follow the shapes of these files. CannotFollow: it cannot."""
         target, new_versions = None, self._policies.of(str(table)).keeps_versions
-        for group in grouped(shapes_of(files), mode):
-            began = began_as(files, group[-1].incarnation)
-            found = evolve(target, group, format_=self._rules, mode=mode, new_versions=new_versions, began=began)
+        for group in grouped(shapes_over_time(files), mode):
+            found = evolve(target, group, format_=self._rules, mode=mode, new_versions=new_versions)
             target = found.target
 
 

@@ -17,7 +17,7 @@ from cdcflow.merge.shape_policy import check_allowed
 from cdcflow.merge.target import Target
 from cdcflow.model.table import Table, TableId
 from cdcflow.warehouse.port import Snapshot
-from cdcflow.warehouse.segments import InputFile, began_as, shapes_of
+from cdcflow.warehouse.segments import InputFile, shapes_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,6 @@ class TableRange:
             rules,
             self.mode,
             new_versions=self.policy.keeps_versions,
-            began=began_as(self.files, shapes[-1].incarnation),
         )
         if not self.is_new:
             check_allowed(found, self.policy)

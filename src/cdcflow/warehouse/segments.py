@@ -434,18 +434,12 @@ def visible(file: InputFile, room: Path) -> InputFile:
 
 
 def shapes_of(files: Iterable[InputFile]) -> list[Table]:
-    """Return the shapes in these files, the one that was in force last at the end (a shape may return after
-    another)."""
+    """Return the shapes in these files, each once, the one that was in force last at the end (a shape may return after
+    another: see `spans`)."""
     last: dict[Table, int] = {}
     for file in files:
         last[file.shape] = max(last.get(file.shape, 0), file.file.last_offset)
     return sorted(last, key=lambda shape: last[shape])
-
-
-def began_as(files: Iterable[InputFile], incarnation: int) -> Table:
-    """Return the shape of the first row that an incarnation of the source table has in these files. It is not always
-    the first of `shapes_of`, since a shape may return after another."""
-    return min((f for f in files if f.shape.incarnation == incarnation), key=lambda f: f.file.first_offset).shape
 
 
 def offsets_of(files: Iterable[InputFile]) -> tuple[int, int]:

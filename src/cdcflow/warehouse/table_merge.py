@@ -19,7 +19,8 @@ from cdcflow.warehouse.foldings import folding
 from cdcflow.warehouse.port import CurrentTable, Engine, Snapshot
 from cdcflow.warehouse.positions import Positions, overtaken
 from cdcflow.warehouse.ranges import TableRange, grouped
-from cdcflow.warehouse.segments import InputFile, Range, offsets_of, shapes_of
+from cdcflow.warehouse.segments import InputFile, Range, offsets_of
+from cdcflow.warehouse.spans import shapes_over_time
 
 
 class TableMerge:
@@ -100,7 +101,7 @@ class TableMerge:
     def _merge_in_turn(self) -> None:
         """Merge each incarnation of the source table in a separate commit: the rows of a dropped one stay."""
         whole = self._range
-        groups = grouped(shapes_of(whole.files), whole.mode)
+        groups = grouped(shapes_over_time(whole.files), whole.mode)
         for shapes in groups:
             files = [f for f in whole.files if f.shape.incarnation == shapes[0].incarnation]
             is_last = shapes is groups[-1]
@@ -119,7 +120,7 @@ class TableMerge:
 
     def _merge(self) -> None:
         there, evolutions = self._range.before, list[Evolution]()
-        for shapes in grouped(shapes_of(self._range.files), self._range.mode):
+        for shapes in grouped(shapes_over_time(self._range.files), self._range.mode):
             if evolutions:
                 there = self._looked_at_again()
             evolutions.append(self._range.evolution(there, shapes, self._engine.rules))

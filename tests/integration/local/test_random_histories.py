@@ -47,6 +47,9 @@ MANY = int(os.environ.get("CDCFLOW_HISTORIES_MANY", "4500"))
 REPAIRS = 20
 """Histories with repairs."""
 
+UNDONE = int(os.environ.get("CDCFLOW_HISTORIES_UNDONE", "12"))
+"""Histories with statements that are undone."""
+
 POLICIES = int(os.environ.get("CDCFLOW_HISTORIES_WITH_POLICIES", "40"))
 KNOWN = 9001
 """A seed of histories with every kind of policy, and columns that are retyped."""
@@ -89,10 +92,12 @@ def run(
     *,
     with_policies: bool = False,
     with_repairs: bool = False,
+    with_undone: bool = False,
 ) -> Histories:
     """Merge histories and compare after each merge."""
     warehouse = folder / "warehouse"
-    made = Histories(range(seed, seed + count), HandLog(folder / "log"), modes, with_policies, with_repairs)
+    log = HandLog(folder / "log")
+    made = Histories(range(seed, seed + count), log, modes, with_policies, with_repairs, with_undone)
     for _ in range(rounds):
         made.write_round()
         made.move_away(lambda table: warehouse.joinpath(*table_path(table)))
@@ -153,6 +158,14 @@ def test_histories_of_tables_with_repairs_give_what_the_fold_gives(table_format:
     knows."""
     made = run(SEED, REPAIRS, tmp_path, rounds=ROUNDS, table_format=table_format, with_repairs=True)
     assert sum(history.covered["repair"] for history in made.listed) > REPAIRS // 2
+
+
+@pytest.mark.spread(1)
+@pytest.mark.parametrize("table_format", FORMATS)
+def test_histories_of_returning_shapes_give_what_the_fold_gives(table_format: str, tmp_path: Path) -> None:
+    """Statements that are undone soon: rows of a shape from before them differ from its rows after them."""
+    made = run(SEED, UNDONE, tmp_path, rounds=ROUNDS, table_format=table_format, with_undone=True)
+    assert sum(history.covered["without"] for history in made.listed) > UNDONE // 2
 
 
 @pytest.mark.parametrize("table_format", FORMATS)

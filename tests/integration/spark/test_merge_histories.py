@@ -33,7 +33,8 @@ from cdcflow.spark.cuts import read_cut
 from cdcflow.spark.job import MergeReport
 from cdcflow.spark.sql import SparkSql
 from cdcflow.warehouse import changes as view_of_changes
-from cdcflow.warehouse.segments import sealed, shapes_of
+from cdcflow.warehouse.segments import sealed
+from cdcflow.warehouse.spans import shapes_over_time
 
 pytestmark = pytest.mark.spark
 
@@ -101,8 +102,8 @@ def test_a_backfill_that_is_done_removes_what_it_did_not_find(
 def reduced(spark: Any, log: Any, table: Table) -> State:
     """The reduction alone, of a whole log into a table that is empty."""
     files = sealed(log.root).files(table.id, 0)
-    evolution = evolve(None, shapes_of(files))
-    layout = reduction.Layout.of(evolution, shapes_of(files))
+    evolution = evolve(None, shapes_over_time(files))
+    layout = reduction.Layout.of(evolution, shapes_over_time(files))
     names = [c.name for c in table.columns]
     found: State = {}
     session = SparkSql(spark)

@@ -228,13 +228,12 @@ def test_a_column_that_a_table_made_again_gets_later_is_not_one_that_it_lacked()
 
 @pytest.mark.parametrize(("key", "key_swapped"), [("id", "id"), ("a", "b")])
 def test_a_table_made_again_is_known_by_the_names_it_began_with(key: str, key_swapped: str) -> None:
-    """Its columns swapped names and swapped them back: the shape that came back is the last one, and the only other
-    one, which comes first, has each name with the other column's number."""
+    """Its columns swapped names and swapped them back: the other shape has each name with the other column's number."""
     names = ("id", 1, INT), ("a", 2, TEXT), ("b", 3, TEXT)
     before = evolve(None, [shape(*names, key=(key,))]).target
     began = shape(*names, key=(key,), incarnation=2)
     swapped = shape(("id", 1, INT), ("b", 2, TEXT), ("a", 3, TEXT), key=(key_swapped,), incarnation=2)
-    found = evolve(before, [swapped, began], began=began)
+    found = evolve(before, [began, swapped, began])
     assert numbers(found.target) == {"id": 1, "a": 2, "b": 3}
     assert found.steps == ()
 
