@@ -309,6 +309,8 @@ class Run:
             for column, policy in settings:
                 self._set_column(column, policy)
                 is_set = True
+            if found := _BACKFILL.findall(reason):
+                self.backfill, is_set = (*self.backfill, *found), True
             mended = True
         if is_set:
             self._stop()

@@ -518,6 +518,26 @@ def test_a_generated_column_in_the_key_is_refused_until_an_index_takes_its_place
     assert [changed[0], *changed[2:], changed[1][0]] == [("c", 1), ("c", 3), "d"]
 
 
+def test_a_table_that_a_statement_makes_uncapturable_is_read_again_by_its_remedy(
+    database: Database, make_capture: MakeCapture
+) -> None:
+    """Its backfill fails, and stays so after the statement that helps: no change of rows tells the daemon. The remedy
+    has to name the backfill, too."""
+    database.execute("CREATE TABLE t (a int PRIMARY KEY)")
+    capture = make_capture(database)
+    capture.prepare()
+    database.execute("ALTER TABLE t REPLICA IDENTITY NOTHING")
+
+    with pytest.raises(ConfigurationError, match="NOTHING") as refused:
+        capture.plan("public.t")
+
+    assert refused.value.remedy == (
+        'run ALTER TABLE "public"."t" REPLICA IDENTITY DEFAULT; then run `cdcflow backfill public.t`'
+    )
+    database.execute("ALTER TABLE t REPLICA IDENTITY DEFAULT")
+    assert capture.plan("public.t").shape is not None
+
+
 @pytest.mark.parametrize("partitions", ["", "PARTITION BY RANGE (a)"])
 def test_full_ends_the_refusal_of_a_generated_column_in_the_key(
     postgres_server: PostgresServer, database: Database, make_capture: MakeCapture, partitions: str

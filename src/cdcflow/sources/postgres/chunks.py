@@ -32,7 +32,7 @@ from cdcflow.interleave.messages import Chunk, Planned, XidSnapshot
 from cdcflow.merge.digest import Buckets, Hash
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Token
-from cdcflow.model.table import Table, TableId
+from cdcflow.model.table import Table, TableId, word
 from cdcflow.sources.engine.chunks import (
     KEYS_WHERE_WAIT_S,
     ChunkProgress,
@@ -148,7 +148,13 @@ class PostgresChunks:
         if entry is None:
             raise SourceUnavailable(f"planning the backfill of {table}: it was just dropped or recreated")
         if problems := refusals(entry, connection.info.server_version):
-            raise ConfigurationError(problems[0][0], remedy=advice(problems[0][1]), runbook="table-not-capturable")
+            why, mend = problems[0]
+            raise ConfigurationError(
+                # The statement changes no row, so nothing else has the table read again.
+                why,
+                remedy=f"{advice(mend)}; then run `cdcflow backfill {word(table)}`",
+                runbook="table-not-capturable",
+            )
         shape = describe_all(connection, [entry], self._policy)[0].table
         # Before the files are pinned: what a statement does in between is then found later, never missed.
         version = self._take_version(connection, rel)
