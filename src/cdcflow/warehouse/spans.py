@@ -12,7 +12,7 @@ inside it. All rows of a shape are in its spans; a span may also cover offsets w
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -52,11 +52,24 @@ def spans_of(files: Sequence[InputFile]) -> list[Span]:
         first, last = max(file.file.first_offset, file.after + 1), file.file.last_offset
         known = whole.get(file.shape, (first, last))
         whole[file.shape] = min(first, known[0]), max(last, known[1])
-    begins: dict[int, list[int]] = {}
+    cuts: dict[int, set[int]] = {}
     for shape, (first, _) in whole.items():
-        begins.setdefault(shape.incarnation, []).append(first)
+        cuts.setdefault(shape.incarnation, set()).add(first)
+    spans = _in_order(whole, cuts)
+    if spans and spans[-1].shape != (latest := max(whole, key=lambda shape: whole[shape][1])):
+        # Another shape came back inside the one in force last: its rows after the other's are a span of their own.
+        others = [
+            last for shape, (_, last) in whole.items() if shape != latest and shape.incarnation == latest.incarnation
+        ]
+        cuts[latest.incarnation].add(max(others) + 1)
+        spans = _in_order(whole, cuts)
+    return spans
+
+
+def _in_order(whole: Mapping[Table, tuple[int, int]], cuts: Mapping[int, Collection[int]]) -> list[Span]:
+    """The spans of these shapes, by first and last offset, cut at these offsets (by incarnation)."""
     spans = [
-        span for shape, (first, last) in whole.items() for span in _cut(shape, first, last, begins[shape.incarnation])
+        span for shape, (first, last) in whole.items() for span in _cut(shape, first, last, cuts[shape.incarnation])
     ]
     # The offset at which a shape is cut is the first row of another shape.
     return sorted(spans, key=lambda span: (span.first, span.first != whole[span.shape][0], span.last))
@@ -67,7 +80,7 @@ def shapes_over_time(files: Sequence[InputFile]) -> list[Table]:
     return [span.shape for span in spans_of(files)]
 
 
-def _cut(shape: Table, first: int, last: int, begins: Sequence[int]) -> Iterator[Span]:
-    inside = sorted({begin for begin in begins if first < begin <= last})
+def _cut(shape: Table, first: int, last: int, cuts: Collection[int]) -> Iterator[Span]:
+    inside = sorted({cut for cut in cuts if first < cut <= last})
     for begin, end in pairwise([first, *inside, last + 1]):
         yield Span(shape, begin, end - 1, is_cut=bool(inside))

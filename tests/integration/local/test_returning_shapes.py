@@ -83,6 +83,8 @@ RENAMES: list[list[Step]] = [
     [put(RENAMED, "u", 1, amount=11)],
     [put(PLAIN, "u", 2, qty=22), put(PLAIN, "c", 3, qty=23)],
 ]
+RENAMES_TWICE: list[list[Step]] = [*RENAMES, [put(RENAMED, "u", 3, amount=33), put(RENAMED, "c", 4, amount=44)]]
+"""Both shapes come back, and the table has the second one's name."""
 RETYPES: list[list[Step]] = [
     [put(PLAIN, "c", 1, qty=1), put(PLAIN, "c", 2, qty=2), put(PLAIN, "c", 4, qty=4)],
     [put(RETYPED, "u", 1, qty=Decimal(11)), put(RETYPED, "c", 3, qty=Decimal(13))],
@@ -167,9 +169,13 @@ def test_an_existing_row_has_the_default_of_a_column_that_was_added_and_dropped(
         assert [(row["id"], row["note"]) for row in found] == NOTES[mode]
 
 
-@pytest.mark.spread(6)
+@pytest.mark.spread(8)
 @pytest.mark.parametrize("mode", ["current", "soft_delete", "append", "history"])
-@pytest.mark.parametrize("happened", [TWICE, RENAMES, RETYPES], ids=["twice", "renames", "retypes"])
+@pytest.mark.parametrize(
+    "happened",
+    [TWICE, RENAMES, RENAMES_TWICE, RETYPES, [*RETYPES, [put(RETYPED, "u", 1, qty=Decimal(31))]]],
+    ids=["twice", "renames", "renames twice", "retypes", "retypes twice"],
+)
 def test_a_returning_shape_gives_the_same_table_for_any_number_of_merges(
     ways: Callable[..., Ways], mode: Mode, happened: list[list[Step]]
 ) -> None:

@@ -33,7 +33,7 @@ def told(*files: InputFile) -> str:
         ([file(PLAIN, 1, 2), file(PLAIN, 3, 4), file(NOTED, 5, 6)], "plain@1-4 noted@5-6"),
         ([file(PLAIN, 1, 2), file(NOTED, 3, 4), file(PLAIN, 5, 6)], "plain@1-2* noted@3-4 plain@3-6*"),
         ([file(PLAIN, 1, 6), file(NOTED, 3, 4)], "plain@1-2* noted@3-4 plain@3-6*"),
-        ([file(PLAIN, 1, 3), file(NOTED, 2, 4)], "plain@1-1* noted@2-4 plain@2-3*"),
+        ([file(PLAIN, 1, 3), file(NOTED, 2, 4)], "plain@1-1* noted@2-3* plain@2-3* noted@4-4*"),
     ],
 )
 def test_a_shape_is_cut_where_another_shape_begins_inside_it(files: list[InputFile], spans: str) -> None:
@@ -51,6 +51,9 @@ def test_the_span_with_the_latest_row_is_the_last_one() -> None:
     files = [file(PLAIN, 1, 9), file(NOTED, 3, 9), file(MORE, 5, 8), file(PLAIN, 10, 10)]
     assert shapes_over_time(files)[-1] is PLAIN
     assert shapes_over_time(files)[0] is PLAIN
+    both = [*files, file(NOTED, 12, 12)]
+    assert shapes_over_time(both)[-1] is NOTED
+    assert shapes_over_time([*both, file(MORE, 13, 13)])[-1] is MORE
 
 
 def test_rows_before_a_range_do_not_cut_a_shape() -> None:
