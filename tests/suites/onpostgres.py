@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import struct
+import time
 from decimal import Decimal
 from typing import Any
 
@@ -46,6 +47,8 @@ END $$;
 CREATE EVENT TRIGGER full_without_key ON ddl_command_end WHEN TAG IN ('CREATE TABLE', 'CREATE TABLE AS', 'SELECT INTO',
   'ALTER TABLE') EXECUTE FUNCTION suites.full_without_key();
 """
+RESTART_S = 30.0
+"""How long the server may need to start its processes again."""
 _CAPTURED = """
 SELECT nspname, relname, relkind::text, array_agg(attname::text ORDER BY attnum)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = relnamespace
@@ -89,13 +92,33 @@ class OnRegression(Beside):
 
     def execute(self, statement: str) -> None:
         if "{publication}" in statement:
-            row = self.connection.execute("SELECT quote_ident(pubname) FROM pg_publication").fetchone()
-            assert row is not None
-            statement = statement.replace("{publication}", row[0])
-        self.connection.execute(statement.encode())
+            ((name,),) = self.ask("SELECT quote_ident(pubname) FROM pg_publication")
+            statement = statement.replace("{publication}", name)
+        self._executed(statement)
 
     def ask(self, query: str) -> list[tuple[Any, ...]]:
-        return self.connection.execute(query.encode()).fetchall()
+        return self._executed(query).fetchall()
+
+    def _executed(self, statement: str) -> psycopg.Cursor[Any]:
+        """Execute a statement, again if the connection was lost: a later suite has statements at which a process of an
+        earlier release end, and then the server restarts all of them."""
+        try:
+            return self.connection.execute(statement.encode())
+        except psycopg.OperationalError:
+            if not self.connection.closed:
+                raise
+        self._connect_again()
+        return self.connection.execute(statement.encode())
+
+    def _connect_again(self) -> None:
+        until = time.monotonic() + RESTART_S
+        while True:
+            try:
+                return self._connect()
+            except psycopg.OperationalError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.1)
 
     def fence(self) -> str:
         self.execute("SELECT pg_catalog.pg_logical_emit_message(true, 'suite', 'fence')")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -101,3 +103,15 @@ def test_columns_that_the_server_does_not_publish_are_not_awaited(postgres_serve
     finally:
         on.close()
         postgres_server.execute("DROP DATABASE regression")
+
+
+def test_a_server_whose_processes_were_ended_is_compared_further(follower: Follower) -> None:
+    """A later suite can end a process of an earlier release; the server then restarts all. No failure of capture."""
+    follower.on.execute("INSERT INTO public.kept VALUES (1, 'one')")
+    before = follower.compared
+    (pid,) = follower.on.ask("SELECT pg_catalog.pg_backend_pid()")[0]
+
+    os.kill(pid, signal.SIGKILL)
+    follower.compare()
+
+    assert follower.compared > before
