@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from pgwire import Lab, Row, advanced, marks, transactions
 
@@ -257,6 +259,31 @@ def test_the_origin_of_one_transaction_is_not_the_next_ones(lab: Lab) -> None:
     assert event.run.origin is not None
     # The server no longer knows the name of a dropped origin, but says that there was one when it does.
     assert event.run.origin.to_pylist()[1] is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "seen"),
+    [
+        ("SELECT pg_replication_origin_xact_setup('0/7', '2020-05-05 05:05:05Z')", datetime(2020, 5, 5, 5, 5, 5)),
+        ("SELECT 1", datetime(2000, 1, 1)),
+    ],
+    ids=["set", "not set"],
+)
+def test_commit_time_of_a_transaction_with_an_origin_is_not_the_servers(lab: Lab, setting: str, seen: datetime) -> None:
+    """So it does not tell a restored copy that repeats such a job (docs/postgres.md, Limits)."""
+    lab.execute("CREATE TABLE a (id int PRIMARY KEY); SELECT pg_replication_origin_create('timed')")
+    lab.slot()
+    with lab.database.connect(autocommit=True) as session:
+        session.execute("SELECT pg_replication_origin_session_setup('timed')")
+        with session.transaction():
+            session.execute(setting.encode())
+            session.execute("INSERT INTO a VALUES (1)")
+        session.execute("SELECT pg_replication_origin_session_reset()")
+    lab.execute("SELECT pg_replication_origin_drop('timed')")
+    (event,) = lab.decoder()[0].decode(lab.peek())
+    assert isinstance(event, Committed)
+    assert isinstance(event.run, Run)
+    assert event.run.commit_ts.tolist() == [int(seen.replace(tzinfo=UTC).timestamp()) * 1_000_000]
 
 
 def _streamed(lab: Lab, script: str) -> tuple[list[bytes], list[bytes]]:

@@ -10,7 +10,15 @@ and our log continues after that:
 
 Ends and ids do not tell: a server that repeats its job (new uuids, `now()`) counts the same ids and writes as many
 bytes. The time of commit does. It is in the commit record, in microseconds: after a restart the server gives the same,
-so does a standby that took over, and a copy commits later than the original did.
+so does a standby that took over, and a copy commits later than the original did. But for a transaction with a
+replication origin the server reports the time that its session set, or the year 2000 for the first one of a session
+that set none. A copy is not recognized if all its transactions have such a time and repeat the original byte for byte.
+
+Rows and their number are not compared. Both histories have the same number of bytes between two ends, so a copy with
+a different number of rows has different ends, except by coincidence; a repeated job has the same numbers. Values would
+differ. But decoded values depend on settings, on the types at that time and on the version of cdcflow, and so do the
+captured tables and columns. All of these may have changed since the log was written, and the start would stop for a
+difference that the server did not make.
 
 So what the slot still gives up to our position must be just what our log has there. Where the slot stands at our
 position the server knew that everything before is ours, and there is nothing to compare; that is so after every
