@@ -3,8 +3,8 @@
     a daemon has read the table ── rows change ── DROP, RENAME, SET SCHEMA, ATTACH
             `seen`                                 `before` takes them, `after` sees that its name is gone
 
-Changes of a table that was renamed, moved or attached still come under its old name until the capture looks at the
-catalog: its log may end at any of its states from then on. Nothing is expected of a table where other things than rows
+Changes of a table that was renamed, moved or attached still have its old name until the capture reads the
+catalog: from then, its log may end at any of its states. Nothing is expected of a table where other things than rows
 have changed, because one that is gone cannot be read again; nor after a stop, which may have lost history.
 """
 
@@ -38,11 +38,11 @@ class Standing:
 
 
 class Catalog(Protocol):
-    """What is asked of the server, in the session of the case."""
+    """The queries of the server, in the session of the case."""
 
     def standing(self) -> list[Standing]: ...
     def rows_of(self, number: int, columns: Sequence[str]) -> Rows | None:
-        """A relation's rows, whatever its name is; None: it is gone, or has not these columns."""
+        """A relation's rows, whatever its name is; `None` if it is gone or lacks these columns."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class Kept:
         return Ended(ended.number, ended.columns, (*ended.states, now))
 
     def difference(self, found: Mapping[TableId, oracle.Logged], progress: Progress) -> str | None:
-        """How the log of a table that is gone differs from all that it may be; None: none does."""
+        """How the log of a table that is gone differs from all that it may be; `None` if it does not."""
         for table, ended in sorted(self._known.ended.items()):
             try:
                 _, logged = oracle.current(found[table], progress.tables.get(table)) if table in found else (None, [])

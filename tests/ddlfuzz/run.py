@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def _take_memory(jobs: int) -> None:
-    """Keep servers and logs in memory if it has room for them: none of them outlasts this run."""
+    """Keep servers and logs in memory if it has room for them: they end with this run."""
     if "TMPDIR" not in os.environ and MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > jobs * ROOM:
         os.environ["TMPDIR"] = str(MEMORY)
 

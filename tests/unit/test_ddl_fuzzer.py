@@ -234,7 +234,7 @@ def ended(kept: Kept, database: OneTable, step: Step, name: str | None = None) -
 
 
 def test_postgres_log_keeps_what_a_dropped_table_had_at_its_end() -> None:
-    """Changes from just before a DROP once never reached the log, and nothing looked at tables that are gone."""
+    """Changes from just before a DROP once never reached the log, and no check covered tables that are gone."""
     database = OneTable()
     kept = kept_of(database, "public.t")
     database.values = [(1, 11)]
@@ -246,7 +246,7 @@ def test_postgres_log_keeps_what_a_dropped_table_had_at_its_end() -> None:
 
 
 def test_postgres_table_with_another_name_may_still_change_under_its_old_one() -> None:
-    """Until the capture looks at the catalog."""
+    """Until the capture reads the catalog."""
     database = OneTable()
     kept = kept_of(database, "public.t")
     ended(kept, database, Step("rename_table", ("public.t", "u")), name="u")

@@ -57,7 +57,7 @@ def spans_of(files: Sequence[InputFile]) -> list[Span]:
         cuts.setdefault(shape.incarnation, set()).add(first)
     spans = _in_order(whole, cuts)
     if spans and spans[-1].shape != (latest := max(whole, key=lambda shape: whole[shape][1])):
-        # Another shape came back inside the one in force last: its rows after the other's are a span of their own.
+        # Another shape returned inside the one in force last: its rows after the other's are a separate span.
         others = [
             last for shape, (_, last) in whole.items() if shape != latest and shape.incarnation == latest.incarnation
         ]

@@ -84,7 +84,7 @@ RENAMES: list[list[Step]] = [
     [put(PLAIN, "u", 2, qty=22), put(PLAIN, "c", 3, qty=23)],
 ]
 RENAMES_TWICE: list[list[Step]] = [*RENAMES, [put(RENAMED, "u", 3, amount=33), put(RENAMED, "c", 4, amount=44)]]
-"""Both shapes come back, and the table has the second one's name."""
+"""Both shapes return, and the table has the second one's name."""
 RETYPES: list[list[Step]] = [
     [put(PLAIN, "c", 1, qty=1), put(PLAIN, "c", 2, qty=2), put(PLAIN, "c", 4, qty=4)],
     [put(RETYPED, "u", 1, qty=Decimal(11)), put(RETYPED, "c", 3, qty=Decimal(13))],

@@ -303,7 +303,7 @@ def test_table_made_anew_while_the_catalog_is_read_is_no_table_without_a_key(
 def test_a_remedy_of_a_table_that_waits_for_its_backfill_is_enough(
     mysql_database: MySQLDatabase, capture: MySQLCapture
 ) -> None:
-    """A backfill that failed would have to be requested again, which no message told anyone."""
+    """A backfill that failed would have to be requested again, which no message said."""
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     capture.prepare()
     mysql_database.execute("DROP TABLE t", "CREATE TABLE t (id int PRIMARY KEY) ENGINE = MEMORY")

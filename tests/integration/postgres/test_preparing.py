@@ -521,7 +521,7 @@ def test_a_generated_column_in_the_key_is_refused_until_an_index_takes_its_place
 def test_a_table_that_a_statement_makes_uncapturable_is_read_again_by_its_remedy(
     database: Database, make_capture: MakeCapture
 ) -> None:
-    """Its backfill fails, and stays so after the statement that helps: no change of rows tells the daemon. The remedy
+    """Its backfill fails, and stays so after the statement that helps: no change of rows reaches the daemon. The remedy
     has to name the backfill, too."""
     database.execute("CREATE TABLE t (a int PRIMARY KEY)")
     capture = make_capture(database)

@@ -276,7 +276,7 @@ def test_a_file_written_beside_is_the_same_file() -> None:
     assert found[0] == found[1]
 
 
-def test_columns_of_a_file_are_read_in_the_order_that_is_asked(tmp_path: Path) -> None:
+def test_columns_of_a_file_are_read_in_the_requested_order(tmp_path: Path) -> None:
     path = tmp_path / "file.parquet"
     pq.write_table(pa.table({"a": [1], "b": [2], "c": [3]}), path)
     assert columns_of(path).column_names == ["a", "b", "c"]
