@@ -42,7 +42,7 @@ def get(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """Print a row as it is now, or was at a moment, and the change that made it so."""
+    """Print a row, now or at a point in time, and the change that produced it."""
     asked = _opened(log, config)
     found = asked.get(table, *key_of(key), as_of=as_of)
     if json:
@@ -65,7 +65,7 @@ def history(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """Print the changes of a row, the newest first."""
+    """Print the changes of a row, the latest first."""
     found = _opened(log, config).history(table, *key_of(key), as_of=as_of, before=before, limit=limit)
     if json:
         output.print_json({**asdict(found), "table": table, "changes": [_told(change) for change in found.changes]})
@@ -89,9 +89,9 @@ def range_(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """Print the rows whose key lies between two values.
+    """Print the rows whose key is between two values.
 
-    The whole table is made from the log for it, in memory.
+    The whole table is built from the log for it, in memory.
     """
     rows = _opened(log, config).range(table, first, last, as_of, limit + 1)
     for row in rows.slice(0, limit).to_pylist():
@@ -114,7 +114,7 @@ def diff(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """Print the rows of a table that are not the same at two moments."""
+    """Print the rows of a table that differ between two points in time."""
     found = _opened(log, config).diff(table, first, last, limit)
     if json:
         output.print_json({**asdict(found), "table": table})

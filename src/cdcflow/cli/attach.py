@@ -1,4 +1,4 @@
-"""`cdcflow attach`: take over a table that was loaded another way, without reading it again."""
+"""`cdcflow attach`: adopt a table that was loaded another way, without reading it again."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def attach(
     ] = None,
     config: ConfigPath = DEFAULT_CONFIG,
 ) -> None:
-    """Take over a table that was loaded another way, such as a dump or a copy by Spark.
+    """Adopt a table that was loaded another way, such as a dump or a copy by Spark.
 
-    Its rows become the table in the warehouse, and the daemon does not read them. The table is in doubt until
-    `cdcflow repair` has compared it with the source and mended the rows that differ.
+    Its rows become the table in the warehouse, and the daemon does not read them. The table is unverified until
+    `cdcflow repair` has compared it with the source and repaired the rows that differ.
     """
     from cdcflow import wiring
     from cdcflow.cli.events import send_structlog_to

@@ -36,10 +36,10 @@ def backfill(
         str | None, typer.Option(help="Have a Spark cluster's executors read: spark://host:port, or local[2].")
     ] = None,
 ) -> None:
-    """Read tables again while the capture goes on, and end when they are read.
+    """Read tables again during the capture, and end when they are read.
 
-    If a daemon runs on the log, it reads them; else this process captures until they are read. Exits
-    with 1 when a table failed or was cancelled.
+    If a daemon runs on the log, it reads them. Otherwise this process captures until they are read. Exits with 1 when a
+    table failed or was cancelled.
     """
     settings = load(config)
     before = ask(settings.log.folder, {"op": "status"})

@@ -62,7 +62,7 @@ def bundle(
     ] = None,
     json_: Json = False,
 ) -> None:
-    """Write what a maintainer needs into one .tar.gz: no secrets, no row values. Says what is in it."""
+    """Write what a maintainer needs into one .tar.gz: no secrets, no row values. Lists its contents."""
     from cdcflow.config.redaction import secrets_of
 
     settings = load(config)

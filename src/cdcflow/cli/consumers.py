@@ -47,9 +47,9 @@ def create(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """Make a consumer.
+    """Create a consumer.
 
-    It gets the rows of its tables as the log has them now, then every change behind them.
+    It gets the rows of its tables as the log has them now, then every later change.
     """
     from cdcflow.query.cursors import Definition
 
@@ -103,7 +103,7 @@ def read(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """Print what comes next, one row a line. With --json each line has its cursor."""
+    """Print the next changes, one row per line. With --json each line has its cursor."""
     from cdcflow.query.telling import told
 
     left: float = math.inf if limit is None else limit
@@ -127,7 +127,7 @@ def commit(
     log: Where = None,
     config: ConfigPath = DEFAULT_CONFIG,
 ) -> None:
-    """Keep that everything up to a cursor was processed. Never goes back."""
+    """Record that everything up to a cursor was processed. Never goes back."""
     with _consumers(log, config, state).open(name) as consumer:
         consumer.commit(cursor)
         typer.echo(f"consumer {name} has everything up to offset {consumer.state.committed.offset}")
@@ -141,7 +141,7 @@ def seek(
     log: Where = None,
     config: ConfigPath = DEFAULT_CONFIG,
 ) -> None:
-    """Go on from somewhere else, also from further back."""
+    """Continue from another position, earlier or later."""
     with _consumers(log, config, state).open(name) as consumer:
         consumer.seek(to)
         typer.echo(f"consumer {name} goes on behind offset {consumer.state.committed.offset}")
@@ -155,7 +155,7 @@ def restart(
     log: Where = None,
     config: ConfigPath = DEFAULT_CONFIG,
 ) -> None:
-    """Begin anew, with the rows that the log has now. Empty what was made of it before."""
+    """Begin again, with the rows that the log has now. Empty the consumer's target first."""
     with _consumers(log, config, state).open(name) as consumer:
         consumer.restart(start)
         typer.echo(f"consumer {name} begins anew at offset {consumer.state.committed.offset}")

@@ -24,7 +24,7 @@ def pause(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
 
 @app.command()
 def resume(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
-    """Go on reading the source where it was paused."""
+    """Resume reading the source where it was paused."""
     order({"op": "resume-capture"}, config, json)
 
 

@@ -27,7 +27,7 @@ def cuts(
 ) -> None:
     """List the published cuts, oldest first.
 
-    With --sql, print SQL that reads one of them: the newest without --as-of.
+    With --sql, print SQL that reads one of them: the latest without --as-of.
     """
     from cdcflow import wiring
     from cdcflow.warehouse import moments, views

@@ -60,7 +60,7 @@ def demo(
         bool, typer.Option("--planted-fault", hidden=True, help="Change one row after the fence: the proof must fail.")
     ] = False,
 ) -> None:
-    """Capture a busy database of its own into tables, kill the daemon on the way, and prove the result.
+    """Capture a busy demo database into tables, kill the daemon on the way, and prove the result.
 
     Takes about two minutes, without Spark one. Exits with 1 when a single row differs.
     """

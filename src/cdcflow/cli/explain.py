@@ -24,9 +24,9 @@ def explain(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """Say which transactions, cuts and segments a version of a table holds.
+    """Show which transactions, cuts and segments a version of a table contains.
 
-    Without a version, the newest one that a published cut shows.
+    Without a version, the latest one that a published cut shows.
     """
     from cdcflow import wiring
     from cdcflow.warehouse.explaining import explain as explained

@@ -39,7 +39,7 @@ def show(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """Print changes, one a line.
+    """Print changes, one per line.
 
     Each line has offset, transaction, commit time, op (c u d r t), table and values.
     """
@@ -99,9 +99,9 @@ def list_commands(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """List the orders that people gave to the capture.
+    """List the commands that operators gave to the capture.
 
-    Who, in which way, when, and with what outcome.
+    Who gave them, how, when, and with what outcome.
     """
     from cdcflow import wiring
 
@@ -123,7 +123,7 @@ def list_repairs(
 ) -> None:
     """List the repairs of rows.
 
-    Where they are in the log, and between which positions it may be wrong about these rows.
+    Where they are in the log, and between which positions the log may be wrong about these rows.
     """
     from cdcflow import wiring
 
@@ -191,9 +191,9 @@ def compact(
     on: OnMaster = None,
     json: Json = False,
 ) -> None:
-    """Make one segment of several small ones.
+    """Combine several small segments into one.
 
-    On disk and in the object store. May run beside the daemon.
+    On disk and in the object store. May run while the daemon does.
     """
     from cdcflow import wiring
 
@@ -224,9 +224,9 @@ def expire(
     on: OnMaster = None,
     json: Json = False,
 ) -> None:
-    """Remove the oldest segments for good.
+    """Remove the oldest segments permanently.
 
-    Here and in the object store. May run beside the daemon.
+    On disk and in the object store. May run while the daemon does.
     """
     if older_than is None and bytes_max is None and before_cut is None:
         raise ConfigurationError(
@@ -308,7 +308,7 @@ def index(
 ) -> None:
     """Index the keys of what is sealed and not indexed yet.
 
-    So a row is found without reading the log. The daemon does it by itself (log.index); may run beside it.
+    So a row is found without reading the log. The daemon does it by itself (log.index). May run while the daemon does.
     """
     from cdcflow import wiring
     from cdcflow.sinks.indexing import Indexing

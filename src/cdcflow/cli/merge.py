@@ -34,12 +34,12 @@ def merge(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Merge what the log has up to its newest sealed cut, then publish that cut.
+    """Merge the log up to its latest sealed cut, then publish that cut.
 
     With several settings files their logs are merged together, and one cut is published for all of their tables: it is
-    not ahead of the time that every log has come to. A log is called as its settings file (crm.yaml: crm).
+    not ahead of the time that every log has reached. A log has the name of its settings file (crm.yaml: crm).
 
-    Exits with 1 when a table was left out of the cut.
+    Exits with 1 when a table was excluded from the cut.
     """
     if len(config) > 1 or without:
         from cdcflow.cli.merge_logs import merge_logs

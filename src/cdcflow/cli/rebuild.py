@@ -21,9 +21,9 @@ def rebuild(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """Make every table anew from the log alone, into a warehouse that has nothing yet.
+    """Build every table from the log alone, in a warehouse that is still empty.
 
-    The database is not asked, and no daemon need run. Exits with 1 when a table was left out.
+    The database is not queried, and no daemon need run. Exits with 1 when a table was excluded.
     """
     from cdcflow import wiring
     from cdcflow.cli.events import leave_interrupts_out, send_structlog_to

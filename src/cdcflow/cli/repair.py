@@ -25,14 +25,16 @@ if TYPE_CHECKING:
 
 KEYS_MAX = 20_000
 ROUNDS_MAX = 5
-"""How often differing rows are repaired: a report names only the first of many, and a column may come with the
-first row.
+"""How often differing rows are repaired.
+
+A report names only the first of many rows, and a column may come with the first row.
 """
 SHOWN = 5
 """How many rows of a table that still differ are shown."""
 KEYS_AT_ONCE = 500
-"""How many keys one command names: it is one line of the control socket, and in the log's checkpoints until it is
-done.
+"""How many keys one command names.
+
+A command is one line of the control socket, and in the log's checkpoints until it is done.
 """
 LOOK_EVERY_S = 0.2
 ANSWER_WITHIN_S = 75
@@ -51,8 +53,8 @@ def repair(
 ) -> None:
     """Find the rows that differ, read them again through the log, and compare again.
 
-    Rows that the source does not have are deleted. Nothing else is read or written. A table that is in doubt, because
-    changes of it were lost, is not any more when it is found equal. Exits with 1 when a row still differs, or a table
+    Rows that the source does not have are deleted. Nothing else is read or written. A table that is unverified, because
+    changes of it were lost, becomes verified when it is found equal. Exits with 1 when a row still differs, or a table
     could not be compared.
     """
     from cdcflow.cli.events import send_structlog_to

@@ -14,7 +14,7 @@ from cdcflow.errors import InvariantViolated
 
 
 def serve(config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
-    """Take rows over HTTP until you stop it. SIGTERM or Ctrl-C finishes what was sent, a second one ends at once."""
+    """Accept rows over HTTP until you stop it. SIGTERM or Ctrl-C finishes what was sent, a second one ends at once."""
     lean()
     from cdcflow import wiring
     from cdcflow.cli.daemon import telling_end

@@ -35,7 +35,7 @@ def resume(tables: Names, config: ConfigPath = DEFAULT_CONFIG, json: Json = Fals
 
 @app.command()
 def cancel(tables: Names, config: ConfigPath = DEFAULT_CONFIG, json: Json = False) -> None:
-    """Give up the backfill of these tables. Their changes are still captured."""
+    """Cancel the backfill of these tables. Their changes are still captured."""
     order({"op": "cancel", "tables": tables}, config, json)
 
 
@@ -69,7 +69,7 @@ def reread(
 ) -> None:
     """Read some rows of a table again.
 
-    Name the rows by their keys or by a predicate; they are read as they are now.
+    Name the rows by their keys or by a predicate; their current values are read.
     """
     if (not key) == (where is None):
         raise ConfigurationError("rows to read again: name them by --key or by --where", remedy="use one of the two")
@@ -91,9 +91,9 @@ def repair(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """Make some rows what the source has.
+    """Make some rows equal to the source.
 
-    They are read as they are now. A key without a row there is deleted in the log, and so in the tables.
+    Their current values are read. A key without a row in the source is deleted in the log, and so in the tables.
     """
     request: dict[str, object] = {"op": "repair", "tables": [table], "keys": [key_of(text) for text in key]}
     if known_until is not None:

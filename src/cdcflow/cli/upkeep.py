@@ -22,9 +22,9 @@ def upkeep(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """Look after all tables now: old cuts expire (merge.keep), small files become one.
+    """Maintain all tables now: expire old cuts (merge.keep), compact small files.
 
-    Safe beside a running merge, and may be ended at any moment.
+    Safe while a merge runs, and may be ended at any time.
     """
     from cdcflow import wiring
     from cdcflow.cli.events import send_structlog_to

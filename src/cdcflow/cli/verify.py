@@ -47,7 +47,7 @@ def verify(
     config: ConfigPath = DEFAULT_CONFIG,
     json: Json = False,
 ) -> None:
-    """Compare the source's rows with the copy's, while everything goes on.
+    """Compare the source's rows with the copy's, while everything runs.
 
     The daemon must run. Exits with 1 when a table differs or could not be compared.
     """
