@@ -1,12 +1,12 @@
-"""Tables as the server's catalog describes them, and as the stream's Relation messages do.
+"""Tables as described by the server's catalog and by the stream's Relation messages.
 
-A Relation message says how rows looked when they were written, with names and type numbers only. The rest (column
-numbers, domains, defaults of old rows) is in the catalog, which shows the table as it is now; while the stream lags,
-the two differ. `describe` brings them together: columns that still exist are found by name and type, others are
-placed by their order among the dropped ones, and a table that is gone is described by the message alone. The
-message's word counts wherever it speaks, but for the table's name: a captured table is known by its oid, and has one
-name for as long as a stream lasts. A table that was renamed and back, or two that swapped names, would else have
-changes under a name that is not theirs; a new name is taken up where the list of captured tables is.
+A Relation message describes a table at the time its rows were written, with names and type numbers only. The rest
+(column numbers, domains, defaults of old rows) is in the catalog, which shows the current table; while the stream lags,
+the two differ. `describe` combines them: it finds columns that still exist by name and type, places others by their
+order among the dropped ones, and describes a table that no longer exists from the message alone. The message takes
+precedence for everything it contains except the table's name: a captured table is identified by its oid, and keeps one
+name for as long as a stream lasts. Otherwise, a table that was renamed and back, or two that swapped names, would have
+changes under another table's name; a new name is applied where the list of captured tables is updated.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND c.relpersistence <> 't'
   AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
 """
 
-# Not pg_partition_tree: it waits for whoever alters a partition, and every table would wait with it.
+# Not pg_partition_tree: it waits for any session that alters a partition, and every table would wait with it.
 _LEAVES = """
 WITH RECURSIVE tree (root, oid) AS (
     SELECT r.oid, r.oid FROM unnest(%s::oid[]) AS r (oid)
@@ -71,8 +71,9 @@ WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum > 0
 ORDER BY a.attrelid, a.attnum
 """
 
-# The server keeps the missing value of a partitioned table's column with its partitions, which have rows. One that was
-# attached later may bring another value; those that were there when the column came have its row of that transaction.
+# The server stores the missing value of a partitioned table's column with its partitions, which have rows. A partition
+# that was attached later may have a different value; partitions that existed when the column was added have a catalog
+# row from that transaction.
 _MISSING_IN_LEAVES = """
 WITH RECURSIVE tree (root, oid) AS (
     SELECT r.oid, r.oid FROM unnest(%s::oid[]) AS r (oid)
@@ -109,7 +110,7 @@ LEFT JOIN pg_catalog.pg_type e ON e.oid = t.typelem AND e.typarray = t.oid
 """
 
 UNKNOWN_NUMBER = 10_000
-"""From here on: numbers of columns that the catalog no longer knows. The server's own end at 1600."""
+"""Numbers from this one upwards are for columns that the catalog no longer has. The server's own end at 1600."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,11 +141,11 @@ class Relid:
 
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
-    """A table with everything the catalog says about it that matters here.
+    """A table with everything in the catalog that matters here.
 
-    `primary` and `index` are the column numbers of the primary key and of the REPLICA IDENTITY index (empty: there is
-    none that the server would use for old rows); `deferrable`: there is a primary key, and it is one. `leaves` are a
-    partitioned table's partitions that hold rows.
+    `primary` and `index` are the column numbers of the primary key and of the REPLICA IDENTITY index (empty if there is
+    none that the server would use for old rows); `deferrable` if there is a primary key and it is deferrable. `leaves`
+    are a partitioned table's partitions that hold rows.
     """
 
     rel: Relid
@@ -159,12 +160,13 @@ class CatalogTable:
         return self.rel.id
 
     def published(self, version: int) -> tuple[Attribute, ...]:
-        """The columns that stream and chunk both carry. A stored generated column is published from 18 on."""
+        """The columns that stream and chunk both carry. PostgreSQL 18 and later publish stored generated columns."""
         return tuple(a for a in self.attributes if not a.dropped and is_published(a, version))
 
     @property
     def identity_numbers(self) -> tuple[int, ...]:
-        """Which columns the server repeats of an old row, by number; under FULL all, and then a row's key is told."""
+        """The numbers of the columns that the server sends of an old row; under FULL it sends all, and these are the
+        key."""
         return self.index if self.rel.identity == "i" else self.primary
 
     def key_numbers(self, version: int) -> tuple[int, ...]:
@@ -206,7 +208,7 @@ def _loaded(connection: Connection, rels: Sequence[Relid]) -> dict[int, CatalogT
     for oid, is_primary, is_identity, immediate, columns, count in connection.execute(_INDEXES, (oids,)):
         if not immediate:
             deferrable |= {oid} if is_primary else set()
-            continue  # a deferrable key does not tell rows apart at every moment: the server does not use it either
+            continue  # a deferrable key is not unique at all times: the server does not use it either
         if is_primary:
             primary[oid] = tuple(columns[:count])
         if is_identity:
@@ -234,7 +236,7 @@ def _loaded(connection: Connection, rels: Sequence[Relid]) -> dict[int, CatalogT
 
 
 def load_types(connection: Connection, oids: Iterable[int]) -> dict[int, TypeInfo]:
-    """These types, and those that they are made of."""
+    """These types, and those that they are based on or consist of."""
     wanted = sorted({oid for oid in oids if oid})
     return {row[0]: TypeInfo(*row[1:]) for row in connection.execute(_TYPES, (wanted,))}
 
@@ -253,7 +255,7 @@ def attribute_info(
     type_text: str,
     types: Mapping[int, TypeInfo],
 ) -> AttributeInfo:
-    """A column with its type looked through: domains to what they are made of, arrays to their elements."""
+    """A column with its type resolved: domains to their base types, arrays to their elements."""
     base_oid, base_modifier, base = _looked_through(type_oid, type_modifier, types)
     info = AttributeInfo(
         name=name,
@@ -288,7 +290,7 @@ def _looked_through(oid: int, modifier: int, types: Mapping[int, TypeInfo]) -> t
 
 
 def described(table: CatalogTable, types: Mapping[int, TypeInfo], policy: Policy, version: int) -> DescribedTable:
-    """The table as it is now."""
+    """The table in its current state."""
     key = frozenset(table.key_numbers(version))
     identity = Identity.FULL if table.rel.identity == "f" else Identity.KEY
     attributes = tuple(
@@ -314,7 +316,7 @@ def without_columns(table: TableId) -> ConfigurationError:
 
 
 def refusals(table: CatalogTable, version: int) -> list[Refusal]:
-    """Why this table cannot be captured, and the SQL that mends it; nothing when it can.
+    """Why this table cannot be captured, and the SQL that fixes it; empty if it can be captured.
 
     An UPDATE or DELETE of a published table whose old rows have no identity fails at the source, for the user's own
     application. So such a table never gets into a publication (P05).
@@ -362,7 +364,7 @@ def _identity_refusals(table: CatalogTable) -> list[Refusal]:
         return [(f"{rel.id} {why}", _mend(everyone, table))]
     if rel.identity == "d" and not table.primary:
         return [(f"{rel.id} has no primary key and no other replica identity", _mend(everyone, table))]
-    # Old rows are written under the identity of the partition they lie in.
+    # Old rows are written under the identity of the partition they are in.
     if bad := [leaf for leaf in table.leaves if leaf.identity == "n" or (leaf.identity == "d" and not table.primary)]:
         names = ", ".join(str(leaf.id) for leaf in bad)
         return [(f"partition {names} of {rel.id} has no replica identity of its own", _mend(bad, table))]
@@ -484,7 +486,7 @@ def _not_a_table(kind: str, is_partition: bool, persistence: str, *, named: bool
 
 
 class Catalog:
-    """The catalog through one connection of its own. Thread-safe."""
+    """The catalog through a dedicated connection. Thread-safe."""
 
     def __init__(self, connector: Connector, selection: Selection, policy: Policy) -> None:
         self._connector = connector
@@ -493,16 +495,16 @@ class Catalog:
         self.lives = Lives()
         """By which names tables are captured."""
         self.was_captured: frozenset[TableId] = frozenset()
-        """Names that were captured before: that no table has one of them is no mistake in the settings."""
+        """Names that were captured before: it is not a mistake in the settings if no table has one of them now."""
         self.shape_of: Callable[[TableId], Table | None] = lambda table: None
         """The shape of a table's latest rows in the change log (`cdcflow.ports.ShapeAsking`)."""
         self._session = Session(connector, lambda: connector.connect("catalog", statement_timeout="30s"))
         self.columns_before: Callable[[int], Sequence[Words]] = lambda oid: ()
-        """How a table's columns stood at earlier looks: a word for each number (`RowVersions`)."""
+        """A table's columns at earlier polls: a word for each number (`RowVersions`)."""
         self.key_before: Callable[[int], Sequence[int]] = lambda oid: ()
-        """The numbers of a table's key columns at the last look (`RowVersions`)."""
+        """The numbers of a table's key columns at the last poll (`RowVersions`)."""
         self.untold: set[int] = set()
-        """Tables of which a message came that does not tell the key of its time."""
+        """Tables for which a message arrived that does not contain the key of its time."""
         self._uncertain: set[int] = set()
         self._known: dict[int, tuple[Relation, DescribedTable]] = {}
         self._described: dict[Table, DescribedTable] = {}
@@ -521,7 +523,7 @@ class Catalog:
         return select(connection, self._selection, self._policy, self.was_captured)
 
     def tables(self, selected: Selected) -> tuple[DescribedTable, ...]:
-        """These tables as they are now, sorted by name."""
+        """These tables in their current state, sorted by name."""
 
         def question(connection: Connection) -> tuple[DescribedTable, ...]:
             return describe_all(connection, selected.good, self._policy)
@@ -530,11 +532,11 @@ class Catalog:
         return tuple(self._interned(d) for d in found)
 
     def describe(self, relation: Relation) -> DescribedTable | None:
-        """The table that a Relation message speaks of, as it was then (see the top of this module). None: it is not
-        captured under the name that it had.
+        """The table that a Relation message is about, at the time of the message (see the top of this module). `None`
+        if it is not captured under the name that it had.
 
         Raises:
-            ConfigurationError: its old rows carry no key any more (P05, P07).
+            ConfigurationError: its old rows no longer carry a key (P05, P07).
         """
         if self.lives.captures(relation.oid):
             name = self.lives.name(relation.oid, TableId(relation.namespace, relation.name))
@@ -555,7 +557,7 @@ class Catalog:
         return found
 
     def take_uncertain(self, oid: int) -> bool:
-        """Whether nobody can tell, since this was asked last, which columns a message of this table spoke of: then its
+        """Whether, since the last call, the columns of one of this table's messages could not be determined: then its
         rows must be read again."""
         found = oid in self._uncertain
         self._uncertain.discard(oid)
@@ -569,7 +571,7 @@ class Catalog:
         if rel is None:
             known = self._known.get(relation.oid)
             if known is not None and known[0] == relation:
-                return known[1]  # dropped meanwhile: its last known shape, with what no message tells
+                return known[1]  # dropped since: its last known shape, with what no message contains
             table = None
         else:
             table = load(connection, [rel])[rel.oid]
@@ -651,7 +653,7 @@ def describe_all(connection: Connection, tables: Sequence[CatalogTable], policy:
 
 
 def _type_texts(connection: Connection, columns: Sequence[RelationColumn]) -> list[str]:
-    """The types' names; a type that was dropped meanwhile is only a number (T36)."""
+    """The types' names; a type that has been dropped since is only a number (T36)."""
     rows = connection.execute(
         "SELECT pg_catalog.format_type(o, m) FROM unnest(%s::oid[], %s::int[]) WITH ORDINALITY x (o, m, i) ORDER BY i",
         ([c.type_oid for c in columns], [c.type_modifier for c in columns]),
@@ -667,16 +669,17 @@ def word_of(type_oid: int) -> str:
 def numbered(
     columns: Sequence[RelationColumn], bases: Sequence[int], attributes: Sequence[Attribute], before: Sequence[Words]
 ) -> tuple[list[int], bool]:
-    """The column numbers of a message's columns, and whether they are certain. `bases` are their types, domains looked
-    through; `before` is how the table's columns stood at earlier looks.
+    """The column numbers of a message's columns, and whether they are certain. `bases` are their types, with domains
+    resolved; `before` contains the table's columns at earlier polls.
 
-    A message may be from before a statement that the catalog shows already. What was dropped and made again under its
-    name is another column, and where the type is the same, too, only an earlier look tells the two apart, or nothing.
+    A message may be older than a statement whose effect the catalog already shows. A column that was dropped and
+    recreated under its name is a different column. If the type is the same, too, only an earlier poll distinguishes
+    the two, if anything does.
     """
     found = placed(columns, attributes)
     dropped = {a.number for a in attributes if a.dropped}
     if not any(number > len(words) or words[number - 1] for words in before for number in dropped):
-        return found, True  # what is gone was gone when rows were read first: the order of the columns tells them
+        return found, True  # dropped before rows were first read: the order of the columns is enough
     wanted = [word_of(base) for base in bases]
     fitting = set()
     for words in before:
@@ -693,10 +696,11 @@ def numbered(
 
 
 def placed(columns: Sequence[RelationColumn], attributes: Sequence[Attribute]) -> list[int]:
-    """The column numbers of a message's columns, which come in the order of their numbers.
+    """The column numbers of a message's columns, which are in the order of their numbers.
 
-    Where names and types agree that is a look-up. Else what is most alike is put together: the same name and type, the
-    same name retyped, a dropped column's position, a new name. What finds no position gets a number that no column has.
+    Where names and types agree this is a lookup. Otherwise the most similar columns are paired: the same name and type,
+    the same name with a new type, a dropped column's position, a new name. A column for which there is no position gets
+    a number that no column has.
     """
     present = {(a.name, a.type_oid): a.number for a in attributes if not a.dropped}
     numbers = [present.get((c.name, c.type_oid), 0) for c in columns]
@@ -708,8 +712,8 @@ def placed(columns: Sequence[RelationColumn], attributes: Sequence[Attribute]) -
 def _assigned(columns: Sequence[RelationColumn], attributes: Sequence[Attribute]) -> list[int]:
     """The best assignment that keeps the order, by dynamic programming over both lists.
 
-    Numbers are given in the order in which columns are made. So a column that still exists was there already when one
-    with a higher number was: passing it over costs more than any likeness gives.
+    Numbers are assigned in the order in which columns are created. So a column that still exists already existed when
+    one with a higher number did: skipping it costs more than any similarity is worth.
     """
     last = len(columns)
     scores = [[0] * (len(attributes) + 1) for _ in range(last + 1)]

@@ -1,26 +1,26 @@
 """A large backlog in windows, through SQL; then the stream, near the log's end.
 
-A walsender gives a change at a time to the network and to its consumer's wake-ups. The same decoding, asked for as a
-query, gives a window of changes through COPY, faster and at less cost to the server (docs/performance.md):
+A walsender sends one change at a time over the network, and wakes its consumer for each. The same decoding, run as a
+query, returns a window of changes through COPY, faster and at less cost to the server (docs/performance.md):
 
     slot ──copied──▶ temporary slot ──a window──▶ decoder ──▶ events … durable ──▶ the slot is advanced
                             └─────────the next window──▶ …                  near the log's end: the stream
 
-The windows are taken from a temporary copy of the slot, so the server decodes the next one while the one before it is
-still being written here. The slot itself is advanced only to what is durable in our log, on a connection of its own. So
-a crash at any step repeats something at most: the copy ends with its session, the slot still stands where our log ended
-at some time, and what was delivered since is left out as after any restart (L15). A window's messages are those of the
-stream, in the same decoder.
+The windows are read from a temporary copy of the slot, so the server decodes the next one while cdcflow is still
+writing the previous one. The slot itself is advanced, on a separate connection, only to what is durable in the change
+log. So a crash at any step repeats something at most: the copy ends with its session, the slot is still at a position
+that the change log had reached earlier, and what was delivered since is skipped, as after any restart (L15). A window's
+messages are those of the stream, in the same decoder.
 
-The server reads its log again for each window, from the copy's `restart_lsn` on, which an open transaction holds back.
-So windows grow with that range, and pay while it is no more than a few times their length (docs/decisions/0007); then
-the stream, which reads it once, is the better way.
+For each window the server reads its log again, starting at the copy's `restart_lsn`, which an open transaction holds
+back. So windows grow with that range, and pay while it is no more than a few times their length (docs/decisions/0007);
+after that the stream, which reads it once, is cheaper.
 
-`pg_logical_slot_get_binary_changes` looks at both of its bounds at commits only, so a window holds whole transactions,
+`pg_logical_slot_get_binary_changes` checks both of its bounds at commits only, so a window holds whole transactions,
 and the server keeps all of it in a temporary file until the last one is decoded. A large transaction would be a file
-of its size. Nothing tells of it in advance; but the server says what it spills while it decodes (`SpillWatch`), which
-comes before the commit, and so before the file. Then the window is broken off, and the stream, which is next, needs
-none.
+of its size. Nothing announces it in advance; but the server reports what it spills while it decodes (`SpillWatch`),
+which happens before the commit, and so before the file. Then the window is cancelled, and the stream, which follows,
+needs no such file.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ _NAME_BYTES_MAX = 63
 CANCEL_WAIT_S = 5.0
 
 _SKIPPED = 4
-"""Skipping so many bytes of the server's log takes less time than a window saves for each of its own (0007)."""
+"""Skipping this many bytes of the server's log takes less time than a window saves per byte that it reads (0007)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
     """When windows pay, and how large they are; bytes are those of the server's log.
 
-    They begin with `backlog_min` and end when less than `rest_min` is left. `bytes_min`: a window's length where the
-    server need not read much again for it; else it is as long as that range, up to `bytes_max`. `advance_min`: so
-    much must be durable before the slot is advanced. `spill_max`: once the server has put so much of transactions that
-    are still to come into files of its own (on top of `logical_decoding_work_mem`), a large one is among them.
+    They begin with `backlog_min` and end when less than `rest_min` is left. `bytes_min`: a window's length if the
+    server need not read much again for it; otherwise it is as long as that range, up to `bytes_max`. `advance_min`: how
+    much must be durable before the slot is advanced. `spill_max`: once the server has spilled this much of transactions
+    that have not been sent yet to files (on top of `logical_decoding_work_mem`), a large one is among them.
     """
 
     backlog_min: int = 32 << 20
@@ -84,7 +84,7 @@ class Windows:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Where a slot stands and where the server's log ends."""
+    """A slot's position, and the end of the server's log."""
 
     restart: int
     confirmed: int
@@ -105,7 +105,7 @@ class Backlog:
 
     @property
     def _again(self) -> int:
-        """What lies before the next window and is read again for it."""
+        """The range before the next window that is read again for it."""
         return self.confirmed - self.restart
 
 
@@ -225,7 +225,7 @@ class CatchingUp:
     # ── a window ────────────────────────────────────────────────────────────────────────────────────────────
 
     def _ask(self, backlog: Backlog) -> None:
-        """For a window, and for where things stand behind it."""
+        """Request a window, and the slot's position after it."""
         self._upto = backlog.confirmed + backlog.length(self._limits)
         options = plugin_options(
             self._connection.info.server_version, self._publication, binary=self._binary, streaming=False
@@ -278,14 +278,14 @@ class CatchingUp:
 
     def _break_off(self) -> None:
         """Nothing of the window was given yet; the copy of the slot ends with its connection."""
-        # The server goes on decoding, and writing its file, for as long as nobody tells it: it hears no closed socket.
+        # The server keeps decoding, and writing its file, until it is cancelled: it does not notice a closed socket.
         with contextlib.suppress(psycopg.Error):
             self._connection.cancel_safe(timeout=CANCEL_WAIT_S)
         self._decoder.close()
         self._leaving = True
 
     def _ended(self) -> list[StreamEvent]:
-        """The window is whole. When it did not end because it was full, nothing of ours is left up to its bound."""
+        """The window is whole. If it did not end because it was full, no captured change is left up to its bound."""
         backlog = _backlog_in(_last_result(self._pg))
         self._decoder.close()
         self.windows += 1
@@ -310,8 +310,8 @@ class CatchingUp:
 class Advance:
     """Moves the slot to what is durable, `minimum` bytes or more at a time, without waiting for the server.
 
-    Whether the slot is still there, and nobody else moved it, is asked when the stream begins: until then the copy has
-    everything. Raises psycopg.Error where the server refuses, or the connection is gone.
+    Whether the slot still exists, and no other process moved it, is checked when the stream begins: until then the copy
+    has everything. Raises psycopg.Error if the server refuses, or the connection is lost.
     """
 
     def __init__(self, connector: Connector, slot: str, position: int, minimum: int) -> None:
@@ -323,17 +323,17 @@ class Advance:
         self.is_under_way = False
 
     def go_on(self, durable: int) -> None:
-        """Ask for the next range when it is long enough and none is under way."""
+        """Request the next range if it is long enough and no request is running."""
         if self.is_done() and durable - self._asked >= self._minimum:
             self._ask(durable)
 
     def is_done(self) -> bool:
-        """Nothing is under way any more."""
+        """Whether no request is running."""
         if self.is_under_way:
             self._pg.consume_input()
             if self._pg.is_busy():
                 return False
-            # A daemon that died without a word holds the slot until the server notices (P46): the next one will do.
+            # A daemon that died silently holds the slot until the server notices (P46): the next request will do.
             with contextlib.suppress(psycopg.errors.ObjectInUse):
                 _last_result(self._pg)
             self.is_under_way = False
@@ -366,8 +366,8 @@ class Advance:
 
 
 class SpillWatch:
-    """How many bytes of transactions the server has spilled for a window that it is decoding, looked at now and then
-    without waiting for it. A server that cannot be asked spills nothing, as far as this is concerned."""
+    """How many bytes of transactions the server has spilled for a window that it is decoding, polled now and then
+    without waiting for the answer. If the server cannot be queried, nothing counts as spilled."""
 
     def __init__(self, connector: Connector, bytes_max: int) -> None:
         self._connector = connector
@@ -378,13 +378,13 @@ class SpillWatch:
         self._is_asking = self._is_away = False
 
     def begin(self, slot: str) -> None:
-        """A window of this slot was asked for."""
+        """Begin to count for a window of this slot that was requested."""
         if slot != self._slot:
             self._slot, self._seen = slot, 0  # the server counts for each slot
         self._before = self._seen
 
     def is_too_much(self) -> bool:
-        """As far as the last answer tells; asks again."""
+        """Whether the server had spilled too much as of its last answer; sends the next query."""
         try:
             if not self._is_away:
                 self._go_on()
@@ -412,7 +412,7 @@ class SpillWatch:
 
 
 def backlog_of(connection: Connection, slot: str) -> Backlog:
-    """Where the slot and the server's log stand now."""
+    """The current positions of the slot and of the end of the server's log."""
     with mapping_errors(f"looking at slot {slot}"):
         return _backlog_in(connection.pgconn.exec_(f"{_BACKLOG}{literal(slot)}".encode()))
 

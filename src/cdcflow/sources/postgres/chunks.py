@@ -1,17 +1,17 @@
 """Existing rows by tuple id: pages of a table's file, through COPY, each part in one snapshot.
 
 A heap table is a file of pages, and a TID range scan reads pages [a, b) without an index, a sort or a collation, also
-without a primary key. A plan pins the file (`relfilenode`) and its length at the start; rows that come later are in
-the log. When the file is another one (VACUUM FULL, TRUNCATE, a rewriting ALTER TABLE), tuple ids mean nothing any more
-and the table is read from the start (W27, P26). `pages` says which pages a chunk is.
+without a primary key. A plan pins the file (`relfilenode`) and its length at the start; rows inserted later are in the
+log. When the file is replaced (VACUUM FULL, TRUNCATE, a rewriting ALTER TABLE), tuple ids no longer mean anything and
+the table is read from the start (W27, P26). `pages` decides which pages form a chunk.
 
-A row may be a thousand times as large as the pages tell, so a COPY ends when it has brought too much: it is cancelled,
-behind a savepoint, so that its snapshot stays. A TID range scan gives rows in the order of their tuple ids, and so the
-number of rows that came says at which it ended.
+A row may be a thousand times as large as the number of pages suggests, so a COPY ends when it has returned too much: it
+is cancelled, after a savepoint, so that its snapshot stays. A TID range scan returns rows in the order of their tuple
+ids, and so the number of rows received determines the one at which it ended.
 
 A part's snapshot: begin a REPEATABLE READ transaction; take the lock that keeps DDL away, which takes no snapshot;
-then look at file, columns and `pg_current_snapshot()` together with the first snapshot; then COPY with that snapshot.
-Whatever the table was when the lock was granted it still is when the rows are read.
+then read file, columns and `pg_current_snapshot()` together with the first snapshot; then COPY with that snapshot.
+The table when the rows are read is the same as when the lock was granted.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ class PagesRead(PartRead):
 class PostgresChunks:
     """Implements `engine.chunks.ChunkDialect` and `DigestingDialect`. Thread-safe.
 
-    `look_up` finds a captured table by name; `beat` is called with every heartbeat and may raise (the source watches
-    its publication there). `take_version` gives a table's row version (see `rewrites`). `pool` is asked for what a
-    chunk's own snapshot must not answer.
+    `look_up` returns the captured table that has a name; `beat` is called with every heartbeat and may raise (the
+    source watches its publication there). `take_version` returns a table's row version (see `rewrites`). `pool` serves
+    queries that must not run in a chunk's own snapshot.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class PostgresChunks:
         self._lock = threading.Lock()
         self._shapes: dict[int, tuple[str, DescribedTable]] = {}
         self._bytes_max = chunk_bytes_max
-        self._pages_max: dict[TableId, int] = {}  # as far as a table's last chunk tells
+        self._pages_max: dict[TableId, int] = {}  # according to a table's last chunk
         self._decoders = ThreadPoolExecutor(2, thread_name_prefix="cdcflow-chunk-decode")
 
     # ── engine.chunks.ChunkDialect ──────────────────────────────────────────────────────────────────────────
@@ -175,7 +175,7 @@ class PostgresChunks:
         self._emit(connection, token, "local")
 
     def heartbeat(self, connection: Connection) -> None:
-        """A mark that nobody waits for; and a look whether the publication is still what it was."""
+        """Write a mark that no reader waits for, and check whether the publication is unchanged."""
         self._beat(connection)
         self._emit(connection, HEARTBEAT, "off")
 
@@ -288,11 +288,11 @@ class PostgresChunks:
             try:
                 connection.execute(f"LOCK TABLE {', '.join(f'ONLY {n}' for n in named)} IN ACCESS SHARE MODE".encode())
             except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName, psycopg.errors.WrongObjectType):
-                raise Rewritten from None  # renamed, detached and dropped, or made anew: it must be planned again
+                raise Rewritten from None  # renamed, detached and dropped, or recreated: it must be planned again
             snapshot, described = self._look(connection, table, root, leaves)
             yield OpenTable(connection, table, root, snapshot, described, self._decoders, shares)
         except psycopg.errors.InsufficientPrivilege as error:
-            # By the lock, or by a COPY behind it: no lock keeps rights and policies as they are.
+            # By the lock, or by a COPY after it: no lock keeps rights and policies unchanged.
             raise _right_missing(error, connection, table, leaves) from None
         finally:
             with contextlib.suppress(psycopg.Error):
@@ -375,7 +375,7 @@ class OpenTable:
             condition = piece.condition + which
             rows, is_whole = self._copied(piece.source, condition, part.bytes_max - size)
             size += len(rows.data)
-            # Decoded beside the next piece's transfer, so that the server need not wait for it.
+            # Decoded concurrently with the next piece's transfer, so that the server need not wait for it.
             decoded.append(self.decoders.submit(decode_copy, rows, self.described))
             if not is_whole:
                 reached = self._behind(piece, condition, count_rows(rows))
@@ -433,7 +433,7 @@ def mark_prefix(slot: str) -> str:
 
 
 def _pinned(connection: Connection, root: int, rels: Sequence[Relid]) -> Plan:
-    """These files as they are now."""
+    """These files in their current state."""
     rows = connection.execute(_PLAN, ([rel.oid for rel in rels],))
     return numbered(root, [Leaf(Relid(row[0], TableId(row[1], row[2])), row[3], row[4], 0) for row in rows])
 
@@ -477,7 +477,7 @@ _REFUSALS = ("22", "25", "42", "0A", "21", "2F", "38", "39", "P0")
 
 
 def _refusal(error: psycopg.Error) -> str:
-    """What the server says of a predicate. Only its words on names and syntax hold no row's values."""
+    """The server's error for a predicate. Only its messages on names and syntax contain no row's values."""
     state = f"SQLSTATE {error.sqlstate}"
     said = error.diag.message_primary if (error.sqlstate or "").startswith("42") else None
     return f"{said} ({state})" if said else state
@@ -498,7 +498,7 @@ def _only_key(described: DescribedTable) -> DescribedTable:
 def _keys_where(
     connection: Connection, described: DescribedTable, source: str, predicate: str, keys_max: int
 ) -> KeySet:
-    # On lines of its own: a comment in it ends there.
+    # On separate lines: a comment in it ends there.
     found = f"SELECT * FROM {source} AS t WHERE (\n{predicate}\n) LIMIT {keys_max}"  # noqa: S608  an operator's SQL
     # The extended protocol takes one statement only, so that a predicate cannot bring others with it.
     result = connection.pgconn.prepare(b"", found.encode())
@@ -509,8 +509,8 @@ def _keys_where(
 
 
 def _drained(connection: Connection, query: str, bytes_max: int) -> tuple[Joined, bool]:
-    """Run a COPY TO STDOUT in a transaction: its CopyData messages, in order, and whether these are all. It is broken
-    off behind the message that brings them above `bytes_max`; the transaction goes on."""
+    """Run a COPY TO STDOUT in a transaction. Return its CopyData messages, in order, and whether these are all. It is
+    cancelled after the message that brings them above `bytes_max`; the transaction remains open."""
     pg = connection.pgconn
     if has_no_encoding(connection):
         query = f"SET LOCAL client_encoding = 'SQL_ASCII'; {query}; SET LOCAL client_encoding = 'UTF8'"

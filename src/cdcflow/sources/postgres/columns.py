@@ -1,7 +1,7 @@
-"""Columns as the catalog has them, and as the change log has those of a table that is gone. Pure.
+"""Columns in the catalog, and those of a dropped table as the change log has them. Pure.
 
-Of a table that was dropped the server still sends what was changed before: names, numbers of types and modifiers. Which
-column each of them is, and what type it had where that is gone, too (DROP SCHEMA … CASCADE), only the log tells.
+For a table that was dropped the server still sends earlier changes: names, numbers of types and modifiers. Which column
+each of them is, and what type it had if the type was dropped, too (DROP SCHEMA … CASCADE), is only in the change log.
 """
 
 from __future__ import annotations
@@ -56,5 +56,5 @@ def _typed(info: AttributeInfo, arrow: pa.DataType) -> AttributeInfo:
 
 
 def key_in(logged: Table, names: frozenset[str]) -> frozenset[str]:
-    """The key of a shape in the change log, of which a message has columns of these names."""
+    """The key of a shape in the change log; empty unless all of its columns are among the message's columns `names`."""
     return frozenset(logged.key) if names.issuperset(logged.key) else frozenset()

@@ -1,10 +1,10 @@
 """Connections to PostgreSQL: one way to reach the server, fixed session settings, errors by what happens next.
 
 A value's text depends on the session's settings, and a role or a database may set them differently (hard case P67).
-So every connection of ours, for SQL and for replication, sends all of them with its first packet, where they win over
-what is set for the role.
+So every connection that cdcflow opens, for SQL and for replication, sends all of them with its first packet, where they
+take precedence over what is set for the role.
 
-The password is a reference that is resolved anew for every connection, so that a rotated one is picked up (P65). It
+The password is a reference that is resolved again for every connection, so that a rotated one is picked up (P65). It
 never becomes part of the address, an error or a log line.
 """
 
@@ -61,7 +61,7 @@ SESSION_SETTINGS: Mapping[str, str] = {
     "jit": "off",
 }
 
-# A connection that a firewall forgot says nothing for ever; these find out (P70). The address may set its own.
+# A connection that a firewall dropped stays silent indefinitely; these detect it (P70). The address may set its own.
 TRANSPORT: Mapping[str, str] = {
     "connect_timeout": "10",
     "keepalives": "1",
@@ -124,7 +124,7 @@ class Address:
 
 
 def _unknown_parameters(url: str) -> str:
-    """The names behind ? that the library does not know; their values may be secrets."""
+    """The names after ? that the library does not know; their values may be secrets."""
     known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()} | {"ssl", "password"}
     unknown = sorted({name for name, _ in parse_qsl(url.partition("?")[2]) if name.isidentifier()} - known)
     return f": the PostgreSQL library here does not know the parameter {', '.join(unknown)}" if unknown else ""
@@ -214,7 +214,7 @@ class Connector(connections.Connector[Connection]):
 
 
 def _startup_options(settings: Mapping[str, str], given: str) -> str:
-    """The session settings as libpq's `options`; the later one of two wins, so ours come last."""
+    """The session settings as libpq's `options`; the later one of two wins, so cdcflow's are last."""
     escaped = (v.replace("\\", "\\\\").replace(" ", "\\ ") for v in settings.values())
     return " ".join([given, *(f"-c {k}={v}" for k, v in zip(settings, escaped, strict=True))]).strip()
 
@@ -383,7 +383,7 @@ def _last_word(said: str) -> str:
 
 @contextlib.contextmanager
 def mapping_errors(attempted: str) -> Iterator[None]:
-    """Turn psycopg's errors inside into ours; `attempted` says what was tried, on what."""
+    """Turn psycopg's errors inside into cdcflow's; `attempted` describes what was tried, on what."""
     try:
         yield
     except psycopg.Error as error:
@@ -392,8 +392,9 @@ def mapping_errors(attempted: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def one_snapshot(connection: Connection) -> Iterator[None]:
-    """All that is asked of the catalog inside is from one moment: a column that was dropped, or a table that was made,
-    between two statements would else be in one answer and not in the other. Within a transaction it is that one's."""
+    """Run all catalog queries inside in one snapshot. Otherwise a column that was dropped, or a table that was created,
+    between two statements would be in one result and not in the other. If a transaction is open, its snapshot is
+    used."""
     if connection.info.transaction_status != pq.TransactionStatus.IDLE:
         yield
         return
@@ -406,9 +407,9 @@ def one_snapshot(connection: Connection) -> Iterator[None]:
 
 
 def has_no_encoding(connection: Connection) -> bool:
-    """Whether the database takes any bytes for text. The server then refuses to send those that are not UTF-8 to a
-    session that wants UTF-8, without saying of which column they are; so sessions that send rows want none either, and
-    the decoders tell."""
+    """Whether the database accepts any bytes as text. To a session in UTF-8 the server then refuses to send bytes that
+    are not UTF-8, and its error does not name the column; so sessions that send rows set no encoding, and the decoders
+    check the bytes."""
     return connection.info.parameter_status("server_encoding") == "SQL_ASCII"
 
 

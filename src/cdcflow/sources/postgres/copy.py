@@ -1,7 +1,7 @@
 """COPY (FORMAT binary) to columns: the rows of a chunk.
 
-A row is its number of columns, then each value's length (-1: NULL) and bytes. The server sends each row as a
-CopyData message of its own, so the ends of rows are known where the messages are given one by one. In one piece they
+A row is its number of columns, then each value's length (-1: NULL) and bytes. The server sends each row as a separate
+CopyData message, so the ends of rows are known where the messages are passed one by one. In one piece they
 are found without walking row by row: every offset that could begin a row is tried at once, and of those the ones that
 the first row leads to are kept, in steps of 1, 2, 4, 8 … rows.
 
@@ -34,8 +34,8 @@ def decode_copy(
 ) -> pa.RecordBatch:
     """The rows of a COPY (FORMAT binary) of `described.copy_expressions`, as `described.table.row_schema`.
 
-    `data` is one piece, or the CopyData messages in order (faster). The file's header and trailer may be there.
-    Joined messages are not copied again. `compiled` None: the plain decoder does it.
+    `data` is one piece, or the CopyData messages in order (faster). It may contain the file's header and trailer.
+    Joined messages are not copied again. If `compiled` is None, the plain decoder is used.
 
     Raises:
         SourceUnavailable: the bytes are not such rows.
@@ -80,7 +80,7 @@ def count_rows(messages: Joined) -> int:
 
 
 def _header(body: bytes) -> int:
-    """The size of the file header, 0 where there is none."""
+    """The size of the file header, 0 if it has none."""
     if not body.startswith(_SIGNATURE):
         return 0
     size = len(_SIGNATURE) + 8
@@ -125,7 +125,7 @@ def _rows_found(buffer: Buffer, columns: int) -> tuple[Int64s, Int64s]:
         size = buffer.int32(np.where(sound, at, 0))
         at = np.where(sound, at + 4 + np.maximum(size, 0), at)
         sound &= (size >= -1) & (at <= stop)
-    # What each possible row leads to: another one (its number), the end, or nowhere.
+    # What follows each possible row: a further row (its number), the end, or nothing valid.
     end, nowhere = len(begin), len(begin) + 1
     leads = np.searchsorted(begin, at)
     found = np.append(begin, -1)[leads] == at

@@ -1,8 +1,8 @@
-"""Reads a connection in COPY state, all that has arrived in one piece: compiled where that was built, else by psycopg.
+"""Reads a connection in COPY state, all that has arrived in one piece: by compiled code if it was built, or by psycopg.
 
-The compiled way calls libpq's own functions, the very library that psycopg has loaded, by their addresses. A call
-through psycopg costs some microseconds and an object a message; this one costs neither, and lets other threads run.
-Both give the same.
+The compiled code calls libpq's own functions, of the very library that psycopg has loaded, by their addresses. A call
+through psycopg costs some microseconds and one object per message; the compiled code costs neither, and lets other
+threads run. Both return the same.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ except ImportError:  # built without a compiler
     compiled = None
 
 Kind = Literal["rows", "stream", "window"]
-"""A COPY's rows as they are; XLogData, what else comes standing aside; or rows that hold one pgoutput message each,
-given as XLogData with an empty header."""
+"""A COPY's rows unchanged; XLogData, with other messages listed separately; or rows that hold one pgoutput message
+each, returned as XLogData with an empty header."""
 
-_MORE, _ENDED, _FAILED, _MALFORMED = 1, -1, -2, -4  # how the compiled way says that it ended
+_MORE, _ENDED, _FAILED, _MALFORMED = 1, -1, -2, -4  # the compiled code's results
 _NO_BOUND = 1 << 62
 _DROPPED_BYTES = 1 << 20  # at a time
-_NAP_S = 0.0004  # short enough that a socket's buffer does not fill up meanwhile
+_NAP_S = 0.0004  # short enough that a socket's buffer does not fill up during it
 _W = ord("w")
 _SIGNATURE = b"PGCOPY\n\xff\r\n\x00"
 _HEADER = len(_SIGNATURE) + 8
@@ -48,8 +48,8 @@ _ONE_COLUMN = b"\x00\x01"
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """`aside`: what is no message of the stream, each with the number of messages before it. `more`: a bound was
-    reached. `ended`: nothing more comes, the connection has a result."""
+    """`aside`: messages that are not XLogData, each with the number of messages before it. `more`: a bound was
+    reached. `ended`: no more messages follow, the connection has a result."""
 
     messages: Joined
     aside: Sequence[tuple[int, bytes]]
@@ -58,9 +58,9 @@ class Taken:
 
 
 class CopyReader:
-    """Takes what has arrived on one connection. The caller sees to it that no other thread uses it meanwhile.
+    """Takes what has arrived on one connection. The caller ensures that no other thread uses it at the same time.
 
-    `plain`: through psycopg, also where the compiled way is there.
+    `plain`: through psycopg, even if the compiled code exists.
     """
 
     def __init__(self, pg: pq.abc.PGconn, kind: Kind, *, plain: bool = False) -> None:
@@ -78,12 +78,12 @@ class CopyReader:
         return self._drain is not None
 
     def take(self, bytes_max: int, messages_max: int, linger_s: float = 0.0) -> Taken:
-        """What is there, up to about these bounds, and what comes while it keeps coming, for `linger_s` at most. Never
+        """Return what has arrived, up to about these bounds, and what keeps arriving, for `linger_s` at most. Never
         waits for the first message.
 
         Raises:
             psycopg.Error: the connection is broken.
-            SourceUnavailable: rows that are not of the kind that was asked for.
+            SourceUnavailable: rows that are not of the requested kind.
         """
         if self._drain is None:
             return self._take(bytes_max, messages_max, linger_s)
@@ -106,7 +106,7 @@ class CopyReader:
             size += len(taken.messages.data) - PAD
             if taken.ended or taken.more:
                 break
-            # Never let libpq wait for the network itself: psycopg holds the interpreter's lock meanwhile.
+            # Never let libpq wait for the network itself: psycopg holds the interpreter's lock during the call.
             wait_until(READABLE, self._pg.socket)
         return joined([j.data[:-PAD] for j in found], np.concatenate([j.lengths for j in found])), taken.ended
 
@@ -138,7 +138,7 @@ class CopyReader:
                     ended = length < 0
                     break
                 came = True
-                data = view.tobytes()  # bytes, which the garbage collector need not look at: half of the time
+                data = view.tobytes()  # bytes, which the garbage collector need not scan: half the time
                 if self._kind == "stream" and data[0] != _W:
                     aside.append((len(messages), data))
                     continue
@@ -176,9 +176,9 @@ def _not_messages() -> SourceUnavailable:
 
 @cache
 def _functions() -> tuple[int, int, int] | None:
-    """The addresses of libpq's functions that the compiled way calls; None where it cannot be used.
+    """The addresses of libpq's functions that the compiled code calls; None if it cannot be used.
 
-    Only when there is no doubt which library psycopg uses: another one's functions must never see its connections.
+    Only when it is certain which library psycopg uses: the functions of a different one must never get its connections.
     """
     if compiled is None or pq.__impl__ not in ("binary", "c"):
         return None

@@ -1,8 +1,7 @@
-"""Which decoder runs: the compiled one, where it was built, else the plain one.
+"""Which decoder runs: the compiled one if it was built, or the plain one.
 
-The plain modules are the reference and always there. The compiled one takes what is usual and declines the rest, so
-whoever uses it goes on with the plain functions where it answers None. It is handed around as a value: None means
-plain.
+The plain modules are the reference and always exist. The compiled decoder handles the usual cases and refuses the rest:
+where it returns None, its caller continues with the plain functions. It is passed around as a value: None means plain.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from cdcflow.model.change import Int64s, Uint64s
 from cdcflow.sources.buffers import Bytes
 from cdcflow.sources.postgres.types import Codec, DescribedTable
 
-Layout = Any  # a compiled class; only its own module looks inside
+Layout = Any  # a compiled class; opaque outside its own module
 Kernels = tuple[str, str, str]
-"""A column's kernels by name: of its text, of its binary format, of a binary array's elements ("": none)."""
+"""The names of a column's kernels: for its text, its binary format, a binary array's elements ("" if none)."""
 
 
 class Compiled(Protocol):
-    """The compiled module; `compiled/decode.pyx` says what each of these does."""
+    """The compiled module; `compiled/decode.pyx` documents each of these functions."""
 
     def layout(self, described: DescribedTable, kernels: Sequence[Kernels], in_identity: Sequence[bool]) -> Layout: ...
 

@@ -1,19 +1,19 @@
-"""Rows as digests that PostgreSQL works out: the texts of `merge.digest` in its SQL, column by column. Pure.
+"""Rows as digests that PostgreSQL computes: the texts of `merge.digest` in its SQL, column by column. Pure.
 
     column         text                                              not
     whole number   as `concat` prints it
     boolean        as 0 or 1
-    numeric        as printed: as many digits behind the point as    without precision, kept as a decimal
-                   its type says
+    numeric        as printed: as many digits after the decimal      without precision, kept as a decimal
+                   point as its type has
     text, others   its length in bytes, a colon, as printed          in a database that is not UTF-8
     bytea          hexadecimal
     date           days since 1970
     timestamp      microseconds since 1970
                                                                      floats, intervals, arrays; what a policy changes
 
-`concat` leaves out what is NULL, and that is the text of NULL. A value that no copy can have (infinity) has a text of
-its own, so that it differs. Were a text ever another one than the copy's, its bucket would differ, and its rows be
-read: what may never be is one text for two values.
+`concat` skips NULL, which is the text of NULL. A value that no copy can have (infinity) has its own text, so that it
+differs. If a text ever differed from the copy's although the value is the same, its bucket would differ, and its rows
+would be read: that is harmless. What must never happen is one text for two values.
 """
 
 # ruff: noqa: S608 - names go through `quoted`
@@ -114,7 +114,7 @@ def _other_type(arrow: pa.DataType, copied: str) -> str:
 def _text(
     name: str, source: str, arrow: pa.DataType, codec: Codec, expression: str, is_utf8: bool
 ) -> tuple[str | None, str]:
-    """A column's text in SQL; or None, and why there is none."""
+    """A column's text in SQL; or None, and why it has no text."""
     kernel = codec.binary.kernel if codec.binary is not None else ""
     value = f"t.{quoted(name)}"
     if codec.where.special in ("null", "clamp") and _is_lossy(arrow):

@@ -1,4 +1,4 @@
-"""What stands in the way of a capture, each with the SQL that mends it. Nothing is changed."""
+"""Conditions that prevent a capture, each with the SQL that fixes it. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class _Role:
 
 
 def findings(connector: Connector, settings: Postgres, selection: Selection) -> list[Finding]:
-    """Everything that can be looked at; an answer that cannot be had is a finding too."""
+    """Everything that can be checked; a check that fails to run is a finding too."""
     found: list[Finding] = []
     try:
         connection = connector.connect("doctor", statement_timeout="60s")
@@ -114,7 +114,7 @@ _FACTS = (
 
 
 def facts(connection: Connection) -> dict[str, str]:
-    """The server's version and settings, for whoever looks into a problem."""
+    """The server's version and settings, for an operator who investigates a problem."""
     rows = connection.execute(
         "SELECT name, setting || coalesce(unit, '') FROM pg_catalog.pg_settings WHERE name = ANY (%s)", (list(_FACTS),)
     )
@@ -265,7 +265,7 @@ def _tables(connection: Connection, selected: Selected, role: _Role) -> Iterator
 
 
 def _ignored(ignored: Sequence[str]) -> Iterator[Finding]:
-    """What a wildcard met besides: what has no changes of its own in one line, however many they are."""
+    """What else a wildcard matched: the kinds that have no changes themselves in one line, however many there are."""
     parts = [text for text in ignored if " is a partition: " in text]
     views = [text for text in ignored if " is a view: " in text]
     counted = [f"{len(parts)} partitions (through their roots)"] if parts else []
@@ -278,7 +278,7 @@ def _ignored(ignored: Sequence[str]) -> Iterator[Finding]:
 
 
 def _locked(connection: Connection, settings: Postgres, selected: Selected) -> Iterator[Finding]:
-    """The tables that no publication of ours has yet, and that none can have before their lock is free."""
+    """The tables that no publication of cdcflow has yet, and that none can have before their lock is free."""
     made = connection.execute("SELECT pubname FROM pg_catalog.pg_publication WHERE pubname ~ '^cdcflow_[0-9a-f]{8}$'")
     names = [settings.publication] if settings.publication else [row[0] for row in made]
     found = [publication.locked(connection, name, selected.good) for name in names or [""]]
@@ -312,7 +312,7 @@ def _rights(table: CatalogTable, rights: Mapping[int, tuple[Any, ...]], role: _R
     name = quoted(role.name)
     for rel in (table.rel, *table.leaves):
         if rel.oid not in rights:
-            continue  # dropped just now
+            continue  # dropped since the selection
         schema, uses_schema, selects, _, is_filtered, _, _ = rights[rel.oid]
         if not uses_schema:
             found.append(

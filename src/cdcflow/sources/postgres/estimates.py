@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cdcflow.sources.postgres.connection import Connection
 
-# A table that was never analyzed has -1 rows: nobody knows. Indexes are not read, so they do not count.
+# A table that was never analyzed has -1 rows: the number is unknown. Indexes are not read, so they do not count.
 _SIZES = """
 SELECT r.oid::bigint, CASE WHEN bool_and(c.reltuples >= 0) THEN sum(c.reltuples)::bigint END,
        sum(pg_catalog.pg_table_size(c.oid))::bigint

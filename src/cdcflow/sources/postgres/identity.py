@@ -1,7 +1,7 @@
-"""Which server this is, and whether it is the one that a log belongs to, with the history that the log was made from.
+"""Which server this is, and whether it is the one, with the same history, that a log was captured from.
 
-The checkpoint keeps `system_id`, `timeline` and `database` in `source`. A server that was promoted or restored goes on
-with another timeline; it is ours as long as that one left the old one behind our position.
+The checkpoint keeps `system_id`, `timeline` and `database` in `source`. A server that was promoted or restored
+continues with a new timeline; it is accepted if that timeline left the old one after the change log's position.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from cdcflow.sources.postgres.platforms import platform_of
 
 @dataclass(frozen=True, slots=True)
 class IdentifiedSystem:
-    """The server and where its log ends, as IDENTIFY_SYSTEM says it."""
+    """The server and the end of its log, from IDENTIFY_SYSTEM."""
 
     system_id: str
     timeline: int
@@ -52,10 +52,10 @@ def identify(connector: Connector) -> IdentifiedSystem:
 
 
 def decodes(level: str, effective: str | None) -> bool:
-    """Whether a server with this `wal_level` decodes changes, or will from the first slot on.
+    """Whether a server with this `wal_level` decodes changes, or will from its first slot onwards.
 
-    `effective` is its `effective_wal_level`, None before PostgreSQL 19: from there on a server of level `replica` goes
-    to `logical` when the first logical slot is made, without a restart, and stays there while there is one.
+    `effective` is its `effective_wal_level`, None before PostgreSQL 19: since that version a server of level `replica`
+    switches to `logical` when the first logical slot is created, without a restart, and stays there while one exists.
     """
     return level == "logical" or (level == "replica" and effective is not None)
 
@@ -110,11 +110,11 @@ def check_database(connection: Connection, before: Mapping[str, str], system: Id
 
 
 def is_replaced(connection: Connection, before: Mapping[str, str], system: IdentifiedSystem) -> bool:
-    """Where an operator accepts that history is lost: whether another database has taken the place of the log's. It is
-    on another server and has the same name, or is on the same server.
+    """Whether another database has replaced the log's, for an operator who accepts that history is lost. Such a
+    database is on another server and has the same name, or is on the same server.
 
     Raises:
-        ConfigurationError: it is neither; or the log's slot is still in another database, and would be left behind.
+        ConfigurationError: it is neither; or the log's slot still exists in another database, and would be left over.
     """
     if before.get("system_id") != system.system_id:
         if before.get("database") != system.database:
@@ -127,7 +127,7 @@ def is_replaced(connection: Connection, before: Mapping[str, str], system: Ident
 
 
 def _slot_is_in(connection: Connection, before: Mapping[str, str]) -> str | None:
-    """The database that the log's slot is in, None: there is no such slot for changes of one database."""
+    """The database that the log's slot is in; `None` if no slot of that name decodes one database's changes."""
     found = slot.read(connection, before["slot"]) if "slot" in before else None
     return None if found is None else found.database
 

@@ -23,8 +23,8 @@ def names_by_oid(source: Mapping[str, str]) -> dict[int, TableId]:
 
 
 def captured_since(source: Mapping[str, str], selected: Selected, since: int) -> frozenset[int] | None:
-    """Those of the captured tables whose changes are in our log from here on; None: all that the publication gave, as
-    a log of an earlier cdcflow has it."""
+    """The captured tables whose changes are in the change log from position `since` onwards; None if it has everything
+    that the publication sends, as a log of an earlier cdcflow does."""
     if "captured" not in source:
         return None
     known = {oid for oid, at in json.loads(source["captured"]).values() if lsn_of(at) <= since}
@@ -43,7 +43,7 @@ def captured_text(before: Mapping[str, str], selected: Selected, position: Posit
 
 
 def state_of_selected(state: str, selected: Selected) -> str:
-    """A fingerprint without the tables that are no longer asked for: what became of them is nobody's loss."""
+    """A fingerprint without the tables that are no longer selected: whatever happened to them is not a loss."""
     value = json.loads(state)
     wanted = {t.rel.oid for t in selected.tables}
     for kind in ("tables", "members"):

@@ -1,19 +1,20 @@
 """Until when a captured table has the name that it was captured by. Pure.
 
-The catalog shows what exists now, and the stream may be far behind it:
+The catalog shows what exists now, and the stream may lag far behind it:
 
     log      ──c──c──c──[DROP t]──c──[u RENAME TO v]──c──▶
               ▲ position                                ▲ the catalog was read here: t is gone, u is called v
 
-The server decodes each change with the catalog of its own time, so the changes of `t` and `u` still arrive. Therefore a
-table that was captured under a name that it no longer has stays captured under it until the stream has passed the place
-where the catalog was read (`Life.end`). A table is its number (oid), so another one of the same name is another life.
+The server decodes each change with the catalog of that time, so the changes of `t` and `u` still arrive. Therefore a
+table that was captured under a name that it no longer has stays captured under it until the stream has passed the
+position where the catalog was read (`Life.end`). A table is identified by its number (oid), so a different table of the
+same name has a separate life.
 
 A Relation message has the name of its time, which decides between several names of one table. A name that the settings
-do not select brings nothing. Where there is no table of this number any more, every other name is its last one's.
+do not select is not captured. If no table of this number exists any longer, every other name counts as its last one.
 
 A name without wildcards in the settings stays here after its end, for as long as no table has it: a table that was
-captured once is no mistake in the settings. The checkpoint's `source` keeps all of this as `lives`.
+captured once is not a mistake in the settings. The checkpoint's `source` keeps all of this as `lives`.
 """
 
 from __future__ import annotations
@@ -59,7 +60,8 @@ class Lives:
         return any((life.oid, life.table) == (oid, table) for life in self.ended)
 
     def name(self, oid: int, told: TableId) -> TableId | None:
-        """The name by which a change is captured whose message calls its table `told`; None: it is not captured."""
+        """The name under which to capture a change whose message has `told` as its table's name; `None` if it is not
+        captured."""
         if self.is_ended(oid, told):
             return told
         if oid in self.present:
@@ -87,16 +89,16 @@ def ended(
     end: int,
     is_kept: Callable[[TableId], bool],
 ) -> tuple[Life, ...]:
-    """The names that a stream from `position` on has still to give up.
+    """The names whose end a stream that begins at `position` has yet to pass.
 
     `captured`: what the last start captured, as far as the settings still select it; `present`: what exists and is
-    captured now. `end`: the end of the server's log, asked for after the catalog. `is_kept`: see the top.
+    captured now. `end`: the end of the server's log, read after the catalog. `is_kept`: see the top.
     """
     names = frozenset(present.values())
     found = {(life.oid, life.table): life for life in before}
     for oid, table in captured.items():
         if present.get(oid) != table:
-            # Found missing again after it had been there in between: its later end counts.
+            # Missing again after it had existed in between: its later end counts.
             found[oid, table] = Life(oid, table, end)
     left = [life for life in found.values() if present.get(life.oid) != life.table]
     return tuple(life for life in left if life.end > position or (is_kept(life.table) and life.table not in names))

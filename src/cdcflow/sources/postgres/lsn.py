@@ -18,7 +18,7 @@ _HEX = np.frombuffer(b"0123456789ABCDEF", np.uint8)
 
 
 def lsn_of(position: Position | str) -> int:
-    """The number of a position given as text, ours (`00000000/016B3748`) or the server's (`0/16B3748`)."""
+    """The number of a position given as text: cdcflow's (`00000000/016B3748`) or the server's (`0/16B3748`)."""
     high, _, low = position.partition("/")
     return (int(high, 16) << 32) | int(low, 16)
 

@@ -11,7 +11,8 @@ from cdcflow.config import Postgres
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What slot and publication are called, and whether by us: then nobody else's is ever taken, and ours is mended."""
+    """The names of slot and publication, and whether cdcflow chose them: then it never adopts another owner's, and
+    repairs its own."""
 
     slot: str
     publication: str
@@ -27,7 +28,7 @@ class Names:
 
 
 def made_name(log_id: str) -> str:
-    """What slot and publication are called when the settings do not say it."""
+    """The name of slot and publication if the settings have none."""
     return f"cdcflow_{_eight_hex(log_id)}"
 
 

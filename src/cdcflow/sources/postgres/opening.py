@@ -1,4 +1,4 @@
-"""Opens the stream of a slot: at the log's end, or behind windows where a large backlog waits."""
+"""Opens the stream of a slot: near the log's end, or with windows first if there is a large backlog."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cdcflow.sources.postgres.unbroken import no_slot
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """One stream to be: what it decodes with, and whom it asks."""
+    """What a stream needs to be opened: how it decodes, and which connections it uses."""
 
     connector: Connector
     catalog: Catalog
@@ -86,7 +86,7 @@ class Opening:
         return described
 
     def _whole_slot(self, position: int) -> Slot:
-        """The slot; that it still has everything from `position` on is checked."""
+        """The slot, checked to still have everything since `position`."""
         found = self.catalog.ask(f"looking at slot {self.slot}", lambda c: slot.read(c, self.slot))
         if found is None:
             raise no_slot(self.slot)

@@ -1,28 +1,29 @@
-"""Whether the server's log still is the one that ours was made from.
+"""Whether the server's log is still the one that the change log was captured from.
 
-A server that was restored from a copy of its files bears the same identity, the same timeline and the same slot, and
-soon its log is past our position again, with other changes. The slot of a copy is where the copy was made or before,
-and our log continues after that:
+A server that was restored from a copy of its files has the same identity, the same timeline and the same slot, and
+soon its log is past the change log's position again, with other changes. The copy's slot is at the position where the
+copy was taken or before, and the change log continues after that:
 
     the server's log   ─────┤ slot ├──x──x──x──x──x──▶       x: a transaction: its end, its id, its time of commit
-    our log            ──x──x──x──x──x──┤ our position        both must have the same up to there
+    the change log     ──x──x──x──x──x──┤ its position        both must be equal up to that position
                                  └ the overlap ┘
 
-Ends and ids do not tell: a server that repeats its job (new uuids, `now()`) counts the same ids and writes as many
-bytes. The time of commit does. It is in the commit record, in microseconds: after a restart the server gives the same,
-so does a standby that took over, and a copy commits later than the original did. But for a transaction with a
-replication origin the server reports the time that its session set, or the year 2000 for the first one of a session
-that set none. A copy is not recognized if all its transactions have such a time and repeat the original byte for byte.
+Ends and ids are not enough: a server that repeats its job (new uuids, `now()`) counts the same ids and writes as many
+bytes. The time of commit is enough. It is in the commit record, in microseconds: after a restart the server sends the
+same time, and so does a standby that was promoted, while a copy commits later than the original did. But for a
+transaction with a replication origin the server reports the time that its session set, or the year 2000 for the first
+one of a session that set none. A copy is not recognized if all its transactions have such a time and repeat the
+original byte for byte.
 
 Rows and their number are not compared. Both histories have the same number of bytes between two ends, so a copy with
 a different number of rows has different ends, except by coincidence; a repeated job has the same numbers. Values would
 differ. But decoded values depend on settings, on the types at that time and on the version of cdcflow, and so do the
 captured tables and columns. All of these may have changed since the log was written, and the start would stop for a
-difference that the server did not make.
+difference that the server did not cause.
 
-So what the slot still gives up to our position must be just what our log has there. Where the slot stands at our
-position the server knew that everything before is ours, and there is nothing to compare; that is so after every
-orderly stop.
+So what the slot still sends up to the change log's position must be exactly what the change log has there. If the slot
+is at that position, the server knew that cdcflow has everything before, and there is nothing to compare; that is the
+case after every orderly stop.
 """
 
 from __future__ import annotations
@@ -62,14 +63,14 @@ def check_same(
     back: TransactionsBack,
     captured: Collection[int] | None = None,
 ) -> None:
-    """That our log and the server's have the same transactions after `since` and up to `position`.
+    """Check that the change log and the server's have the same transactions after `since` and up to `position`.
 
-    `captured`: the publication gives more than what we capture; only what touches one of these tables must be in our
-    log. None: all that it gives.
+    `captured`: set if the publication sends more than what is captured; only transactions that touch one of these
+    tables must be in the change log. None: all that it sends.
 
     Raises:
-        HistoryLost: they do not: the server was restored, and has gone its own way.
-        SourceUnavailable: somebody still uses the slot.
+        HistoryLost: they differ: the server was restored, and has diverged.
+        SourceUnavailable: another process still uses the slot.
     """
     first, last = str(position_of(since)), str(position_of(position))
     ours = back(lambda found: str(found) <= first)
@@ -108,11 +109,12 @@ def _between(table: pa.Table, first: str, last: str) -> pa.Table:
 def _given(
     connector: Connector, slot: Slot, publication: str, since: int, position: int, captured: Collection[int] | None
 ) -> pa.Table:
-    """What the slot gives up to a position, and perhaps a little more: `position`, `xid` and `commit_ts` of its
+    """What the slot sends up to a position, and perhaps a little more: `position`, `xid` and `commit_ts` of its
     transactions, and whether one `counts`.
 
-    Streamed and not acknowledged, so that no transaction is too large for it: what SQL functions give of a slot lies in
-    temporary files first. It takes as long as the server needs to read its log from the slot's position on.
+    Streamed and not acknowledged, so that no transaction is too large for it: SQL functions write what they return of a
+    slot into temporary files first. It takes as long as the server needs to read its log, beginning at the slot's
+    position.
     """
     found = TransactionsOnly(captured)
     stream = PostgresStream(

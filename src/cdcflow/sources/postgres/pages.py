@@ -1,4 +1,4 @@
-"""Where a chunk's rows lie: pages of the files that a plan pins, dealt out to connections. Pure.
+"""Where a chunk's rows are stored: pages of the files that a plan pins, divided among connections. Pure.
 
 A partitioned table is its leaves' pages one after another:
 
@@ -6,8 +6,8 @@ A partitioned table is its leaves' pages one after another:
     pages     0 ······· 999      0 ··· 299     0 ···· 499
     units     0 ······· 999   1000 ·· 1299   1300 ·· 1799      a chunk is any range of units
 
-A page holds 291 rows at most, but large values lie outside of it: the rows of one page may be gigabytes. So a chunk can
-end inside a page, behind a row, and the next one begins there.
+A page holds 291 rows at most, but large values are stored outside of it: the rows of one page may be gigabytes. So a
+chunk can end inside a page, after a row, and the next one begins there.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Plan:
         return json.dumps({"version": 1, "root": self.root, "leaves": leaves}, separators=(",", ":"))
 
     def extended(self, found: Plan) -> Plan:
-        """This plan, and then the leaves that `found` has besides."""
+        """This plan, followed by the leaves that only `found` has."""
         known = {leaf.rel.oid for leaf in self.leaves}
         return numbered(self.root, [*self.leaves, *(leaf for leaf in found.leaves if leaf.rel.oid not in known)])
 
@@ -82,9 +82,9 @@ def numbered(root: int, leaves: Sequence[Leaf]) -> Plan:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Up to where a table was read: before page `unit` of its plan, or within it, up to row number `behind`.
+    """How far a table was read: before page `unit` of its plan, or within it, up to row number `behind`.
 
-    `later` is the plan where it got partitions behind its end. Stored in the log: "123", "123.45", "123.45+{plan}".
+    `later` is the plan if partitions were added after its end. Stored in the log: "123", "123.45", "123.45+{plan}".
     """
 
     unit: int
@@ -142,7 +142,7 @@ class Share:
 
 
 def plan_of(chunk: Chunk) -> tuple[Plan, Cursor]:
-    """A range chunk's plan, with partitions that it has got behind its end, and where in it the chunk begins."""
+    """A range chunk's plan, with partitions that were added after its end, and where in it the chunk begins."""
     cursor = Cursor.parse(chunk.after)
     return Plan.from_json(cursor.later or chunk.plan), cursor
 

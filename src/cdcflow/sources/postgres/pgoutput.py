@@ -1,20 +1,20 @@
-"""pgoutput messages to transactions: what the server's walsender says, in columns.
+"""pgoutput messages to transactions: what the server's walsender sends, in columns.
 
 A committed transaction arrives as one unbroken run, B (Begin) … C (Commit). With protocol 2 and up a large one
 may arrive before it is committed, in blocks, and blocks of several such transactions alternate:
 
     B r r r C   B r C   S₇ r r E   B r C   S₉ r E   S₇ r A₇₋₈ r E   c₇        r: rows; A₇₋₈: sub-transaction 8 undone
-    ── run ──────────   ─ spool ─  ─ run ─ ─ spool  ─── spool ───   transaction 7 is there, without 8's rows
+    ── run ──────────   ─ spool ─  ─ run ─ ─ spool  ─── spool ───   transaction 7 is complete, without 8's rows
 
 Whole small transactions in a row become one `Run`: rows of all of them are decoded together, per table, and the
-transactions are arrays beside them. Only what is rare is read one by one: Relation, Type, Origin, Truncate and
-Message, and the stream control messages. A transaction that is not complete yet waits as bytes; past
+transactions are arrays alongside them. Only rare messages are read one by one: Relation, Type, Origin, Truncate and
+Message, and the stream control messages. A transaction that is not complete yet is kept as bytes; past
 `spool_bytes_max` it goes into a spool, as streamed ones always do, so memory does not depend on its size.
 
-Schema: the server sends a Relation message before the first row of a shape. It holds for the messages behind it.
-Inside a streamed transaction it holds for that transaction only: when it is rolled back, its shape must not stay in
-force (hard case P22). The server forgets with every rollback what it sent in the transaction and sends it anew, and
-so do we. With the commit it holds for all, as the server takes it too.
+Schema: the server sends a Relation message before the first row of a shape. It applies to the messages after it.
+Inside a streamed transaction it applies to that transaction only: when that is rolled back, its shape must not stay in
+force (hard case P22). With every rollback the server forgets what it sent in the transaction and sends it again, and
+cdcflow forgets it too. With the commit it applies to all later messages, for the server as well.
 
 The source of this: the server's `src/backend/replication/pgoutput/pgoutput.c` and `logical/proto.c`, and the chapter
 "Logical Replication Message Formats".
@@ -62,9 +62,9 @@ __all__ = ["Describe", "PgoutputDecoder", "Relation", "RelationColumn"]
 _BEGIN, _COMMIT, _ORIGIN, _RELATION, _TYPE, _TRUNCATE, _MESSAGE = (ord(c) for c in "BCORYTM")
 _START, _STOP, _STREAM_COMMIT, _ABORT = (ord(c) for c in "SEcA")
 _HEARTBEAT = b"heartbeat"
-_CELLS_AT_ONCE = 4_000_000  # a cell costs 17 bytes of offsets beside its own, which may be one (P69: 1600 columns)
+_CELLS_AT_ONCE = 4_000_000  # a cell costs 17 bytes of offsets on top of its value, perhaps 1 byte (P69: 1600 columns)
 GATHERING_BYTES_MIN = 64 << 10
-APART_BYTES_MIN = 256 << 10  # so many bytes are decoded apart rather than copied: a guess, not measured
+APART_BYTES_MIN = 256 << 10  # this many bytes are decoded separately rather than copied: a guess, not measured
 _ROWS = np.zeros(256, np.bool_)
 _ROWS[[ord(c) for c in "IUD"]] = True
 _PLAIN = np.zeros(256, np.bool_)
@@ -99,18 +99,19 @@ class _Contents:
 
 
 class PgoutputDecoder:
-    """Decodes one connection's stream; a new connection needs a new decoder, because the server starts anew too.
+    """Decodes one connection's stream; a new connection needs a new decoder, because the server starts over too.
 
-    `describe` is asked once a Relation message. `skip_until`: transactions whose commit ends there or before are in
-    the log already and are dropped whole (hard cases P40, L15). Marks are transactional messages with `mark_prefix`;
-    those whose content begins with "heartbeat" only show that the stream moves. Messages with other prefixes are
-    counted in `messages_ignored` and otherwise dropped. Transactions without a row of a captured table are dropped
-    too; where they are the last thing that came, `Advanced` says how far they reach. `compiled` None: the plain
-    decoders do it all. `changed` is asked once a Relation message, which the server sends before the first row after
-    any DDL: whether the table's rows must be read again. The server describes a partition right after the
-    table that publishes its rows, so it is asked a second time: for the relation described before, with this one as a
-    partition of it (0: none). `captures`: whether a relation's rows are taken at all; a publication of all tables, or
-    of those of a schema, gives others too. `describe` may still leave out those that it has under some name.
+    `describe` is called once for each Relation message. `skip_until`: transactions whose commit ends at or before it
+    are in the log already and are dropped whole (hard cases P40, L15). Marks are transactional messages with
+    `mark_prefix`; those whose content begins with "heartbeat" only show that the stream moves. Messages with other
+    prefixes are counted in `messages_ignored` and otherwise dropped. Transactions without a row of a captured table are
+    dropped too; if they are the last of the messages, `Advanced` contains the position that they reach. If `compiled`
+    is None, the plain decoders do everything. `changed` is called once for each Relation message, which the server
+    sends before the first row after any DDL: it returns whether the table's rows must be read again. The server
+    describes a partition right after the table that publishes its rows, so `changed` is called a second time: for the
+    relation described before, with this one as a partition of it (0: none). `captures`: whether a relation's rows are
+    decoded at all; a publication of all tables, or of those of a schema, sends others too. `describe` may still exclude
+    those that have a certain name.
     """
 
     def __init__(
@@ -155,7 +156,7 @@ class PgoutputDecoder:
 
     @property
     def gathering(self) -> bool:
-        """Much of a transaction is here, and its end is not: nothing is given before it comes."""
+        """A large part of a transaction has arrived, but not its end: no event is returned before that."""
         return self._waiting_bytes > GATHERING_BYTES_MIN or self._spooling is not None or self._block is not None
 
     def close(self) -> None:
@@ -176,7 +177,7 @@ class PgoutputDecoder:
         if not len(messages):
             return []
         events = self._decoded(messages)
-        # First, so that no position behind a row in the new shape becomes durable without the order to read again.
+        # First, so that no position after a row in the new shape becomes durable without the request to read again.
         filled, self._filled = self._filled, []
         return [*filled, *events] if filled else events
 
@@ -227,7 +228,7 @@ class PgoutputDecoder:
                 return self._wait(frames)
             end = int(commits[0]) + 1
             if int(frames.end[-1] - frames.end[end - 1]) > APART_BYTES_MIN:
-                # What waits needs only its own end beside it: the rest stays where it is.
+                # The waiting messages are joined only with their own transaction's end: the rest is not copied.
                 events = self._whole(self._with_waiting(frames.part(0, end)))
                 return events + self._plain(frames.part(end, len(frames)))
             frames = self._with_waiting(frames)
@@ -239,12 +240,12 @@ class PgoutputDecoder:
         return events + (self._wait(frames.part(whole, len(frames))) if whole < len(frames) else [])
 
     def _with_waiting(self, frames: Frames) -> Frames:
-        """What waits and these messages behind it, in one piece. Nothing waits any more."""
+        """The waiting messages and then these, in one piece. Afterwards no message waits."""
         self._waiting.append((frames.raw(), frames.lengths))
         return self._together()
 
     def _together(self) -> Frames:
-        """What waits, in one piece. Nothing waits any more."""
+        """The waiting messages, in one piece. Afterwards no message waits."""
         pieces, self._waiting, self._waiting_bytes = self._waiting, [], 0
         return self._frames(joined([p for p, _ in pieces], np.concatenate([n for _, n in pieces])))
 
@@ -261,7 +262,7 @@ class PgoutputDecoder:
         return self._spool(frames.part(1, len(frames)), self._spooling, streamed=False)
 
     def _whole(self, frames: Frames) -> list[StreamEvent]:
-        """Whole transactions, and what stands between them."""
+        """Whole transactions, and the messages between them."""
         found = self._compiled and self._compiled.transactions(frames.buffer.raw, frames.start, frames.end, frames.kind)
         begins, commits, xids, ends, clocks, inside = found or _transactions(frames)
         first = int(np.searchsorted(ends, self._skip_until, side="right"))  # those before are in the log already
@@ -285,7 +286,7 @@ class PgoutputDecoder:
         clocks: Int64s,
         first: int,
     ) -> list[StreamEvent]:
-        """Runs of whole transactions, parted at our marks. Transactions without rows are left out."""
+        """Runs of whole transactions, split at cdcflow's marks. Transactions without rows are skipped."""
         if self._compiled is not None:
             full, (xid, end, clock), row_ends = self._compiled.with_rows(commits, rows_before, (xids, ends, clocks))
             position = self._compiled.positions(end)
@@ -318,7 +319,7 @@ class PgoutputDecoder:
         return events
 
     def _origins(self, rows: _Contents, begins: Int64s, full: Int64s) -> pa.Array | None:
-        """Each transaction's replication origin; it says nothing about the next one (hard case P59)."""
+        """Each transaction's replication origin; it does not apply to the next one (hard case P59)."""
         if not rows.origins:
             return None
         names = {int(np.searchsorted(begins, at, side="right")) - 1: name for at, name in rows.origins.items()}
@@ -329,8 +330,8 @@ class PgoutputDecoder:
     def _rows(
         self, frames: Frames, first: int, shapes: Shapes, header: int, *, plain: bool = False
     ) -> tuple[_Contents, list[ChangeBatch], Int64s]:
-        """Decode the row messages from number `first` on, each in the shape that holds there; `shapes` is kept
-        current. Also the rows of each shape with their indices, and how many rows come before each message.
+        """Decode the row messages starting with number `first`, each in the shape in force there; `shapes` is kept
+        current. Also return the rows of each shape with their indices, and how many rows precede each message.
 
         `header` is 4 inside a stream block, where every message names its transaction after its type.
         """
@@ -409,9 +410,9 @@ class PgoutputDecoder:
         return replace(frames, kind=kind)
 
     def _without_bare(self, frames: Frames, shapes: Shapes, header: int, out: _Contents) -> Frames:
-        """The same without the rows of tables without columns, of which a log can hold nothing. `describe` refuses one
-        that is captured; others come while the settings or the publication change. A table under a name that is not
-        captured is taken for one of them."""
+        """The same without the rows of tables without columns, which a log cannot store. `describe` refuses such a
+        table if it is captured; others arrive while the settings or the publication change. A table under a name that
+        is not captured is treated as one of them."""
         kind = frames.kind.copy()
         rows = np.flatnonzero(_ROWS[kind])
         oids = frames.buffer.uint32(frames.start[rows] + 1 + header)
@@ -480,7 +481,7 @@ class PgoutputDecoder:
         return described
 
     def _message(self, body: bytes, at: int, header: int, out: _Contents) -> None:
-        """A logical decoding message: a mark, a heartbeat, or somebody else's."""
+        """A logical decoding message: a mark, a heartbeat, or another program's."""
         if len(body) < 10 + header:
             raise protocol_error("a logical message that ends early")
         transactional, lsn = struct.unpack_from(">BQ", body, 1 + header)
@@ -531,8 +532,8 @@ class PgoutputDecoder:
         return self._committed(transaction, end, clock + EPOCH_US)
 
     def _stream_aborted(self, body: bytes) -> list[StreamEvent]:
-        """A transaction or one of its sub-transactions was rolled back (with its position and time where the server
-        was asked for parallel streaming)."""
+        """A transaction or one of its sub-transactions was rolled back (with its position and time if parallel
+        streaming was requested of the server)."""
         if len(body) not in (9, 25):
             raise protocol_error("a Stream Abort of a wrong length")
         xid, subxid = struct.unpack_from(">II", body, 1)
@@ -578,7 +579,7 @@ class PgoutputDecoder:
         return self._committed(transaction, end, clock + EPOCH_US)
 
     def _committed(self, transaction: PendingTransaction, end: int, clock: int) -> list[StreamEvent]:
-        """A large transaction is there: its header, and what it holds once rolled-back rows are gone."""
+        """A large transaction is complete: return its header, and its rows without those rolled back."""
         if end <= self._skip_until:
             transaction.discard()
             return []
@@ -592,7 +593,7 @@ class PgoutputDecoder:
 
 
 def _messages(rows: _Contents) -> Int64s:
-    """The numbers of all messages that must stand inside a transaction."""
+    """The numbers of all messages that must be inside a transaction."""
     found = [c.message for c in rows.changes]
     rare = [at for at, _ in rows.truncates] + [m.at for m in rows.marks] + list(rows.origins)
     return np.concatenate([*found, np.array(rare, np.int64)])
@@ -637,7 +638,8 @@ def _order(part: tuple[int, int, Layout, Int64s, pa.RecordBatch]) -> tuple[int, 
 
 
 def _known(rows: _Contents, shapes: Shapes, oid: int) -> list[tuple[int, Shape]]:
-    """The shapes of a relation and from where on they hold, where some messages may have described it anew."""
+    """The shapes of a relation and the message since which each applies, if some messages may have described it
+    again."""
     return rows.relations.get(oid) or ([(-1, shapes[oid])] if oid in shapes else [])
 
 
@@ -651,7 +653,7 @@ def _in_force(shapes: list[tuple[int, Shape]], oid: int, at: int) -> Shape:
 
 
 def _transactions(frames: Frames) -> tuple[Int64s, Int64s, Uint64s, Int64s, Int64s, bool]:
-    """Numbers of Begins and of Commits, xids, end positions, clocks as sent; False: rows may stand outside."""
+    """Numbers of Begins and of Commits, xids, end positions, clocks as sent; False: rows may be outside of them."""
     begins, commits = np.flatnonzero(frames.kind == _BEGIN), np.flatnonzero(frames.kind == _COMMIT)
     if len(begins) != len(commits) or (begins > commits).any() or (begins[1:] < commits[:-1]).any():
         raise InvariantViolated("pgoutput Begin and Commit do not alternate", runbook="stream-not-understood")

@@ -1,7 +1,8 @@
-"""Which service runs a PostgreSQL server, and what one does there instead of ALTER SYSTEM and ALTER ROLE.
+"""Which service runs a PostgreSQL server, and what to do there instead of ALTER SYSTEM and ALTER ROLE.
 
-A managed service gives no superuser, so the statements of a server of one's own are refused. Each service is recognised
-by a setting that only its servers have; roles alone do not count, because a dump brings them to other servers.
+A managed service grants no superuser, so the statements for a self-managed server are refused. Each service is
+recognised by a setting that only its servers have; roles alone do not count, because a dump brings them to other
+servers.
 
 Sources: the documentation of Cloud SQL, AlloyDB, Azure and Neon, looked up in November 2026; the others from general
 knowledge. `docs/managed.md` lists what was tested.

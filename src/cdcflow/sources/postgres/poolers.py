@@ -1,7 +1,7 @@
-"""Connection poolers in front of a server: what one is called, and which address is the server's own. Pure.
+"""Connection poolers in front of a server: the name of a pooler, and which address is the server itself. Pure.
 
-A pooler shares sessions among clients, and does not pass the replication protocol on. Only its refusals tell that there
-is one, and the host's name which one. The Auth Proxy of Cloud SQL and AlloyDB is none: it passes on bytes.
+A pooler shares sessions among clients, and does not pass the replication protocol on. Only its refusals reveal that it
+exists, and the host's name which one it is. The Auth Proxy of Cloud SQL and AlloyDB is no pooler: it passes on bytes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A position in the server's log to begin at: made for a new log, or the one of an earlier run, checked to be whole.
+"""The position in the server's log at which to begin: created for a new log, or an earlier run's, checked to be whole.
 
-A new log's publication and slot are made, or taken over where the settings name them. An earlier run's are checked to
-be those that the log was made from (`unbroken`, `overlap`), and the publication is mended for the tables of today. What
-was lost stays lost: only an operator who accepts it gets a new position.
+For a new log, publication and slot are created, or adopted if the settings name them. Those of an earlier run are
+checked to be the ones that the log was captured from (`unbroken`, `overlap`), and the publication is repaired for the
+currently selected tables. What was lost stays lost: only an operator who accepts it gets a new position.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Preparing:
     """One start at one server, through one connection.
 
     `before` is the log's checkpoint, `selected` the tables to capture. Older transactions may take `creation_wait_s` to
-    end before a slot is made, and `older_wait_s` before one is taken over. A new table is left for later while they
-    run: the others must not wait for a transaction that takes hours. `is_renamed`: a captured table is gone, or has
-    another name.
+    end before a slot is created, and `older_wait_s` before one is adopted. A new table is left for later while they
+    run: the others must not wait for a transaction that takes hours. `is_renamed`: a captured table no longer exists,
+    or has another name.
     """
 
     connector: Connector
@@ -115,20 +115,20 @@ class Preparing:
         known = state_of_selected(before["publication_state"], self.selected)
         ours = slot.read(self.connection, names.slot)
         check_unbroken(self.connector, self.connection, self.before, names, self.system, ours, known)
-        assert ours is not None  # noqa: S101  looked at just now
+        assert ours is not None  # noqa: S101  `check_unbroken` raises if missing
         if ours.confirmed is None:
             raise SourceUnavailable(f"somebody is still creating slot {names.slot} (it has no position yet)")
-        # A log of an earlier cdcflow does not say where it began: what is before this start is not compared.
+        # A log of an earlier cdcflow does not record where it began: what is before this start is not compared.
         began = lsn_of(before["began_at"]) if "began_at" in before else position
         since = max(ours.confirmed, began)
         if transactions_back is not None and since < position:
             captured = captured_since(before, self.selected, since)
             overlap.check_same(self.connector, ours, names.publication, since, position, transactions_back, captured)
         state = self._ensured()
-        # Again: between the two looks it may have been mended, and a loss with it.
+        # Again: between the two reads it may have been repaired, which would hide a loss.
         check_publication(self.connection, state, names.publication, known)
-        # What our log knew counts, not what the publication had just now: this may be the second try, or somebody else
-        # has added the tables.
+        # Compare with what the change log knew, not with the publication before this start: this may be the second
+        # attempt, or an operator may have added the tables.
         if state.broad:
             if publication.has_newcomers(known, state.fingerprint(self.selected.tables)):
                 publication.wait_for_older(self.connection, self.older_wait_s, "adding tables to the publication")
@@ -166,8 +166,8 @@ class Preparing:
         return slot.create(self.connector, self.names.slot, failover=self.failover, timeout_s=self.creation_wait_s)
 
     def _adopted(self, found: slot.Slot) -> int:
-        """Take over a slot that somebody made for us, at a position after the publication: the log is empty, and the
-        backfill has what came before."""
+        """Adopt a slot that an operator created for cdcflow, at a position after the publication: the log is empty, and
+        the backfill reads the earlier rows."""
         if found.is_lost or found.confirmed is None:
             raise ConfigurationError(
                 f"slot {found.name} has no position to begin at (wal_status {found.wal_status})",
@@ -189,7 +189,7 @@ class Preparing:
         return max(lsn_of(row[0]), found.confirmed)
 
     def _checkpoint_at(self, position: int, state: publication.Publication, began: int | None = None) -> Checkpoint:
-        """A checkpoint for this system. `began`: where our log's part of the server's log began (None: here)."""
+        """A checkpoint for this system. `began`: where the change log began in the server's log (None: here)."""
         kept = {k: v for k, v in self.before.source.items() if k not in ("accept_history_loss", "captured", JOINING)}
         ours = {
             "system_id": self.system.system_id,

@@ -1,15 +1,17 @@
-"""The publication: which tables the server puts into our stream, and how.
+"""The publication: which tables the server puts into cdcflow's stream, and how.
 
-A publication under the name that cdcflow gives it is ours: it is made, mended and kept equal to the selected tables.
-One that the settings name belongs to somebody: tables are added and dropped, but how it publishes is only checked.
+A publication under the name that cdcflow gives it is cdcflow's: it is created, repaired and kept equal to the selected
+tables. One that the settings name has another owner: tables are added and dropped, but how it publishes is only
+checked.
 
-What the stream did not carry is lost without a word, so a publication must never have been otherwise in between.
-`fingerprint` tells: it holds the numbers of the publication and of each table's entry in it, and a new number is a new
-entry, whatever its name (P61). PostgreSQL 18 goes on without its rows when a publication is gone.
+A change that the stream did not carry is lost silently, so a publication must never have been different in between.
+`fingerprint` shows that: it holds the numbers of the publication and of each table's entry in it, and a new number is a
+new entry, whatever its name (P61). PostgreSQL 18 continues without a publication's rows when it is dropped.
 
-A publication that was told to publish less, and then to publish everything again, looks as before; so the fingerprint
-also holds the transaction that wrote each of its rows (`xmin`). ALTER PUBLICATION … OWNER TO and RENAME TO write the
-publication's row too. The row does not say which statement it was, so these are taken for a loss as well.
+A publication that was altered to publish less, and then to publish everything again, has the same settings as before;
+so the fingerprint also holds the transaction that wrote each of its rows (`xmin`). ALTER PUBLICATION … OWNER TO and
+RENAME TO write the publication's row too. The row does not show which statement it was, so these are taken for a loss
+as well.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE r.prpubid = %s
 """
 
-# Which schema a table lies in is a dependency too. ALTER TABLE … SET SCHEMA writes its row anew; nothing else does.
+# Which schema a table is in is a dependency too. Only ALTER TABLE … SET SCHEMA writes its row again.
 _MEMBERS = """
 SELECT d.objid::bigint, d.xmin::text::bigint FROM pg_catalog.pg_depend d
 WHERE d.refclassid = 'pg_catalog.pg_namespace'::regclass AND d.refobjid = ANY (%s::oid[])
@@ -85,7 +87,7 @@ Exists = Callable[[Literal["pg_class", "pg_namespace"], int], bool]
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One table in a publication. `number` is new when the table was taken out and put in again; `written` is the
+    """One table in a publication. `number` changes when the table is dropped from it and added again; `written` is the
     transaction that wrote the entry."""
 
     number: int
@@ -97,11 +99,12 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A publication as it is. `wrong` says how it publishes otherwise than we need, with the setting that mends it.
+    """A publication in its current state. `wrong`: settings with which it does not publish what cdcflow needs, each
+    with the value that fixes it.
 
     `written` is the transaction that wrote its row. `schemas`: those that it has as a whole, each with its oid, and
-    number and transaction of its entry. `members`: the tables in them by oid, each with the transaction that put it
-    there. `excepted`: the tables that it leaves out by name (PostgreSQL 19, FOR ALL TABLES EXCEPT), by oid; None: this
+    number and transaction of its entry. `members`: the tables in them by oid, each with the transaction that moved it
+    there. `excepted`: the tables in its list of exceptions (PostgreSQL 19, FOR ALL TABLES EXCEPT), by oid; None: this
     server has no such list. `all_sequences`: it has those, too, which cdcflow does not capture.
     """
 
@@ -118,7 +121,7 @@ class Publication:
 
     @property
     def broad(self) -> bool:
-        """It has more than tables by name."""
+        """Whether it has more than individually listed tables."""
         return self.all_tables or bool(self.schemas)
 
     def fingerprint(self, tables: Sequence[CatalogTable]) -> str:
@@ -254,7 +257,8 @@ def check_unbroken(found: Publication | None, name: str, before: str, exists: Ex
 
 
 def uncovered(connection: Connection, name: str, captured: Mapping[TableId, int]) -> dict[TableId, str]:
-    """Why changes of captured tables (each with its oid) may not be in the stream of this publication, as it is now."""
+    """Why changes of captured tables (each with its oid) may not be in the stream of this publication in its current
+    state."""
     found = read(connection, name)
     if found is None:
         return dict.fromkeys(captured, f"publication {name} is gone")
@@ -307,8 +311,8 @@ def ensure(connection: Connection, name: str, tables: Sequence[CatalogTable], *,
     """Make the publication carry exactly these tables, whole, through their roots.
 
     Raises:
-        ConfigurationError: it cannot be made or mended with our rights, or is somebody's and publishes otherwise; the
-            message has the SQL.
+        ConfigurationError: cdcflow's rights do not suffice to create or repair it, or it has another owner and
+            publishes differently; the message has the SQL.
     """
     found = read(connection, name)
     if found is None:
@@ -445,7 +449,7 @@ def _covers(connection: Connection, found: Publication) -> Callable[[int, TableI
     if found.all_tables and connection.info.server_version >= 190000:  # EXCEPT
         names = {(row[0], row[1]) for row in connection.execute(_COVERED, (found.name,))}
         return lambda oid, table: (table.schema, table.name) in names
-    # Not by the server's view: it waits for each table that somebody has locked.
+    # Not by the server's view: it waits for each table that another session has locked.
     return lambda oid, table: found.all_tables or oid in found.entries or table.schema in found.schemas
 
 
@@ -459,7 +463,7 @@ def _all_tables_but_for_others(found: Publication, tables: Sequence[CatalogTable
 
 
 def _listed(tables: Sequence[CatalogTable]) -> str:
-    # ONLY: a table that merely inherits is one of its own, with rows that a read of ONLY its parent does not see.
+    # ONLY: a table that merely inherits is a separate one, with rows that a read of ONLY its parent does not see.
     return "TABLE " + ", ".join(t.rel.sql if t.rel.kind == "p" else f"ONLY {t.rel.sql}" for t in tables)
 
 
@@ -486,7 +490,7 @@ def _run(connection: Connection, statement: str, name: str, *, gone_is_fine: boo
         if not gone_is_fine:
             raise map_error(error, f"changing publication {name}") from None
     except (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName):
-        # It was there when the tables were listed; the next try lists them anew.
+        # It existed when the tables were listed; the next attempt lists them again.
         raise SourceUnavailable(f"changing publication {name}: a table was renamed or dropped meanwhile") from None
     except psycopg.errors.InsufficientPrivilege as error:
         grant = ""

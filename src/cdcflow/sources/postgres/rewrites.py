@@ -1,55 +1,57 @@
-"""Whether rows that were read show other values now, without a word of it in the server's log.
+"""Whether rows that were read have different values now, without any record of it in the server's log.
 
 A statement that rewrites a table (ADD COLUMN … DEFAULT random(), a serial or stored generated column, ALTER TYPE …
-USING) gives every row another value and publishes nothing. A few more change what rows show and do not even touch them
-(a label of an enum gets another name). So a table's *row version* is taken from the catalog before a backfill pins what
-it reads, is stored with the backfill's progress, and is compared later:
+USING) gives every row a new value and publishes nothing. A few more change what rows show without even touching them
+(a label of an enum is renamed). So a table's *row version* is taken from the catalog before a backfill pins what it
+reads, is stored with the backfill's progress, and is compared later:
 
     plan ── version 1 ── rows are read ──▶ done        ALTER TABLE        version 2 ── changed: plan, read again
-                         stored with each cut                             (at the next row, look, or start)
+                         stored with each cut                             (at the next row, poll, or start)
 
-The version is durable with the generation that it belongs to, and the comparison says the same until the next plan
-stores a new one. So no crash loses the order to read again, and no statement is answered twice. Why a version must be
-known before a generation begins as well, see `cdcflow.interleave.machine`.
+The version is durable with the generation that it belongs to, and the comparison has the same result until the next
+plan stores a new one. So no crash loses the request to read again, and no statement is answered twice. For why a
+version must also be known before a generation begins, see `cdcflow.interleave.machine`.
 
-The catalog shows a statement once it is committed, and the stream may be behind it: then a table is read again before
-the stream comes to the statement, which is early, and right.
+The catalog shows a statement once it is committed, while the stream may lag: then a table is read again before the
+stream reaches the statement, which is early, but correct.
 
 What a version holds, and when rows have changed since an older one:
 - Of each file (the table, or each of its partitions) `relfilenode`, and a digest of `xmin` of its columns' rows in
-  `pg_attribute`. Rows changed when BOTH are others. A new file alone is VACUUM FULL, CLUSTER, TRUNCATE, SET TABLESPACE:
-  the same values elsewhere. Other columns alone is what costs nothing on the server either: rows keep their bytes, and
-  a constant for the rows before a column is told with the column (`Column.missing`). That constant is gone from the
-  catalog after VACUUM FULL, which then counts, as it changes both: PostgreSQL clears `atthasmissing` in `pg_attribute`.
-  The digest is of `xmin`, not of the columns' types, because `ALTER COLUMN v TYPE int USING v * 2` leaves the type.
-  Both come from one statement's snapshot: a pair of two moments could hide a rewrite.
-- Of a partitioned table rows changed as well when a partition is gone or has a new file: DROP, DETACH and TRUNCATE of a
-  partition publish nothing (TRUNCATE of the whole table does). Nothing in the catalog tells TRUNCATE of a partition
-  from its VACUUM FULL, so that costs a reading, too. And when a partition came, unless it is known to have come empty:
-  CREATE TABLE … PARTITION OF makes all rows of `pg_attribute` in one command, and ATTACH writes those of its columns
-  again (`attinhcount`). So a column whose row is from the command that made the table was never attached. Each
-  table between it and the root must be made like that, and its file be its first one, which has the table's oid for
-  its number: rows that came by the stream may be truncated before anyone looks. A partition that came and went between
-  two looks is in neither version: the stream describes it before its first row, and it is in no catalog then.
-- Of each column its type, domains looked through, and whether it is published. When one of them is another one, the
-  same bytes show another value (timestamp to timestamptz, cidr to inet) or one that was never sent (DROP EXPRESSION
-  before PostgreSQL 18). Character types are one type here.
-- Of each type in use that has a catalog of its own its labels (enums) or columns (composites). Rows changed when one
-  that was there is not: a new label changes no row. A type that comes with a new column may have been altered after
-  rows were written, before anyone looked. Rows count as changed unless the type is as CREATE TYPE made it: its rows
-  in the catalogs are then from one command.
+  `pg_attribute`. Rows changed if BOTH differ. A new file alone is VACUUM FULL, CLUSTER, TRUNCATE, SET TABLESPACE:
+  the same values elsewhere. Different columns alone are a statement that rewrites nothing on the server either: rows
+  keep their bytes, and the constant for rows older than a column is passed with the column (`Column.missing`). That
+  constant is removed from the catalog by VACUUM FULL, which then counts, as it changes both: PostgreSQL clears
+  `atthasmissing` in `pg_attribute`. The digest is of `xmin`, not of the columns' types, because
+  `ALTER COLUMN v TYPE int USING v * 2` leaves the type. Both come from one statement's snapshot: a pair of two
+  different times could hide a rewrite.
+- Of a partitioned table rows also changed if a partition was removed or has a new file: DROP, DETACH and TRUNCATE of a
+  partition publish nothing (TRUNCATE of the whole table does). The catalog does not distinguish TRUNCATE of a partition
+  from its VACUUM FULL, so the latter costs a reading, too. Rows also changed if a partition was added, unless it is
+  known to have been empty: CREATE TABLE … PARTITION OF writes all rows of `pg_attribute` in one command, and ATTACH
+  writes those of its columns again (`attinhcount`). So a column whose row is from the command that created the table
+  was never attached. Each table between it and the root must be created like that, and its file must be its first one,
+  whose number is the table's oid: rows that arrived by the stream may be truncated before the next poll. A partition
+  that was added and removed between two polls is in neither version: the stream describes it before its first row,
+  and by that time no catalog has it.
+- Of each column its type, with domains resolved, and whether it is published. If one of them differs, the same bytes
+  show another value (timestamp to timestamptz, cidr to inet) or one that was never sent (DROP EXPRESSION before
+  PostgreSQL 18). Character types are one type here.
+- Of each type in use that has its own catalog rows, its labels (enums) or columns (composites). Rows changed if one
+  that existed does not any longer: a new label changes no row. A type that is first used by a new column may have been
+  altered after rows were written, before the first poll. Rows count as changed unless the type is as CREATE TYPE
+  created it: its rows in the catalogs are then from one command.
 
 - Its primary key, as the number of the constraint, which REINDEX CONCURRENTLY keeps, and the file of its index, which a
-  new type of a column keeps. Another one, or none for a moment, is a reason to read the table again once a message
-  came that does not tell the key of its time: REPLICA IDENTITY FULL marks every column, a table without a key none.
-  Such rows were decoded with the key of now, and while there was none, one key may have had several rows. Earlier keys
-  are kept in mind (`keys_were`), because the stream may be behind the statement.
-- Beside that, of each column its number: a drop is kept in mind (`was`), because a message from before it may still
-  come, and names do not tell a column from one that took its place (`cdcflow.sources.postgres.catalog.numbered`).
+  new type of a column keeps. A different key, or a time without one, is a reason to read the table again once a message
+  arrived that does not contain the key of its time: REPLICA IDENTITY FULL marks every column, a table without a key
+  none. Such rows were decoded with the current key, and while there was no key, several rows may have had the same key
+  values. Earlier keys are kept (`keys_were`), because the stream may not have reached the statement.
+- Also, of each column its number: dropped columns are kept (`was`), because a message from before the drop may still
+  arrive, and names do not distinguish a column from one that replaced it (`cdcflow.sources.postgres.catalog.numbered`).
 
-Two such differences apart may be compared as one (ADD COLUMN, and VACUUM FULL a year later, when no look came between):
-rows are then read again for nothing, never left unread. What the text of a value depends on beyond this, such as the
-name behind a `regclass`, is not watched.
+Two separate differences may be compared as one (ADD COLUMN, and VACUUM FULL a year later, with no poll in between):
+rows are then read again without need, but never left unread. What else the text of a value depends on, such as the
+name of a `regclass`, is not watched.
 
 Sources: src/backend/commands/tablecmds.c (ATRewriteTables, ATColumnChangeRequiresRewrite, MergeAttributesIntoExisting),
 commands/cluster.c (finish_heap_swap), catalog/heap.c (RelationClearMissing, AddNewAttributeTuples, heap_create) of
@@ -70,7 +72,7 @@ from cdcflow.sources.postgres.connection import Connection
 
 FORMAT = 1
 
-# Not pg_partition_tree, which waits for locks of DDL; not pg_relation_filenode, which looks at another moment.
+# Not pg_partition_tree, which waits for locks of DDL; not pg_relation_filenode, which uses a different snapshot.
 _FILES = """
 WITH RECURSIVE tree (root, oid, kind, file, made_here) AS (
     SELECT c.oid, c.oid, c.relkind, c.relfilenode, true FROM pg_catalog.pg_class c WHERE c.oid = ANY (%s::oid[])
@@ -97,7 +99,7 @@ FROM pg_catalog.pg_attribute a WHERE a.attrelid = ANY (%s::oid[]) AND a.attnum >
 ORDER BY a.attrelid, a.attnum
 """
 
-# Types that are used by the columns, and all that they are made of; of enums a hash of each label, of composites one.
+# Types that the columns use, and all their parts; of enums a hash of each label, of composites one.
 _TYPES = """
 WITH RECURSIVE used (root, oid) AS (
     SELECT a.attrelid, a.atttypid FROM pg_catalog.pg_attribute a
@@ -152,13 +154,13 @@ WHERE (n.nspname::text, c.relname::text) IN (SELECT * FROM unnest(%s::text[], %s
 """
 
 WAS_MAX = 4
-"""So many earlier lists of columns, and so many keys, are kept of a table."""
+"""How many earlier lists of columns, and how many keys, are kept of a table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A primary key that tells rows apart at every moment: its constraint's number, its index's file (0: it has none
-    itself), and the numbers of its columns. `NO_KEY`: the table had none."""
+    """A primary key that is unique at all times (not deferrable): its constraint's number, its index's file (0: it has
+    none itself), and the numbers of its columns. `NO_KEY`: the table had none."""
 
     constraint: int
     file: int
@@ -185,12 +187,13 @@ NO_KEY = Key(0, 0, ())
 class CatalogVersion:
     """What the values of a table's rows depend on (see the top of this module). `oid` is the table's own.
 
-    `files` has (relfilenode, digest of columns) by oid. `columns` has a word for each column number from 1 on, empty
-    where the column is dropped. `types` has words by type, which may become more. `attached` are the partitions that
-    may have had rows when they came, `altered` the types that are not as they were made; neither is stored, because
-    only what is new is asked for it. `was` are earlier lists of columns, of which some are dropped since: the stream
-    may still speak of those. `key` is the primary key (None: an earlier cdcflow wrote the version, and did not say),
-    `keys_were` those that the table had since its rows were read, `is_full` whether REPLICA IDENTITY is FULL.
+    `files` has (relfilenode, digest of columns) by oid. `columns` has a word for each column number, starting at 1,
+    empty if the column is dropped. `types` has words by type; words may be added. `attached` are the partitions that
+    may have had rows when they were added, `altered` the types that were changed since they were created; neither is
+    stored, because only new partitions and types are checked for it. `was` are earlier lists of columns, some of them
+    dropped since: the stream may still refer to those. `key` is the primary key (None: an earlier cdcflow, which did
+    not record it, wrote the version), `keys_were` those that the table had since its rows were read, `is_full` whether
+    REPLICA IDENTITY is FULL.
     """
 
     oid: int
@@ -264,7 +267,7 @@ class CatalogVersion:
 
 
 def versions(connection: Connection, oids: Collection[int]) -> dict[int, CatalogVersion]:
-    """The tables as they are now, by oid. Those that are gone are left out."""
+    """The tables in their current state, by oid. Those that no longer exist are skipped."""
     wanted = (sorted(oids),)
     files: dict[int, dict[int, tuple[int, str]]] = {}
     attached: dict[int, set[int]] = {}
@@ -365,11 +368,11 @@ class RowVersions:
         return RowsCompared(tuple(compared))
 
     def changed(self, oid: int, partition: int) -> RowVersion | None:
-        """The version of a table that the stream has just described, when its rows must be read again (said once), or
-        when it has other partitions or columns.
+        """The version of a table that the stream has just described, if its rows must be read again (returned once), or
+        if it has other partitions or columns.
 
-        `partition` is one that the stream says it has (0: none). One that came and is gone again left rows in the log
-        that no catalog tells of.
+        `partition` is one that the table has according to the stream (0: none). A partition that was added and removed
+        left rows in the log, but is in no catalog.
         """
         uncertain = not partition and self._catalog.take_uncertain(oid)
         with self._lock:
@@ -399,7 +402,7 @@ class RowVersions:
         return RowVersion(table, text, now_text, changed)
 
     def _decoded_otherwise(self, version: CatalogVersion) -> bool:
-        """Whether a message that did not tell its key has come of a table that had another one since it was read."""
+        """Whether a message without a key arrived for a table whose key has changed since it was read."""
         return bool(version.keys_were) and version.oid in self._catalog.untold
 
 
@@ -408,7 +411,7 @@ Changed = Callable[[int, int], RowVersion | None]
 
 
 def _read(text: str | None) -> CatalogVersion | None:
-    """A version that was stored; None for one that a newer cdcflow wrote: it is taken anew."""
+    """A stored version; None if a newer cdcflow wrote it: the version is then taken again."""
     return CatalogVersion.from_json(text) if text and json.loads(text)["version"] == FORMAT else None
 
 

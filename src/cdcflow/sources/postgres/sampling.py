@@ -1,4 +1,4 @@
-"""A few rows of a table as one digest: the first and the last by key, as they are committed now."""
+"""A few rows of a table as one digest: the first and the last by key, in their currently committed state."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The replication slot: our position in the server's log, which the server keeps for us.
+"""The replication slot: cdcflow's position in the server's log, which the server stores.
 
-A slot is never made again silently: a new one knows nothing of the changes before it, and nobody would notice the hole
-(P37). It is made once, for an empty log; after a loss only when an operator accepts it.
+A lost slot is never recreated silently: a new one does not have the changes before it, and the gap would go unnoticed
+(P37). It is created once, for an empty log; after a loss only when an operator accepts it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FROM pg_catalog.pg_replication_slots s WHERE slot_name = %s
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A slot as pg_replication_slots shows it. `confirmed` and `restart` are None while it is being made or lost."""
+    """A slot in pg_replication_slots. `confirmed` and `restart` are None while it is being created or lost."""
 
     name: str
     plugin: str | None
@@ -69,10 +69,10 @@ class Slot:
             )
 
     def check_whole(self, position: int) -> None:
-        """That the server still has everything from `position` on.
+        """Check that the server still has everything since `position`.
 
         Raises:
-            HistoryLost: it was invalidated, or it was moved past `position` by somebody else (P36, P38).
+            HistoryLost: it was invalidated, or another process moved it past `position` (P36, P38).
         """
         if self.is_lost:
             reason = self.invalidation or ("conflict" if self.conflicting else "wal_status = lost")
@@ -109,7 +109,7 @@ ORDER BY slot_name
 
 
 def left_behind(connection: Connection, ours: str) -> list[Finding]:
-    """Slots that other logs of cdcflow made in this database and that nobody reads."""
+    """Slots that other logs of cdcflow created in this database and that no process reads."""
     return [
         Finding(
             "warning",
@@ -153,18 +153,18 @@ def creation(version: int, name: str, *, failover: bool) -> str:
 
 
 def create(connector: Connector, name: str, *, failover: bool, timeout_s: float) -> int:
-    """Make the slot and return the position from which it gives everything.
+    """Create the slot and return the position from which it has everything.
 
-    The server first waits until every transaction that runs now has ended (P34). A try that takes too long, or whose
-    connection `Connector.close` breaks off, leaves nothing behind: the server drops the half-made slot with the
-    statement.
+    The server first waits until every transaction that runs now has ended (P34). An attempt that takes too long, or
+    whose connection is cut off by `Connector.close`, leaves nothing on the server: it drops the unfinished slot with
+    the statement.
 
     Raises:
         SourceUnavailable: a transaction is in the way; the message names it.
         ConfigurationError: no right to, or no room for another slot.
     """
     connection = connector.connect("slot", statement_timeout=str(int(timeout_s * 1000)), lock_timeout="0")
-    # Else a server that waits does not notice that we are gone, and keeps the half-made slot until the timeout.
+    # Otherwise a waiting server does not notice a lost connection, and keeps the unfinished slot until the timeout.
     with contextlib.suppress(psycopg.errors.InvalidParameterValue):  # not every platform can
         connection.execute("SET client_connection_check_interval = '500ms'")
     try:
@@ -207,10 +207,10 @@ def create(connector: Connector, name: str, *, failover: bool, timeout_s: float)
 
 
 def remove(connection: Connection, name: str, *, is_ours: bool) -> Dropped:
-    """End the position in the server's log that a log has. A slot that the log never used stays where it is.
+    """Drop a log's slot. A slot that the log never used is not changed.
 
     Raises:
-        ConfigurationError: somebody reads from it, or it is a slot for something else.
+        ConfigurationError: another process reads from it, or it is a slot for something else.
     """
     subject, found = f"slot {name}", read(connection, name)
     if found is None:

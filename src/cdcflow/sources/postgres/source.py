@@ -1,12 +1,12 @@
-"""PostgreSQL behind `cdcflow.ports.Source`: slot and publication made and checked, stream and chunks opened.
+"""PostgreSQL as a `cdcflow.ports.Source`: slot and publication created and checked, stream and chunks opened.
 
 What the checkpoint keeps in `source`: the server's identity (`system_id`, `timeline`, `database`), the names `slot`
 and `publication`, the publication's `publication_state` (see `publication.fingerprint`), `policies` and `reread`
 (`engine.policies`), `lives` (captured names that their tables no longer have: `lives`), and `began_at`, the position
-where the slot was made for this log. With them a restart can tell
-whether the position in the server's log is still ours and nothing went by unseen. When it cannot, it stops with
-`HistoryLost`. `accept_history_loss` = "yes" in `source` always begins at a new position, and nothing else does; then
-`history` = "lost" comes back in it, so that the caller reads all tables anew.
+where the slot was created for this log. With them a restart can determine whether the position in the server's log is
+still valid for the change log and no change was missed. If it is not, the restart stops with `HistoryLost`.
+`accept_history_loss` = "yes" in `source` always begins at a new position, and nothing else does; then `history` =
+"lost" is returned in it, so that the caller reads all tables again.
 """
 
 from __future__ import annotations
@@ -65,10 +65,10 @@ WINDOWS = Windows()
 
 
 class PostgresSource:
-    """Implements `cdcflow.ports.Source`. Nothing is connected before it is asked something.
+    """Implements `cdcflow.ports.Source`. It connects with the first query, not before.
 
-    `secret` gives the password, anew for every connection; None: the server wants none. `windows` says when a backlog
-    is caught up through SQL, and how. `readers` read its chunks.
+    `secret` returns the password, and is called for every connection; None: the server needs none. `windows` decides
+    when a backlog is caught up through SQL, and how. `readers` read its chunks.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class PostgresSource:
                     selected, self._left_out = selected.for_restart(known, self._selection)
                 self._check(selected)
                 names = Names.of(self._settings, log_id)
-                # A new table that somebody has locked is taken up later: all others would wait with it.
+                # A new table that another session has locked is captured later: all others would wait with it.
                 new = [t for t in selected.good if t.rel.oid not in by_oid]
                 locked = publication.locked(connection, names.publication, new)
                 selected, self._left_out = selected.without(locked), (*self._left_out, *sorted(locked))
@@ -155,7 +155,7 @@ class PostgresSource:
         self._table_names.capture(selected)
         earlier = () if accepted else self._found_ended(checkpoint, selected, end)
         self._catalog.lives = Lives({t.rel.oid: t.rel.id for t in selected.tables}, earlier, self._selection.selects)
-        # Whoever prepares asks for the tables next: what was just read of a thousand of them is not read again.
+        # The caller of `prepare` requests the tables next: what was just read of a thousand of them is not read again.
         self._described = self._catalog.tables(selected)
         kept = policies.noted(checkpoint.source, {d.table: d.kept for d in self._described})
         source = {**rereading.without(prepared.source), **kept, LIVES: self._catalog.lives.to_json()}
@@ -169,7 +169,7 @@ class PostgresSource:
         self._catalog.was_captured |= {table for table in names if self._selection.selects(table)}
 
     def _found_ended(self, before: Checkpoint, selected: Selected, end: int) -> tuple[Life, ...]:
-        """The names that a stream from the log's position has still to give up; `end`: see `lives.ended`."""
+        """The names whose end a stream that begins at the log's position has yet to pass; `end`: see `lives.ended`."""
         selects = self._selection.selects
         return ended(
             [life for life in ended_from(before.source) if selects(life.table)],
@@ -187,14 +187,14 @@ class PostgresSource:
     def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
         before = newest()
         if before.position is None or "slot" not in before.source:
-            return ()  # nothing was made at the server for this log
+            return ()  # nothing was created at the server for this log
         names = Names.of(self._settings, log_id)
         where = f"slot {before.source['slot']} and publication {before.source['publication']}"
         connection = self._connector.connect("doctor", statement_timeout="60s")
         try:
             with mapping_errors(f"looking at {where} at {self._connector.address}"):
-                # The slot before the log, the server's end after it: a daemon may be at work, and confirms only what
-                # its log has by then.
+                # Read the slot before the log, and the server's end after it: a daemon may be running, and it confirms
+                # only positions that its log has when it confirms them.
                 ours = slot.read(connection, before.source["slot"])
                 now = newest()
                 system = identify(self._connector)
@@ -208,12 +208,12 @@ class PostgresSource:
         return (ok("position", f"{where} are there, and have everything since {now.position}"),)
 
     def _known_state(self, connection: Connection, checkpoint: Checkpoint) -> str:
-        """The publication's fingerprint in our log, of those tables that are still asked for."""
+        """The publication's fingerprint in the change log, for those tables that are still selected."""
         state = checkpoint.source["publication_state"]
         try:
             return state_of_selected(state, self._catalog.select(connection))
         except ConfigurationError:
-            return state  # which tables are asked for is another finding
+            return state  # errors in the selection are another finding
 
     def left_behind(self, log_id: str) -> Sequence[Finding]:
         ours = Names.of(self._settings, log_id).slot
@@ -319,7 +319,7 @@ class PostgresSource:
             raise ValueError("a stream begins at a position; `prepare` gives the first one")
         if self._has_binary is None:
             self.tables()
-        # A table that has come up since, and has no binary form, asks for text when it comes (`NeedsText`).
+        # A table that appears later, and has no binary form, restarts the stream in text when it arrives (`NeedsText`).
         has_binary = bool(self._has_binary)
         opening = Opening(
             self._connector,
@@ -369,7 +369,7 @@ class PostgresSource:
         return PostgresComparison(self._catalog, tables, self.chunks(), self.close)
 
     def doctor(self) -> Sequence[Finding]:
-        from cdcflow.sources.postgres import doctor  # a daemon never asks, and it takes its time to start
+        from cdcflow.sources.postgres import doctor  # a daemon never needs it, and its import is slow
 
         return doctor.findings(self._connector, self._settings, self._selection)
 
@@ -395,10 +395,10 @@ class PostgresSource:
         self._catalog.close()
 
     def _check_publication(self, connection: Connection) -> None:
-        """Whether the publication still is what `prepare` left.
+        """Check that the publication is still what `prepare` left.
 
         Raises:
-            HistoryLost: somebody dropped or altered it, or took a table out.
+            HistoryLost: it was dropped or altered, or a table was dropped from it.
         """
         if self._checkpoint is None:
             return

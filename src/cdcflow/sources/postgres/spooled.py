@@ -12,7 +12,7 @@ from cdcflow.sources.postgres.wire import Relation
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A relation as it holds from one message on; `layout` is for the compiled decoders."""
+    """A relation as described by one message, valid after it; `layout` is for the compiled decoders."""
 
     relation: Relation
     described: DescribedTable

@@ -1,8 +1,8 @@
 """What happens next after the server has refused something, by SQLSTATE.
 
-A refusal is either tried again, because nothing about the data is in doubt and the same may work later, or it stops the
-capture (of a chunk: of its table), because the same would be refused again until somebody changes something. What no
-line names stops: an extension's own code says nothing about the next try.
+A refused statement is either tried again, because nothing about the data is unverified and it may work later, or it
+stops the capture (for a chunk: that of its table), because it would be refused again until an operator changes
+something. Codes that are not listed stop: for an extension's own code the next attempt's result is unknown.
 
 Source: the appendix "PostgreSQL Error Codes".
 """

@@ -1,4 +1,4 @@
-"""How far the server's log is ahead of ours, and how much of it the server keeps for us."""
+"""How far the server's log is ahead of the change log, and how much of it the server keeps for cdcflow."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from cdcflow.sources.postgres.lsn import lsn_of, position_of
 
 
 def status_of(connection: Connection, name: str | None, acknowledged: Position | None) -> SourceStatus:
-    """Lag and retained log of a slot; `name` None where no slot was made yet."""
+    """Lag and retained log of a slot; `name` is None if no slot was created yet."""
     found = None if name is None else slot.read(connection, name)
     row = connection.execute(
         """
@@ -40,7 +40,7 @@ def status_of(connection: Connection, name: str | None, acknowledged: Position |
 
 
 def log_end(connection: Connection) -> int:
-    """A place in the server's log behind everything that is committed now."""
+    """A position in the server's log after everything that is committed now."""
     row = connection.execute("SELECT pg_catalog.pg_current_wal_insert_lsn()::text").fetchone()
     assert row is not None  # noqa: S101  one row by construction
     return lsn_of(row[0])

@@ -3,16 +3,16 @@
     server ──XLogData──XLogData──Keepalive(end)──▶  poll ──▶ decoder ──▶ events
     server ◀──Status(durable)──────────────────────  acknowledge
 
-Three positions must not be mixed up. What the server has *sent*, what was *delivered* to the caller, and what is
-*acknowledged*: durable in our log. Only the last one is ever said to the server, in all three fields of a status
-message, for the server drops what it believes we have (P48).
+Three positions must not be mixed up: what the server has *sent*, what was *delivered* to the caller, and what is
+*acknowledged*: durable in the change log. Only the last one is ever reported to the server, in all three fields of a
+status message, because the server drops what it believes cdcflow has (P48).
 
 A keepalive's end position. The server's `sentPtr` is the end of the last record that it decoded completely, and
-keepalives travel in the same stream behind everything that those records made it send. So every transaction that
-committed up to that position has been sent before. When the last message before the keepalive ended a transaction and
-the decoder holds no half one, nothing of ours lies up to there, and the position may move on although no table of ours
-changed. While a commit is being sent, `sentPtr` is still before it. (PostgreSQL 14 to 18, walsender.c:
-XLogSendLogical, WalSndKeepalive.)
+keepalives travel in the same stream after everything that those records made it send. So every transaction that
+committed up to that position has been sent before. If the last message before the keepalive ended a transaction and
+the decoder holds no incomplete one, there is no unread change of a captured table up to that position, and the position
+may advance although no captured table changed. While a commit is being sent, `sentPtr` is still before it.
+(PostgreSQL 14 to 18, walsender.c: XLogSendLogical, WalSndKeepalive.)
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ MESSAGES_MAX = 20_000
 BYTES_MAX = 8 << 20
 LINGER_S = 0.004
 BUSY_MESSAGES_MIN = 1000
-"""When so many messages were there at once, the next ones are given a moment to gather: waking for each of them costs
-more than they do. A change that comes alone is never kept waiting."""
+"""If this many messages arrived at once, the reader waits briefly for more to gather: waking for each of them costs
+more than the messages do. A change that arrives alone is never delayed."""
 LARGE_BYTES_MIN = 256 << 10
-"""When so many bytes were there at once, the next ones are decoded in another thread."""
+"""If this many bytes arrived at once, the next ones are decoded in another thread."""
 STATUS_INTERVAL_S = 1.0
 SILENCE_MAX_S = 60.0
 ANSWER_MAX_S = 30
@@ -66,7 +66,7 @@ it keeps of a large one is sent after the commit, and its reader waits for that.
 _STREAMED_SOONER = f"""
 SELECT pg_catalog.set_config(name, least(setting::int, {STREAMED_FROM_KB})::text, false)
 FROM pg_catalog.pg_settings WHERE name = 'logical_decoding_work_mem'
-"""  # noqa: S608  a number of ours
+"""  # noqa: S608  our constant
 _KEEPALIVE = struct.Struct(">xQqB")
 _STATUS = struct.Struct(">cQQQqB")
 _K = ord("k")
@@ -75,7 +75,7 @@ _BETWEEN = frozenset(b"CcAE")  # Commit, Stream Commit, Stream Abort, Stream Sto
 
 
 class Decoder(Protocol):
-    """What becomes of the messages of one connection."""
+    """Turns the messages of one connection into events."""
 
     @property
     def idle(self) -> bool: ...
@@ -89,21 +89,21 @@ MakeDecoder = Callable[[int, bool], Decoder]
 """A decoder that begins after a position; True: with values in binary."""
 
 CheckSlot = Callable[[int], object]
-"""Raises when the slot is not whole from a position on."""
+"""Raises if the slot does not have everything since a position."""
 
 
 class NeedsText(Exception):
-    """A column came up whose binary format has no decoder; the stream must be taken up again with values as text."""
+    """A column appeared whose binary format has no decoder; the stream must be reopened with values as text."""
 
 
 class PostgresStream:
-    """Implements `cdcflow.ports.Stream`. `position` is where to begin; `binary` asks for binary values.
+    """Implements `cdcflow.ports.Stream`. `position` is where to begin; `binary` requests binary values.
 
-    `acknowledged` is what is durable of it (None: all). `check_slot` is called once the slot is in our hands. When a
-    column turns up that has no binary decoder, the stream is begun again in text, by itself.
+    `acknowledged` is the position that is durable already (None: `position`). `check_slot` is called once this
+    connection holds the slot. When a column appears that has no binary decoder, the stream restarts itself in text.
 
-    The server gives a silent consumer up after its `wal_sender_timeout`. The caller may be silent for longer while it
-    waits for its disk, so a thread of ours goes on saying what is acknowledged (P47).
+    The server disconnects a silent consumer after its `wal_sender_timeout`. The caller may be silent for longer while
+    it waits for its disk, so a separate thread keeps sending what is acknowledged (P47).
     """
 
     def __init__(
@@ -174,7 +174,8 @@ class PostgresStream:
         return self._is_large and self._failure is None
 
     def _turn(self) -> Sequence[StreamEvent]:
-        """Receive and decode what is there, and say what is due. By the loop's thread or by `DecodeAhead`'s."""
+        """Receive and decode what has arrived, and send a status if due. Called by the loop's or `DecodeAhead`'s
+        thread."""
         if self._failure is not None:
             raise self._failure
         with self._lock:
@@ -197,8 +198,8 @@ class PostgresStream:
     # ── receiving ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _drain(self) -> tuple[Joined, int]:
-        """What has arrived, up to the bounds: the XLogData messages, and the end position of a keepalive that came
-        after all of them (0: none did)."""
+        """Return what has arrived, up to the bounds: the XLogData messages, and the end position of a keepalive that
+        arrived after all of them (0 if none did)."""
         end = 0
         self._more = False
         linger = LINGER_S if self._is_busy or self._decoder.gathering else 0.0
@@ -226,7 +227,7 @@ class PostgresStream:
         return messages, end
 
     def _hear(self, message: bytes) -> int:
-        """A keepalive's end position; whether it wants an answer is remembered."""
+        """A keepalive's end position; whether it requests an answer is remembered."""
         if message[0] != _K or len(message) != _KEEPALIVE.size:
             raise SourceUnavailable(f"reading slot {self._slot}: a message of unknown kind; connecting again")
         end, _, wants_answer = _KEEPALIVE.unpack(message)
@@ -250,8 +251,8 @@ class PostgresStream:
                     self._failure = self._broken(error)
 
     def _say(self) -> None:
-        """A status message: everything up to the acknowledged position is safe. After some silence it asks for an
-        answer, so that a connection that died without a sign is noticed."""
+        """Send a status message: everything up to the acknowledged position is durable. After some silence it requests
+        an answer, so that a dead connection is noticed."""
         now = time.monotonic()
         clock = time.time_ns() // 1000 - EPOCH_US
         done = self._acknowledged
@@ -283,7 +284,7 @@ class PostgresStream:
             except psycopg.errors.ObjectInUse as error:
                 self._connector.discard(self._connection)
                 if time.monotonic() > deadline:
-                    # A daemon that died without a word holds the slot until the server notices (P46).
+                    # A daemon that died silently holds the slot until the server notices (P46).
                     raise held(self._connector, self._slot, error) from None
                 time.sleep(0.2)
             except psycopg.Error as error:
@@ -349,7 +350,7 @@ class PostgresStream:
 
 
 def plugin_options(version: int, publication: str, *, binary: bool, streaming: bool) -> dict[str, str]:
-    """What pgoutput is asked for."""
+    """The options to pass to pgoutput."""
     options = {
         "proto_version": "4" if version >= 160000 else "2",
         "publication_names": quoted(publication),
@@ -369,7 +370,7 @@ def map_stream_error(error: psycopg.Error, attempted: str, publication: str) -> 
     said = " ".join((error.diag.message_primary or str(error)).split())
     match error.sqlstate:
         case "42704" if "publication" in said:
-            # It was not there when these changes were made, so the server cannot say which of them are ours (P60).
+            # It did not exist when these changes were made, so the server cannot determine which of them to send (P60).
             return history_lost(
                 f"{attempted}: publication {publication} is gone, or was created after the slot",
                 runbook="publication-changed",

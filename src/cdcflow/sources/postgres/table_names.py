@@ -16,7 +16,7 @@ LOOK_UP_AGAIN_S = 2.0
 
 
 class TableNames:
-    """Looks tables up by name. `oids`: the captured ones, as the last `capture` took them. For several threads."""
+    """Looks tables up by name. `oids`: those passed to the last `capture`. For several threads."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -29,12 +29,12 @@ class TableNames:
         self._looked_up = (0.0, {})
 
     def look_up(self, table: TableId) -> Relid:
-        """The table of this name, as the server has it now.
+        """The table that currently has this name.
 
         Raises:
-            SourceUnavailable: there is none, or it is another one than was captured.
+            SourceUnavailable: no table has it, or a different one than was captured.
         """
-        # Asked for each table of a thousand in turn, and the catalog answers for all of them at once.
+        # Called for each table of a thousand in turn, and one catalog query answers for all of them.
         seen_at, known = self._looked_up
         stale = table not in known or time.monotonic() - seen_at > LOOK_UP_AGAIN_S
         if stale or not self._catalog.ask(f"looking for {table}", lambda c: _is_still(c, known[table])):
@@ -46,11 +46,11 @@ class TableNames:
         raise not_there(table)
 
     def _check_captured(self, table: TableId, known: Mapping[TableId, Relid]) -> None:
-        """That this name still is that of the table whose changes come under it.
+        """Check that this name still belongs to the table whose changes are captured under it.
 
         Raises:
-            SourceUnavailable: it is not. The next look at the tables takes that up; rows that were read before would
-                miss changes.
+            SourceUnavailable: it does not. The next poll of the tables applies the new name; rows that were read
+                before that would miss changes.
         """
         oid = self.oids.get(table)
         if oid is None or (table in known and known[table].oid == oid):
@@ -70,7 +70,7 @@ def exists(connection: Connection, catalog: Literal["pg_class", "pg_namespace"],
 
 
 def _is_still(connection: Connection, rel: Relid) -> bool:
-    """Whether this is still the table of its name, and its old rows are told apart as they were."""
+    """Whether this is still the table of its name, with the same replica identity."""
     found = connection.execute(
         "SELECT oid::bigint, relreplident::text FROM pg_catalog.pg_class WHERE oid = pg_catalog.to_regclass(%s)",
         (rel.sql,),

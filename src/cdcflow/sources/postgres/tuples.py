@@ -110,8 +110,8 @@ def changes_of(
 ) -> Changes:
     """The row messages at `rows`, all of one table shape, as changes.
 
-    `header` is the size of what stands between a message's type and its tuples' marker. `in_identity`: which columns
-    an old key carries.
+    `header` is the number of bytes between a message's type and its tuples' marker. `in_identity`: which columns an old
+    key carries.
     """
     buffer, kind, end = frames.buffer, frames.kind[rows], frames.end[rows]
     columns = len(described.codecs)
@@ -138,7 +138,7 @@ def _with_old_rows(
     at: Int64s,
     marker: Bytes,
 ) -> Changes:
-    """The same where some messages carry an old row or key, which stands before the new one."""
+    """The same where some messages carry an old row or key, which precedes the new one."""
     end, kind, count = frames.end[rows], frames.kind[rows], len(rows)
     old, deleted, keyed = marker != _NEW, kind == _DELETE, marker == _KEY
     both = np.flatnonzero(old & ~deleted)
@@ -156,7 +156,7 @@ def _with_old_rows(
         )
     if keyed.any():
         _require_key(described, in_identity)
-        # What a key tuple says of the other columns is "NULL", and means that they were not sent.
+        # In a key tuple the other columns are "NULL", which means that they were not sent.
         outside = np.flatnonzero(~np.array(in_identity))
         tuples.kind[np.ix_(outside, np.flatnonzero(keyed))] = _UNCHANGED
     new_of = np.arange(count)
@@ -205,7 +205,7 @@ def _fill(tuples: Tuples, old: Int64s, new: Int64s) -> None:
 
 
 def _key_changed(described: DescribedTable, tuples: Tuples, old: Int64s, new: Int64s) -> Bools:
-    """Whether the key's bytes differ. A table without a key has no rows that stay the same row: all of them."""
+    """Whether the key's bytes differ. In a table without a key no row has an identity: True for all of them."""
     table = described.table
     if not table.key or not len(old):
         return np.ones(len(old), np.bool_)
@@ -220,7 +220,7 @@ def _key_changed(described: DescribedTable, tuples: Tuples, old: Int64s, new: In
 def _batch(
     described: DescribedTable, tuples: Tuples, value: Int64s | None, before: Int64s | None, op: Int64s
 ) -> pa.RecordBatch:
-    """Changes as columns: row i has the values of tuple `value[i]` and the old row `before[i]` (-1: none)."""
+    """Changes as columns: row i has the values of tuple `value[i]` and the old row `before[i]` (-1 if it has none)."""
     columns = []
     for number, codec in enumerate(described.codecs):
         cells, as_binary = tuples.cells(number, value)

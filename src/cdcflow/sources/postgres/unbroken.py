@@ -1,6 +1,6 @@
-"""Whether a server still gives everything behind our log's end, through the slot and publication that made the log.
+"""Whether a server still has everything after the change log's end, through the slot and publication of that log.
 
-Only looks: whoever prepares a start makes or mends things afterwards, and `doctor` never does.
+This module only reads. The code that prepares a start creates or repairs things afterwards, and `doctor` never does.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def check_unbroken(
     ours: Slot | None,
     known: str,
 ) -> Publication | None:
-    """That this server still gives everything behind our log's end through this slot and publication, whose
-    fingerprint is `known`. Returns the publication.
+    """Check that this server still has everything after the change log's end, through this slot and publication,
+    whose fingerprint is `known`. Return the publication.
 
     Raises:
         HistoryLost, ConfigurationError: it does not.
@@ -45,8 +45,8 @@ def check_unbroken(
         raise no_slot(names.slot)
     ours.check_kind(system.database)
     ours.check_whole(position)
-    # `synced` is not asked: it has no meaning on a primary, and whether this slot gives what our log has is
-    # compared by whoever goes on.
+    # `synced` is not checked: it has no meaning on a primary, and whether this slot sends what the change log has is
+    # compared by the code that prepares a start.
     if str(system.timeline) != before.get("timeline") and not ours.failover:
         raise history_lost(
             f"the server went from timeline {before.get('timeline')} to {system.timeline}, and slot {names.slot} "
@@ -71,10 +71,10 @@ def check_names(before: Mapping[str, str], names: Names) -> None:
 
 
 def check_publication(connection: Connection, found: Publication | None, name: str, known: str) -> None:
-    """That the publication as it was `found` never was otherwise since its fingerprint was `known`.
+    """Check that the publication `found` has never been different since its fingerprint was `known`.
 
     Raises:
-        HistoryLost: somebody dropped or altered it, or took a table out.
+        HistoryLost: it was dropped or altered, or a table was dropped from it.
     """
     publication.check_unbroken(found, name, known, partial(exists, connection))
 

@@ -20,7 +20,7 @@ _HEADER = 25  # XLogData: 'w', start, end and clock
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """Messages in one buffer: `kind` is each one's type byte, which stands at `start`; it ends before `end`.
+    """Messages in one buffer: `kind` is each one's type byte, at `start`; the message ends before `end`.
 
     `seen` has a bit for each type that may be among them: the letter less 64, and 63 for what is no such letter.
     """
@@ -43,7 +43,7 @@ class Frames:
 
     @property
     def lengths(self) -> Int64s:
-        """Each message's length, header included: what `frames_of` needs beside `raw`."""
+        """Each message's length, header included: what `frames_of` needs in addition to `raw`."""
         return self.end - self.start + _HEADER
 
     def one(self, i: int) -> bytes:
@@ -53,7 +53,7 @@ class Frames:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Whole messages one after another, `lengths` bytes each, and `PAD` zero bytes behind them."""
+    """Whole messages one after another, `lengths` bytes each, followed by `PAD` zero bytes."""
 
     data: bytes
     lengths: Int64s

@@ -1,5 +1,5 @@
-"""Compiled decoders of the PostgreSQL source, in Cython. Optional: whoever uses one has a plain one too.
+"""Compiled decoders of the PostgreSQL source, in Cython. Optional: every caller of one also has a plain one.
 
-It must give what the plain module gives, errors included. What is rare or wrong it declines, and the plain
-module, which is the reference, answers for it.
+A compiled decoder must return what the plain module returns, errors included. It refuses rare or invalid input; the
+plain module, which is the reference, then decodes it or raises the error.
 """

@@ -36,7 +36,7 @@ def list_type(element: PostgresType, element_oid: int) -> PostgresType:
 def array_text(element: Decode, arrow: pa.DataType, delimiter: str, cells: Cells, where: Where) -> pa.Array:
     """One-dimensional arrays, printed as {a,"b c",NULL}, as lists.
 
-    Backslashes stand only inside quotes, where one escapes the character after it. So a character is escaped when
+    Backslashes occur only inside quotes, where one escapes the character after it. So a character is escaped when
     an odd number of backslashes comes right before it, a quote that is not escaped begins or ends a quoted element,
     and braces and delimiters count where the number of such quotes before them is even.
     """
@@ -114,7 +114,7 @@ def array(element: Decode, arrow: pa.DataType, cells: Cells, where: Where) -> pa
 
 
 def _elements(buffer: Buffer, cells: Cells, count: Int64s, where: Where) -> tuple[Int64s, Int64s]:
-    """Where the elements of all arrays lie, one array after another; a size of -1 is NULL.
+    """Start and size of the elements of all arrays, one array after another; a size of -1 is NULL.
 
     The first elements of all arrays are found at once, then the second ones, and so on. Where only few arrays have
     more, those are walked through one by one.
@@ -157,7 +157,7 @@ def _over(values: Bytes, start: Int64s, size: Int64s, valid: Bools | None) -> Ce
 
 
 def _rows(offsets: Int64s, found: Bools) -> Int64s:
-    """In which value each of these bytes lies."""
+    """Which value each of these bytes belongs to."""
     return np.searchsorted(offsets, np.flatnonzero(found), side="right") - 1
 
 

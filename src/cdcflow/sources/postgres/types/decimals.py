@@ -1,4 +1,4 @@
-"""numeric and money: decimals where the scale is fixed, else the server's text.
+"""numeric and money: decimals if the scale is fixed, otherwise the server's text.
 
 In binary a numeric is ndigits (without a sign: the largest have 36,864 groups), weight (of the first group, in groups
 before the point), sign, dscale, then the groups of four digits, all 16 bits.
@@ -60,7 +60,7 @@ def _decimal_text(arrow: pa.Decimal128Type | pa.Decimal256Type) -> Decoder:
 
 
 def is_decimal_setting(setting: str) -> bool:
-    """Whether this is how a setting says a numeric's precision and scale: decimal(p,s)."""
+    """Whether a setting has the form of a numeric's precision and scale: decimal(p,s)."""
     return _SETTING.fullmatch(setting) is not None
 
 
@@ -143,9 +143,9 @@ def decimal(arrow: pa.Decimal128Type | pa.Decimal256Type, cells: Cells, where: W
 
 
 def numeric(cells: Cells, where: Where) -> pa.Array:
-    """A numeric without precision as the server prints it: every digit, and as many after the point as it says.
+    """A numeric without precision as the server prints it: every digit, and `dscale` digits after the point.
 
-    Where each byte of the text comes from is worked out for a piece of the values at a time.
+    The source of each byte of the text is computed for one piece of the values at a time.
     """
     buffer, present = cells.buffer, cells.present
     groups, weight = buffer.int16(cells.start) & 0xFFFF, buffer.int16(cells.start + 2)
@@ -173,7 +173,7 @@ def numeric(cells: Cells, where: Where) -> pa.Array:
         row = np.repeat(np.arange(a, b), size[a:b])
         digit = np.arange(offsets[a], offsets[b]) - offsets[row] - negative[row]
         power = whole[row] - 1 - digit
-        power += power < 0  # the point stands where the power would be -1
+        power += power < 0  # the point is where the power would be -1
         at = weight[row] - (power >> 2)
         there = (at >= 0) & (at < np.where(plain, groups, 0)[row])
         group = np.where(there, buffer.int16(np.where(there, cells.start[row] + 8 + 2 * at, 0)), 0)
@@ -206,7 +206,7 @@ def _accumulated(
     valid: Bools | None,
     count: int,
 ) -> pa.Array:
-    """Horner over groups of digits, in one 64-bit number where that is enough, else in limbs of 32 bits."""
+    """Horner over groups of digits, in one 64-bit number if that is enough, otherwise in limbs of 32 bits."""
     if arrow.precision <= 18:
         total = np.zeros(count, np.int64)
         for digits, factor in steps:

@@ -35,9 +35,9 @@ _SPECIALS: tuple[str, ...] = get_args(Special)
 
 @dataclass(frozen=True, slots=True)
 class AttributeInfo:
-    """One column as the catalog describes it, domains and arrays looked through.
+    """One column as the catalog describes it, with domains and arrays resolved.
 
-    `base_*` is the type under a domain (else the type itself), `kind` the base's `pg_type.typtype` (b e c d r m).
+    `base_*` is the type that a domain is based on (or the type itself), `kind` its `pg_type.typtype` (b e c d r m).
     `element_*` describe an array's elements, domains resolved (`element_oid` 0: not an array). `missing` is the text
     of the constant that rows older than the column have (`pg_attribute.attmissingval`). `in_key`: part of the key.
     """
@@ -60,7 +60,7 @@ class AttributeInfo:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What becomes of values that the Arrow type cannot hold, and of `numeric` without precision.
+    """How to treat values that the Arrow type cannot hold, and `numeric` without precision.
 
     Named as in `cdcflow.config.Postgres`. `columns` overrides either for one column by its full name.
     """
@@ -90,8 +90,8 @@ class Codec:
 class DescribedTable:
     """A table's shape with a codec for every column, in the order in which rows carry them.
 
-    `has_binary`: every column has a binary decoder. `copy_expressions`: what a chunk's COPY selects, one a column.
-    `kept`: how the columns' values are kept that a setting concerns, by number.
+    `has_binary`: every column has a binary decoder. `copy_expressions`: what a chunk's COPY selects, one per column.
+    `kept`: how the values of columns that a setting concerns are kept, by column number.
     """
 
     table: Table
@@ -180,7 +180,7 @@ def _column(attribute: AttributeInfo, kind: PostgresType) -> Column:
 def _copy_expression(attribute: AttributeInfo, kind: PostgresType) -> str:
     """What a chunk's COPY (FORMAT binary) selects for this column: the column, or its text.
 
-    The text is made by `format`, which calls the type's own output function. A cast to text is something else for
+    The text is produced by `format`, which calls the type's own output function. A cast to text is different for
     some types: it drops the padding of char(n) and adds a netmask to inet. A composite with a NULL field is neither
     NULL nor NOT NULL in SQL, hence DISTINCT.
     """
@@ -219,7 +219,7 @@ def _type_of(attribute: AttributeInfo, table: TableId, policy: Policy) -> tuple[
 
 
 def _one_key(where: Where, policy: Policy) -> ConfigurationError:
-    """The refusal of a policy that keys cannot bear: it would put the same value for two different ones."""
+    """The error for a policy that cannot apply to a key: it would store the same value for two different ones."""
     own = where.column in policy.columns
     setting = f"source.columns says {where.special} for it" if own else f"source.special_values is {where.special}"
     return ConfigurationError(

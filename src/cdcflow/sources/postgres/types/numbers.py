@@ -1,4 +1,4 @@
-"""Booleans, integers and floats, which have an Arrow type of their own."""
+"""Booleans, integers and floats, which have their own Arrow types."""
 
 from __future__ import annotations
 

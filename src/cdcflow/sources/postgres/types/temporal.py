@@ -39,7 +39,7 @@ _INT64_MAX = 2**63 - 1
 _ZERO = ord("0")
 
 _DAY_US = 86_400_000_000
-_DAYS_MAX, _US_MAX = divmod(_INT64_MAX, _DAY_US)  # the last moment that microseconds since 1970 can say
+_DAYS_MAX, _US_MAX = divmod(_INT64_MAX, _DAY_US)  # the latest time in microseconds since 1970
 
 _DATE = r"^(?P<y>\d{4,7})-(?P<m>\d\d)-(?P<d>\d\d)(?P<bc> BC)?$"
 _TIMESTAMP = (
@@ -198,7 +198,7 @@ def _with_odd(
     pattern: str,
     convert: Callable[[dict[str, Int64s]], tuple[Int64s, Bools]],
 ) -> pa.Array:
-    """Dates or timestamps of which some are odd: those take the pattern, the others Arrow's parser."""
+    """Dates or timestamps, some of them odd: those are parsed with the pattern, the others by Arrow's parser."""
     up, down = _infinite(cells)
     usual = cast(cells.without(odd).binary(), arrow, where, "a date or timestamp (DateStyle must be ISO)")
     values = usual.view(pa.int32() if width is np.int32 else pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
@@ -220,7 +220,7 @@ def _with_odd(
 def _parts(pattern: str, cells: Cells, where: Where, expected: str) -> dict[str, Int64s]:
     """The named groups of a pattern as numbers, 0 where a group is absent; NULL cells give 0.
 
-    `sign` and `bc` are -1 where they say so; `f` is microseconds.
+    `sign` and `bc` are -1 if the text has a minus or BC; `f` is microseconds.
     """
     strings = text(cells, where)
     groups = pc.extract_regex(strings, pattern)
@@ -261,7 +261,7 @@ def _microseconds(parts: dict[str, Int64s]) -> tuple[Int64s, Bools]:
 
 
 def _clock(out: Bytes, at: int, seconds: Int64s) -> None:
-    """HH:MM:SS from column `at` on."""
+    """HH:MM:SS, starting at column `at`."""
     for column, part in ((at, seconds // 3600), (at + 3, seconds // 60 % 60), (at + 6, seconds % 60)):
         out[:, column : column + 2] = _digits(part, 2)
     out[:, [at + 2, at + 5]] = ord(":")

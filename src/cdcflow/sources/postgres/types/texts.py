@@ -1,4 +1,4 @@
-"""Text and bytes: the text family, enums, json, bytea, and every type of which only the server's text is understood.
+"""Text and bytes: the text family, enums, json, bytea, and every type that is kept as the server's text.
 
 Among those are ranges, composites, network addresses, geometry and the types of extensions.
 """

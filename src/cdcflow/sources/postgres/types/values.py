@@ -22,7 +22,7 @@ from cdcflow.sources.buffers import Bools, Cells, protocol_error
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Which column is being decoded, for errors; and what becomes of values that its Arrow type cannot hold."""
+    """Which column is being decoded, for errors; and how to treat values that its Arrow type cannot hold."""
 
     column: str
     type_text: str
@@ -37,8 +37,8 @@ Decode = Callable[[Cells, Where], pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """One format of one type. `kernel` names the compiled kernel that does the same (`compiled/decode.pyx`; "": there
-    is none); `element` is the decoder of a list's elements, which its kernel must know."""
+    """One format of one type. `kernel` names the equivalent compiled kernel (`compiled/decode.pyx`; "" if it has none);
+    `element` is the decoder of a list's elements, which its kernel must know."""
 
     decode: Decode
     kernel: str = ""
@@ -58,7 +58,7 @@ class PostgresType:
 
 @dataclass(frozen=True, slots=True)
 class Unholdable:
-    """Rows whose value the Arrow type cannot hold: what they hold, and the value that `clamp` puts there
+    """Rows whose value the Arrow type cannot hold: a description of it, and the value that `clamp` stores instead
     (None: nothing fits, so clamp stops as well)."""
 
     rows: Bools
@@ -76,7 +76,7 @@ def unreadable(where: Where, expected: str) -> InvariantViolated:
 
 
 def held(array: pa.Array, unholdable: Sequence[Unholdable], where: Where) -> pa.Array:
-    """`array` (NULL where a value cannot be held) with such values treated as the policy says.
+    """`array` (NULL where a value cannot be held) with such values treated according to the policy.
 
     Raises:
         ConfigurationError: the policy is to stop.
@@ -105,7 +105,7 @@ def check_size(cells: Cells, width: int, where: Where) -> None:
 def cast(strings: pa.Array, arrow: pa.DataType, where: Where, expected: str) -> pa.Array:
     try:
         if strings.type == pa.binary():
-            strings = strings.view(pa.string())  # not looked at as UTF-8: what is no digit is refused anyway
+            strings = strings.view(pa.string())  # not checked as UTF-8: other bytes than digits are refused anyway
         return strings.cast(arrow)
     except pa.ArrowInvalid:
         raise unreadable(where, expected) from None
