@@ -10,7 +10,7 @@ from cdcflow.model.table import MISSING
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Add a column. `default` (SQL) is what rows have that are there already; None means NULL."""
+    """Add a column. `default` (SQL) is the value for existing rows; None means NULL."""
 
     column: TargetColumn
     default: str | None
@@ -18,8 +18,8 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Give the rows that are there the default (SQL) of a column that was added. Done once a column, ever. `only`:
-    which of them, as SQL; "": all."""
+    """Give existing rows the default (SQL) of a column that was added. Done only once per column, ever. `only`: a
+    condition for the rows to fill, as SQL; "" for all."""
 
     column: TargetColumn
     default: str
@@ -57,7 +57,7 @@ class Describe:
 
 @dataclass(frozen=True, slots=True)
 class MissAlso:
-    """Rows that miss column `old` say that they miss `new`, too. `listed`: the column in which they say it."""
+    """In rows that list column `old` as missing, list `new` as missing, too. `listed`: the column with these lists."""
 
     old: str
     new: str
@@ -66,7 +66,7 @@ class MissAlso:
 
 @dataclass(frozen=True, slots=True)
 class MissOnly:
-    """Rows say of these columns only that they miss them. `listed`: the column in which they say it."""
+    """In every row, keep only these columns in its list of missing ones. `listed`: the column with these lists."""
 
     names: tuple[str, ...]
     listed: str = MISSING

@@ -1,10 +1,10 @@
 """The changes of a log as rows of a table (mode append), as SQL.
 
-A row says what its change says: `_op`, `_offset`, `_txn`, `_commit_ts` as in the log, the columns that were sent, and
-in `_unchanged` the names of those that were not, under the names that the table's columns have now.
+A row contains what its change contains: `_op`, `_offset`, `_txn`, `_commit_ts` as in the log, the columns that were
+sent, and in `_unchanged` the names of those that were not, under the current names of the table's columns.
 """
 
-# ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
+# ruff: noqa: S608 - SQL is built here; every name from outside goes through name_sql, every text through text_sql
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, T
 
 @dataclass(frozen=True, slots=True)
 class Appending(Folding):
-    """A range of changes that comes into a table as it is."""
+    """A range of changes that are appended to a table as rows."""
 
     @property
     def adds_only(self) -> bool:
@@ -53,11 +53,11 @@ class Appending(Folding):
 
 
 def layout_of(target: Target, evolution: Evolution, shapes: Sequence[Table]) -> Layout:
-    """How rows of these shapes come into the table that is `target` now, and came through `evolution` when they were
+    """How rows of these shapes are written to the table, which is `target` now and `evolution.target` when they were
     its source's.
 
-    A column keeps its place when the source's table is made again, and gets another number. What a shape lacks is NULL:
-    the change says nothing of it.
+    A column keeps its position when the source's table is recreated, but gets another number. A column that a shape
+    lacks is NULL: the change contains no value for it.
     """
     then = evolution.target
     numbers = [c.number for c in then.columns]

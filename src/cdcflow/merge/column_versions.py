@@ -1,13 +1,13 @@
-"""Columns that changed to a type which does not hold their old values: each such type gets a column of its own.
+"""Columns that changed to a type which does not hold their old values: each such type gets a separate column.
 
     source    amount#2 int      amount#2 text          amount#2 int again
     table     amount            amount  amount__2      amount  amount__2
               takes values      kept    takes values   takes values  kept
 
-To the evolution these are columns with numbers of their own: a version's number is the source's with the version above
-its lower 32 bits, where no source has any. So a shape is numbered anew first, and whatever follows columns by number
-follows versions too. Of the versions of a column the newest that holds a type takes its values, whatever the order of
-the shapes, so that it does not matter where ranges begin, or a run died.
+To the evolution these are columns with separate numbers: a version's number is the source's with the version above
+its lower 32 bits, which no source uses. So a shape is renumbered first, and all code that follows columns by number
+follows versions too. Among the versions of a column, the latest one that can hold a type takes its values, whatever the
+order of the shapes, so that it does not matter where ranges begin, or where a run died.
 
 A version's name is `<name>__<version>`, or with the next number that no other column has.
 """
@@ -47,7 +47,8 @@ def base_name(name: str) -> str:
 
 
 def held(old: str, new: str, format_: Format) -> str | None:
-    """The type of a column that had values of the first type and gets some of the second; None: it cannot."""
+    """The type of a column that had values of the first type and gets some of the second; `None` if no type of the
+    format holds both."""
     if old == new or widens(new, old):
         return old
     return new if format_.widens(old, new) else None
@@ -55,15 +56,15 @@ def held(old: str, new: str, format_: Format) -> str | None:
 
 @dataclass(slots=True)
 class _Versions:
-    """The types of the versions of each column, by number, as shapes come by. `new`: further ones may come."""
+    """The types of the versions of each column, by number, in the order of the shapes. `new`: versions may be added."""
 
     format_: Format
     types: dict[int, str]
     new: bool
 
     def numbered(self, column: Column) -> Column:
-        """The column with the number of the version that takes its values, which is made if there is none. Where it
-        is not to be made, or no table holds its type, the evolution says why that stops it."""
+        """The column with the number of the version that takes its values; the version is added if necessary. If it may
+        not be added, or no table holds its type, the evolution raises the error."""
         try:
             type_ = self.format_.holds(stored(column.type.arrow).table)
         except ConfigurationError:
@@ -81,7 +82,7 @@ class _Versions:
 
 
 def _with_number(column: Column, number: int) -> Column:
-    # What the source gave its rows of before the column was there is of the first version's type.
+    # What the source gave to rows older than the column is of the first version's type.
     missing = column.missing if version_of(number) == 1 else None
     return column if number == column.number else replace(column, number=number, missing=missing)
 
@@ -89,10 +90,10 @@ def _with_number(column: Column, number: int) -> Column:
 def numbered(
     target: Target, shapes: Sequence[Table], format_: Format, *, new: bool, finds_rows: bool
 ) -> tuple[Table, ...]:
-    """The shapes with their columns numbered as the table's versions are. `new`: further versions may come.
+    """The shapes with their columns numbered like the table's versions. `new`: versions may be added.
 
-    `finds_rows`: changes find the table's rows by the columns of the key, or by all where there is none. Those have no
-    versions. A table of changes has no such columns.
+    `finds_rows`: changes find the table's rows by the columns of the key, or by all columns if there is no key. Those
+    columns have no versions. A table of changes has no such columns.
     """
     if not (new or any(version_of(c.number) > 1 for c in target.columns)):
         return tuple(shapes)

@@ -1,28 +1,28 @@
-"""One text for each value, and one number for each row, the same wherever they are worked out.
+"""One text for each value, and one number for each row, the same wherever they are computed.
 
     value     text                          of
     NULL      (nothing)
     17        17                            whole numbers, decimals with all of their digits
     true      1                             true and false: 1 and 0
-    héllo     6:héllo                       text, behind its length in bytes of UTF-8
+    héllo     6:héllo                       text, after its length in bytes of UTF-8
     x'00ff'   00FF                          bytes
     a day     18263                         days since 1970
-    a moment  1577923200000000              microseconds since 1970, with a time zone (UTC) or without
-    a row     17|6:héllo||1|                its columns' texts, each with a bar behind it
+    a time    1577923200000000              microseconds since 1970, with a time zone (UTC) or without
+    a row     17|6:héllo||1|                its columns' texts, each followed by a bar
     digest    the first 60 bits of the MD5 of that text, as a whole number
     bucket    of a key: a number below a power of two
 
-No two rows have the same text: only a text can have a bar in it, and it says how long it is. Digests are added up, as
-whole numbers and without overflow: a row that is there twice counts twice, where an exclusive or would cancel it.
+No two rows have the same text: only a text can contain a bar, and its length precedes it. Digests are added up, as
+whole numbers and without overflow: a row that exists twice counts twice, where an exclusive or would cancel it.
 
-Rows are dealt out to buckets by their keys, so that a row stays in its bucket whatever else of it changes. Of a key
-that is one whole number the bucket is made of its bits, else of the digest of its text. Of each bucket a side
-tells how many rows it has, and the sum of their digests; only those in which sides differ are looked into.
+Rows are assigned to buckets by their keys, so that a row stays in its bucket whatever else of it changes. If the key
+is one whole number, the bucket is computed from its bits, otherwise from the digest of its text. For each bucket a side
+returns its number of rows, and the sum of their digests; only the buckets in which sides differ are inspected.
 
-A server may have no MD5 (MySQL from 9.6 on); then all sides take SHA-256 (`Hash`).
+A server may have no MD5 (MySQL since 9.6); then all sides use SHA-256 (`Hash`).
 
-Of a floating-point number, a list and a struct engines and servers do not print the same text. `LOCAL_ONLY` types have
-one within one engine; rows of such tables are compared where they were read.
+Engines and servers print floating-point numbers, lists and structs differently. `LOCAL_ONLY` types have one text within
+one engine; rows of such tables are compared where they were read.
 
 SQL is in Spark's words, as everywhere in `merge`.
 """
@@ -48,7 +48,8 @@ SUM = pa.decimal128(38, 0)
 BUCKETS_MAX = 1 << 20
 """Below it, shifting a negative number right makes the same bucket whether a server keeps its sign or not."""
 FOLDS = (11, 23, 37)
-"""By so many bits a whole number is shifted for its bucket: numbers that differ in high bits only are told apart."""
+"""A whole number is shifted by these numbers of bits for its bucket, which distinguishes numbers that differ in high
+bits only."""
 
 WHOLE_NUMBERS = ("tinyint", "smallint", "int", "bigint")
 
@@ -60,10 +61,10 @@ Typed = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """How a table's rows are dealt out and added up, the same on all sides.
+    """How a table's rows are assigned to buckets and added up, the same on all sides.
 
     `columns`: those that are compared. `key`: the names of the key's columns, in their order. `count`: of the buckets,
-    a power of two up to `BUCKETS_MAX`. `only`: rows of these buckets alone are asked for; None: of all.
+    a power of two up to `BUCKETS_MAX`. `only`: the buckets whose rows are requested; None for all.
     """
 
     columns: Typed
@@ -118,7 +119,7 @@ def text_of(value: str, table_type: str) -> str:
 
 def row_text(columns: Sequence[tuple[str, str]]) -> str:
     """SQL of a row's text. `columns`: each column's value as SQL, and its type."""
-    # A NULL is left out: it has no text at all, and no value has an empty one.
+    # A NULL is skipped: it has no text at all, and no value has an empty one.
     pieces = [piece for value, type_ in columns for piece in (text_of(value, type_), "'|'")]
     return f"concat_ws('', {', '.join(pieces)})"
 
@@ -135,9 +136,9 @@ def digests(
     columns: Sequence[tuple[str, str]],
     buckets: Buckets | None = None,
 ) -> str:
-    """A query: of each row of a view its key, as columns `k0`, `k1`, …, and its digest, as `d`.
+    """A query that returns for each row of a view its key, as columns `k0`, `k1`, …, and its digest, as `d`.
 
-    `columns`: the names of those that are compared, with their types, in an order that is the same on both sides.
+    `columns`: the names of those that are compared, with their types, in the same order on both sides.
     `buckets`: only rows that are in some of them.
     """
     keys = [f"{name_sql(name)} AS k{i}" for i, name in enumerate(key)]

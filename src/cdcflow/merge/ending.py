@@ -1,9 +1,9 @@
-"""Rows that stay when they are no more: what a delete is for a table in mode soft_delete. SQL, built here as text.
+"""Deleted rows that stay in the table: what a delete does in mode soft_delete. SQL, built here as text.
 
-The view of changes (`merge.reduce`) becomes one of the same kind, whose column `ended` says whether the change ended
-the row. A delete that nothing of its key follows changes nothing but that: it is an update that leaves every other
-column unchanged. One that something follows stays a delete, so that nothing of the row lives on in the next one of its
-key:
+The view of changes (`merge.reduce`) becomes one of the same kind with an additional column `ended`: whether the change
+deleted the row. A delete that no change of its key follows changes nothing but that: it is an update that leaves every
+other column unchanged. A delete that some change follows stays a delete, so that the next row of its key takes no value
+from the old one:
 
     offset  op  sent                       offset  op  left unchanged   ended
       11    c   a doc                        11    c
@@ -11,11 +11,11 @@ key:
       13    c   a doc               ──▶      13    c                    false
       14    d                                14    u   a doc            true
 
-A truncate is a delete of each row that is there. In the range it becomes one for each key that has a change beside it,
-just before or just behind; of the others the statement takes care.
+A truncate is a delete of each existing row. In the range it becomes one for each key that has a change directly before
+or after it; the statement takes care of the other keys.
 """
 
-# ruff: noqa: S608 - statements are made here; names are of ours only
+# ruff: noqa: S608 - SQL is built here; all names are cdcflow's
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ from cdcflow.merge.reduce import Layout, Mask
 
 
 def masks(layout: Layout) -> Sequence[Mask]:
-    """Per shape the columns that a delete leaves unchanged: all that the shape has beside the key."""
+    """Per shape the columns that a delete leaves unchanged: all that the shape has except the key."""
     key, at = set(layout.key), {c.number: i for i, c in enumerate(layout.target.columns)}
     return [frozenset(at[c.number] for c in shape.columns) - key for shape in layout.numbered]
 
@@ -49,7 +49,7 @@ def with_truncates(layout: Layout, changes: str, truncates: Mapping[int, int], *
     columns += [f"c{i}" if f"c{i}" in key else f"CAST(NULL AS {type_}) AS c{i}" for i, type_ in enumerate(types)]
     columns += [f"CAST(NULL AS {types[i]}) AS b{i}" for i in layout.key] if moved else []
     both = f"SELECT * FROM {changes} UNION ALL SELECT {', '.join(columns)} FROM ({hit})"
-    # A row that was no more already is not truncated.
+    # A row that was deleted already is not truncated.
     is_idle = f"o IN ({', '.join(map(str, offsets))}) AND later IS NULL AND coalesce(prior = 'd', false)"
     shown = [
         "o",
@@ -88,7 +88,7 @@ def living(layout: Layout, changes: str) -> str:
 
 
 def _around(layout: Layout, changes: str) -> str:
-    """Changes with the kinds of those of the same key directly before and behind."""
+    """Changes with the kinds of the directly preceding and following changes of the same key."""
     window = f"OVER (PARTITION BY {', '.join(f'c{i}' for i in layout.key)} ORDER BY o)"
     source = changes if changes.isidentifier() else f"({changes})"
     return f"SELECT *, lag(op) {window} AS prior, lead(op) {window} AS later FROM {source}"

@@ -1,4 +1,4 @@
-"""The two ends of a version: the columns of a history that say from when to when a row was as it is there."""
+"""The two ends of a version: the columns of a history that record since when and until when a row had its values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ AUTO_CDC = Names("__START_AT", "__END_AT")
 
 
 def columns(names: Names) -> tuple[tuple[str, str], ...]:
-    """The columns that a history has besides the source's, with their types."""
+    """The columns of a history in addition to the source's, with their types."""
     types = (("", "bigint"), ("_position", "string"), ("_time", "timestamp"), ("_exact", "boolean"))
     start = tuple((names.start if not part else f"_valid_from{part}", type_) for part, type_ in types)
     return start + tuple((names.end if not part else f"_valid_to{part}", type_) for part, type_ in types)

@@ -1,7 +1,7 @@
 """How a current-state table follows the shapes of its source table.
 
 A column is its number, not its name (PostgreSQL's attnum): a rename keeps the number, a column that is dropped and
-added again under the same name gets another one and must not come back with the old one's values.
+added again under the same name gets a new number and must not return with the old one's values.
 
     shape 1   id#1  qty#2  note#3
     shape 2   id#1  amount#2        note#4       qty renamed, note dropped and added again
@@ -16,23 +16,23 @@ added again under the same name gets another one and must not come back with the
 | dropped, added again | keeps the old one as `<name>__dropped_<number>`, adds the new one      |
 | anything else        | stops, and names column, types and remedy; or adds a version of it     |
 
-An evolution is several commits, and a run may die between any two. What was done by then is read from the table and
-not from what it is called: the format gives each of its columns an id that it never uses again (Delta's column
-mapping, Iceberg's field ids), and the table's description says which of our columns has which id.
+An evolution is several commits, and a run may die between any two. What was done before is determined from the table's
+columns and not from their names: the format gives each column an id that it never uses again (Delta's column mapping,
+Iceberg's field ids), and the table's description records which of cdcflow's columns has which id.
 
-    describe   which ids our columns have, and which columns will be added         "open"
+    describe   which ids the columns have, and which columns will be added         "open"
     steps      rename, widen, add, fill
     describe   the table's new names and numbers                                   closed
 
-Rows of a table without a key are told apart by the columns that the source has: a delete says nothing of one that was
-dropped. So such a column is emptied, and from then on it has no number of the source's.
+Rows of a table without a key are identified by the columns that the source has: a delete contains no value of one that
+was dropped. So such a column is emptied, and loses the source's number.
 
-The next run finds an open description, reads names and types by id, and evolves from there: a swap that was carried
-out is not carried out again, and a column that was added is known by what the description announced. Nothing else
-of an interrupted evolution needs to be remembered, whatever the source did to the table since.
+The next run finds an open description, reads names and types by id, and evolves from that state: a swap that was
+carried out is not carried out again, and a column that was added is recognized by what the description announced.
+Nothing else of an interrupted evolution needs to be remembered, whatever the source did to the table since.
 
-`_missing` holds names. A row says the new name besides the old one before a column is renamed, and what is no column's
-name is removed after it; so at every moment the names of columns in there are true.
+`_missing` holds names. Before a column is renamed its new name is added next to the old one in each row that lists it,
+and names that belong to no column are removed afterwards; so the names in these lists are correct at any time.
 """
 
 from __future__ import annotations
@@ -61,10 +61,10 @@ from cdcflow.model.table import LOG_COLUMNS, MISSING, OFFSET, Column, Table
 
 @dataclass(frozen=True, slots=True)
 class Evolution:
-    """`target` is what the table looks like after `steps`. `defaults` (SQL) by column number: what a row of a shape
-    without that column has there. `fresh`: the table was dropped and made again at the source, so nothing of what
-    stood in it before the newest incarnation's first row lives on. `before`: the table as it is; None: not there.
-    `added`: columns that it does not describe yet. `mode`: what its rows are. `numbered`: the shapes of the newest
+    """`target` is the table after `steps`. `defaults` (SQL) by column number: the value in a row of a shape without
+    that column. `fresh`: the table was dropped and recreated at the source, so none of its rows from before the latest
+    incarnation's first row remain. `before`: the table in its current state; None if it does not exist. `added`:
+    columns that this state does not describe yet. `mode`: what its rows are. `numbered`: the shapes of the latest
     incarnation, with the numbers that their columns have in the table (`merge.column_versions`), and `current` the
     table's columns with the numbers that these give them."""
 
@@ -119,13 +119,13 @@ def evolve(
     *,
     new_versions: bool = False,
 ) -> Evolution:
-    """What must happen to a table (None: it does not exist) before rows of these shapes, oldest first, can come. A
-    shape that returned after another is listed twice.
+    """What must happen to a table (None if it does not exist) before rows of these shapes, oldest first, can be
+    merged. A shape that returned after another is listed twice.
 
-    Shapes of an incarnation before the last one's are passed over: their rows died with their table. `at`: the cut at
-    which the table is. `format_`: what the table is kept in. `mode`: what its rows are; those of changes are told apart
-    by no key, and keep what they say of a column that was dropped. `new_versions`: where a column cannot hold its new
-    type a version of it comes.
+    Shapes of an incarnation before the last one's are skipped: their rows were dropped with their table. `at`: the cut
+    at which the table is. `format_`: the table's format. `mode`: what its rows are; those of changes have no key, and
+    keep their values of a column that was dropped. `new_versions`: if a column cannot hold its new type, a version of
+    it is added.
 
     Raises:
         CannotFollow: the message names column, types and remedy.
@@ -194,7 +194,7 @@ def _follow(target: Target, shape: Table, format_: Format, mode: ModeRules) -> T
     wanted = {c.number: c for c in shape.columns}
     names = _names(target, shape)
     taken = {name.lower() for name in (*names.values(), *target.others)}
-    # Where a name is needed for another number, the column that has it lives on under one that says it was dropped.
+    # If a name is needed for another number, the column that has it is renamed to show that it was dropped.
     kept = {c.name.lower() for c in target.columns if c.number not in wanted} - taken
     columns: list[TargetColumn] = []
     for column in target.columns:
@@ -233,7 +233,7 @@ def _names(target: Target, shape: Table) -> dict[int, str]:
 
 
 def _steps(current: Target, goal: Target, living: Sequence[Table], fresh: bool) -> Iterator[Step]:
-    """What makes the one of the other. At no moment two columns have one name."""
+    """The steps from `current` to `goal`. At no time do two columns have the same name."""
     was = {c.number: c for c in current.columns}
     names = {c.number: c.name for c in current.columns}
     held = {c.name.lower() for c in current.columns}
@@ -266,7 +266,7 @@ def _steps(current: Target, goal: Target, living: Sequence[Table], fresh: bool) 
 
 
 def _is_taken_over(column: TargetColumn, current: Target, shape: Table) -> bool:
-    """Whether the column is there already: added by an older cdcflow that died before it said so."""
+    """Whether the column exists already: added by an older cdcflow that died before it recorded it."""
     if column.name.lower() not in {name.lower() for name in current.others}:
         return False
     if current.version < TARGET_VERSION:

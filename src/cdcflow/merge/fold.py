@@ -23,8 +23,8 @@ class Change:
 
     `values` of a delete hold at least the key. `before` is the old row of a key change (its insert follows
     directly on the delete of the old key), at least its key columns. `transaction` is its number, `segment` that of the
-    segment that it was sealed in, before any compaction, `read` says that its transaction is a backfill's; only
-    `history` asks for them.
+    segment that it was sealed in, before any compaction, `read` whether its transaction is a backfill's; only `history`
+    uses them.
     """
 
     offset: int
@@ -43,14 +43,14 @@ class Change:
 
     @property
     def is_found(self) -> bool:
-        """Somebody looked, and found the row so, or (a repair) not there. When that came about nobody knows."""
+        """Whether the row was read in this state, or (by a repair) found to be missing; since when is unknown."""
         return self.op == "r" or (self.op == "d" and self.read)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row. `offset` is its last change's. `count` is above 1 only in a table without a key, `deleted` says that the
-    source has it no more (see `soft_delete`)."""
+    """A row. `offset` is its last change's. `count` is above 1 only in a table without a key. `deleted`: the source no
+    longer has it (see `soft_delete`)."""
 
     values: Values
     missing: frozenset[str]
@@ -76,10 +76,10 @@ def fold(rows: Rows, changes: Iterable[Change], key_columns: tuple[str, ...], *,
 def soft_delete(
     rows: Rows, changes: Iterable[Change], key_columns: tuple[str, ...], columns: frozenset[str]
 ) -> dict[Key, Row]:
-    """The same for a table with a key in which deleted rows stay, with their last values. What lives is what `fold`
-    gives; a row that dies has the offset of the change that it died of.
+    """The same for a table with a key in which deleted rows stay, with their last values. The live rows are those of
+    `fold`; a deleted row has the offset of the change that deleted it.
 
-    `columns` are those beside the key, which a row misses that was deleted before anything was known of it.
+    `columns` are those other than the key, which are missing in a row that was deleted before any change of it arrived.
     """
     state = dict(rows)
     living = {key: row for key, row in rows.items() if not row.deleted}
@@ -134,12 +134,12 @@ def swept(rows: Rows, since: int) -> dict[Key, Row]:
 
 
 def swept_softly(rows: Rows, since: int) -> dict[Key, Row]:
-    """The same where deleted rows stay: what nothing touched since is deleted, and nobody knows by which change."""
+    """The same where deleted rows stay: rows without a change since are deleted, by an unknown change."""
     return {key: row if row.offset >= since else replace(row, deleted=True) for key, row in rows.items()}
 
 
 def unfinished(rows: Rows) -> list[Key]:
-    """Keys of rows that miss columns, deleted ones aside: none once the table's backfill is done."""
+    """Keys of rows that miss columns, except deleted ones: empty once the table's backfill is done."""
     return [key for key, row in rows.items() if row.missing and not row.deleted]
 
 
@@ -171,8 +171,9 @@ def _overlaid(old: Row | None, change: Change) -> Row:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """An end of a version: the offset, and whether the source did it just then. Else it is only known since then (a
-    backfill showed it), or was so at the latest then (what was there before was gone)."""
+    """An end of a version: the offset, and whether it is exactly where the source made the change. Otherwise the row's
+    state is only known since then (a backfill showed it), or became so then at the latest (an earlier row no longer
+    existed)."""
 
     offset: int
     exact: bool = True
@@ -180,7 +181,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A row from `start` up to `end` (None: it is open). `offset`: of what last confirmed it, or ended it."""
+    """A row from `start` up to `end` (None while open). `offset`: of the change that last confirmed or ended it."""
 
     values: Values
     missing: frozenset[str]
@@ -193,8 +194,9 @@ class Version:
 class History:
     """The versions of one table: those that have ended, and the open one of each key.
 
-    Within a merge also what goes on from change to change: `rows` as `fold` has them, `read`, the columns whose value a
-    backfill brought, with the segment, and `hidden`, the keys of which a backfill's row came that made no version.
+    Within a merge it also keeps what each change needs of the earlier ones: `rows` like those of `fold`, `read`, the
+    columns whose value is from a backfill, with the segment, and `hidden`, the keys for which a backfill's row arrived
+    that created no version.
     """
 
     ended: list[tuple[Key, Version]] = field(default_factory=list)
@@ -208,7 +210,7 @@ class History:
             self.ended.append((key, replace(gone, end=end, offset=end.offset)))
 
     def sweep(self, since: int) -> None:
-        """A backfill is done that began at this offset: what nothing touched since is gone."""
+        """A backfill is done that began at this offset: rows without a change since then no longer exist."""
         for key, version in list(self.open.items()):
             if version.offset < since:
                 self.close(key, End(since, exact=False))
@@ -223,15 +225,16 @@ def history(
     swept: int = 0,
     gap: tuple[int, int] | None = None,
 ) -> History:
-    """What changes, in offset order, make of the open versions: each transaction one version of each row that it left
-    changed. The changes are all of their segments. `since`: the offset at which the newest backfill began (0: there is
-    none); `swept`: that of the newest one that is done, so that what nothing touched since is gone. `gap`: changes were
-    lost before the first of these offsets, and from the second one on (0: not yet) the rows are known to be right.
+    """Apply changes, in offset order, to the open versions: each transaction creates one version of each row that it
+    changed. The changes are all of their segments. `since`: the offset at which the latest backfill began (0 if there
+    was none); `swept`: that of the latest one that is done, so that rows without a change since then no longer exist.
+    `gap`: changes were lost before the first of these offsets, and since the second one (0: not yet) the rows are known
+    to be right.
 
-    A backfill's row lies in the log before the changes of its window, and may show them already; so may the delete of a
-    row that a repair did not find. So where a change of
-    the same row follows in the same segment (a window ends inside one), the row is known from that change on, but for
-    the columns that a still later change of the segment sends: their values may be from then.
+    A backfill's row precedes the changes of its window in the log, and may show them already; so may the delete of a
+    row that a repair did not find. So if a change of the same row follows in the same segment (a window ends inside
+    one), the row is known since that change, except for the columns that a still later change of the segment sends:
+    their values may be from that change.
     """
     rows = {key: Row(v.values, v.missing, v.offset) for key, v in open_.items()}
     found = History(open=dict(open_), rows=rows)
@@ -248,7 +251,7 @@ def go_on(
     since: int,
     gap: tuple[int, int] | None = None,
 ) -> None:
-    """Some of a merge's changes more. `follows` knows all of them."""
+    """Apply more of a merge's changes. `follows` knows all of them."""
     for _, group in groupby(changes, key=lambda c: c.transaction):
         together = list(group)
         touched: dict[Key, Change] = {}
@@ -270,7 +273,7 @@ def go_on(
             elif last.op == "r" and row is not None and stood is not None and _alike(row, stood, last.columns):
                 found.open[key] = replace(stood, offset=last.offset)
             else:
-                # Whatever became of a row that was made: what stood before was gone.
+                # After a create, any earlier row with this key no longer exists.
                 was_gone = made.get(key, False) and stood is not None and stood.offset < since <= last.offset
                 is_across = gap is not None and stood is not None and _is_across(gap, stood.offset, last.offset)
                 exact = not last.is_found and not was_gone and key not in found.hidden and not is_across
@@ -278,7 +281,7 @@ def go_on(
                 found.hidden.discard(key)
                 if row is not None:
                     unsure = {c for c, segment in found.read[key].items() if follows.sent(key, last, segment, c)}
-                    # Of a column that the source has dropped a new version has nothing.
+                    # A new version has no value of a column that the source has dropped.
                     values = {c: v for c, v in row.values.items() if c in last.columns and c not in unsure}
                     missing = (row.missing | unsure) & last.columns
                     found.open[key] = Version(values, missing, End(last.offset, last.op != "r"), None, last.offset)
@@ -307,7 +310,7 @@ def _alike(row: Row, version: Version, columns: frozenset[str]) -> bool:
 
 
 def exact(value: object) -> object:
-    """A value that equals another one only where it is the same: 0.0 is not -0.0, and a NaN is a NaN."""
+    """A value that equals another only if it is identical: 0.0 is not -0.0, and a NaN is a NaN."""
     match value:
         case float():
             return repr(value)
@@ -319,7 +322,7 @@ def exact(value: object) -> object:
 
 
 class Follows:
-    """What comes later in the same segment."""
+    """The later changes in the same segment."""
 
     def __init__(self, changes: Iterable[Change], key_columns: tuple[str, ...]) -> None:
         self._last: dict[object, int] = {}

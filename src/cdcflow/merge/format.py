@@ -1,4 +1,4 @@
-"""What a table format holds and what its statements need besides. The formats themselves are the Spark room's."""
+"""What a table format holds and what else its statements need. The formats are in `cdcflow.warehouse.formats`."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A range of changes as versions of rows: what comes into a table that keeps each of them. SQL, built here as text.
+"""A range of changes as versions of rows, for a table that keeps each version. SQL, built here as text.
 
-`merge.fold.history` says what is meant. Here each key's changes, and before them the open version that the table has of
-it, lie side by side, and windows over them find which of them begin a version, which end one, and what it holds:
+`merge.fold.history` defines the result. Here each key's changes, preceded by the open version that the table has of
+it, are in one view, and windows over them find which of them begin a version, which end one, and what it holds:
 
     open row of the table    offset 4          begins at 4, and ends at 20
-    u a        unchanged doc    20 txn 7       } one transaction: one version, from 21 on
+    u a        unchanged doc    20 txn 7       } one transaction: one version, beginning at 21
     u a                         21 txn 7       }
     r                           40             the same values: no version, the open one is confirmed
     d                           50 txn 9       the version of 21 ends
@@ -16,16 +16,16 @@ it, lie side by side, and windows over them find which of them begin a version, 
     bounds   without reads that a change of the same segment follows, and those that only confirm the open version
     rows     each with its successor: versions that begin, and open rows of the table that end or are confirmed
 
-Windows are most of the cost, by how wide the rows are that they sort: what they need of a family that not every change
-sends is worked out before. Where every event is settled and bounds a version, the first window finds the successors,
-too (`Range.alone`).
+Windows are most of the cost, in proportion to the width of the rows that they sort: what they need of a family that not
+every change sends is computed before. If every event is settled and bounds a version, the first window finds the
+successors, too (`Range.alone`).
 
-The result has the names of a view of changes, so it comes into the table as any other does: whole rows, one for each
-key and `start`, which together are the key of such a table (`v` 1: one that it has, 0: a new one). Behind the source's
-columns `c<i>` those of `ends.columns` follow.
+The result has the names of a view of changes, so it is merged into the table like any other: whole rows, one for each
+key and `start`, which together are the key of such a table (`v` 1: a row that it has, 0: a new one). The source's
+columns `c<i>` are followed by those of `ends.columns`.
 """
 
-# ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
+# ruff: noqa: S608 - SQL is built here; every name from outside goes through name_sql, every text through text_sql
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
@@ -38,25 +38,25 @@ from cdcflow.merge.types import name_sql, same_sql, text_sql
 from cdcflow.model.table import MISSING, OFFSET
 
 _FOLLOWED = "o", "n", "p", "t", "op"
-"""What is to be known of the event that follows."""
+"""What must be known of the event that follows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What is to be known of a range besides its changes.
+    """What must be known of a range in addition to its changes.
 
     `changes`: the view that `merge.reduce` describes, without truncates, key changes completed, with `n`, the number of
     the transaction. `transactions`: a view of number `n`, position `p`, time `t` and whether it is a backfill's, `k`.
-    `standing`: the table's rows, or None where it has none; `whole`: all of them are wanted, not only those of keys in
+    `standing`: the table's rows, or None if it has none; `whole`: all of them are needed, not only those of keys in
     the range. `segments`: the last offset of each segment as it was sealed. `has_reads`: whether a backfill's rows, or
     deletes, may be among the changes. `truncates`: offset and transaction of the last one in each transaction that has
-    any. `moments`: a view of offset `o`, position
-    `p` and time `t` of the truncates, of `since` and of `swept`; None: there is none of them. `since`: where the newest
-    backfill began (0: there is none). `swept`: what nothing touched since is to go (0: nothing is). `gap`: changes were
-    lost before the first of these offsets, and the rows are known to be right from the second one on (0: not yet).
-    `made_again`: the range's first offset, where the table was dropped and made again before it. `added`: for columns
-    that the table did not have before the range, by position, the offset from which on its source had it. `alone`: no
-    two changes of a key are of one transaction, and each event begins or ends a version.
+    any. `moments`: a view of offset `o`, position `p` and time `t` of the truncates, of `since` and of `swept`; None if
+    there is none of these. `since`: where the latest backfill began (0 if there was none). `swept`: rows without a
+    change since this offset end (0: none do). `gap`: changes were lost before the first of these offsets, and the rows
+    are known to be right since the second one (0: not yet). `made_again`: the range's first offset, if the table was
+    dropped and recreated before it. `added`: for columns that the table did not have before the range, by position, the
+    offset since which its source had it. `alone`: no two changes of a key are in one transaction, and each event begins
+    or ends a version.
     """
 
     changes: str
@@ -86,17 +86,17 @@ class Range:
 
     @property
     def whole(self) -> bool:
-        """Whether rows may end of which the range has no change."""
+        """Whether rows may end that have no change in the range."""
         return bool(self.truncates or self.swept or self.made_again)
 
     @property
     def clearing(self) -> Sequence[tuple[int, int]]:
-        """What ends every row: truncates, and that another table took the place of this one."""
+        """What ends every row: truncates, and the replacement of this table by a different one."""
         return [(self.made_again, -1), *self.truncates] if self.made_again else self.truncates
 
 
 def open_rows(layout: Layout, names: Names, range_: Range) -> str | None:
-    """The open rows of the table that the range may end, confirm or go on from, under the table's own names."""
+    """The open rows of the table that the range may end, confirm or continue, under the table's own names."""
     if range_.standing is None:
         return None
     is_open = f"t.{name_sql(names.end)} IS NULL"
@@ -113,7 +113,7 @@ def crowded(layout: Layout, changes: str) -> str:
 
 
 def versions(layout: Layout, found: Sequence[Family], names: Names, range_: Range) -> str:
-    """The rows that come. `found`: the families by what the changes leave unchanged and the open rows miss."""
+    """The resulting rows. `found`: the families by what the changes leave unchanged and the open rows miss."""
     events = _events(layout, names, range_)
     settled = _settled(layout, found, range_, events)
     return _rows(layout, range_, _bounds(layout, range_, settled))
@@ -145,9 +145,9 @@ def _events(layout: Layout, names: Names, range_: Range) -> str:
 
 
 def _settled(layout: Layout, found: Sequence[Family], range_: Range, events: str) -> str:
-    """The last event of each transaction. `e`: the row is there then; `miss`: positions of the columns that nobody
-    knows; `tr`, `tn`: offset and transaction of the first truncate behind it; `h`: a read that makes no version; `fo`:
-    the kind of the transaction's first event (see `Range.knows_first`)."""
+    """The last event of each transaction. `e`: the row exists after it; `miss`: positions of the columns whose value is
+    unknown; `tr`, `tn`: offset and transaction of the first truncate after it; `h`: a read that creates no version;
+    `fo`: the kind of the transaction's first event (see `Range.knows_first`)."""
     key = ", ".join(f"c{i}" for i in layout.key)
     by_offset = f"PARTITION BY {key} ORDER BY o"
     so_far = f"OVER ({by_offset} ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)"
@@ -198,7 +198,7 @@ def _settled(layout: Layout, found: Sequence[Family], range_: Range, events: str
 
 
 def _values(layout: Layout, found: Sequence[Family], range_: Range) -> tuple[list[str], str]:
-    """Each column's value, and the positions of those that nobody knows."""
+    """Each column's value, and the positions of those whose value is unknown."""
     values = {i: f"c{i}" for i in layout.key}
     absent = []
     for j, family in enumerate(found):
@@ -212,7 +212,7 @@ def _values(layout: Layout, found: Sequence[Family], range_: Range) -> tuple[lis
             if family.early:
                 unknown = f"({unknown} AND NOT coalesce(l{j} >= coalesce(b, 0) AND l{j} < u{j}, false))"
         if range_.has_reads:
-            # The read may show what the change that is still to come has sent; not if it has no such column yet.
+            # The read may already show what a later change sent; not if its shape does not have the column yet.
             read = f"z{j}.op = 'r'"
             if family.lacking:
                 read += f" AND z{j}.v NOT IN ({', '.join(map(str, sorted(family.lacking)))})"
@@ -234,7 +234,7 @@ def _values(layout: Layout, found: Sequence[Family], range_: Range) -> tuple[lis
 
 def _bounds(layout: Layout, range_: Range, settled: str) -> str:
     """Events that begin or end a version. `lo`: offset of the key's last event; `po`: of the event before; `nh`: of the
-    next read that makes no version; `lt`: of the last event before the truncate behind it."""
+    next read that creates no version; `lt`: of the last event before the truncate that follows."""
     key = ", ".join(f"c{i}" for i in layout.key)
     by_offset = f"PARTITION BY {key} ORDER BY o"
     if not range_.has_reads:
@@ -247,7 +247,7 @@ def _bounds(layout: Layout, range_: Range, settled: str) -> str:
     if range_.gap is not None:
         stood += f", max(o) OVER (PARTITION BY {key}, tr) AS lt"
     known = f"SELECT *, max(o) OVER (PARTITION BY {key}) AS lo, {stood} FROM ({hiding}) WHERE NOT h"
-    # What a read does not bring, because the source has dropped it, makes no other row of it.
+    # A column that a read does not contain, because the source has dropped it, does not make the row different.
     missed = f"{_without(late, 's.miss')} AND miss IS NULL"
     same = " AND ".join(["s.e", "coalesce(s.tr > o, true)", missed])
     types = [column.type for column in layout.target.columns]
@@ -325,14 +325,14 @@ def _offset(number: int) -> str:
 
 
 def _column(position: int, added: int | None) -> str:
-    """A column's value. One that came later gave its default only to the versions that were open then."""
+    """A column's value. A column that was added later gave its default only to the versions that were open then."""
     value = f"c{position}"
     return value if added is None else f"CASE WHEN eo IS NULL OR eo >= {added} THEN {value} END AS {value}"
 
 
 def _first_from(points: Sequence[int], values: Sequence[int], offset: str) -> str:
-    """The value of the first of these points, which ascend, that is not before an offset; NULL: there is none. A tree,
-    so that many points cost little."""
+    """The value of the first of these points, which ascend, that is not before an offset; NULL if there is none. A
+    tree, so that many points cost little."""
     if not points:
         return "NULL"
     if len(points) == 1:

@@ -1,19 +1,19 @@
-"""The rows of a table without a MERGE: what it has, with a range of changes folded over it. SQL, built here.
+"""The rows of a table without a MERGE: those that it has, with a range of changes folded over them. SQL, built here.
 
-    the table's rows, in the newest shape ──┬── whose keys are in the range: they go, and give what changes left out
-                                            └── the others: they stay, if no sweep takes them
-    changes ──reduced──▶ the rows that come
+    the table's rows, in the latest shape ──┬── with a key in the range: replaced; source of values that changes omit
+                                            └── the others: retained, unless a sweep removes them
+    changes ──reduced──▶ the new rows
 
-Where rows stay that are no more, those that a sweep or a truncate takes are marked instead; changes that are rows
-themselves come beside the others.
+If the table keeps deleted rows, those that a sweep or a truncate deletes are marked instead; changes that are rows
+themselves are added to the others.
 
-It is what the MERGE of the same range would leave (`merge.statement`), said as one query, so nothing is written and an
-engine that is asked for some keys can look for them on both sides.
+The result is what the MERGE of the same range would leave (`merge.statement`), written as one query, so nothing is
+written and an engine that needs only some keys can look for them on both sides.
 
-The table is as it was at the cut where the range begins, so none of its rows is newer than a change.
+The table is in its state at the cut where the range begins, so none of its rows is newer than a change.
 """
 
-# ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
+# ruff: noqa: S608 - SQL is built here; every name from outside goes through name_sql, every text through text_sql
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
@@ -59,8 +59,8 @@ def followed(target: Target, acts: Iterable[Act], rows: str, mode: ModeRules = C
 
 
 def _missing(now: Mapping[str, str], listed: str) -> str:
-    """What a row says in the column `listed` that it misses, in the columns' names of `now`, by the name that each
-    had."""
+    """A row's list of missing columns, from its column `listed`, in the new names of `now`, a mapping from the old
+    names."""
     if all(was == name for was, name in now.items()):
         return listed
     pairs = ", ".join(f"{text_sql(was)}, {text_sql(name)}" for was, name in now.items())
@@ -72,8 +72,8 @@ def _missing(now: Mapping[str, str], listed: str) -> str:
 def unchanged(
     target: Target, rows: str, mode: ModeRules, *, sweep_before: int, assigned: Mapping[str, str] | None = None
 ) -> str:
-    """The rows of a table of which nothing is new but, maybe, that those older than an offset go. Where rows stay that
-    are no more, `assigned` says what is set then."""
+    """The rows of a table to which no change is applied, without those older than `sweep_before` (0: all rows). If the
+    table keeps deleted rows, the older ones get the values in `assigned` instead."""
     if mode.ended is None or not sweep_before:
         return f"SELECT {_listed(target, 't', mode)} FROM {rows} t{_kept(sweep_before)}"
     lives = f"t.{mode.open_only}" if mode.open_only else f"NOT {is_ended('t.', mode.ended)}"
@@ -116,9 +116,9 @@ def folded(
 
 def current(folding: Folding, rows: str, *, broadcast: bool, together: bool, doubled: bool = False) -> str:
     """The rows of a table that is changed by key or by count: the columns of the folding's target, `_offset` and
-    `_missing`. `rows`: those that the table has, in the target's shape. `broadcast`: so few changes that each machine
-    may have their keys. `together`: so few that one task reduces them, which takes less time than to bring each key's
-    to one place. `doubled`: a row that is in the table more than once, which no table should have, is shown as often
+    `_missing`. `rows`: those that the table has, in the target's shape. `broadcast`: there are so few changes that each
+    machine may have their keys. `together`: so few that one task reduces them, which takes less time than shuffling
+    them by key. `doubled`: a row that is in the table more than once, which no table should have, is shown as often
     as a merge would leave it, or twice."""
     if together:
         folding = replace(folding, changes=f"(SELECT /*+ COALESCE(1) */ * FROM {folding.changes})")
@@ -181,7 +181,7 @@ def _staying(folding: Folding) -> str:
 
 
 def _counted(folding: Folding, rows: str, *, broadcast: bool) -> str:
-    """Each distinct row of the range stands as often as it does after it: see `reduce.counting`."""
+    """Each distinct row of the range, as often as it exists after it: see `reduce.counting`."""
     target = folding.layout.target
     names = [name_sql(c.name) for c in target.columns]
     columns = ", ".join(f"c{i}" for i in range(len(names)))

@@ -1,17 +1,17 @@
-"""The MERGE of a table with a key as two queries: which rows of the table go, and which rows come.
+"""The MERGE of a table with a key as two queries: which rows of the table are removed, and which rows are added.
 
     reduced ──join── the table, its keys first ──▶ going    file and number of each row that a change is about
        └───────────────── going ──join──────────▶ coming    whole rows, as the table will have them
 
-For formats that mark rows as deleted where they lie, and commit marks and new rows at once. A MERGE statement looks at
-the table once to find the files, once to find the rows, and once for their values; here it is looked at once, and of
-its columns only those are read that the changes do not bring themselves.
+For formats that mark rows as deleted in place, and commit marks and new rows at once. A MERGE statement reads the
+table once to find the files, once to find the rows, and once for their values; here it is read once, and of its columns
+only those that the changes do not contain themselves.
 
 `going` has the key `c<i>`, `_cdcflow_file`, `_cdcflow_row`, `newer` (the table's row is newer than the change, which
-must then do nothing), and `v<i>` and `missing`: what the row has of the columns that not every change sends.
+must then do nothing), and `v<i>` and `missing`: the row's values of the columns that not every change sends.
 """
 
-# ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql
+# ruff: noqa: S608 - SQL is built here; every name from outside goes through name_sql
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
@@ -23,11 +23,11 @@ from cdcflow.merge.types import name_sql
 from cdcflow.model.table import MISSING, OFFSET
 
 FILE, ROW = "_cdcflow_file", "_cdcflow_row"
-"""Columns of the view of a table's rows: where each row lies."""
+"""Columns of the view of a table's rows: each row's file and its number there."""
 
 
 def needs_values(found: Sequence[Family]) -> bool:
-    """Whether the rows that come have values of the rows that go."""
+    """Whether the new rows contain values of the removed ones."""
     return not all(family.always for family in found)
 
 
@@ -63,8 +63,8 @@ def going(
 
 
 def coming(target: Target, found: Sequence[Family], reduced: str, gone: str, ended: int | None = None) -> str:
-    """The rows that come, under the names of the table's columns. `gone`: the view of `going`'s rows, none of which
-    is newer than its change; it is read only where values of it are needed."""
+    """The new rows, under the names of the table's columns. `gone`: the view of `going`'s rows, none of which is newer
+    than its change; it is read only if values of it are needed."""
     if not needs_values(found):
         return rows_reduced(target, reduced)
     family_of = {i: j for j, family in enumerate(found) for i in family.columns}
@@ -84,7 +84,7 @@ def coming(target: Target, found: Sequence[Family], reduced: str, gone: str, end
 
 
 def matched(replaced: Replaced, rows: str, *, limits: Bounds | None, broadcast: bool) -> str:
-    """Where the rows of the view `rows` lie whose place others take. `limits`: of the first of the key's columns."""
+    """File and number of the rows of the view `rows` that are replaced. `limits`: of the first of the key's columns."""
     same = " AND ".join(f"t.{name_sql(name)} = s.{column}" for name, column in replaced.key.items())
     within = f" WHERE {limits.within(f't.{name_sql(next(iter(replaced.key)))}')}" if limits is not None else ""
     hint = "/*+ BROADCAST(s) */ " if broadcast else ""
@@ -95,8 +95,8 @@ def removal(table: str, key: Mapping[str, str], keys: str, *, limits: Bounds | N
     """The statement that removes the rows whose key is in the query `keys`. `key`: names of the table's columns, each
     with the name of the column there.
 
-    Nothing is added, so it is an inner join: the table's rows stay where they are, and of them only the key is read. A
-    MERGE that also adds rows shuffles whole rows of the table, since what finds no row must come out of the join, too.
+    Nothing is added, so it is an inner join: the table's rows are not moved, and of them only the key is read. A MERGE
+    that also adds rows shuffles whole rows of the table, because the join must also return rows without a match.
     """
     names = [name_sql(name) for name in key]
     same = [f"t.{name} = s.{column}" for name, column in zip(names, key.values(), strict=True)]
@@ -108,6 +108,6 @@ def removal(table: str, key: Mapping[str, str], keys: str, *, limits: Bounds | N
 
 
 def _kept(found: Sequence[Family], ended: int | None) -> list[int]:
-    """What is read of the rows that go, their key aside."""
+    """The columns that are read of the removed rows, except their key."""
     kept = [i for family in found if not family.always for i in family.columns]
     return kept if ended is None or not kept else [*kept, ended]

@@ -1,13 +1,13 @@
-"""What the rows of a table in the warehouse are, said once for every engine.
+"""What the rows of a table in the warehouse are, defined once for every engine.
 
     current       one row for each row of the source
     soft_delete   these, and the deleted ones with their last values, marked by `_is_deleted`
     append        one row for each change of the log
     history       one row for each version of a row, with its two ends
 
-A mode says which columns a table has besides the source's, and what of the log a table in this mode needs. How a range
-of changes becomes its rows is said where the range becomes SQL (`cdcflow.warehouse.foldings`): each mode makes a
-`Folding`, which any engine runs.
+A mode determines which columns a table has in addition to the source's, and what a table in this mode needs of the log.
+How a range of changes becomes its rows is defined where the range becomes SQL (`cdcflow.warehouse.foldings`): each mode
+creates a `Folding`, which any engine runs.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ DELETED = "_is_deleted"
 
 @dataclass(frozen=True, slots=True)
 class ModeRules:
-    """A mode, as far as shapes, positions and statements go.
+    """What a mode means for shapes, positions and statements.
 
-    `columns`: the table's own, behind the source's: names and types (Spark's text). `names`: the one of them that lists
-    columns whose cell in a row means nothing. `ended`: the one that says of a row that it is no more; for everything
-    that comes later such a row does not count. `needs_key`: rows are told apart by a key. `keeps_changes`: the log's
-    changes are the table's content, so that it begins where the log does, nothing of it is swept, what a dropped
-    source table had stays, and a gap in the log is refused. `variant` tells rules of one mode apart. `ends`: what the
-    ends of versions are called. `in_turn`: each incarnation of the source table is folded by itself.
+    `columns`: the table's own, after the source's: names and types (Spark's text). `names`: the one of them that lists
+    columns whose cell in a row means nothing. `ended`: the one that is true in a deleted row; for all later changes
+    such a row does not count. `needs_key`: rows are identified by a key. `keeps_changes`: the log's changes are the
+    table's content, so that it begins where the log does, nothing of it is swept, what a dropped source table had
+    stays, and a gap in the log is refused. `variant` distinguishes rules of one mode. `ends`: the names of the columns
+    for the ends of versions. `in_turn`: each incarnation of the source table is folded separately.
     """
 
     name: Mode
@@ -54,12 +54,12 @@ class ModeRules:
 
     @property
     def said(self) -> str:
-        """How a table's property says it."""
+        """The mode as the value of a table's property."""
         return f"{self.name}/{self.variant}" if self.variant else self.name
 
     @property
     def open_only(self) -> str:
-        """Whether a row is one that the source has now, where a column of it says so, as SQL; "": any is."""
+        """SQL condition for a row that the source currently has, from a column of the row; "" if all rows are such."""
         return "" if self.ends is None else f"{name_sql(self.ends.end)} IS NULL"
 
     @property
@@ -68,7 +68,7 @@ class ModeRules:
         return frozenset(name for name, _ in self.columns)
 
     def order(self, key: Sequence[str]) -> tuple[str, ...]:
-        """By which columns a table's rows are clustered, whose source has this key; none: they lie as they came."""
+        """The columns by which a table's rows are clustered if its source has this key; empty: in order of arrival."""
         if self.keeps_changes:
             return (OFFSET,)
         if not key:
@@ -121,11 +121,11 @@ def known(properties: Mapping[str, str]) -> ModeRules | None:
 def decided(
     table: TableId, properties: Mapping[str, str] | None, wanted: Mode | None, columns: HistoryColumns | None = None
 ) -> ModeRules:
-    """The mode of a table. `properties`: those of the table that is there (None: there is none yet); `wanted`: what the
-    settings say of it (None: nothing); `columns`: what they call the ends of a history's versions.
+    """The mode of a table. `properties`: those of the existing table (None if it does not exist); `wanted`: the mode in
+    the settings (None: not set); `columns`: the names in the settings for the ends of a history's versions.
 
     Raises:
-        CannotFollow: they say another mode than the table has, or one that this cdcflow does not know.
+        CannotFollow: the settings have another mode than the table, or this cdcflow does not know the table's mode.
     """
     there = None if properties is None else properties.get(MODE_PROPERTY, CURRENT.name)
     asked = _asked(there, wanted, columns)
@@ -147,7 +147,7 @@ def decided(
 
 
 def _asked(there: str | None, wanted: Mode | None, columns: HistoryColumns | None) -> str | None:
-    """What the settings ask for, as a property says it. What they leave open is as it is there."""
+    """The mode requested by the settings, as a property's value. What they do not set is kept as in the table."""
     if wanted != "history":
         return wanted
     if columns is None:

@@ -1,7 +1,7 @@
-"""Key changes whose insert left columns unchanged: where their values come from. SQL, built here as text.
+"""Key changes whose insert left columns unchanged: the source of their values. SQL, built here as text.
 
 The log splits a key change into `d` of the old key and, directly after it, `c` of the new one with `_before`. What
-that `c` left unchanged stands in the old key's row as it was just then. In a range the old key may itself have got
+that `c` left unchanged is in the old key's row at that point. In a range the old key may itself have got
 its row by such a change, so the value is found by following parents:
 
     offset  10 u k=1 a        life of k=1 from the table; a from 10
@@ -10,14 +10,14 @@ its row by such a change, so the value is found by following parents:
             13 d k=2
             14 c k=3 before 2 unchanged a, doc      parent: the move at 12
 
-A *life* of a key is the stretch between two of its barriers (c, r, d, and a truncate of the table). Each move points at
+A *life* of a key is the range between two of its barriers (c, r, d, and a truncate of the table). Each move refers to
 the life that its own `d` ended; a life that began before the range is the table's row, one that began with a move has
-that move as parent, any other began with nothing. Parents are followed by doubling (each round every move takes over
-what its parent knows and its parent's parent), so a chain of n moves takes log2(n) rounds. A key used over and over (a
+that move as parent, any other began with nothing. Parents are followed by doubling (in each round every move copies
+what its parent knows and its parent's parent), so a chain of n moves takes log2(n) rounds. A key used repeatedly (a
 swap through a temporary key) has one life each time.
 """
 
-# ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
+# ruff: noqa: S608 - SQL is built here; every name from outside goes through name_sql, every text through text_sql
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
@@ -44,9 +44,9 @@ def lives(
     by_offset: bool = False,
 ) -> str:
     """Per life of a moved key: the key `c<i>`, the offset `life` where it began (NULL: before the range), and per
-    column `h<i>` (sent during this life), `x<i>` (its newest value) and `d<i>` (updated while there was no such
-    column). `truncates`: offsets of those in the range, ascending, whose rows the view does not have. `by_offset`: as
-    of `reduce.reduction`."""
+    column `h<i>` (sent during this life), `x<i>` (its latest value) and `d<i>` (updated while there was no such
+    column). `truncates`: offsets of those in the range, ascending, whose rows the view does not have. `by_offset`: see
+    `reduce.reduction`."""
     key = [f"c{i}" for i in layout.key]
     same = " AND ".join(f"c.c{i} <=> m.b{i}" for i in layout.key)
     began = _began("CURRENT ROW", key, truncates)
@@ -83,9 +83,10 @@ def ended(layout: Layout, changes: str, moved: str, truncates: Sequence[int] = (
 
 
 def first_round(layout: Layout, columns: Collection[int], ended_view: str, lives_view: str, table: str | None) -> str:
-    """What each move knows at once: from its life, and from the table where that life began before the range.
+    """What each move knows at once: from its life, and from the table if that life began before the range.
 
-    Result: `o`, `m`, `parent` (offset, NULL: none), per column `h<i>` and `x<i>`. `table` None: it was emptied.
+    Result: `o`, `m`, `parent` (offset; NULL if it has none), per column `h<i>` and `x<i>`. `table` None: it was
+    emptied.
     """
     same_life = " AND ".join(f"l.c{i} <=> e.c{i}" for i in layout.key)
     joins = f"{ended_view} e LEFT JOIN {lives_view} l ON {same_life} AND l.life <=> e.life"
@@ -101,7 +102,7 @@ def first_round(layout: Layout, columns: Collection[int], ended_view: str, lives
         if table is not None:
             there = f"t.{OFFSET} IS NOT NULL"
             stands = f"{there} AND NOT coalesce(array_contains(t.{MISSING}, {text_sql(name)}), false)"
-        # A row from before the column, of which no more is known: it got the default.
+        # A row from before the column, about which nothing else is known: it got the default.
         older = f"coalesce(l.d{i}, false) AND NOT ({there})"
         parts.append(f"({own} OR ({stands}) OR ({older})) AS h{i}")
         held = f" WHEN {stands} THEN t.{name_sql(name)}" if table is not None else ""
@@ -110,7 +111,7 @@ def first_round(layout: Layout, columns: Collection[int], ended_view: str, lives
 
 
 def next_round(columns: Collection[int], view: str) -> str:
-    """Every move takes over what its parent knows, and its parent's parent."""
+    """Every move copies what its parent knows, and its parent's parent."""
     parts = []
     for i in columns:
         parts.append(f"(s.h{i} OR coalesce(p.h{i}, false)) AS h{i}")
@@ -119,7 +120,7 @@ def next_round(columns: Collection[int], view: str) -> str:
 
 
 def completed(layout: Layout, columns: Collection[int], changes: str, known: str) -> str:
-    """The view of changes with the moves' values put in; what stays unchanged there is missing."""
+    """The view of changes with the moves' values filled in; columns that remain unchanged there are missing."""
     filled = ", ".join(f"CASE WHEN r.h{i} THEN array({i}) ELSE array() END" for i in columns)
     left = f"array_except(c.m, concat({filled}))"
     parts = ["c.o", "c.op", "c.v", f"CASE WHEN r.o IS NULL THEN c.m WHEN size({left}) > 0 THEN {left} END AS m"]
@@ -133,15 +134,15 @@ def completed(layout: Layout, columns: Collection[int], changes: str, known: str
 
 
 def _began(last: str, key: Collection[str], truncates: Sequence[int]) -> str:
-    """The newest barrier of the same key up to `last`, or of all keys."""
+    """The latest barrier of the same key up to `last`, or of all keys."""
     frame = f"ROWS BETWEEN UNBOUNDED PRECEDING AND {last}"
     own = f"max(CASE WHEN op IN ('c', 'r', 'd') THEN o END) OVER (PARTITION BY {', '.join(key)} ORDER BY o {frame})"
     return emptied_or(own, truncates)
 
 
 def emptied_or(barrier: str, truncates: Sequence[int]) -> str:
-    """The newest of a barrier of a key (NULL: there is none) and of the truncates up to `o`. At the offset of one there
-    is no row, but for the first one of a table that was made again, which has nothing of the old one's."""
+    """The later of a key's barrier (NULL if it has none) and the truncates up to `o`. At the offset of a truncate there
+    is no row, except for the first row of a recreated table, which has nothing of the old table's."""
     if not truncates:
         return barrier
     emptied = " ".join(f"WHEN o >= {offset} THEN {offset}" for offset in sorted(truncates, reverse=True))

@@ -1,4 +1,4 @@
-"""What people decide of a table in the warehouse: what its rows are, and how it follows its source."""
+"""What operators decide about a table in the warehouse: what its rows are, and how it follows its source."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Evolve = Literal["evolve", "add_only", "freeze"]
 """Which changes of the source's shape a table follows: all; new columns; none."""
 
 Incompatible = Literal["stop", "new_column"]
-"""What becomes of a column whose new type does not hold the old values: the table is left out; the new type gets a
-column of its own."""
+"""What happens to a column whose new type does not hold the old values: the table is skipped; the new type gets a
+separate column."""
 
 
 Readable = Literal["fast", "wide"]
-"""What a new table is made for: cheap changes; readers that know nothing of marked rows and renamed columns."""
+"""What a new table is optimized for: cheap changes; readers that do not support marked rows and renamed columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class TablePolicy:
-    """One table's. Every field has the default of a table of which nobody says anything.
+    """The policy of one table. Every field has the default for a table without settings.
 
-    `mode`: None leaves an existing table its own, and makes a new one `current`. `history_columns`: the same.
+    `mode`: None keeps an existing table's mode, and creates a new one as `current`. `history_columns`: the same.
     """
 
     mode: Mode | None = None
@@ -41,17 +41,17 @@ class TablePolicy:
 
     @property
     def keeps_versions(self) -> bool:
-        """Whether a column may stay beside one of its new type."""
+        """Whether a column may stay next to one of its new type."""
         return self.incompatible == "new_column"
 
 
 UNSAID = TablePolicy()
-"""Of a table of which nobody says anything."""
+"""The policy of a table without settings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """Every table's: its own, or the one for all others. Tables are known by name (`schema.name`)."""
+    """Every table's policy: its own, or the one for all others. Tables are identified by name (`schema.name`)."""
 
     others: TablePolicy = UNSAID
     each: Mapping[str, TablePolicy] = field(default_factory=dict)
@@ -62,4 +62,4 @@ class Policies:
 
 
 DEFAULTS = Policies()
-"""Of tables of which nobody says anything."""
+"""The policies if there are no settings for tables."""

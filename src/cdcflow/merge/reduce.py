@@ -1,30 +1,30 @@
-"""Many changes of a key become one: what the newest offset says, column by column. SQL, built here as text.
+"""Many changes of a key become one: the values at the latest offset, column by column. SQL, built here as text.
 
-A change sends some columns and leaves others unchanged. Columns that always travel together in the range that is
-merged are a *family*; one hash aggregate per family finds the newest change that sent it:
+A change sends some columns and leaves others unchanged. Columns that are always sent together in the range that is
+merged are a *family*; one hash aggregate per family finds the latest change that sent it:
 
     offset  op  sent                 families: {a, b} always sent, {doc} not in every change
       11    r   a b doc
-      12    u   a b                  newest {a, b} from 12, newest {doc} from 11
-      13    d                        barrier: what lies before counts for nothing
+      12    u   a b                  latest {a, b} at 12, latest {doc} at 11
+      13    d                        barrier: earlier changes do not count
       14    c   a b doc
 
-A barrier is a change that ends what was there before: c, r and d. A family counts only if it was sent at or after the
-newest barrier. With a barrier the result is `whole`: it replaces the table's row. Without one (only updates in the
-range) families that were not sent keep what the table has. Columns that a change at or after the barrier left
+A barrier is a change that ends the row before it: c, r and d. A family counts only if it was sent at or after the
+latest barrier. With a barrier the result is `whole`: it replaces the table's row. Without one (only updates in the
+range) families that were not sent keep the table's values. Columns that a change at or after the barrier left
 unchanged and that none sent are *missing*.
 
-The input is one view of changes with names of ours only, so that no column name can clash or break out of its quotes:
+The input is one view of changes with only cdcflow's names, so that no column name can clash or break out of its quotes:
 
-    o  bigint      offset            m       array<int>  positions of unchanged columns; NULL: none
+    o  bigint      offset            m       array<int>  positions of unchanged columns; NULL if all were sent
     op string      c u d r           c0, c1  the table's columns, by position in the layout
     v  int         shape             b0, …   the old key of a key change, by position
 
 The result has the key columns `c<i>`, the others too, `o`, `gone` (the row ends), `whole`, `f<j>` (family j was
-sent), `sent` and `miss` (arrays of column names; `miss` is NULL when nothing is).
+sent), `sent` and `miss` (arrays of column names; `miss` is NULL if no column is missing).
 """
 
-# ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
+# ruff: noqa: S608 - SQL is built here; every name from outside goes through name_sql, every text through text_sql
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
@@ -71,16 +71,16 @@ class Family:
         return f"coalesce(array_contains(m, {self.columns[0]}), false)"
 
     def without_sql(self) -> str:
-        """Whether the change is an update in a shape without this family, and so says nothing of it."""
+        """Whether the change is an update in a shape without this family, and so does not change it."""
         return update_in_sql(self.lacking)
 
     def older_sql(self) -> str:
-        """Whether the change is an update in a shape that does not have this family yet: the row was there before the
-        columns were, and got their defaults, unless the table has the row with other values."""
+        """Whether the change is an update in a shape that does not have this family yet: the row existed before the
+        columns did, and got their defaults, unless the table has the row with other values."""
         return update_in_sql(self.early)
 
     def sent_sql(self) -> str:
-        """Whether the change, a delete aside, sent this family. A c or r in a shape without it gives the default, as
+        """Whether the change, if it is no delete, sent this family. A c or r in a shape without it has the default, as
         the projection wrote it."""
         parts = ["op <> 'd'"]
         if self.lacking:
@@ -95,10 +95,9 @@ class Layout:
     """The columns of a table after its evolution, and how the shapes in a range map to them. The shapes are those of
     its spans (`cdcflow.warehouse.spans`): a shape that returned after another is listed twice, under two numbers.
 
-    `numbered`: the shapes with the numbers that their columns have in the table; none: they have the source's.
-    `ended`: the position of a column of ours, which says of a row that it is no more: nothing of such a row counts
-    for what comes later. `stamped`: the view of changes also has `n` and `ts`, number and commit time of the
-    transaction."""
+    `numbered`: the shapes with the numbers that their columns have in the table; if empty, they have the source's.
+    `ended`: the position of the column of cdcflow that is true in a deleted row: later changes take no value from such
+    a row. `stamped`: the view of changes also has `n` and `ts`, number and commit time of the transaction."""
 
     target: Target
     shapes: tuple[Table, ...]
@@ -113,7 +112,7 @@ class Layout:
         return cls(evolution.target, living, evolution.defaults, evolution.numbered)
 
     def ending_by(self, name: str) -> Layout:
-        """The same with a column of ours at the end that says of a row that it is no more."""
+        """The same with a column of cdcflow at the end that is true in a deleted row."""
         column = TargetColumn(name, OURS, "boolean")
         target = replace(self.target, columns=(*self.target.columns, column))
         return replace(self, target=target, ended=len(self.target.columns))
@@ -136,15 +135,15 @@ class Layout:
         return f"CAST({self.defaults.get(column.number, 'NULL')} AS {column.type})"
 
     def lacking(self, position: int) -> frozenset[int]:
-        """Numbers of the shapes that do not have this column. Ours comes with every change."""
+        """Numbers of the shapes that do not have this column. cdcflow's own columns are in every change."""
         number = self.target.columns[position].number
         if number == OURS:
             return frozenset()
         return frozenset(v for v, s in enumerate(self.numbered) if all(c.number != number for c in s.columns))
 
     def early(self, position: int) -> frozenset[int]:
-        """Those of them that come before a shape that has it. After the last one that has it, it was dropped; where
-        another version of it takes the values (`column_versions`), rows that come later have none in it."""
+        """Those of `lacking` that precede a shape that has the column. After the last shape that has it, it was
+        dropped; if another version of it takes the values (`column_versions`), later rows have none in it."""
         lacking, column = self.lacking(position), source_number(self.target.columns[position].number)
         last = max(set(range(len(self.shapes))) - lacking, default=-1)
         return frozenset(v for v in lacking if v < last and column not in self._source_numbers(v))
@@ -154,7 +153,7 @@ class Layout:
 
 
 def read_schema(shape: Table, *, moved: bool) -> str:
-    """The schema to read a shape's Parquet files with (DDL), so that Spark need not look into them first."""
+    """The schema to read a shape's Parquet files with (DDL), so that Spark need not inspect them first."""
     parts = [f"{OFFSET} bigint", f"{OP} string", f"{UNCHANGED} array<string>"]
     parts += [f"{TRANSACTION} bigint", f"{COMMIT_TS} timestamp"]
     parts += [f"{name_sql(c.name)} {stored(c.type.arrow).read}" for c in shape.columns]
@@ -168,13 +167,13 @@ def read_schema(shape: Table, *, moved: bool) -> str:
 def projection(layout: Layout, number: int, *, moved: bool) -> list[str]:
     """Select expressions that bring rows of shape `number` into the view of changes.
 
-    A column that the shape does not have yet holds its default, one that it has no more NULL.
+    A column that the shape does not have yet holds its default, one that it no longer has is NULL.
     """
     shape = layout.numbered[number]
     found = {c.number: c for c in shape.columns}
     at = {c.number: i for i, c in enumerate(layout.target.columns)}
     places = ", ".join(f"{text_sql(c.name)}, {at[c.number]}" for c in shape.columns if c.number in at)
-    # A table without a key may have none of the shape's columns any more, and leaves none unchanged.
+    # A table without a key may no longer have any of the shape's columns, and then no column is unchanged.
     unchanged = f"transform({UNCHANGED}, x -> element_at(map({places}), x))" if places else "CAST(NULL AS array<int>)"
     parts = [
         f"{OFFSET} AS o",
@@ -186,7 +185,7 @@ def projection(layout: Layout, number: int, *, moved: bool) -> list[str]:
     for i, column in enumerate(layout.target.columns):
         own = found.get(column.number)
         if own is None:
-            # A default was given to rows that were there; one that was inserted after the column was dropped has none.
+            # Existing rows got a default; a row that was inserted after the column was dropped has none.
             is_early = column.number == OURS or number in layout.early(i)
             parts.append(f"{layout.default_sql(i) if is_early else f'CAST(NULL AS {column.type})'} AS c{i}")
         else:
@@ -200,7 +199,7 @@ def projection(layout: Layout, number: int, *, moved: bool) -> list[str]:
 
 
 def families(layout: Layout, masks: Collection[Mask]) -> tuple[Family, ...]:
-    """The columns, key aside, sorted into families by which masks and shapes leave them out."""
+    """The columns, except the key, grouped into families by the masks and shapes that lack them."""
     ordered = sorted(masks, key=sorted)
     found: dict[tuple[tuple[bool, ...], frozenset[int]], list[int]] = {}
     for i in layout.others:
@@ -225,11 +224,11 @@ def reduction(
     sweep_before: int,
     by_offset: bool = False,
 ) -> str:
-    """One row a key from the view `changes`.
+    """One row per key from the view `changes`.
 
-    `emptied`: what the table held before the range is gone (truncate, new incarnation), so every result is whole.
-    A result older than offset `sweep_before` is gone too; where rows stay that are no more, it is one of them.
-    `by_offset`: the aggregates give offsets only, and the values at these are joined (see
+    `emptied`: the table's rows from before the range no longer exist (truncate, new incarnation), so every result is
+    whole. A result older than offset `sweep_before` is gone too; if the table keeps deleted rows, it is one of them.
+    `by_offset`: the aggregates return offsets only, and the values at these are joined (see
     `cdcflow.warehouse.port.SqlSession.takes_by_offset`).
     """
     exact = {i for i in layout.key if has_two_zeros(layout.target.columns[i].type)}
@@ -273,7 +272,7 @@ def reduction(
 
 
 def _aggregated(layout: Layout, found: Sequence[Family], changes: str, exact: Sequence[int]) -> str:
-    """Per key the offsets that count, and as `s<j>` the values that family j has at the newest that sent it."""
+    """Per key the offsets that count, and as `s<j>` the values of family j in the latest change that sent it."""
     values = ["max_by(op, o) AS op", *(f"max_by(c{i}, o) AS k{i}" for i in exact)]
     for j, family in enumerate(found):
         only = "" if family.always else f" FILTER (WHERE {family.sent_sql()})"
@@ -282,7 +281,7 @@ def _aggregated(layout: Layout, found: Sequence[Family], changes: str, exact: Se
 
 
 def _joined(layout: Layout, found: Sequence[Family], changes: str, exact: Sequence[int]) -> str:
-    """The same, with every value as the change has it, whatever an aggregate function would make of it."""
+    """The same, with every value exactly as in the change, unaltered by an aggregate function."""
     key = [f"c{i}" for i in layout.key]
     same = "".join(f" AND x.{c} = g.{c}" for c in key)
     newest = ["op", *(f"c{i} AS k{i}" for i in exact)]
@@ -298,8 +297,8 @@ def _joined(layout: Layout, found: Sequence[Family], changes: str, exact: Sequen
 
 
 def _grouped(layout: Layout, found: Sequence[Family], changes: str, values: Sequence[str]) -> str:
-    """Per key: `o`, the newest offset; `b`, that of the newest barrier; of each family that not every change sends, as
-    `o<j>`, `u<j>` and `l<j>` those of the newest change that sent it, left it unchanged, was too early for it."""
+    """Per key: `o`, the latest offset; `b`, that of the latest barrier; of each family that not every change sends, as
+    `o<j>`, `u<j>` and `l<j>` those of the latest change that sent it, left it unchanged, was too early for it."""
     key = [f"c{i}" for i in layout.key]
     parts = [*key, "max(o) AS o"]
     if not all(f.always for f in found):
@@ -321,9 +320,9 @@ def _packed(family: Family) -> str:
 def counting(layout: Layout, changes: str) -> str:
     """For a table without a key: per distinct row how its count changes, from the view `changes`.
 
-    Result: the columns `c<i>`, `o`, `total` (inserts less deletes) and `lowest` (the least that the running total
-    came to, at most 0): a row that stood n times then stands greatest(n, -lowest) + total times, because a delete of
-    a row that is not there does nothing.
+    Result: the columns `c<i>`, `o`, `total` (inserts minus deletes) and `lowest` (the minimum of the running total, at
+    most 0): a row that existed n times then exists greatest(n, -lowest) + total times, because a delete of a row that
+    does not exist does nothing.
     """
     columns = ", ".join(f"c{i}" for i in range(len(layout.target.columns)))
     newest = ", ".join(

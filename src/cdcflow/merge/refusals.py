@@ -8,7 +8,7 @@ from cdcflow.model.table import Table, TableId, word
 
 
 class CannotFollow(ConfigurationError):
-    """A table cannot take the rows that come next. The others can go on without it."""
+    """A table cannot take the next rows. The other tables can be merged without it."""
 
     section = "table-not-followed"
 
@@ -44,7 +44,7 @@ def in_the_way(shape: Table, column: TargetColumn) -> CannotFollow:
 
 
 def kept_name(table: TableId, column: str, kept_by: str) -> CannotFollow:
-    """`kept_by`: what has that name for itself."""
+    """`kept_by`: the component that reserves the name."""
     return CannotFollow(
         f"table {table} cannot be merged: its column {column} has a name that {kept_by} keeps for itself",
         remedy=f"rename the column at the source, then run `cdcflow backfill {word(table)}` and `cdcflow merge`",
@@ -59,7 +59,7 @@ def gone(table: TableId, column: TargetColumn) -> CannotFollow:
 
 
 def rebuilt(table: TableId | str) -> str:
-    """What to do with a current-state table that is of no more use."""
+    """What to do with a current-state table that cannot be used further."""
     return (
         f"move the table's folder away in the warehouse, then run `cdcflow backfill {word(table)}` and `cdcflow merge`"
     )

@@ -18,10 +18,10 @@ def seen(
     shapes: Sequence[Table],
     mode: ModeRules = CURRENT,
 ) -> Target:
-    """The description with the names and types that the table's own columns have now.
+    """The description with the current names and types of the table's own columns.
 
-    `shapes` are those of the rows that come next: they say which names an evolution that died may have given. `mode`
-    says which columns are none of the source's.
+    `shapes` are those of the next rows: an interrupted evolution may have used any of their names. `mode` determines
+    which columns are not the source's.
 
     Raises:
         CannotFollow: a column is gone.
@@ -55,8 +55,8 @@ def seen(
 def _by_age(
     described: Target, columns: Sequence[FormatColumn], table: TableId, shapes: Sequence[Table]
 ) -> list[int | None]:
-    """Ids for a description of an older cdcflow, which has none. Ids grow, and our columns are listed in the order in
-    which they were made; an evolution that died may have given them other names since."""
+    """Ids for a description of an older cdcflow, which has none. Ids grow, and cdcflow's columns are listed in the
+    order in which they were created; an interrupted evolution may have renamed them since."""
     names = {column.name for shape in shapes for column in shape.columns} | {c.name for c in described.columns}
 
     def may_be(column: TargetColumn, found: FormatColumn) -> bool:

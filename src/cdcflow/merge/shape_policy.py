@@ -1,7 +1,7 @@
 """Which changes of its source's shape a table follows, where not all of them (see `policy.Evolve`).
 
-An evolution is worked out as ever, and refused here before its first commit if it does what the policy does not allow.
-A table that is made new is nobody's yet: what its source did before then is no change.
+An evolution is computed as usual, and refused here before its first commit if it does what the policy does not allow.
+A new table has no readers yet: what its source did before it was created is no change.
 
 | the source           | `evolve` | `add_only` | `freeze` |
 | -------------------- | -------- | ---------- | -------- |

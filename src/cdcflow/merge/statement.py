@@ -1,9 +1,9 @@
 """The MERGE of a reduced range into a current-state table, as text.
 
-Names of the source's appear quoted (`name_sql`), names of the reduced view are ours. The table is `t`, the view `s`.
+The source's names appear quoted (`name_sql`), names of the reduced view are cdcflow's. The table is `t`, the view `s`.
 """
 
-# ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
+# ruff: noqa: S608 - SQL is built here; every name from outside goes through name_sql, every text through text_sql
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -83,10 +83,10 @@ def bounds(key_type: str, ends: Sequence[tuple[str | None, str | None]]) -> Boun
 
 def each_key_once(key_type: str, runs: Sequence[Sequence[tuple[str, str]] | None]) -> bool:
     """Whether the manifests of a range prove that no two of its rows are of one key. `runs`: each file's `key_runs`,
-    None where it says nothing.
+    None if it has none.
 
-    In a file each value of the first key column comes once. So it does in all of them when no run of one touches a run
-    of another.
+    In a file each value of the first key column occurs once. The same is true of all files together if no run of one
+    touches a run of another.
     """
     parse = _ORDERED.get(key_type)
     if parse is None:
@@ -105,9 +105,9 @@ def each_key_once(key_type: str, runs: Sequence[Sequence[tuple[str, str]] | None
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """Rows that end without a change of their own, and stay (`Layout.ended`): those from before offset `before` that
-    the range does not touch, and what of the range is as old. With `truncated_at`, the offset of the range's first
-    truncate, those that it does not touch end there."""
+    """Rows that end without a separate change, and stay (`Layout.ended`): those from before offset `before` that the
+    range does not touch, and those of the range that are as old. With `truncated_at`, the offset of the range's first
+    truncate, those that it does not touch end at that offset."""
 
     before: int = 0
     truncated_at: int = 0
@@ -119,8 +119,8 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Rows of a table whose place others take: those of which `key`, names of the table's columns, has the values in
-    columns of the query `rows` (in parentheses), by the columns' names there."""
+    """Rows of a table that others replace: those whose `key`, names of the table's columns, has the values in columns
+    of the query `rows` (in parentheses), by the columns' names there."""
 
     rows: str
     key: Mapping[str, str]
@@ -128,14 +128,14 @@ class Replaced:
 
 @dataclass(frozen=True, slots=True)
 class Folding:
-    """A range of changes that is to come into a table. `changes` names the view that `merge.reduce` describes, `masks`
-    are the sets of columns that they leave unchanged.
+    """A range of changes to be merged into a table. `changes` names the view that `merge.reduce` describes, `masks` are
+    the sets of columns that they leave unchanged.
 
-    `empty`: the table has no rows. `emptied`: nothing of what it has lives on. `once`: no two changes are of one key,
-    and each brings a whole row. Rows older than `sweep_before` that the range does not touch go. `ends`: least and
-    greatest value of the first key column in each file of the range, as manifests have them. `count`: as many changes
-    are in it at most. `ending`: of tables in which rows that are no more stay. `first`: its first offset. `by_offset`:
-    as of `reduce.reduction`.
+    `empty`: the table has no rows. `emptied`: none of its rows remain. `once`: no two changes are of one key, and each
+    has a whole row. Rows older than `sweep_before` that the range does not touch are removed. `ends`: least and
+    greatest value of the first key column in each file of the range, from the manifests. `count`: the maximum number of
+    changes in it. `ending`: for tables that keep deleted rows. `first`: its first offset. `by_offset`: see
+    `reduce.reduction`.
     """
 
     layout: Layout
@@ -153,23 +153,23 @@ class Folding:
 
     @property
     def adds_only(self) -> bool:
-        """No row that the table has is looked at or changed; `rows` come beside them."""
+        """No row of the table is read or changed; `rows` are added to them."""
         return False
 
     @property
     def replaced(self) -> Replaced | None:
-        """Where all that comes are whole rows, `rows`, each known to be newer than the row whose place it takes: those
-        rows. None: it is not known which these are."""
+        """If all new rows are whole rows, `rows`, each known to be newer than the row that it replaces: the replaced
+        rows. `None` if it is not known which these are."""
         return None
 
     @property
     def is_of_all(self) -> bool:
-        """Rows may change that no change is about."""
+        """Whether rows may change for which there is no change."""
         return self.sweep_before > 0 or self.ending.is_of_all
 
     @property
     def is_by_key(self) -> bool:
-        """Each change is about the one row of its key: the table has rows, and all of them may live on."""
+        """Whether each change is about the one row of its key: the table has rows, and all of them may remain."""
         return bool(self.layout.target.key) and not (self.empty or self.emptied or self.is_of_all)
 
     @property
@@ -206,7 +206,7 @@ class Folding:
         return [self.sql(table)]
 
     def rows(self) -> str:
-        """What comes into a table that has no rows: a query whose columns are the table's, by name."""
+        """The rows for a table that has none: a query whose columns have the names of the table's."""
         target, sweep = self.layout.target, self.sweep_before
         if not target.key:
             return rows_counted(target, self.counted(), sweep_before=sweep)
@@ -219,7 +219,7 @@ class Folding:
         return f"({reduce.counting(self.layout, self.changes)})"
 
     def reduced(self, kinds: Sequence[Family]) -> str:
-        """The query of the changes, one row a key (see `merge.reduce`), in parentheses."""
+        """The query of the changes, one row per key (see `merge.reduce`), in parentheses."""
         sweep = self.sweep_before if self.layout.ended is None else self.ending.before
         sql = reduce.reduction(
             self.layout, kinds, self.changes, emptied=self.emptied, sweep_before=sweep, by_offset=self.by_offset
@@ -236,15 +236,16 @@ def create(
     location: str | None = None,
     mode: ModeRules = CURRENT,
 ) -> str:
-    """CREATE TABLE of a table in this mode. `source` is the JSON that says which log's which table this is, `begun`
-    the offset from which on the log is folded into it; `location` is where it lies, if its name does not say so."""
+    """CREATE TABLE of a table in this mode. `source` is the JSON that identifies its log and its table there, `begun`
+    the offset from which the log is folded into it; `location` is where it is stored, if its name does not determine
+    it."""
     columns = [f"{name_sql(c.name)} {c.type}" for c in target.columns]
     columns += [f"{name} {type_}" for name, type_ in mode.columns]
     return create_table(table, format_, ", ".join(columns), properties(target, source, begun, mode), location)
 
 
 def properties(target: Target, source: str, begun: int, mode: ModeRules = CURRENT) -> dict[str, str]:
-    """What a new table says of itself (see `create`)."""
+    """The properties of a new table (see `create`)."""
     said = {TARGET_PROPERTY: target.to_json(), IDENTITY_PROPERTY: source, BEGUN_PROPERTY: str(begun)}
     return said if mode == CURRENT else {**said, MODE_PROPERTY: mode.said}
 
@@ -252,7 +253,7 @@ def properties(target: Target, source: str, begun: int, mode: ModeRules = CURREN
 def create_table(
     table: str, format_: Format, columns: str, properties: Mapping[str, str], location: str | None = None
 ) -> str:
-    """CREATE TABLE of any table of ours; `columns` as SQL."""
+    """CREATE TABLE of any of cdcflow's tables; `columns` as SQL."""
     listed = ", ".join(f"{text_sql(k)} = {text_sql(v)}" for k, v in {**format_.properties, **properties}.items())
     given = "" if not listed else f" TBLPROPERTIES ({listed})"
     lies = "" if location is None else f" LOCATION {text_sql(location)}"
@@ -260,12 +261,12 @@ def create_table(
 
 
 def begin(table: str, begun: int) -> str:
-    """Of a table that was made and has no rows yet: from where it is folded now."""
+    """For a table that was created and has no rows yet: record the offset from which it is folded now."""
     return _set(table, {BEGUN_PROPERTY: str(begun)})
 
 
 def alter(table: str, format_: Format, act: Act) -> list[str]:
-    """The statements of one act of an evolution. Each may be said again."""
+    """The statements of one act of an evolution. Each may be executed again."""
     needed = format_.needs(act)
     return [*([_set(table, needed)] if needed else []), *_alter(table, act)]
 
@@ -298,18 +299,18 @@ def _alter(table: str, act: Act) -> list[str]:
 
 
 def fill(table: str, act: Add | Fill) -> str:
-    """Give the rows that are there the constant default of a column that was just added (hard case P18)."""
+    """Give existing rows the constant default of a column that was just added (hard case P18)."""
     only = f" WHERE {act.only}" if isinstance(act, Fill) and act.only else ""
     return f"UPDATE {table} SET {name_sql(act.column.name)} = {act.default}{only}"
 
 
 def describe(table: str, target: Target) -> str:
-    """Record what the table looks like."""
+    """Record the table's description."""
     return _set(table, {TARGET_PROPERTY: target.to_json()})
 
 
 def transaction(act: Act, incarnation: int) -> str:
-    """What an act is known by that must be done once only, ever: a run that died after it must not fill a column
+    """The id of an act that must be done only once, ever: a run that died after it must not fill a column
     again, over newer NULLs. "": it may be done again."""
     return f"fill/{incarnation}.{act.column.number}" if isinstance(act, Fill) else ""
 
@@ -325,8 +326,8 @@ def merge(
     ended: str | None = None,
     ending: Ending = Ending(),
 ) -> str:
-    """The MERGE of a table with a key. Rows of the table older than `sweep_before` that the range does not touch go.
-    `ended`: the column that says of a row that it is no more; nothing of such a row lives on in a newer one.
+    """The MERGE of a table with a key. Rows of the table older than `sweep_before` that the range does not touch are
+    removed. `ended`: the column that is true in a deleted row; a newer row takes no value from such a row.
 
     A row of the table that is newer than the change is left alone (hard case G08).
     """
@@ -384,16 +385,16 @@ def _ends_of_untouched(ended: str, ending: Ending) -> list[str]:
 
 
 def is_ended(of: str, ended: str) -> str:
-    """Whether a row is no more, by the column that says so. `of` names the row."""
+    """Whether a row is deleted, from its column `ended`. `of` names the row."""
     return f"coalesce({of}{name_sql(ended)}, false)"
 
 
 def merge_counted(table: str, target: Target, counted: str, *, emptied: bool, sweep_before: int) -> str:
     """The MERGE of a table without a key; `counted` is the view that `reduce.counting` describes.
 
-    Each distinct row of the range takes all its copies out of the table and puts as many back as there are now: one
-    source row that matches them (`copy` 0) where the table has some, and one for each copy, which matches nothing. A
-    source row must have something to do: beside a sweep Delta takes one of NULLs that has not for an error.
+    Each distinct row of the range removes all its copies from the table and adds as many as exist now: one source row
+    that matches them (`copy` 0) if the table has some, and one for each copy, which matches nothing. A source row must
+    have something to do: together with a sweep, Delta treats one of NULLs that does nothing as an error.
     """
     names = [name_sql(c.name) for c in target.columns]
     columns = ", ".join(f"s.c{i}" for i in range(len(names)))
@@ -434,7 +435,7 @@ def rows_once(target: Target, changes: str, *, sweep_before: int) -> str:
 def repeated(target: Target, changes: str) -> str:
     """One row if a key of a range has more than one change; no row where each has one."""
     key = ", ".join(f"c{i}" for i in target.key_positions)
-    # Without LIMIT, for which Spark would look at one partition after another.
+    # Without LIMIT, for which Spark would read one partition after another.
     return f"SELECT 1 FROM (SELECT count(*) AS n FROM {changes} GROUP BY {key}) HAVING max(n) > 1"
 
 
@@ -446,16 +447,16 @@ def rows_counted(target: Target, counted: str, *, sweep_before: int) -> str:
 
 
 def sweep(table: str, sweep_before: int, ended: str | None = None, assigned: str = "") -> str:
-    """What is left of a MERGE when nothing but the sweep is to be done. `ended`: as of `merge`; with `assigned`, what a
-    row is set to that ends, it is NULL as long as the row has not ended."""
+    """What is left of a MERGE when only the sweep is to be done. `ended`: see `merge`; with `assigned`, the values to
+    set in a row that ends, it is NULL as long as the row has not ended."""
     if ended is not None and assigned:
         lives = f"{name_sql(ended)} IS NULL"
         return f"UPDATE {table} SET {assigned} WHERE {OFFSET} < {sweep_before} AND {lives}"
     if ended is not None:
         lives = f"NOT {is_ended('', ended)}"
         return f"UPDATE {table} SET {name_sql(ended)} = true WHERE coalesce({OFFSET}, 0) < {sweep_before} AND {lives}"
-    # Said so that it is a change of rows everywhere: files that are removed unread are another commit in Iceberg, which
-    # says nothing of ours.
+    # Written so that it is a change of rows everywhere: files that are removed unread are a separate commit in Iceberg,
+    # without cdcflow's properties.
     return f"DELETE FROM {table} WHERE coalesce({OFFSET}, 0) < {sweep_before}"
 
 

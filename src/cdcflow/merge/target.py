@@ -14,11 +14,11 @@ TARGET_VERSION = 2
 class TargetColumn:
     """A column of a current-state table. `type` is Spark's text for it.
 
-    `number` is the source's, from 1; below zero where the source's table has no such column and never will (it was
-    dropped and made again without it, or it has no key and dropped the column). `id` is the table format's own; None:
-    the column is known by its name, which nobody has changed since. `added`: it is announced, and may be there
-    already, perhaps without its default. `was`: what an open description calls it, which is its name before the
-    evolution began ("": the same).
+    `number` is the source's, from 1; below zero if the source's table has no such column and never will (it was dropped
+    and recreated without it, or it has no key and dropped the column). `id` is the table format's; None: the column is
+    identified by its name, which has not been changed since. `added`: it is announced, and may exist already, perhaps
+    without its default. `was`: its name in an open description, which is its name before the evolution began ("": the
+    same).
     """
 
     name: str
@@ -40,12 +40,12 @@ class FormatColumn:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a current-state table looks like, without `_offset` and `_missing`. Kept in a property of the table.
+    """The description of a current-state table, without `_offset` and `_missing`. Kept in a property of the table.
 
     `is_open`: an evolution was begun and not ended. `emptied_at`: the table's position (a cut) when its source table
-    was found to be another one; as long as it is there, rows of the old one may still be in it. `dropped`: the numbers
-    of columns that the newest shape which was merged has not. `others` are columns of the table that are not ours; not
-    kept.
+    was found to be a different one; while the table is at that cut, rows of the old one may still be in it. `dropped`:
+    the numbers of columns that the latest merged shape does not have. `others` are columns of the table that are not
+    cdcflow's; not kept.
     """
 
     incarnation: int
@@ -59,7 +59,7 @@ class Target:
 
     @property
     def left_names(self) -> tuple[str, ...]:
-        """The names of the columns that the source has no more."""
+        """The names of the columns that the source no longer has."""
         return tuple(c.name for c in self.columns if c.number <= 0 or c.number in self.dropped)
 
     def to_json(self) -> str:

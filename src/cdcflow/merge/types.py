@@ -1,4 +1,4 @@
-"""Which Spark type an Arrow type becomes: how Parquet is read, what the table holds, what lies between.
+"""Which Spark type an Arrow type becomes: how Parquet is read, what the table holds, and the conversion in between.
 
 Spark has no decimal beyond 38 digits, no time of day that Delta can hold, and no unsigned integers. Nothing is
 rounded for that: a wide decimal becomes its exact text, an unsigned integer the next wider type that holds it.
@@ -16,13 +16,13 @@ DECIMAL_TEXT = "cdcflow_decimal_text"
 """The SQL function (bytes, scale) → text that the Spark room registers: a two's complement number as decimal text."""
 
 DECIMAL_TEXTS = f"{DECIMAL_TEXT}s"
-"""The same of a list's elements: Spark calls no function of ours in an expression over elements."""
+"""The same for a list's elements: Spark cannot call cdcflow's functions in an expression over elements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """`read` is the type asked of the Parquet reader, `table` the type in the table. `convert` makes the one of the
-    other: SQL with `{}` for the value, or None where they are the same."""
+    """`read` is the type to read from Parquet, `table` the type in the table. `convert` converts the former to the
+    latter: SQL with `{}` for the value, or None if they are the same."""
 
     read: str
     table: str
@@ -119,7 +119,7 @@ def _no_type(arrow: pa.DataType) -> ConfigurationError:
 
 
 def literal(text: str, table_type: str) -> str | None:
-    """The server's text of a constant as SQL of this type; None where we cannot say it (a list, a struct)."""
+    """The server's text of a constant as SQL of this type; None if it cannot be written (a list, a struct)."""
     if table_type.startswith(("array<", "struct<")):
         return None
     if table_type == "string":
@@ -130,8 +130,8 @@ def literal(text: str, table_type: str) -> str | None:
 
 
 def has_two_zeros(table_type: str) -> bool:
-    """Whether 0.0 and -0.0 are two values of this type, or of its parts. They are equal, and GROUP BY makes them one:
-    a value that is to be kept must be taken beside the group."""
+    """Whether 0.0 and -0.0 are two values of this type, or of its parts. They are equal, and GROUP BY merges them: to
+    keep a value exactly, it must be selected in addition to the group's column."""
     return "float" in table_type or "double" in table_type
 
 

@@ -1,10 +1,10 @@
-"""Versions of rows as a table takes them (mode history): what comes of a range, by key and start.
+"""Versions of rows for a table in mode history: the rows that result from a range, by key and start.
 
-The table's rows are told apart by the source's key and by where a version began, so that versions come into it as rows
-come into any other table: those that began since as new ones, those that ended in place of what was open.
+The table's rows are identified by the source's key and by where a version began, so that versions are merged like rows
+of any other table: versions that began since as new rows, those that ended in place of the open ones.
 """
 
-# ruff: noqa: S608 - statements are made here; every name from outside goes through name_sql, every text through text_sql
+# ruff: noqa: S608 - SQL is built here; every name from outside goes through name_sql, every text through text_sql
 from __future__ import annotations
 
 from collections.abc import Sequence
