@@ -1,1 +1,1 @@
-"""Databases that are read, one package each. They do not know the sinks, nor each other."""
+"""Sources: one package per kind of database. They depend neither on the sinks nor on each other."""

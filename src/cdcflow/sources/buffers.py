@@ -1,9 +1,9 @@
-"""Bytes as a server sent them, looked at with numpy: a buffer, the cells of a column in it, Arrow arrays over them.
+"""A server's bytes, read with numpy: a buffer, the cells of a column in it, Arrow arrays over them.
 
-What arrives together is joined into one buffer; everything else is arrays of offsets into it. Every buffer is followed
-by `PAD` zero bytes, so that a read at any offset inside it stays inside it, whatever a length on the wire says.
-Whoever follows a length checks the offset it leads to before using it: a hostile or malformed length is answered with
-`SourceUnavailable`, never with a read beyond the buffer (hard case O10).
+Bytes that arrive together are joined into one buffer; everything else is arrays of offsets into it. `PAD` zero bytes
+follow every buffer, so that a read at any offset inside it stays inside it, whatever a length on the wire claims.
+Code that follows a length checks the resulting offset before it uses it: a hostile or malformed length raises
+`SourceUnavailable` and never causes a read beyond the buffer (hard case O10).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _GATHERED_AT_ONCE = 1 << 20
 
 
 def protocol_error(what: str) -> SourceUnavailable:
-    """The error for bytes that cannot be what the protocol says: nothing was lost, the connection is to be renewed."""
+    """The error for bytes that violate the protocol: nothing was lost, and the connection must be opened again."""
     return SourceUnavailable(f"decoding the server's stream: {what}; cdcflow connects again")
 
 
@@ -41,7 +41,7 @@ def _too_many_bytes() -> ConfigurationError:
 
 
 class Buffer:
-    """Bytes with numpy views on them at every offset."""
+    """Bytes, with numpy views at every offset."""
 
     __slots__ = ("_views", "bytes", "raw", "size")
 
@@ -81,7 +81,7 @@ def padded(pieces: Sequence[bytes | memoryview]) -> Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """One column's values as bytes: value i is `size[i]` bytes at `start[i]`; `valid` None means no NULL."""
+    """One column's values as bytes: value i is the `size[i]` bytes at `start[i]`; a `valid` of None means no NULLs."""
 
     buffer: Buffer
     start: Int64s
@@ -93,22 +93,22 @@ class Cells:
 
     @property
     def mask(self) -> Bools | None:
-        """True where NULL, as pyarrow wants it."""
+        """True where NULL, as pyarrow expects it."""
         return None if self.valid is None else ~self.valid
 
     def where(self, rows: Bools) -> Cells:
         return Cells(self.buffer, self.start[rows], self.size[rows], None if self.valid is None else self.valid[rows])
 
     def without(self, rows: Bools) -> Cells:
-        """The same with these rows NULL."""
+        """The same cells, with these rows NULL."""
         return Cells(self.buffer, self.start, self.size, ~rows if self.valid is None else self.valid & ~rows)
 
     def trimmed(self, count: int) -> Cells:
-        """The same without each value's first `count` bytes."""
+        """The same cells, without each value's first `count` bytes."""
         return Cells(self.buffer, self.start + count, np.maximum(self.size - count, 0), self.valid)
 
     def byte(self, at: int) -> Bytes:
-        """Each value's byte number `at`; 0 where there is none or the value is NULL."""
+        """Byte number `at` of each value; 0 if the value is shorter or NULL."""
         there = self.size > at if self.valid is None else self.valid & (self.size > at)
         return np.where(there, self.buffer.bytes[self.start + at], np.uint8(0))
 
@@ -117,15 +117,15 @@ class Cells:
         return np.ones(len(self), np.bool_) if self.valid is None else self.valid
 
     def matrix(self, width: int) -> Bytes:
-        """The first `width` bytes of each value (at most `PAD`); what lies after a value's end is not its own."""
+        """The first `width` bytes of each value (at most `PAD`); bytes after a value's end do not belong to it."""
         offsets = self.start[:, None] + np.arange(width)
         return np.take(self.buffer.bytes, offsets)
 
     def binary(self) -> pa.Array:
         """The values as an Arrow binary array.
 
-        Without a copy, an Arrow array can lie over the whole buffer when the values are its odd-numbered slots and
-        the gaps between them the others; taking every second slot is then one call.
+        To avoid a copy per value, an Arrow array is laid over the whole buffer: its odd-numbered slots are the values,
+        and the others are the gaps between them. Taking every second slot is then one call.
         """
         count = len(self)
         if not count:
@@ -148,14 +148,14 @@ class Cells:
         return taken.cast(pa.binary()) if wide else taken
 
     def _gathered(self) -> pa.Array:
-        """The values where they do not lie in ascending order: byte by byte."""
+        """The values if they are not in ascending order in the buffer: copied byte by byte."""
         size = self.size if self.valid is None else np.where(self.valid, self.size, 0)
         data, offsets = gathered(self.buffer.bytes, self.start, size)
         return binary_array(data, offsets, self.valid)
 
 
 def gathered(source: Bytes, start: Int64s, size: Int64s) -> tuple[Bytes, Int64s]:
-    """The bytes of all values one after another, and their offsets (one more than values)."""
+    """The bytes of all values, one after another, and their offsets (one more than there are values)."""
     offsets = np.zeros(len(size) + 1, np.int64)
     np.cumsum(size, out=offsets[1:])
     out = np.empty(int(offsets[-1]), np.uint8)
@@ -170,9 +170,9 @@ def gathered(source: Bytes, start: Int64s, size: Int64s) -> tuple[Bytes, Int64s]
 
 
 def pieces(offsets: Int64s) -> Iterator[tuple[int, int]]:
-    """Ranges of values that together have about a MiB; one that is larger alone stands alone.
+    """Ranges of values that together have about a MiB; a larger value gets a range for itself.
 
-    Where each byte comes from takes many times its size, so it is worked out for a range of the values at a time.
+    Computing the origin of each byte takes many times the memory of the bytes, so it is done for one range at a time.
     """
     first, count = 0, len(offsets) - 1
     while first < count:
@@ -182,7 +182,7 @@ def pieces(offsets: Int64s) -> Iterator[tuple[int, int]]:
 
 
 def new_bytes(size: int) -> Bytes:
-    """Room for the bytes of one column."""
+    """A buffer for the bytes of one column."""
     if size > _OFFSETS_MAX:
         raise _too_many_bytes()
     return np.empty(size, np.uint8)
@@ -204,7 +204,7 @@ def bitmap(valid: Bools | None) -> pa.Buffer | None:
 
 
 def fixed_text(text: Bytes, valid: Bools | None = None) -> pa.Array:
-    """An Arrow string array of equally long ASCII values, one a row of `text`."""
+    """An Arrow string array of ASCII values of equal length, one per row of `text`."""
     count, width = text.shape
     offsets = np.arange(0, (count + 1) * width, width, dtype=np.int32)
     return pa.Array.from_buffers(

@@ -1,9 +1,10 @@
-"""What every SQL source does alike, so that a rule stands once for all dialects.
+"""What all SQL sources share, so that each rule is written once for all dialects.
 
     dialect   its wire, its decoder, its catalog's SQL, its fence, its codecs
     engine    connections, selection, chunks, changes, spooled rows
 
-Lives here: keeping connections, which tables are selected and which are refused, the kinds of chunks and their parts,
-how batches of one table become one, what is counted of a transaction that memory does not hold. Never here: a client
-library, a statement of SQL, bytes of a protocol; those are each dialect's. What comes first is `cdcflow.interleave`.
+This package keeps connections, decides which tables are selected and which are refused, defines the kinds of chunks and
+their parts, combines batches of one table, and counts the rows of a transaction that does not fit into memory. It
+contains no client library, no SQL statement and no bytes of a protocol; those belong to the dialects. The order of log
+and chunks is decided in `cdcflow.interleave`.
 """

@@ -1,6 +1,6 @@
-"""Changes of one table shape in columns: parts put together, a table emptied, the columns that the log adds. Pure.
+"""Changes of one table shape in columns: combining parts, truncates and deletes, the columns that the log adds. Pure.
 
-Both ends of a source make them, its decoder and its chunks, and they must be alike whatever the dialect.
+Both a source's decoder and its chunks create such changes, and they must be alike in every dialect.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cdcflow.sources.buffers import Bools, Cells
 
 
 def merged(table: Table, parts: Sequence[tuple[Int64s, pa.RecordBatch]]) -> ChangeBatch:
-    """One batch of parts that each have rows with their indices in the run; the indices may interleave."""
+    """One batch from parts, each with rows and their indices in the run; the indices may interleave."""
     if len(parts) == 1:
         return ChangeBatch(table, *parts[0])
     index, rows = np.concatenate([i for i, _ in parts]), pa.concat_batches([r for _, r in parts])
@@ -31,21 +31,21 @@ def merged(table: Table, parts: Sequence[tuple[Int64s, pa.RecordBatch]]) -> Chan
 
 
 def truncation(table: Table) -> pa.RecordBatch:
-    """The one row that says that a table was emptied."""
+    """The one row that records a truncate of a table."""
     schema = table.change_schema
     columns = [pa.array([TRUNCATE], pa.string()) if f.name == OP else pa.nulls(1, f.type) for f in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
 def after_truncate(run: Run, table: Table) -> Run:
-    """The same rows behind a truncate of the table."""
+    """The same rows, after a truncate of the table."""
     truncate = ChangeBatch(table, np.zeros(1, np.int64), truncation(table))
     shifted = tuple(ChangeBatch(b.table, b.index + 1, b.rows) for b in run.batches)
     return Run(run.xid, run.position, run.commit_ts, run.ends + 1, (truncate, *shifted), Kind.READ)
 
 
 def after_deletes(run: Run, table: Table, keys: pa.Table) -> Run:
-    """The same rows behind a delete of each of these keys."""
+    """The same rows, after a delete of each of these keys."""
     count = keys.num_rows
     if not count:
         return run
@@ -67,9 +67,10 @@ def after_deletes(run: Run, table: Table, keys: pa.Table) -> Run:
 
 
 def absent(asked: pa.Table, found: Sequence[pa.RecordBatch]) -> pa.Table:
-    """The keys of `asked` that none of these rows has, value for value: 'A' is not 'a', whatever the server compares.
+    """The keys of `asked` that none of these rows has, compared by value: 'A' is not 'a', however the server compares.
 
-    Arrow cannot compare lists, so of such keys all are given. A delete in front of the row itself does no harm.
+    Arrow cannot compare lists, so all keys are returned if a key column is one. A delete before the row itself does no
+    harm.
     """
     there = [pa.Table.from_batches([rows]).select(asked.column_names).cast(asked.schema) for rows in found]
     keys = _comparable(pa.concat_tables([asked, *there]))
@@ -83,7 +84,7 @@ def absent(asked: pa.Table, found: Sequence[pa.RecordBatch]) -> pa.Table:
 
 
 def _comparable(keys: pa.Table) -> pa.Table:
-    """The same with structures as columns of their own, and without dictionaries."""
+    """The same table with the fields of structures as separate columns, and without dictionaries."""
     while any(pa.types.is_struct(t) for t in keys.schema.types):
         keys = keys.flatten()
     types = [f.type.value_type if pa.types.is_dictionary(f.type) else f.type for f in keys.schema]
@@ -91,16 +92,16 @@ def _comparable(keys: pa.Table) -> pa.Table:
 
 
 def ops(letters: Int64s | npt.NDArray[np.uint8]) -> pa.Array:
-    """The column `_op` of these letters (their codes)."""
+    """The column `_op` for these letters (given as codes)."""
     offsets = np.arange(len(letters) + 1, dtype=np.int32)
     codes = np.ascontiguousarray(letters.astype(np.uint8, copy=False))
     return pa.Array.from_buffers(pa.string(), len(letters), [None, pa.py_buffer(offsets), pa.py_buffer(codes)])
 
 
 def unchanged_names(table: Table, omitted: Bools, arrow: pa.DataType) -> pa.Array:
-    """The column `_unchanged`: per row the names of the columns that were not sent; NULL where all were.
+    """The column `_unchanged`: for each row the names of the columns that were not sent; NULL if all were sent.
 
-    `omitted` has one row a column of the table, one entry a change.
+    `omitted` has one row per column of the table, and one entry per change.
     """
     names = pa.array([c.name for c in table.columns], pa.string())
     count = omitted.sum(axis=0)
@@ -112,11 +113,11 @@ def unchanged_names(table: Table, omitted: Bools, arrow: pa.DataType) -> pa.Arra
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Rows of a source's log as changes, where a key change is two of them: a delete of the old key and, directly after
-    it, an insert (hard case P09).
+    """Rows of a source's log as changes. A row that changes its key becomes two changes: a delete of the old key and,
+    directly after it, an insert (hard case P09).
 
     `last` is the number of row i's last change. Change j takes its values from image `value[j]` and its old row from
-    image `before[j]` (-1: it carries none); `op` are the letters' codes.
+    image `before[j]` (-1 if it has none); `op` contains the codes of the letters.
     """
 
     last: Int64s
@@ -128,8 +129,8 @@ class Split:
 def split_key_changes(
     changed: Bools, carries_old: Bools, new_image: Int64s, op: npt.NDArray[Any], delete: int, insert: int
 ) -> Split:
-    """`changed`: which rows change their key; `carries_old`: which changes carry their old row besides. Row i's old
-    image has the number i, its new one `new_image[i]`; `op` is its letter where the key stays."""
+    """`changed`: which rows change their key; `carries_old`: which changes also carry their old row. Row i's old image
+    has the number i, its new one `new_image[i]`; `op` is its letter if the key does not change."""
     total = len(changed) + int(changed.sum())
     last = np.cumsum(1 + changed) - 1
     value, letters, before = np.empty(total, np.int64), np.empty(total, op.dtype), np.full(total, -1, np.int64)
@@ -142,7 +143,7 @@ def split_key_changes(
 
 
 def same_values(one: Cells, other: Cells) -> Bools:
-    """Which values of two columns of the same rows are the same bytes; NULL is the same as NULL."""
+    """Which values of two columns of the same rows have the same bytes; NULL equals NULL."""
     there, size = one.present, one.size
     same: Bools = (there == other.present) & (~there | (size == other.size))
     look = np.flatnonzero(same & there & (one.start != other.start) & (size > 0))

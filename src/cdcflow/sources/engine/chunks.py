@@ -1,24 +1,24 @@
-"""Existing rows in chunks: the kinds of chunks, their parts, and what each is answered with.
+"""Existing rows in chunks: the kinds of chunks, their parts, and what reading each returns.
 
-    chunk   range ──▶ part │ part │ part     each part through a connection of its own, in a snapshot of its own
+    chunk   range ──▶ part │ part │ part     each part through its own connection, in its own snapshot
             keys  ──▶ the rows that have these keys now
             whole ──▶ a truncate, then all rows of one snapshot
 
-Every part: take a snapshot in which the table's shape stays what it is; see whether the table still is what the plan
-pinned; read. The first part's snapshot also says where the parts begin and end. How all of this is said to a server is
-a `ChunkDialect`'s.
+For every part: take a snapshot in which the table's shape cannot change; check that the table still is what the plan
+pinned; read. The first part's snapshot also determines where the parts begin and end. The statements for this are those
+of a `ChunkDialect`.
 
-Why snapshots of different moments do no harm (W26: every reader carries its own fence). A row that stays in its part is
-shown by one snapshot, and the machine's argument is about a row and the snapshot that showed it. A row that moves from
-one part to another between two snapshots is shown twice, or not at all. But one of the two snapshots does not see that
-change, so it came after low; the other sees it, so it came before high: it is held, and replayed. If it omits columns,
-the chunk must stand exactly between what its snapshots saw and what they did not; there may be no such position
-(`Window.held_before`), and the chunk is read again, smaller, at last in one part.
+Why snapshots at different times do no harm (W26: every reader carries its own fence). A row that does not leave its
+part appears in one snapshot, and the machine's argument is about a row and the snapshot that showed it. A row that
+moves from one part to another between two snapshots appears twice, or not at all. But one of the two snapshots does not
+see that change, so it was committed after low; the other sees it, so it was committed before high: it is held, and
+replayed. If it omits columns, the chunk must be placed exactly between what its snapshots saw and what they did not;
+such a position may not exist (`Window.held_before`). Then the chunk is read again, smaller, and in the end in one part.
 
-Parts may be read by other processes (`ports.readers`), by this same code: they say what their snapshots showed, keep
-the rows, and write them into files when the machine has given them their offsets.
+Other processes may read parts (`ports.readers`), with this same code: they report what their snapshots showed, keep the
+rows, and write them into files once the machine has assigned their offsets.
 
-A part that ends early (its rows were too large) ends the chunk: what later parts read is dropped, with their fences.
+A part that ends early (its rows were too large) ends the chunk: the rows of later parts are dropped, with their fences.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ T = TypeVar("T")
 KEYS_BYTES_MAX = 64 << 20
 WHOLE_BYTES_MAX = 1 << 30
 KEYS_WHERE_WAIT_S = 60
-"""How long the server may look for the rows that a predicate is true for."""
+"""How long the server may search for the rows that match a predicate."""
 PARTS_MIN = 2
-"""Other processes read chunks of so many parts and more."""
+"""Other processes read chunks of at least this many parts."""
 NO_SUMS = pa.table({"b": pa.array([], pa.int64()), "n": pa.array([], pa.int64()), "t": pa.array([], SUM)})
 
 
@@ -65,12 +65,12 @@ class Rewritten(Exception):
 
 
 class TooLarge(Exception):
-    """The table cannot be read in one piece: it has more bytes than that may have."""
+    """The table cannot be read in one piece: it has more bytes than the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What a snapshot sees, a position in the source's log that it belongs to, and the server's clock then
+    """What a snapshot sees, the position in the source's log that it belongs to, and the server's clock at that time
     (microseconds since 1970, UTC)."""
 
     visibilities: tuple[Visibility, ...]
@@ -90,7 +90,7 @@ class PartRead:
 
 @dataclass(frozen=True, slots=True)
 class ChunkProgress:
-    """Where the next chunk begins, as the dialect wrote it, and how far that is (see `ChunkRead`)."""
+    """Where the next chunk begins, as the dialect wrote it, and how much has been read (see `ChunkRead`)."""
 
     cursor: str | None
     units_done: int
@@ -98,7 +98,7 @@ class ChunkProgress:
 
 
 class OpenTable(Protocol[P, R_co]):
-    """A table in one snapshot; nobody changes its shape until the snapshot ends."""
+    """A table in one snapshot; its shape cannot change until the snapshot ends."""
 
     @property
     def snapshot(self) -> Snapshot: ...
@@ -107,28 +107,28 @@ class OpenTable(Protocol[P, R_co]):
     def shape(self) -> Table: ...
 
     def parts(self, chunk: Chunk, at_once: int) -> Sequence[P]:
-        """The parts of a range chunk, in order: as many as pay, `at_once` at most; none where nothing is left."""
+        """The parts of a range chunk, in order: as many as are worth it, at most `at_once`; empty at the end."""
         ...
 
     def read(self, part: P) -> Callable[[], R_co]:
-        """Take a part's rows from the server. What it gives decodes them, and may be called after the snapshot."""
+        """Fetch a part's rows from the server. The returned function decodes them, even after the snapshot."""
         ...
 
     def rows_with(self, keys: KeySet, bytes_max: int) -> tuple[Sequence[pa.RecordBatch], KeySet | None]:
-        """The rows that have these keys; a key without a row gives none. Also the keys that were not looked for,
-        because their rows would make more than about `bytes_max`: the last of `keys`. One is always looked for."""
+        """The rows that have these keys; a key without a row yields none. Also the keys that were not looked for,
+        because their rows would exceed about `bytes_max`: the last of `keys`. At least one key is always looked for."""
         ...
 
     def all_rows(self, bytes_max: int) -> Sequence[pa.RecordBatch]:
-        """Raises TooLarge where they are more than this, before they are in memory."""
+        """Raises TooLarge if the rows exceed `bytes_max`, before they are in memory."""
         ...
 
 
 class DigestingTable(OpenTable[P, R_co], Protocol[P, R_co]):
-    """An open table whose server digests rows. `buckets` say what of them; NoText where it cannot."""
+    """An open table whose server digests rows as `buckets` defines; raises NoText if the server cannot."""
 
     def parts_to_end(self, chunk: Chunk, at_once: int) -> Sequence[P]:
-        """As `parts`; where each ends is known before it is read, whatever comes of it."""
+        """Like `parts`, but where each part ends is known before it is read."""
         ...
 
     def sums(self, part: P, buckets: Buckets) -> R_co:
@@ -136,7 +136,7 @@ class DigestingTable(OpenTable[P, R_co], Protocol[P, R_co]):
         ...
 
     def read_among(self, part: P, buckets: Buckets) -> Callable[[], R_co]:
-        """As `read`, of the rows in some buckets only."""
+        """Like `read`, but only the rows in some buckets."""
         ...
 
 
@@ -147,7 +147,7 @@ class DigestingDialect(Protocol[C_contra]):
 
 
 class ChunkDialect(Protocol[C_contra, P, R]):
-    """How chunks are asked for. Everything may be called from several threads at once."""
+    """How a server is queried for chunks. Every method may be called from several threads at once."""
 
     def plan(self, connection: C_contra, table: TableId, generation: int) -> Planned: ...
 
@@ -156,12 +156,12 @@ class ChunkDialect(Protocol[C_contra, P, R]):
     def heartbeat(self, connection: C_contra) -> None: ...
 
     def visibility(self, connection: C_contra) -> Visibility:
-        """What is surely visible now."""
+        """What is certainly visible now."""
         ...
 
     def keys_where(self, connection: C_contra, table: TableId, predicate: str, keys_max: int) -> KeySet:
-        """The keys of rows that a predicate is true for now, no more than `keys_max`, in a transaction that writes
-        nothing and ends after `KEYS_WHERE_WAIT_S`.
+        """The keys of the rows that match a predicate now, at most `keys_max`, in a transaction that writes nothing and
+        ends after `KEYS_WHERE_WAIT_S`.
 
         Raises:
             ConfigurationError: see `predicate_refused` and `predicate_too_slow`.
@@ -169,8 +169,8 @@ class ChunkDialect(Protocol[C_contra, P, R]):
         ...
 
     def opened(self, connection: C_contra, chunk: Chunk, part: P | None) -> AbstractContextManager[OpenTable[P, R]]:
-        """The chunk's table, in a snapshot that lasts as long as the block. `part`: what will be read of it; None:
-        the first part, the keys, or what the table's `parts` will say.
+        """The chunk's table, in a snapshot that lasts as long as the block. `part`: what will be read from it; None:
+        the first part, the keys, or what the table's `parts` returns.
 
         Raises:
             Rewritten: it is not what the chunk's plan pinned.
@@ -182,11 +182,11 @@ class ChunkDialect(Protocol[C_contra, P, R]):
         ...
 
     def elsewhere(self) -> AbstractContextManager[Callable[[R], R]]:
-        """Around the reading of parts by other processes: what they told becomes what this process can use."""
+        """Around the reading of parts by other processes: turns what they reported into what this process can use."""
         ...
 
     def reached(self, chunk: Chunk, found: Sequence[R]) -> ChunkProgress:
-        """What is told of a range chunk once its parts are read; `found` is empty where nothing was left."""
+        """What to report about a range chunk once its parts are read; `found` is empty if no rows were left."""
         ...
 
     def close(self) -> None: ...
@@ -215,9 +215,10 @@ class _Taken(Generic[R]):
 class Chunks(Generic[C, P, R]):
     """Implements `cdcflow.ports.ChunkSource` on a dialect. Thread-safe.
 
-    `parts_at_once`: through so many connections one chunk is read at most. `pool` is closed with this.
-    `whole_bytes_max`: a table without a key, which is read in one piece, may have so many. A chunk of kind "keys" ends
-    early at `keys_bytes_max`. `readers` read the parts of range chunks instead, as many at once as they are.
+    `parts_at_once`: the maximum number of connections through which one chunk is read. `pool` is closed together with
+    this. `whole_bytes_max`: the maximum size of a table without a key, which is read in one piece. A chunk of kind
+    "keys" ends early at `keys_bytes_max`. If `readers` is given, they read the parts of range chunks, as many at once
+    as there are readers.
     """
 
     def __init__(
@@ -336,13 +337,13 @@ class Chunks(Generic[C, P, R]):
         split: Callable[[OpenTable[P, R], int], Sequence[P]],
         take: Callable[[OpenTable[P, R], P], Callable[[], R]],
     ) -> _Taken[R]:
-        """A range chunk's parts, each taken in a snapshot of its own."""
+        """A range chunk's parts, each read in its own snapshot."""
         at_once = 1 if chunk.single_connection else self._parts_at_once
         later: list[Future[R]] = []
 
         def first(connection: C) -> tuple[Snapshot, Table, float, Callable[[], R] | None]:
             with self._dialect.opened(connection, chunk, None) as table:
-                began = time.monotonic()  # what comes before takes as long for one row as for many
+                began = time.monotonic()  # the work before takes as long for one row as for many
                 parts = split(table, at_once)
                 later.extend(self._readers.submit(self._part, chunk, part, take) for part in parts[1:])
                 return table.snapshot, table.shape, began, take(table, parts[0]) if parts else None
@@ -350,8 +351,8 @@ class Chunks(Generic[C, P, R]):
         try:
             snapshot, shape, began, decoded = self._run(chunk, first)
         finally:
-            # Nobody goes on reading for a chunk that was given up. By now the first part's transaction is over: a
-            # change of the table's shape may wait for it, and other parts for that.
+            # No thread must keep reading for a chunk that was abandoned. The first part's transaction is over here: a
+            # change of the table's shape may be waiting for it, and other parts for that change.
             settle(later)
         found = [decoded(), *(part.result() for part in later)] if decoded is not None else []
         found = _joined(chunk.table, found)
@@ -361,7 +362,7 @@ class Chunks(Generic[C, P, R]):
         snapshot, reached = taken.snapshot, taken.reached
         return ChunkRead(
             chunk=taken.chunk,
-            # The earliest snapshot's position and clock: no row of the run is claimed to be newer than it is.
+            # The earliest snapshot's position and clock: no row of the run claims to be later than it is.
             run=reads(taken.shape, taken.batches, snapshot.position, snapshot.clock_us),
             shape=taken.shape,
             visibilities=taken.visibilities,
@@ -372,9 +373,10 @@ class Chunks(Generic[C, P, R]):
         )
 
     def _held(self, chunk: Chunk, others: Readers) -> ChunkRead:
-        """A range chunk whose parts other processes read and keep. What live transactions would want to have spared, a
-        processor and the way through this process, it does not need. A chunk that is not worth two parts, because its
-        own table is written to, is read here: it would make a file of a few rows."""
+        """A range chunk whose parts other processes read and keep. A chunk limited to one connection, which spares live
+        transactions the processor and the traffic through this process, need not be limited here. A chunk that is not
+        worth two parts, because its own table is being written to, is read in this process: otherwise it would become a
+        file of a few rows."""
         chunk_of_all = replace(chunk, single_connection=False)
         at_once = max(others.count, PARTS_MIN)
 
@@ -429,7 +431,7 @@ class Chunks(Generic[C, P, R]):
             return replace(read, run=run, deleted=gone.num_rows)
 
     def _whole(self, connection: C, chunk: Chunk) -> ChunkRead:
-        """Rows without a key cannot be replayed over each other, so they replace what was there."""
+        """Rows without a key cannot be replayed over each other, so they replace the existing rows."""
         with self._dialect.opened_whole(connection, chunk) as table:
             began = time.monotonic()
             try:
@@ -472,7 +474,7 @@ def too_large(table: TableId, bytes_max: int) -> ConfigurationError:
 
 
 def predicate_refused(table: TableId, found: str) -> ConfigurationError:
-    """The server does not understand a predicate. `found` is its word, and holds no row values."""
+    """The server refuses a predicate. `found` is the server's message, and holds no row values."""
     return ConfigurationError(
         f"looking for rows of {table}: the server refuses the predicate: {found}",
         remedy="write what follows WHERE, in the server's own SQL, with the names of the table's columns",
@@ -497,10 +499,10 @@ def without_key(table: TableId) -> ConfigurationError:
 
 
 def _joined(table: TableId, found: Sequence[R]) -> list[R]:
-    """The parts that make one chunk, in order: those behind one that ended early are no part of it.
+    """The parts that make up one chunk, in order: parts after one that ended early do not belong to it.
 
     Raises:
-        SourceUnavailable: the table was altered between two of them; nothing of it may be used.
+        SourceUnavailable: the table was altered between two of them; no row of it may be used.
     """
     ended = next((i for i, part in enumerate(found) if not part.is_whole), len(found) - 1)
     kept = list(found[: ended + 1])
@@ -510,10 +512,10 @@ def _joined(table: TableId, found: Sequence[R]) -> list[R]:
 
 
 def _as_in(shape: Table, keys: KeySet) -> pa.Table:
-    """Keys as the table's columns have them.
+    """Keys with the types of the table's columns.
 
     Raises:
-        Rewritten: they are none of its keys any more.
+        Rewritten: they are no longer keys of this table.
     """
     if set(keys.keys.column_names) != set(shape.key):
         raise Rewritten
@@ -524,9 +526,9 @@ def _as_in(shape: Table, keys: KeySet) -> pa.Table:
 
 
 def settle(futures: Sequence[Future[Any]]) -> None:
-    """Wait until none of them runs or is to run, whatever comes of them.
+    """Wait until each of them has finished or was cancelled, whatever its result.
 
-    Not `concurrent.futures.wait`: it waits for ever for one that was cancelled by its executor's shutdown.
+    Not `concurrent.futures.wait`: it waits indefinitely for a future that its executor's shutdown cancelled.
     """
     for future in futures:
         with contextlib.suppress(CancelledError):

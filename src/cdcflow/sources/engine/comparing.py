@@ -1,5 +1,5 @@
 """What comparisons of all dialects have in common (`cdcflow.ports.Comparison`): rows and digests by chunks, and what a
-snapshot sees by the ids of transactions. A dialect says where its log ends, and what a position covers.
+snapshot sees, by transaction ids. A dialect determines where its log ends, and what a position covers.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ C = TypeVar("C")
 
 
 class ByChunks(Generic[C]):
-    """`close` is the source's."""
+    """Compares by chunks. `close` closes the source."""
 
     def __init__(self, tables: Sequence[Table], chunks: Chunks[C, Any, Any], close: Callable[[], None]) -> None:
         self._tables = tuple(tables)

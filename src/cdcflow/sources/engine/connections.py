@@ -1,6 +1,7 @@
-"""Connections to one server: opened, kept, replaced when they died, and broken off from another thread.
+"""Connections to one server: opened, kept, replaced when they died, and cancelled from another thread.
 
-A dialect says how a connection is opened, what is left of one, and what its errors mean; when to do what stands here.
+A dialect defines how to open a connection, how to recognize its state, and what its errors mean; this module decides
+when to do what.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class Connector(ABC, Generic[C]):
     """
 
     error: ClassVar[type[Exception]]
-    """What the client library raises."""
+    """The base class of the errors that the client library raises."""
 
     def __init__(self, address: object) -> None:
         self._address = address
@@ -34,40 +35,40 @@ class Connector(ABC, Generic[C]):
 
     @abstractmethod
     def connect(self, purpose: str) -> C:
-        """A connection in autocommit mode with its session set up; `purpose` shows among the server's connections.
+        """A connection in autocommit mode with its session set up; the server lists it with this `purpose`.
 
         Raises:
-            SourceUnavailable: no answer, no room, or the password is refused (it may just be rotated).
-            ConfigurationError: what was asked for does not exist, is not secure, or is too old.
+            SourceUnavailable: no answer, no connection slot left, or the password is refused (it may be being rotated).
+            ConfigurationError: what the settings name does not exist, is not secure, or is too old.
         """
 
     @abstractmethod
     def map_error(self, error: Exception, attempted: str) -> CdcflowError:
-        """One of the library's errors as one of ours, without row values."""
+        """One of the library's errors as a cdcflow error, without row values."""
 
     @abstractmethod
     def is_broken(self, connection: C) -> bool:
-        """The server, or the way there, is gone."""
+        """The server, or the connection to it, is gone."""
 
     @abstractmethod
     def is_idle(self, connection: C) -> bool:
-        """It is open, nothing is under way on it, and it may serve somebody else."""
+        """It is open, no statement or transaction is in progress on it, and it may be reused."""
 
     def is_idle_after_error(self, connection: C) -> bool:
-        """The same after something failed on it. False where the library cannot tell."""
+        """The same after an error on it. False if the library cannot determine it."""
         return False
 
     @abstractmethod
     def _break_off(self, connection: C) -> None:
-        """Wake a thread that waits on it with an error. It must not be freed under that thread."""
+        """Wake a thread that waits on it, with an error. It must not be freed while that thread uses it."""
 
     @abstractmethod
     def _drop(self, connection: C) -> None:
         """Close it without waiting for the server."""
 
     def close(self) -> None:
-        """Open no more, and break off what is under way on other threads: their owners get `SourceUnavailable` and
-        give their connections to `discard`."""
+        """Open no more connections, and cancel what is in progress on other threads: these get `SourceUnavailable` and
+        pass their connections to `discard`."""
         with self._lock:
             self.closed = True
             left, self._open = self._open, set()
@@ -84,7 +85,7 @@ class Connector(ABC, Generic[C]):
             raise SourceUnavailable(f"connecting to {self._address}: this source is closed")
 
     def _kept(self, connection: C) -> C:
-        """A new connection, which `close` will break off; closed at once when that came first."""
+        """Register a new connection, so that `close` cancels it. If `close` was called before, drop it and raise."""
         with self._lock:
             if not self.closed:
                 self._open = {c for c in self._open if not self.is_broken(c)} | {connection}
@@ -94,7 +95,7 @@ class Connector(ABC, Generic[C]):
 
     @contextlib.contextmanager
     def mapping_errors(self, attempted: str) -> Iterator[None]:
-        """Turn the library's errors inside into ours; `attempted` says what was tried, on what."""
+        """Turn the library's errors inside the block into cdcflow's; `attempted` names the action and its object."""
         try:
             yield
         except self.error as error:
@@ -102,7 +103,7 @@ class Connector(ABC, Generic[C]):
 
 
 class Pool(Generic[C]):
-    """Connections that lie idle between two uses. Thread-safe."""
+    """Idle connections, kept between two uses. Thread-safe."""
 
     def __init__(self, connector: Connector[C], purpose: str) -> None:
         self._connector = connector
@@ -111,9 +112,9 @@ class Pool(Generic[C]):
         self._lock = threading.Lock()
 
     def run(self, attempted: str, work: Callable[[C], T]) -> T:
-        """Do something on a connection. One that died while it lay idle is replaced, once.
+        """Do something on a connection. One that died while it was idle is replaced; an error on a new one is raised.
 
-        Raises what `work` raises; the library's errors as ours.
+        Raises what `work` raises; the library's errors are turned into cdcflow's.
         """
         while True:
             connection, is_fresh = self._take()
@@ -133,7 +134,7 @@ class Pool(Generic[C]):
 
     @contextlib.contextmanager
     def another(self) -> Iterator[C]:
-        """A connection of its own for as long as the block lasts."""
+        """A separate connection for as long as the block lasts."""
         connection = self._connector.connect(self._purpose)
         try:
             yield connection
@@ -141,7 +142,7 @@ class Pool(Generic[C]):
             self._connector.discard(connection)
 
     def close(self) -> None:
-        """Close the idle ones and the connector, which breaks off the others."""
+        """Close the idle connections and the connector, which cancels the others."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -164,7 +165,7 @@ class Pool(Generic[C]):
 
 
 class Session(Generic[C]):
-    """One connection for small questions, asked one after another. Thread-safe."""
+    """One connection for small queries, run one after another. Thread-safe."""
 
     def __init__(self, connector: Connector[C], connect: Callable[[], C]) -> None:
         self._connector = connector
@@ -173,7 +174,7 @@ class Session(Generic[C]):
         self._lock = threading.Lock()
 
     def ask(self, attempted: str, question: Callable[[C], T]) -> T:
-        """Ask the server something, through a connection that may have died meanwhile: then through a new one."""
+        """Run a query on the connection; if the connection has died since the last query, on a new one."""
         with self._lock, self._connector.mapping_errors(attempted):
             if self._connection is not None:
                 try:
@@ -187,7 +188,7 @@ class Session(Generic[C]):
             return question(self._connection)
 
     def close(self) -> None:
-        """After `Connector.close`, which ends a question that another thread is asking."""
+        """Close the connection. Call it after `Connector.close`, which ends a query in progress on another thread."""
         with self._lock:
             if self._connection is not None:
                 self._connector.discard(self._connection)

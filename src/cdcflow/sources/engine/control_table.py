@@ -1,8 +1,8 @@
-"""A table in the source by which people who have only SQL steer a capture: its rows, read and answered.
+"""A table in the source through which operators who have only SQL control a capture: reads its rows and answers them.
 
-The statements are the same for every server; a dialect says how one is run, how the table is named and made, and which
-errors mean that it is not as it must be. A row is claimed before it is executed, by an UPDATE that only one wins: so it
-is never executed twice. What dies in between leaves it claimed.
+The statements are the same for every server; a dialect defines how to run one, how the table is named and created, and
+which errors mean that the table is not as required. A row is claimed before it is executed, by an UPDATE that succeeds
+for only one claimant: so it is never executed twice. After a crash in between, the row stays claimed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from cdcflow.sources.engine.connections import Pool
 C = TypeVar("C")
 
 Execute = Callable[[C, str, Sequence[object]], tuple[Sequence[tuple[Any, ...]], int]]
-"""Run a statement with its parameters (`%s`): its rows, and how many it changed."""
+"""Run a statement with its parameters (`%s`): its rows, and the number of rows that it changed."""
 
 
 class SqlControlTable(Generic[C]):
-    """Implements `cdcflow.ports.ControlTable`. `table`: its name, quoted. `explained`: what a library's error says of
-    the table; None: nothing, it is about the server or the way there."""
+    """Implements `cdcflow.ports.ControlTable`. `table`: its name, quoted. `explained`: what a library's error means for
+    the table; None if the error concerns the server or the connection instead."""
 
     def __init__(
         self,

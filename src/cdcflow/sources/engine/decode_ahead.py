@@ -1,12 +1,12 @@
-"""A backlog is decoded in a thread of its own, while the loop encodes and writes what came before.
+"""Decodes a backlog in a separate thread, while the loop encodes and writes the changes before.
 
     the thread   turn ──▶ answer ──▶ answer …      a turn: receive, cut, decode; never more than `ANSWERS_MAX` wait
     the loop             take ──▶ encode, write ──▶ take …
 
-For one change at a time a second thread is only a delay: two hand-overs, and a wait for the interpreter. So the loop
-does the turns by itself, and hands them over while `goes_on` says that much is coming. Whose turn it is, is always
-clear: from `start` on the thread's, until it has ended and its last answer is taken. What the turns work on therefore
-needs no lock.
+For one change at a time a second thread only adds delay: two hand-overs, and a wait for the interpreter lock. So the
+loop does the turns itself, and leaves them to the thread while `goes_on` reports that much more is to arrive. It is
+always clear who does the turns: after `start` the thread does, until it has ended and its last answer is taken.
+Therefore the data that the turns work on needs no lock.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final, Generic, TypeVar
 
 ANSWERS_MAX: Final = 2
-"""So many wait to be taken at most: each may hold some megabytes."""
+"""At most this many answers wait to be taken: each may hold some megabytes."""
 
 T = TypeVar("T")
 
 
 class DecodeAhead(Generic[T]):
-    """Does turns in another thread while `goes_on`. All but `active` and `ready` belong to one thread, the loop's."""
+    """Does turns in another thread while `goes_on`. Call all but `active` and `ready` in the loop's thread."""
 
     def __init__(self, turn: Callable[[], T], goes_on: Callable[[], bool]) -> None:
         self._turn = turn
@@ -42,20 +42,21 @@ class DecodeAhead(Generic[T]):
 
     @property
     def active(self) -> bool:
-        """The turns are the thread's, or it left something to be taken."""
+        """The thread does the turns, or an answer or error of it remains to be taken."""
         return self._running or self.ready
 
     @property
     def ready(self) -> bool:
-        """`take` gives or raises something."""
+        """`take` will return an answer or raise an error."""
         return bool(self._answers) or self._error is not None
 
     def fileno(self) -> int:
-        """Readable when something can be taken, and when the thread has ended. For as long as it is `active`."""
+        """Readable if something can be taken, and when the thread has ended. Valid while it is `active`."""
         return self._near.fileno()
 
     def poll(self) -> T | None:
-        """A turn's answer, from whoever does the turns now; None: the thread has none yet."""
+        """The next answer, from the thread if it does the turns, otherwise from a turn done here. None if the thread
+        has none yet."""
         if self.active:
             return self.take()
         answer = self._turn()
@@ -64,14 +65,14 @@ class DecodeAhead(Generic[T]):
         return answer
 
     def start(self) -> None:
-        """Hand the turns over. Not while it is `active`."""
+        """Let the thread do the turns. Only if it is not `active`."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "cdcflow-decode")
         self._running = True
         self._thread.submit(self._run)
 
     def take(self) -> T | None:
-        """The next answer; None: there is none yet. A turn's error is raised once the answers before it are taken."""
+        """The next answer, or None if none is ready. A turn's error is raised once the answers before it are taken."""
         with self._changed:
             with contextlib.suppress(BlockingIOError):
                 self._near.recv(64)
@@ -84,7 +85,7 @@ class DecodeAhead(Generic[T]):
         return None
 
     def close(self) -> None:
-        """End the thread after the turn under way, and forget what was not taken."""
+        """End the thread after its current turn, and discard the answers that were not taken."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -105,7 +106,7 @@ class DecodeAhead(Generic[T]):
         self._ring()
 
     def _put(self, answer: T) -> bool:
-        """Leave an answer; whether another turn is wanted, once there is room for what it gives."""
+        """Queue an answer, and wait until the queue has room for the next. Returns whether to do another turn."""
         with self._changed:
             self._answers.append(answer)
             self._ring()
@@ -113,5 +114,5 @@ class DecodeAhead(Generic[T]):
             return not self._closed and self._goes_on()
 
     def _ring(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # full: it rings already
+        with contextlib.suppress(BlockingIOError):  # full: the loop is notified already
             self._far.send(b"!")

@@ -1,4 +1,4 @@
-"""Waits for sockets by poll(2): select(2) has no place for descriptors from 1,024 on, and a process may have them."""
+"""Waits for sockets with poll(2), since select(2) does not support descriptors of 1,024 and above."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WRITABLE: Final = select.POLLOUT
 
 
 def wait_until(event: int, descriptor: int, seconds: float | None = None) -> bool:
-    """Whether the descriptor became `READABLE` or `WRITABLE` (or broke) within the time; None waits for ever."""
+    """Whether the descriptor became `READABLE` or `WRITABLE` (or broke) within `seconds` (None: no limit)."""
     waiting = select.poll()
     waiting.register(descriptor, event)
     return bool(waiting.poll(None if seconds is None else seconds * 1000))

@@ -1,4 +1,4 @@
-"""What `doctor` says of a source, in the words that all dialects share."""
+"""The findings of `doctor` about a source, in words that all dialects share."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _with(found: Finding, remedy: str | Remedy | None) -> Finding:
 
 
 def run(*sql: str, then: str = "", note: str = "") -> Remedy:
-    """A remedy that is SQL. `then`: what else is to be done before it counts; `note`: for the reader."""
+    """A remedy that consists of SQL. `then`: what else must be done for it to take effect; `note`: for the reader."""
     text = "run " + "; ".join(sql) + (f", and {then}" if then else "") + (f" ({note})" if note else "")
     return Remedy(text, sql, then)
 
@@ -37,7 +37,7 @@ def of_error(subject: str, found: CdcflowError) -> Finding:
 
 
 def decoders(*, are_compiled: bool, times: str) -> Finding:
-    """Which decoders run. `times`: how many times as long the reference decoders need for a change."""
+    """A finding on which decoders run. `times`: how many times as long the reference decoders take per change."""
     if are_compiled:
         return ok("decoders", "the compiled ones are in use")
     return warning(

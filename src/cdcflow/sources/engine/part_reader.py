@@ -1,4 +1,4 @@
-"""A source that a process has open to read parts of chunks for another one."""
+"""A source that a process has opened to read parts of chunks for another process."""
 
 from __future__ import annotations
 

@@ -1,16 +1,17 @@
-"""How columns' values were kept where a setting decides it, and which tables another setting has read anew. Pure.
+"""How columns' values are kept where a setting decides it, and which tables a changed setting has cdcflow read again.
+Pure.
 
-A setting for values that a type cannot hold counts from the next row on. Rows that the log has already keep what the
-setting before made of them, so a start compares what it was then with what it is now:
+A setting for values that a type cannot hold applies from the next row. Rows already in the log were written by the
+previous setting, so at a start the previous setting is compared with the current one:
 
 | before        | now           | rows in the log                                                         |
 | ------------- | ------------- | ----------------------------------------------------------------------- |
-| stop          | null, clamp … | are right: a value that this concerns would have stopped the capture      |
-| null, clamp … | another one   | have what the old setting put there: the table is read anew               |
-| one type      | another type  | have the old type: the table is read anew                                 |
+| stop          | null, clamp … | are right: an affected value would have stopped the capture               |
+| null, clamp … | different     | have the values of the old setting: the table is read again               |
+| one type      | another type  | have the old type: the table is read again                                |
 
-The checkpoint's `source` keeps them under `policies`, and beside them the tables whose order to be read anew is not
-durable yet (`model.rereading`).
+The checkpoint's `source` stores the settings under `policies`, along with the tables whose command to be read again is
+not durable yet (`model.rereading`).
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ POLICIES = "policies"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """How one column's values are kept: the type in the log where a setting chose it ("": the plain one), and what
-    becomes of values that it cannot hold ("": they stop the capture). `by_name`: only because a setting names this
-    very column; none concerns its type otherwise. Not stored."""
+    """How one column's values are kept: the type in the log if a setting chose it ("": the default type), and what
+    happens to values that it cannot hold ("": they stop the capture). `by_name`: the only reason is a setting that
+    names this very column; no other setting concerns its type. Not stored."""
 
     type: str = ""
     special: str = ""
@@ -42,7 +43,7 @@ class Kept:
 PLAIN = Kept()
 
 Policies = Mapping[TableId, Mapping[int, Kept]]
-"""By table and by the column's number, for every column of a captured table whose values a setting concerns."""
+"""By table and column number, for every column of a captured table that such a setting concerns."""
 
 
 def to_json(policies: Policies) -> str:
@@ -61,11 +62,11 @@ def from_json(text: str) -> Policies:
 
 
 def changed(before: Mapping[int, Kept], now: Mapping[int, Kept], table: Table) -> dict[int, tuple[Kept, Kept]]:
-    """The columns whose values in the log are not what the settings make of them now, each with then and now."""
+    """The columns whose values in the log differ from what the current settings produce, each with then and now."""
     found = {}
     for column in table.columns:
         kept = now.get(column.number, PLAIN)
-        # A column that a setting concerns and that was in no list was added since: its rows came by this setting.
+        # A setting concerns this column, but no list contains it: it was added since, and this setting wrote its rows.
         then = before.get(column.number, PLAIN if kept.by_name else kept)
         if then.type != kept.type or then.special not in ("", kept.special):
             found[column.number] = then, kept
@@ -73,8 +74,8 @@ def changed(before: Mapping[int, Kept], now: Mapping[int, Kept], table: Table) -
 
 
 def reread(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, Kept]]) -> dict[TableId, str]:
-    """The captured tables that must be read anew, each with why. `source` is the checkpoint's from before; one of an
-    earlier cdcflow does not say how values were kept, and nothing is compared."""
+    """The captured tables that must be read again, each with the reason. `source` is from the previous checkpoint; one
+    of an earlier cdcflow does not contain how values were kept, and then nothing is compared."""
     if POLICIES not in source:
         return {}
     before = from_json(source[POLICIES])
@@ -88,8 +89,8 @@ def reread(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, Kept]]
 
 
 def otherwise(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, Kept]]) -> dict[TableId, str]:
-    """The captured tables of which some column's values are kept otherwise than before, each with how: a backfill that
-    failed at a value of the column may get further now."""
+    """The captured tables with a column whose values are kept differently than before, each with the difference: a
+    backfill that failed at a value of the column may now succeed."""
     if POLICIES not in source:
         return {}
     before = from_json(source[POLICIES])
@@ -104,7 +105,7 @@ def otherwise(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, Kep
 
 
 def noted(source: Mapping[str, str], tables: Mapping[Table, Mapping[int, Kept]]) -> dict[str, str]:
-    """What a checkpoint's `source` gets: how values are kept, and what is to be read anew because of it."""
+    """What to store in a checkpoint's `source`: how values are kept, and what is to be read again because of it."""
     captured = {t.id for t in tables}
     wanted = (rereading.pending(source) | reread(source, tables).keys()) & captured
     retried = (rereading.retried(source) | otherwise(source, tables).keys()) & captured

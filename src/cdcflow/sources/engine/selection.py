@@ -1,8 +1,9 @@
-"""Which tables the settings mean (`public.*`, `!public.audit_*`, `sales."Strange.Name"`), and which are refused. Pure.
+"""Which tables the settings select (`public.*`, `!public.audit_*`, `sales."Strange.Name"`), and which are refused.
+Pure.
 
-A pattern is schema and name with a dot between. `*` stands for any characters, `?` for one. A part in double quotes is
-taken as it is, with "" for one quote. Names are matched as the catalog has them, case and all. `!` takes tables out
-again, wherever it stands in the list.
+A pattern is schema and name with a dot between them. `*` matches any characters, `?` exactly one. A part in double
+quotes is taken literally, with "" for one quote. Names are matched exactly as in the catalog, including case. `!`
+excludes tables, at any position in the list.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _PATTERN = re.compile(rf"(!?){_PART}\.{_PART}")
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One entry of `source.tables`. `exact` is the only name it can mean, None when it has wildcards; `in_schema` the
-    only schema, None when that has some."""
+    """One entry of `source.tables`. `exact` is the only name it can match, or None if it has wildcards; `in_schema` is
+    the only schema, or None if the schema has wildcards."""
 
     text: str
     excludes: bool
@@ -52,7 +53,7 @@ class Pattern:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """All of `source.tables`."""
+    """All patterns of `source.tables`."""
 
     patterns: tuple[Pattern, ...]
 
@@ -65,16 +66,16 @@ class Selection:
         return taken and not any(p.matches(table) for p in self.patterns if p.excludes)
 
     def names(self, table: TableId) -> bool:
-        """This very table is asked for, not just caught by a wildcard."""
+        """A pattern names this very table; it is not only matched by a wildcard."""
         return self.selects(table) and any(p.exact == table for p in self.patterns if not p.excludes)
 
     @property
     def only_wildcards(self) -> bool:
-        """No table is asked for by its name: that there is none yet is no mistake."""
+        """No pattern names one table: so it is not an error if no table exists yet."""
         return all(p.exact is None for p in self.patterns if not p.excludes)
 
     def unknown(self, tables: Iterable[TableId]) -> list[str]:
-        """Names without wildcards that no table has."""
+        """Names without wildcards that match no table."""
         known = set(tables)
         return [p.text for p in self.patterns if not p.excludes and p.exact is not None and p.exact not in known]
 
@@ -82,7 +83,7 @@ class Selection:
 # ── what is selected, and why some of it cannot be captured ─────────────────────────────────────────────────
 
 Refusal = tuple[str, str]
-"""Why a table cannot be captured, and the statement that mends it (or else a sentence, see `advice`)."""
+"""Why a table cannot be captured, and the statement that fixes it (or a sentence, see `advice`)."""
 
 
 class Entry(Protocol):
@@ -95,11 +96,11 @@ class Entry(Protocol):
 E = TypeVar("E", bound=Entry)
 
 
-@dataclass(frozen=True)  # without slots: generic dataclasses that are frozen and have them cannot be made by an alias
+@dataclass(frozen=True)  # without slots: a generic dataclass with frozen and slots cannot be instantiated by an alias
 class Selected(Generic[E]):
-    """The tables that the settings mean, as they are now; `refused` are those that cannot be captured, and why: those
-    of which the dialect says so, and those that have one name when schema and name are joined. `ignored` says of what
-    a wildcard met besides why it is no table to capture."""
+    """The tables that the settings currently select. `refused` are those that cannot be captured, with the reasons:
+    tables that the dialect refuses, and tables whose joined schema and name are equal to those of another. `ignored`
+    explains which other objects a wildcard matched that are not tables to capture."""
 
     tables: tuple[E, ...]
     refused: Mapping[TableId, tuple[Refusal, ...]]
@@ -115,8 +116,9 @@ class Selected(Generic[E]):
         return tuple(t for t in self.tables if t.id not in self.refused)
 
     def only(self, tables: Iterable[TableId]) -> Selected[E]:
-        """The same without refused tables other than these; with all of them where nothing else would be left, for
-        they are why nothing can be captured. One of these is not refused for a joined name that only another one has.
+        """The same, keeping only these refused tables. If no table would remain, keep all refused ones, since they are
+        why nothing can be captured. One of these is not refused for a joined name that it only shares with a table not
+        among them.
         """
         wanted = frozenset(tables)
         names = {str(t) for t in wanted}
@@ -131,27 +133,29 @@ class Selected(Generic[E]):
         return Selected(tuple(t for t in rest if not refused.get(t.id) or t.id in kept), kept, self.ignored)
 
     def without(self, tables: Collection[TableId]) -> Selected[E]:
-        """The same without these."""
+        """The same without these tables."""
         return Selected(tuple(t for t in self.tables if t.id not in tables), self.refused, self.ignored)
 
     def for_restart(self, known: frozenset[TableId], selection: Selection) -> tuple[Selected[E], tuple[TableId, ...]]:
-        """What a capture goes on with that captured `known` before, and the refused tables that it leaves out.
+        """What a capture that captured `known` before continues with, and the refused tables that it excludes.
 
-        A table that came up since and cannot be captured (its key is still to be added, perhaps) must not stop the
-        others at their next try; doctor and status show it. One that was captured, or is asked for by its name, does.
+        A table that was added since and cannot be captured (perhaps its key is still to be added) must not stop the
+        other tables at their next attempt; doctor and status show it. A table that was captured, or that a pattern
+        names, does stop it.
         """
         kept = self.only(t.id for t in self.tables if t.id in known or selection.names(t.id))
         return kept, self.left_out_of(kept)
 
     def left_out_of(self, kept: Selected[E]) -> tuple[TableId, ...]:
-        """The refused tables that a part of these does not have."""
+        """The refused tables that `kept`, a subset of these, does not contain."""
         return tuple(sorted(self.refused.keys() - kept.refused.keys() - {t.id for t in kept.tables}))
 
     def check(
         self, if_none: str = "check the names in source.tables (case counts)", *, may_be_empty: bool = False
     ) -> None:
-        """Raises ConfigurationError with every refusal and its remedy, or when nothing is selected at all: then with
-        `if_none`, unless it `may_be_empty` (a wildcard, whose tables are still to be made; or tables that are gone)."""
+        """Raises ConfigurationError with every refusal and its remedy. Also raises it, with the remedy `if_none`, if no
+        table is selected, unless the selection `may_be_empty` (a wildcard whose tables do not exist yet, or tables that
+        were dropped)."""
         problems = [p for found in self.refused.values() for p in found]
         if problems:
             raise ConfigurationError(
@@ -165,13 +169,13 @@ class Selected(Generic[E]):
 
 
 def advice(remedy: str) -> str:
-    """A refusal's remedy as a sentence; most are statements."""
+    """A refusal's remedy as a sentence; most remedies are statements."""
     return f"run {remedy}" if remedy.split(" ", 1)[0].isupper() else remedy
 
 
 def _of_one_name(tables: Iterable[TableId]) -> dict[TableId, tuple[Refusal, ...]]:
-    """Why tables are refused whose schema and name are the same text once a dot joins them: `"a.b".c` and `a."b.c"`.
-    So the log's progress, topics, metrics, cuts and commands name a table."""
+    """Refuses tables whose schema and name are the same text once joined by a dot: `"a.b".c` and `a."b.c"`. The log's
+    progress, topics, metrics, cuts and commands identify a table by this text."""
     named: dict[str, set[TableId]] = {}
     for table in tables:
         named.setdefault(str(table), set()).add(table)
@@ -191,8 +195,8 @@ def _quoted(table: TableId) -> str:
 
 
 def not_there(table: TableId) -> SourceUnavailable:
-    """The error for a captured table that the catalog does not have just now. A rename may be about to bring it back,
-    and one that stays away is no captured one any more as soon as the list of tables is looked at."""
+    """The error for a captured table that the catalog currently does not have. A rename may be about to bring it back;
+    if it stays missing, it is no longer captured as soon as the list of tables is checked."""
     return SourceUnavailable(f"table {table} no longer exists, or is no longer selected")
 
 
@@ -200,10 +204,10 @@ _RESERVED = frozenset(name.lower() for name in (*LOG_COLUMNS, *MERGE_COLUMNS))
 
 
 def unfit_columns(names: Sequence[str]) -> list[tuple[str, str]]:
-    """The columns whose names nothing downstream could keep apart, each with why.
+    """The columns whose names nothing downstream could distinguish, each with the reason.
 
-    The log adds columns of its own to every row, and the merged tables add some more; both, and every SQL engine that
-    reads them, take names that differ only in case for one.
+    The log adds its own columns to every row, and the merged tables add more; both, and every SQL engine that reads
+    them, treat names that differ only in case as equal.
     """
     found: list[tuple[str, str]] = []
     seen: dict[str, str] = {}
@@ -218,12 +222,12 @@ def unfit_columns(names: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def name_refusals(table: TableId, names: Sequence[str], rename: Callable[[str], str]) -> list[Refusal]:
-    """Refusals for a table with columns of these names; `rename` gives the statement that renames one."""
+    """Refusals for a table with columns of these names; `rename` returns the statement that renames a column."""
     return [(f"{table} has {why}", rename(name)) for name, why in unfit_columns(names)]
 
 
 def check_columns(table: TableId, names: Sequence[str]) -> None:
-    """That columns of these names can be captured, for a shape that comes up in the stream.
+    """Check that columns of these names can be captured, for a shape that appears in the stream.
 
     Raises:
         ConfigurationError: they cannot; the message names them.
@@ -257,7 +261,7 @@ def table_id(text: str) -> TableId:
     """The one table that a name without wildcards means.
 
     Raises:
-        ConfigurationError: it is no such name.
+        ConfigurationError: it is not the name of one table.
     """
     exact = Pattern.parse(text).exact
     if exact is None:

@@ -1,7 +1,8 @@
-"""A transaction too large for memory: what must be known of it while its rows go into a spool.
+"""A transaction too large for memory: the facts about it that cdcflow keeps while its rows go into a spool.
 
-Its rows may still be taken back, a part at a time (a sub-transaction, what came since a savepoint), so everything is
-counted by part. Once the transaction is committed, what is left answers the questions that the interleave machine asks.
+Its rows may still be rolled back, one part at a time (a sub-transaction, or the rows since a savepoint), so everything
+is counted by part. Once the transaction is committed, the remaining rows answer the questions of the interleave
+machine.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from cdcflow.sources.buffers import Bools
 
 @dataclass(slots=True)
 class SpooledRows:
-    """The rows of one transaction in a spool. `counts` holds them by part and shape; `aborted` are the parts that were
-    taken back. A transaction whose rows cannot be taken back has the one part 0."""
+    """The rows of one transaction in a spool. `counts`: their numbers by part and shape; `aborted`: the parts that were
+    rolled back. A transaction whose rows cannot be rolled back in parts has the single part 0."""
 
     spool: Spool | None = None
     counts: dict[int, dict[Table, int]] = field(default_factory=dict)
@@ -31,7 +32,7 @@ class SpooledRows:
     partial: dict[TableId, list[tuple[pa.Table, Uint64s]]] = field(default_factory=dict)
 
     def write(self, open_spool: OpenSpool, batches: list[ChangeBatch], parts: Uint64s | None) -> None:
-        """Put one piece into the spool. `parts` is each row's, in index order; None: they cannot be taken back."""
+        """Write one piece into the spool. `parts`: each row's part, in index order; None if none can be undone."""
         if not batches:
             return
         if self.spool is None:
@@ -57,17 +58,17 @@ class SpooledRows:
 
     @property
     def rows(self) -> int:
-        """What is left of them."""
+        """The number of rows that were not rolled back."""
         return sum(sum(tables.values()) for tables in self._kept())
 
     @property
     def tables(self) -> frozenset[TableId]:
-        """Of which it had rows, taken back or not."""
+        """The tables that it had rows of, rolled back or not."""
         return frozenset(table.id for tables in self.counts.values() for table in tables)
 
     @property
     def taken_back(self) -> frozenset[TableId]:
-        """The tables of which rows were taken back."""
+        """The tables with rows that were rolled back."""
         return frozenset(table.id for part in self.aborted for table in self.counts.get(part, ()))
 
     def _kept(self) -> list[dict[Table, int]]:
@@ -80,7 +81,7 @@ class SpooledRows:
     def committed(
         self, xid: int, position: Position, commit_ts: int, origin: str | None = None
     ) -> SpooledTransaction | None:
-        """The transaction, once it is known to be committed; None when no rows are left of it."""
+        """The transaction, once it is known to be committed; None if no rows of it remain."""
         if self.spool is None or not self.rows:
             self.discard()
             return None

@@ -1,11 +1,11 @@
 """Existing rows by row number: a `ChunkDialect` for the engine, which does the rest.
 
-A plan pins the table's file and the greatest row number that is visible. That bound depends on what is visible, so the
-plan says what its snapshot saw: a row that the stream has delivered and no snapshot shows yet lies above the bound, no
-chunk would bring it, and the end of the backfill would take it for one that is gone.
+A plan pins the table's file and the greatest visible row number. That bound depends on what is visible, so the plan
+contains what its snapshot saw: a row that the stream has delivered and that no snapshot shows yet is above the bound,
+so no chunk would contain it, and the end of the backfill would treat it as deleted.
 
-A snapshot here is a copy of the table's rows, taken together with what is visible at that moment. What must never come
-apart are the rows and the fence that says which transactions they show.
+A snapshot here is a copy of the table's rows, taken together with what is visible at the same time. The rows and the
+fence, which determines the transactions that they show, must never be separated.
 """
 
 from __future__ import annotations
@@ -38,20 +38,20 @@ from cdcflow.sources.memory.database import MemoryDatabase, MemoryTable, Row, po
 
 FIRST_ROWS = 1000
 PART_ROWS_MIN = 50
-"""Below this a second snapshot costs more than it reads."""
+"""Below this a second snapshot costs more than it saves."""
 
 _COMPARISON = re.compile(r"(\w+) = (?:'([^']*)'|(-?\d+))")
 
 Part = tuple[int, int]
-"""The row numbers of a part: behind the first, up to the second."""
+"""The row numbers of a part: after the first, up to and including the second."""
 
 
 class MemoryConnection:
-    """One user's way to the database; nothing is kept on it."""
+    """One user's connection to the database; it holds nothing."""
 
 
 class MemoryConnector(Connector[MemoryConnection]):
-    """Connections that never break by themselves; closing wakes who waits for a locked table."""
+    """Connections that never break by themselves; closing wakes all that wait for a locked table."""
 
     error = ConnectionError
 
@@ -81,7 +81,7 @@ class MemoryConnector(Connector[MemoryConnection]):
 
 
 class MemoryChunks:
-    """Implements `engine.chunks.ChunkDialect`. Thread-safe. `is_closed`: who waits must wait no longer."""
+    """Implements `engine.chunks.ChunkDialect`. Thread-safe. If `is_closed`, waiting calls must stop."""
 
     def __init__(self, database: MemoryDatabase, slot: str, is_closed: Callable[[], bool]) -> None:
         self._database = database
@@ -114,7 +114,7 @@ class MemoryChunks:
         return self._database.snapshot()
 
     def keys_where(self, connection: MemoryConnection, table: TableId, predicate: str, keys_max: int) -> KeySet:
-        """This database knows one predicate: a column, an equals sign, and a value."""
+        """This database supports one kind of predicate: a column, an equals sign, and a value."""
         comparison = _COMPARISON.fullmatch(predicate)
         with self._database.changed:
             found = self._database.readable(table, self._is_closed)
@@ -142,7 +142,7 @@ class MemoryChunks:
 
     @contextlib.contextmanager
     def opened_whole(self, connection: MemoryConnection, chunk: Chunk) -> Iterator[OpenTable]:
-        # One exact position: this database shows commits at once, or tells which of them it does not show.
+        # One exact position: this database shows commits at once, or reports which of them it does not show.
         with self.opened(connection, chunk, None) as opened:
             yield opened
 
@@ -155,7 +155,7 @@ class MemoryChunks:
         return ChunkProgress(str(last), last, exhausted=last >= bound)
 
     def close(self) -> None:
-        """It has no thread of its own."""
+        """It has no threads to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ def row_version(database: MemoryDatabase, table: MemoryTable) -> str | None:
 
 
 def _bounds_of(chunk: Chunk) -> tuple[int, int, int]:
-    """Behind which row number a range chunk reads, up to which, and the plan's bound."""
+    """A range chunk reads after the first of these row numbers through the second; and the plan's bound."""
     bound: int = json.loads(chunk.plan)["bound"]
     first = int(chunk.after or 0)
     return first, min(first + max(chunk.size, 1), bound), bound

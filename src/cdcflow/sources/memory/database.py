@@ -1,15 +1,15 @@
-"""The model database: tables that sessions change, and a log that has every commit before it can be seen.
+"""The model database: tables that sessions change, and a log that contains every commit before it can be seen.
 
-    Transaction ── commit ──▶ log ──▶ visible            hold=True: visible only when somebody lets it go
+    Transaction ── commit ──▶ log ──▶ visible            hold=True: visible only after a call of the returned function
 
-That a commit is in the log first is the fact that makes reading rows beside a log hard: the stream delivers a row that
-no snapshot shows yet. Here it is a switch, so that a test can stand still at that moment. So are the other things that
-servers do to those who copy them: a statement that changes rows without a row of it in the log, a name that is
-another table's now, history that is gone once its only reader has acknowledged it, a restore from an older copy.
+That a commit is in the log first is what makes reading rows next to a log hard: the stream delivers a row that no
+snapshot shows yet. Here it is a switch, so that a test can stop in this state. So are other events that a copy must
+cope with: a statement that changes rows without logging them, a name that now belongs to a different table, history
+that is gone once its only reader has acknowledged it, a restore from an older copy.
 
-A position is a number that grows with what the log holds, like an LSN or a byte of a file: two logs with other contents
-have other positions, by which a restored copy is told from the original. One lock guards everything; `changed` wakes
-those who wait for the log or for a locked table.
+A position is a number that grows with the log's content, like an LSN or a byte of a file: two logs with different
+contents have different positions, which distinguish a restored copy from the original. One lock guards everything;
+`changed` wakes all that wait for the log or for a locked table.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A committed transaction; the rows of its `aborted` parts were taken back."""
+    """A committed transaction; the rows of its `aborted` parts were rolled back."""
 
     position: int
     xid: int
@@ -75,8 +75,8 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement that changed tables without their rows in the log. `emptied`: the shapes of tables that have no row
-    of what they had; `filled`: the tables that have others now."""
+    """A statement that changed tables without logging their rows. `emptied`: the shapes of tables that lost all of
+    their rows; `filled`: the tables that now have different rows."""
 
     position: int
     xid: int
@@ -89,8 +89,8 @@ Record = Commit | Mark | Statement
 
 @dataclass(slots=True)
 class MemoryTable:
-    """A table and what is visible of its rows, by row number. `file` is another one when the rows are others than
-    those that a plan pinned; `version` counts statements that changed rows without a word in the log."""
+    """A table and its visible rows, by row number. `file` changes when the rows are no longer those that a plan pinned;
+    `version` counts statements that changed rows without being logged."""
 
     id: TableId
     incarnation: int
@@ -106,7 +106,7 @@ class MemoryTable:
 
 
 class MemoryDatabase:
-    """`rewrites_known_by`: what shows a statement that changes rows: the log, as in MySQL, or the catalog, as in
+    """`rewrites_known_by`: what reveals a statement that changes rows: the log, as in MySQL, or the catalog, as in
     PostgreSQL. Thread-safe."""
 
     def __init__(self, name: str = "shop", rewrites_known_by: RewritesKnownBy = "log") -> None:
@@ -130,11 +130,11 @@ class MemoryDatabase:
         return Transaction(self)
 
     def number(self) -> int:
-        """A number that nothing here had before."""
+        """A number that was not used here before."""
         return next(self._numbers)
 
     def commit(self, changes: list[Change], aborted: set[int], show: Callable[[], None], *, hold: bool) -> None:
-        """Put a transaction into the log, and make it visible unless it is held back."""
+        """Append a transaction to the log, and make it visible unless it is held back."""
         with self.changed:
             xid = self._take_xid()
             self.append(lambda at: Commit(at, xid, tuple(changes), frozenset(aborted)), size=len(repr(changes)))
@@ -145,7 +145,7 @@ class MemoryDatabase:
                 show()
 
     def let_go(self) -> Callable[[], None]:
-        """What makes the transaction visible that was held back last."""
+        """Return a function that makes the transaction visible that was held back last."""
         show, xid = self._shows
 
         def release() -> None:
@@ -169,7 +169,7 @@ class MemoryDatabase:
     # ── the log ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def append(self, record: Callable[[int], Record], *, size: int = 0) -> None:
-        """Add to the log at a new position, and wake who reads it."""
+        """Append to the log at a new position, and wake its readers."""
         with self.changed:
             self.end += RECORD_SIZE + size
             self.log.append(record(self.end))
@@ -180,19 +180,19 @@ class MemoryDatabase:
         self.append(lambda at: Mark(at, slot, token))
 
     def after(self, position: int, most: int) -> list[Record]:
-        """The next records behind a position."""
+        """The next records after a position."""
         with self.changed:
             return list(itertools.islice((r for r in self.log if r.position > position), most))
 
     def listen(self, wake: Callable[[], None]) -> Callable[[], None]:
-        """Call `wake` whenever the log grows, until what this gives is called."""
+        """Call `wake` whenever the log grows, until the returned function is called."""
         number = self.number()
         with self.changed:
             self._wakers[number] = wake
         return lambda: (self._wakers.pop(number, None), None)[1]
 
     def acknowledge(self, slot: str, position: int) -> None:
-        """A reader has everything up to here; what no reader needs any more is gone."""
+        """Record that a reader has everything through this position; log that no reader needs any longer is removed."""
         with self.changed:
             self.slots[slot] = max(self.slots[slot], position)
             kept = min(self.slots.values())
@@ -214,7 +214,7 @@ class MemoryDatabase:
     def add_column(
         self, table: TableId, name: str, type_: ColumnType, value: Callable[[Row], Any] | None = None
     ) -> None:
-        """`value` gives rows that are there something else than NULL."""
+        """`value` computes the column for existing rows; without it they get NULL."""
         with self.changed:
             found = self.tables[table]
             found.columns = (*found.columns, Column(name, self.number(), type_))
@@ -236,7 +236,7 @@ class MemoryDatabase:
             self._fill(found)
 
     def rename(self, *pairs: tuple[TableId, TableId]) -> None:
-        """Give tables other names, all at once. A name that another table has now was emptied, and has other rows."""
+        """Rename tables, all at once. A name that another table had is emptied, and gets the rows of its new table."""
         with self.changed:
             before = {old: self.tables[old] for old, _ in pairs}
             shapes = tuple(table.shape for table in before.values())
@@ -260,10 +260,10 @@ class MemoryDatabase:
     # ── rights, locks, restores ─────────────────────────────────────────────────────────────────────────────
 
     def readable(self, table: TableId, is_closed: Callable[[], bool]) -> MemoryTable:
-        """The table, once nobody has locked it.
+        """The table, once no session has locked it.
 
         Raises:
-            SourceUnavailable: it is gone, or who asks was closed while it waited.
+            SourceUnavailable: it is gone, or the caller was closed while it waited.
             ConfigurationError: SELECT is not granted.
         """
         while table in self.locked and not is_closed():
@@ -282,7 +282,7 @@ class MemoryDatabase:
 
     @contextmanager
     def lock(self, table: TableId) -> Iterator[None]:
-        """Inside, nobody may read this table."""
+        """Inside the block, no session may read this table."""
         with self.changed:
             self.locked.add(table)
         try:
@@ -293,7 +293,7 @@ class MemoryDatabase:
                 self.changed.notify_all()
 
     def copied(self) -> Callable[[], None]:
-        """A copy of everything as it is now. What this gives restores it."""
+        """Copy the current state. The returned function restores it."""
         names = ("tables", "log", "end", "slots", "_next_xid")
         with self.changed:
             kept = copy.deepcopy({name: getattr(self, name) for name in names})
@@ -307,7 +307,7 @@ class MemoryDatabase:
 
 
 class Transaction:
-    """What one session does until it commits. It sees its own changes; others see them once it is visible."""
+    """The changes of one session until it commits. It sees its own changes; others see them once it is visible."""
 
     def __init__(self, database: MemoryDatabase) -> None:
         self._database = database
@@ -325,7 +325,7 @@ class Transaction:
             self._log(table, "c", row)
 
     def update(self, table: TableId, values: Row, where: Callable[[Row], bool]) -> None:
-        """A row whose key changes goes, and another one comes, which says whose it was."""
+        """A change of the key is logged as a delete of the old row and an insert that contains the old key."""
         shape = self._shape(table)
         for number, old in list(self._of(table).items()):
             if where(old):
@@ -361,7 +361,7 @@ class Transaction:
         self.savepoint(name)
 
     def commit(self, *, hold: bool = False) -> Callable[[], None]:
-        """`hold`: it is in the log and cannot be seen before somebody calls what this gives."""
+        """`hold`: the transaction is in the log and cannot be seen before the returned function is called."""
         if self._changes:
             self._database.commit(self._changes, self._aborted, self._show, hold=hold)
         return self._database.let_go() if hold else lambda: None

@@ -1,9 +1,9 @@
-"""A database in memory behind `cdcflow.ports.Source`: positions in its log made and checked, stream and chunks opened.
+"""Implements `cdcflow.ports.Source` for a database in memory: creates and checks positions, opens stream and chunks.
 
-What the checkpoint keeps in `source`: the `slot`, by which the database keeps history for us, and the `tables` that
-the last run captured. A position is still ours when the slot is there, the database has all history behind it, and
-where our log overlaps with it both tell the same transactions. Anything else is `HistoryLost`; `accept_history_loss` =
-"yes" makes a new position then, and says so by `history` = "lost".
+The checkpoint's `source` contains the `slot`, by which the database keeps history for this log, and the `tables` that
+the last run captured. A position is still valid if the slot exists, the database has all history after it, and the
+change log and the database's log contain the same transactions where they overlap. Otherwise it raises `HistoryLost`;
+`accept_history_loss` = "yes" then creates a new position, and reports it by `history` = "lost".
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SPOOL_ROWS = 1000
 
 class MemorySource:
     """Implements `cdcflow.ports.Source`. `tables` are patterns, as in the settings of other sources. `spool_rows`: a
-    transaction with more rows is spooled. `wait_s`: how long `prepare` waits until what is logged can be seen."""
+    transaction with more rows is spooled. `wait_s`: how long `prepare` waits until logged transactions are visible."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class MemorySource:
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
         if self._database.rewrites_known_by == "log":
-            return RowsCompared(())  # the log has the statements themselves
+            return RowsCompared(())  # the log contains the statements themselves
         found = []
         with self._database.changed:
             for table, then in known.items():
@@ -179,15 +179,15 @@ class MemorySource:
     # ── preparing ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _first(self) -> int:
-        """A position at the log's end. What is before it and not visible yet would be in no chunk and in no stream."""
+        """A position at the log's end. An invisible transaction before it would be in no chunk and in no stream."""
         if not self._database.changed.wait_for(lambda: not self._database.invisible, self._wait_s):
             raise SourceUnavailable(f"waited {self._wait_s:g} s until what is in the log can be seen")
         self._database.slots[self._slot] = self._database.end
         return self._database.end
 
     def _again(self, checkpoint: Checkpoint, transactions_back: TransactionsBack | None, *, accepted: bool) -> int:
-        """The position that the log ended at, or by an operator's word another one."""
-        assert checkpoint.position is not None  # noqa: S101  the caller's question
+        """The position at which the change log ended, or a new one if an operator accepted the loss of history."""
+        assert checkpoint.position is not None  # noqa: S101  the caller checked it
         _check_slot(checkpoint, self._slot)
         position = int(checkpoint.position)
         try:

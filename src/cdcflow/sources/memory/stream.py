@@ -1,9 +1,9 @@
 """The log to events: transactions as runs in columns, marks, and what a statement means for rows that were read.
 
-A decoder's four duties are all here, each in a few lines. A transaction comes whole, in commit order, with one batch
-for each shape of a table. What was rolled back to a savepoint is left out. A transaction that memory should not hold
-goes into a spool piece by piece, with the part that each row belongs to, for a later piece may take an earlier one
-back. And a statement that gave rows other values is told (`RowsFilled`), from one position before it.
+It shows a decoder's four duties, each in a few lines. It delivers transactions as a whole, in commit order, with one
+batch for each shape of a table. It skips rows that were rolled back to a savepoint. It writes a transaction that memory
+should not hold into a spool piece by piece, with the part that each row belongs to, since a later piece may roll back
+an earlier one. And it reports a statement that gave rows other values (`RowsFilled`), with a position before it.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class MemoryStream:
 
     def close(self) -> None:
         if not self._closed:
-            with self._database.changed:  # who writes to the log wakes us while holding it
+            with self._database.changed:  # writers to the log call `_wake` while they hold it
                 self._closed = True
                 self._deafen()
             os.close(self._wakes)
@@ -124,7 +124,7 @@ class MemoryStream:
             try:
                 os.write(self._wake_end, b".")
             except BlockingIOError:
-                return  # it is full of wakes
+                return  # enough wake-ups are pending
 
     def _drain(self) -> None:
         try:
@@ -134,7 +134,7 @@ class MemoryStream:
 
 
 def batches_of(changes: Sequence[Change]) -> list[ChangeBatch]:
-    """One batch for each shape; the index is that among all changes."""
+    """One batch for each shape; a row's index is its number among all changes."""
     indices: dict[Table, list[int]] = {}
     for at, change in enumerate(changes):
         indices.setdefault(change.shape, []).append(at)

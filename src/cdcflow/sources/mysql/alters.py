@@ -1,17 +1,17 @@
-"""ALTER TABLE: whether rows that exist may have other values behind it. Pure.
+"""ALTER TABLE: whether existing rows may have other values after it. Pure.
 
-The binary log has the statement and not what it did to rows. A statement counts as filling unless every one of its
-clauses is known to leave all values as they are; a clause that is not known here counts. Two things that look
-harmless do count:
+The binary log contains the statement, but not what it did to rows. A statement counts as filling (it may change
+existing values) unless every one of its clauses is known to keep all values; an unknown clause counts. Two seemingly
+harmless clauses do count:
 
-- DROP COLUMN. The binary log gives columns no number, so ours is made from the name, and a column that is added later
-  under the name of a dropped one would show the dropped one's values. Rows that are read again behind the DROP have
-  no such column any more. So nothing needs to be remembered over a restart.
-- A character set that is named, even as the table's default. A later MODIFY that names none takes the default, and
-  whether it converted anything could not be told.
+- DROP COLUMN. The binary log gives columns no number, so cdcflow derives one from the name, and a column that is added
+  later under the name of a dropped one would show the dropped one's values. Rows that are read again after the DROP no
+  longer have such a column. So nothing needs to be remembered across a restart.
+- A character set that is named, even as the table's default. A later MODIFY that names none takes the default, and then
+  it could not be determined whether it converted anything.
 
-A column that is defined anew fills unless it only became wider. That depends on what it was, which is not in the
-text: `Redefined` is what the text says, and `widens` compares.
+A column that is redefined fills unless it only became wider. That depends on its previous definition, which is not in
+the text: `Redefined` holds what the text contains, and `widens` compares.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _OPTIONS = frozenset(
         *("STATS_AUTO_RECALC", "STATS_PERSISTENT", "STATS_SAMPLE_PAGES", "TRANSACTIONAL", "WAIT"),
     )
 )
-"""Options of a table that are no matter of values; each is followed by one value, or by none."""
+"""Table options that do not affect values; each is followed by one value, or by none."""
 _ENGINES = frozenset(("INNODB", "ROCKSDB"))
 _INTEGERS = {"TINYINT": 1, "SMALLINT": 2, "MEDIUMINT": 3, "INT": 4, "INTEGER": 4, "BIGINT": 8}
 _PLAIN = frozenset(("NULL", "NOT", "DEFAULT", "COMMENT", "FIRST", "AFTER", "VISIBLE", "INVISIBLE", "SIGNED"))
-"""Words of a column's definition that are no matter of values. What follows DEFAULT, COMMENT and AFTER is one value."""
+"""Words of a column's definition that do not affect values. One value follows DEFAULT, COMMENT and AFTER."""
 
 
 @dataclass(frozen=True, slots=True)
 class Redefined:
-    """A column that MODIFY or CHANGE defines anew under its name, in words that need not change a value. `size`: the
-    characters of a VARCHAR; 0 for a whole number. `becomes` is the name as it is written for the column: in another
-    case it may be another name to readers of the log."""
+    """A column that MODIFY or CHANGE redefines under its name, in words that need not change a value. `size`: the
+    characters of a VARCHAR; 0 for an integer. `becomes` is the name as the statement writes it: in another case it may
+    be a different name to readers of the log."""
 
     name: str
     kind: str
@@ -58,7 +58,8 @@ class Redefined:
 
 @dataclass(frozen=True, slots=True)
 class Altered:
-    """What ALTER TABLE may do to values: `fills` surely may; `redefined` do unless each column only became wider."""
+    """What ALTER TABLE may do to values: `fills`: it may change them; `redefined`: these columns may, unless each only
+    became wider."""
 
     fills: bool
     redefined: tuple[Redefined, ...] = ()
@@ -68,7 +69,7 @@ HARMLESS = Altered(fills=False)
 
 
 def altered(tokens: Sequence[Token]) -> Altered:
-    """What the clauses of ALTER TABLE do; `tokens` are those behind the table's name."""
+    """What the clauses of ALTER TABLE do; `tokens` are those after the table's name."""
     redefined: list[Redefined] = []
     for clause in _split(tokens):
         match _clause(clause):
@@ -80,10 +81,10 @@ def altered(tokens: Sequence[Token]) -> Altered:
 
 
 def widens(column: Redefined, before: ServerColumn, now: ServerColumn) -> bool:
-    """Whether no value can have changed when `before` became `column`. `now` is the column as the catalog has it.
+    """Whether no value can have changed when `before` became `column`. `now` is the column in the current catalog.
 
-    A VARCHAR whose text names no character set takes the table's default, which only the catalog knows. It may have
-    changed again since; but whatever changes it names a character set, and fills.
+    A VARCHAR without a character set in the text takes the table's default, which only the catalog knows. The default
+    may have changed again since; but any statement that changes it names a character set, and so fills.
     """
     if before.nullable and not column.nullable:
         return False
@@ -98,7 +99,7 @@ def widens(column: Redefined, before: ServerColumn, now: ServerColumn) -> bool:
 
 
 def _split(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
-    """The parts between commas, those in parentheses aside."""
+    """The parts between commas, ignoring commas in parentheses."""
     begin = depth = 0
     for at, token in enumerate(tokens):
         if token.is_name:
@@ -111,7 +112,7 @@ def _split(tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:
 
 
 def _clause(clause: Sequence[Token]) -> bool | Redefined:
-    """Whether a clause fills; a column that is defined anew is still to be compared."""
+    """Whether a clause fills, or the redefined column, which must still be compared."""
     at = _behind_options(clause, 0)
     if at == len(clause):
         return False
@@ -124,7 +125,7 @@ def _clause(clause: Sequence[Token]) -> bool | Redefined:
         case "ENABLE" | "DISABLE":
             return second != "KEYS"
         case "ALTER":
-            return False  # a default for rows to come, an index, a constraint
+            return False  # a default for future rows, an index, a constraint
         case "RENAME":
             return second not in ("INDEX", "KEY", "CONSTRAINT")
         case "DROP":
@@ -137,7 +138,7 @@ def _clause(clause: Sequence[Token]) -> bool | Redefined:
 
 
 def _behind_options(clause: Sequence[Token], at: int) -> int:
-    """The first token that belongs to no option that is harmless."""
+    """The index of the first token that does not belong to a harmless option."""
     while at < len(clause):
         if clause[at].word == "ENGINE":
             value = at + 1 + (name_at(clause, at + 1) == "=")
@@ -154,20 +155,20 @@ def _behind_options(clause: Sequence[Token], at: int) -> int:
 
 
 def _added(rest: Sequence[Token]) -> bool:
-    if any(t.word == "PRIMARY" for t in rest):  # a reserved word, so wherever it stands it is a key
+    if any(t.word == "PRIMARY" for t in rest):  # a reserved word, so it means a key at any position
         return True
     first = word_at(rest, 0)
     if first in _INDEXES:
         return False
     at = behind_if(rest, 1 if first == "COLUMN" else 0)
     if name_at(rest, at) == "(" and not rest[at].is_name:
-        # The sign that closes them ends the clause, and says nothing of the last column.
+        # The closing parenthesis ends the clause, and does not affect the last column.
         return any(_comes_filled(part) for part in _split(rest[at + 1 :]))
     return _comes_filled(rest[at:])
 
 
 def _comes_filled(definition: Sequence[Token]) -> bool:
-    """Whether a column that is added has anything but NULL in the rows that are there."""
+    """Whether an added column has anything but NULL in the existing rows."""
     words = [t.word for t in definition]
     if not words or words[0] in ("SYSTEM", "PERIOD"):
         return True
@@ -178,13 +179,13 @@ def _comes_filled(definition: Sequence[Token]) -> bool:
         return True
     if any(second == "KEY" and first != "UNIQUE" for first, second in pairs[1:]):
         return True
-    # Without explicit_defaults_for_timestamp a TIMESTAMP that is not said to be NULL has a default of its own.
+    # Without explicit_defaults_for_timestamp, a TIMESTAMP that is not declared NULL has an implicit default.
     says_null = any(second == "NULL" and first not in ("NOT", "DEFAULT") for first, second in pairs)
     return word_at(definition, 1) == "TIMESTAMP" and not says_null
 
 
 def _redefined(clause: Sequence[Token], at: int) -> bool | Redefined:
-    """MODIFY or CHANGE: the new definition, where it is one of those that can be compared; else it fills."""
+    """MODIFY or CHANGE: the new definition if it can be compared with the old one; otherwise True: it fills."""
     is_change = clause[at].word == "CHANGE"
     at = behind_if(clause, at + 1 + (word_at(clause, at + 1) == "COLUMN"))
     name = name_at(clause, at)

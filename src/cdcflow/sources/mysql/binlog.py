@@ -4,16 +4,16 @@
                      ── run ──────────────────         Advanced     H: heartbeat
 
 Whole transactions that arrive together become one `Run`: row events of all of them are decoded together by shape
-(`row_events`), and the transactions are arrays beside them. What is rare (statements, savepoints, XA) is looked at one
-by one. A transaction that is not complete yet waits as bytes; past `spool_bytes_max` it goes into a spool, so memory
-does not depend on its size.
+(`row_events`), and arrays describe the transactions. Rare events (statements, savepoints, XA) are processed one by one.
+A transaction that is not complete yet waits as bytes; past `spool_bytes_max` it goes into a spool, so memory does not
+depend on its size.
 
-Order is the order of the log, and a transaction's number (`xid`) is its commit's coordinate: a number made of file and
-byte. A position is only ever told between two transactions (hard case M11).
+The order is that of the log, and a transaction's number (`xid`) is the coordinate of its commit: a number composed of
+file and byte. A position is only ever reported between two transactions (hard case M11).
 
-What was delivered is skipped: up to a coordinate on the server that the position comes from, and by GTID (M12). While
-XA transactions are prepared, a restart reads from before the oldest of them again (`BinlogPosition.xa`), holds its
-rows anew and skips all the others.
+What was delivered is skipped: through a coordinate, if the server is the one that the position is from, and by GTID
+(M12). While XA transactions are prepared, a restart reads again from before the oldest of them (`BinlogPosition.xa`),
+holds its rows again and skips all other transactions.
 """
 
 from __future__ import annotations
@@ -58,14 +58,14 @@ from cdcflow.sources.mysql.transactions import (
 from cdcflow.sources.mysql.wire import Events, joined_events
 
 OnGtids = Callable[[Uint64s, Gtids], None]
-"""Told the coordinates and GTIDs of transactions with rows, just before they are delivered."""
+"""Called with the coordinates and GTIDs of transactions with rows, just before they are delivered."""
 
 _IS_HEARTBEAT = (EventType.HEARTBEAT, EventType.HEARTBEAT_V2)
 
 
 @dataclass(slots=True)
 class _Open:
-    """A transaction that goes into a spool until its end is known: a large one, or an XA transaction."""
+    """A transaction whose rows go into a spool until its end is known: a large one, or an XA transaction."""
 
     openers: Openers
     delivered: bool
@@ -76,9 +76,9 @@ class _Open:
 class BinlogDecoder:
     """Decodes one connection's events; a new connection needs a new decoder.
 
-    `position` is where the log of ours ends; events come from `position.start` on. `by_gtid`: the server was asked for
-    what the GTIDs leave out, so files and bytes of `position` are those of another server. `samples` get row events for
-    a second opinion. `progress.expect` may be called by any thread, everything else by one.
+    `position` is where cdcflow's log ends; events start at `position.start`. `by_gtid`: the server sends the
+    transactions that are not in the GTIDs, so file and byte of `position` are those of another server. `samples` gets
+    row events for a second opinion. `progress.expect` may be called by any thread, everything else by only one.
     """
 
     def __init__(
@@ -115,11 +115,11 @@ class BinlogDecoder:
 
     @property
     def idle(self) -> bool:
-        """No transaction is half here."""
+        """No transaction is partly received."""
         return not self._waiting and self._open is None
 
     def close(self) -> None:
-        """The connection is gone: what is half here is forgotten, spools included. The server sends it again."""
+        """The connection is gone: discard partly received transactions and their spools. It sends them again."""
         if self._open is not None:
             self._open.large.discard()
         for held in self._held.values():
@@ -129,7 +129,7 @@ class BinlogDecoder:
     # ── files and parts ─────────────────────────────────────────────────────────────────────────────────────
 
     def rotated(self, file: str, pos: int) -> list[StreamEvent]:
-        """The events that follow are in this file, from this byte on. Table ids begin anew (hard case M13)."""
+        """The events that follow are in this file, starting at this byte. Table ids start over (hard case M13)."""
         if not self.idle:
             raise InvariantViolated(
                 f"the binary log goes on to file {file} inside a transaction", runbook="stream-not-understood"
@@ -139,16 +139,16 @@ class BinlogDecoder:
         return self.progress.advanced(pos, self._gtids.text(), self._held_text(), known=False)
 
     def file_began(self, seconds: int) -> None:
-        """The server began this file at that time."""
+        """The server created this file at that time."""
         self.progress.began = seconds
 
     def decode(self, events: Events) -> list[StreamEvent]:
-        """What these events of one file complete. ROTATE and FORMAT_DESCRIPTION events do not belong here.
+        """What these events of one file complete. ROTATE and FORMAT_DESCRIPTION events must not be passed here.
 
         Raises:
             SourceUnavailable: bytes that the format does not allow; nothing was lost, connect again.
-            ConfigurationError: an event, a statement or a value that must not be there; by name.
-            HistoryLost: rows of a captured table changed in a way that the log does not tell.
+            ConfigurationError: an event, a statement or a value that must not occur; the message names it.
+            HistoryLost: rows of a captured table changed in a way that the log does not contain.
             InvariantViolated: events out of order, or rows of an unknown table.
         """
         out: list[StreamEvent] = []
@@ -156,7 +156,7 @@ class BinlogDecoder:
         for part in expanded(check_types(events, self._flavor), self._expanded_bytes_max):
             for piece in self._by_begin(part):
                 out += self._part(piece)
-        # First, so that no position behind the statement can become durable without the order to read again.
+        # First, so that no position after the statement can become durable without the command to read again.
         again: list[StreamEvent] = [*self._statements.filled(before)]
         again += [
             RowsIncomplete(table, keys, before) for by_table in self._incomplete for table, keys in by_table.items()
@@ -165,7 +165,7 @@ class BinlogDecoder:
         return [*again, *out]
 
     def _by_begin(self, events: Events) -> Iterator[Events]:
-        """These events, parted where the stream comes to tables that begin (always between transactions)."""
+        """These events, split where the stream reaches the beginning of tables (always between transactions)."""
         while len(events) and (due := self._statements.next_begin) is not None:
             first = int(np.searchsorted(self.progress.base | events.reach, due, side="right"))
             if first == len(events):
@@ -185,7 +185,7 @@ class BinlogDecoder:
             end = may_end(events)
             if end is None:
                 return self._wait(events)
-            # Only what may complete the open transaction is put together with it: the rest is not copied.
+            # Only events that may complete the open transaction are joined with it: the rest is not copied.
             whole = joined_events([*self._waiting, events.part(0, end + 1)])
             self._waiting, self._waiting_bytes = [], 0
             return self._part(whole) + self._part(events.part(end + 1, len(events)))
@@ -201,10 +201,10 @@ class BinlogDecoder:
         return out + (self._wait(events.part(stop, len(events))) if stop < len(events) else [])
 
     def _wait(self, events: Events) -> list[StreamEvent]:
-        """Keep an open transaction's events; when they are too many, decode them into a spool."""
+        """Keep an open transaction's events; if they exceed `spool_bytes_max`, decode them into a spool."""
         self._waiting.append(events.copy())
         self._waiting_bytes += events.bytes
-        # One without rows yet may turn out to be a single statement.
+        # A transaction without rows so far may turn out to be a single statement.
         if self._waiting_bytes <= self._spool_bytes_max or not any(IS_ROWS[w.type].any() for w in self._waiting):
             return []
         events = joined_events(self._waiting)
@@ -227,13 +227,13 @@ class BinlogDecoder:
         return out
 
     def _held_text(self) -> str:
-        """What positions say about the XA transactions that are held now (where the oldest begins) and the file."""
+        """The part of a position about the held XA transactions (where the oldest begins) and the file."""
         began = began_text(self.progress.began)
         for held in self._held.values():
             return f";xa={held.again.file}:{held.again.pos};{held.again.gtids}{began}"
         return began
 
-    # ── transactions that are here as a whole ───────────────────────────────────────────────────────────────
+    # ── transactions that are completely received ───────────────────────────────────────────────────────────────
 
     def _whole(self, events: Events, groups: Groups) -> list[StreamEvent]:
         if not len(groups):
@@ -281,7 +281,7 @@ class BinlogDecoder:
         return out + self._trailing(events, spelled[len(groups) - 1], int(groups.openers.commit_ts[-1]))
 
     def _trailing(self, events: Events, gtids: str, commit_ts: int = 0) -> list[StreamEvent]:
-        """How far events reach that end outside of a transaction; the last one before was committed at `commit_ts`."""
+        """How far events reach that end outside a transaction; the last transaction was committed at `commit_ts`."""
         known = int(events.type[-1]) in _IS_HEARTBEAT or bool(np.isin(events.type, _ENDS).any())
         reach = int(events.reach[-1])
         return self.progress.advanced(reach, gtids, self._held_text(), known=known, commit_ts=commit_ts)
@@ -289,20 +289,20 @@ class BinlogDecoder:
     def _marks(
         self, events: Events, groups: Groups, coordinates: Int64s, tokens: list[tuple[int, str]]
     ) -> list[tuple[int, str]]:
-        """Marks, each with the number of the last transaction before it (-1: none of these)."""
+        """Marks, each with the number of the last transaction before it (-1: before all of these)."""
         written = [(groups.of(at), token) for at, token in tokens if not token.startswith(HEARTBEAT)]
         expected = [
             (int(np.searchsorted(coordinates, coordinate, side="right")) - 1, str(token))
             for token, coordinate in self.progress.taken(self.progress.base | int(events.reach[-1]))
         ]
-        return sorted([*written, *expected], key=itemgetter(0))  # of one position: as they were asked for
+        return sorted([*written, *expected], key=itemgetter(0))  # marks at one position: in the order of requests
 
     # ── transactions that go into a spool ───────────────────────────────────────────────────────────────────
 
     def _opened(self, events: Events) -> list[StreamEvent]:
         """A transaction whose first event is the first of these."""
         if self._statements.next_begin is not None:
-            # It may be an XA transaction that is committed behind the place where its tables begin.
+            # It may be an XA transaction that is committed after the position where its tables begin.
             self._statements.begin(None)
         openers = openers_of(events, np.zeros(1, np.int64))
         delivered = bool(self._delivered(openers, self.progress.base | events.reach[:1])[0])
@@ -348,7 +348,7 @@ class BinlogDecoder:
         now.large.write(self._open_spool, batches, np.repeat(segment, np.diff(rows_before)))
 
     def _ended(self, events: Events, statement: Statement | None, now: _Open) -> list[StreamEvent]:
-        """The last event of a transaction: what becomes of its rows."""
+        """The last event of a transaction decides what happens to its rows."""
         for table in now.large.taken_back if not isinstance(statement, Rollback) else now.large.tables:
             self._statements.check_transactional(table)
         pos = int(events.reach[0])
@@ -378,7 +378,7 @@ class BinlogDecoder:
         return out + self.progress.advanced(pos, gtids, self._held_text(), known=True, commit_ts=commit_ts)
 
     def _decided(self, end: XaEnd, *, delivered: bool) -> Held | None:
-        """The held transaction that XA COMMIT or XA ROLLBACK is about; None when nothing comes of it.
+        """The held transaction that XA COMMIT or XA ROLLBACK refers to; None if nothing is to be delivered.
 
         Raises:
             HistoryLost: it was prepared before the position where cdcflow began to read.

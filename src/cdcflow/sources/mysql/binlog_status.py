@@ -1,4 +1,4 @@
-"""What a server says of its binary log: the end, the files, the transactions it has; and which server it is."""
+"""What a server reports about its binary log: the end, the files, the transactions in it; and the server's identity."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from cdcflow.sources.mysql.position import BinlogPosition, coordinate
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The end of the binary log: what is written, visible or not. `filters`: databases that are left out of it."""
+    """The end of the binary log, whether its last transactions are visible or not. `filters`: databases it excludes."""
 
     file: str
     pos: int
@@ -29,18 +29,18 @@ class End:
 
 
 RENAMED = (8, 2)
-"""From this MySQL on the end of the log is asked for in other words; from 8.4 on the old ones are gone."""
+"""The MySQL version with a new statement for the end of the log; from 8.4 the old statement no longer exists."""
 
 
 def end_statement(connection: Connection) -> str:
-    """The statement that tells the end of this server's binary log (M56)."""
+    """The statement that returns the end of this server's binary log (M56)."""
     text = connection.get_server_info()
     is_renamed = "MariaDB" not in text and version_of(text) >= RENAMED
     return "SHOW BINARY LOG STATUS" if is_renamed else "SHOW MASTER STATUS"
 
 
 def end(connection: Connection) -> End:
-    """The end of the server's binary log now.
+    """The current end of the server's binary log.
 
     Raises:
         ConfigurationError: the server writes none.
@@ -59,10 +59,11 @@ def end(connection: Connection) -> End:
 
 @contextlib.contextmanager
 def bounded_snapshot(connection: Connection) -> Iterator[tuple[str, End, bool]]:
-    """MySQL: a snapshot with the transactions that it surely sees, as a set of GTIDs, and the log's end just after it.
+    """MySQL: a snapshot with the transactions that it certainly sees, as a set of GTIDs, and the log's end just after
+    it.
 
-    True: it sees these and no others. Nothing was being committed, and the set is still the same: what had become
-    visible without being in it would either be owned by a session, or be in it by then.
+    True: it sees these and no others. No transaction was being committed, and the set has not changed: a transaction
+    that had become visible without being in the set would be either owned by a session, or in the set already.
     """
     before, _, owners, after = at_once(
         connection,
@@ -82,7 +83,7 @@ def bounded_snapshot(connection: Connection) -> Iterator[tuple[str, End, bool]]:
 
 @contextlib.contextmanager
 def snapshot(connection: Connection) -> Iterator[None]:
-    """A transaction that sees the rows of one moment, from now on. It writes nothing, and ends with the block."""
+    """A transaction that sees the rows as of now. It writes nothing, and ends with the block."""
     query(connection, "START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
     try:
         yield
@@ -92,8 +93,8 @@ def snapshot(connection: Connection) -> Iterator[None]:
 
 
 def snapshot_end(connection: Connection) -> End:
-    """MariaDB: the position of this transaction's snapshot in the binary log: it sees everything up to there, and
-    nothing behind."""
+    """MariaDB: the position of this transaction's snapshot in the binary log: it sees everything before that position,
+    and nothing after."""
     found = {str(k).lower(): v for k, v in query(connection, "SHOW STATUS LIKE 'binlog_snapshot_%'")}
     if not found.get("binlog_snapshot_file"):
         raise ConfigurationError(
@@ -115,9 +116,10 @@ def executed(connection: Connection) -> str:
 
 
 def executed_before(connection: Connection, end: End) -> str:
-    """MySQL: what every later snapshot sees and the binary log has before a position, as a set of GTIDs.
+    """MySQL: the transactions that every later snapshot sees and that are before a position in the binary log, as a set
+    of GTIDs.
 
-    The server tells both only as of now, so what it has logged behind the position is taken from it again.
+    The server reports the set only as of now, so the transactions that it logged after the position are subtracted.
     """
     seen = executed(connection)
     behind: list[str] = []
@@ -137,32 +139,32 @@ def owned(connection: Connection) -> str:
 
 
 def has_gtids(connection: Connection, flavor: Flavor) -> bool:
-    """Whether every transaction has a GTID. MariaDB's always have."""
+    """Whether every transaction has a GTID. MariaDB's always do."""
     return flavor == "mariadb" or str(one(connection, "SELECT @@GLOBAL.gtid_mode")[0]) == "ON"
 
 
 def gtids_at(connection: Connection, file: str, pos: int) -> str | None:
-    """MariaDB: the last GTIDs before a position in its binary log; None when it has no such position, or when an event
-    before it in that file is larger than `max_allowed_packet`: then the function gives up."""
+    """MariaDB: the last GTIDs before a position in its binary log; None if it has no such position, or if an event
+    before it in that file is larger than `max_allowed_packet`: then the server's function fails."""
     text = one(connection, f"SELECT BINLOG_GTID_POS('{_plain(file)}', {pos})")[0]
     return None if text is None else str(text)
 
 
 _OPENING = frozenset(("Gtid", "Gtid_tagged", "Anonymous_Gtid"))
 _PASSED = frozenset(("Previous_gtids", "Format_desc", "Gtid_list", "Binlog_checkpoint", "Start_encryption"))
-"""Events between transactions that more of the same file may follow. MariaDB writes a checkpoint whenever its engine
-has made an older file durable, also after the last transaction of ours."""
+"""Events between transactions; more transactions of the same file may follow them. MariaDB writes a checkpoint whenever
+its engine has made an older file durable, also after the last transaction that cdcflow has read."""
 _ENDING = frozenset(("Rotate", "Stop"))
 _PASSED_MAX = 1000
 _GTID_NEXT = re.compile(r"GTID_NEXT\s*=\s*'([0-9a-fA-F-]{36}(?::[a-z_]\w*)?):(\d+)'")
 _MARIADB_GTID = re.compile(r"GTID (\d+)-\d+-(\d+)")
 _WRONG_OFFSET = 1220
-_FIRST_POS = 4  # behind the magic number
+_FIRST_POS = 4  # after the magic number
 _LISTED_AT_ONCE = 10_000
 
 
 def next_gtid(connection: Connection, position: BinlogPosition) -> tuple[str, int] | None:
-    """MySQL: the GTID of the transaction that begins at a position; None when there is none yet.
+    """MySQL: the GTID of the transaction that begins at a position; None if the log has none yet.
 
     Raises:
         ValueError: no transaction begins or ends there.
@@ -173,10 +175,10 @@ def next_gtid(connection: Connection, position: BinlogPosition) -> tuple[str, in
 
 
 def _following(connection: Connection, position: BinlogPosition) -> str | None:
-    """How the server describes the event that opens the transaction at a position; None when there is none yet.
+    """The server's description of the event that opens the transaction at a position; None if the log has none yet.
     ValueError as above.
 
-    One event at a time: a large one that follows need not be read for it.
+    Reads one event at a time, so that a large event that follows is not read.
     """
     pos = position.pos
     for _ in range(_PASSED_MAX):
@@ -197,12 +199,12 @@ def _following(connection: Connection, position: BinlogPosition) -> str | None:
 
 
 def check_between(connection: Connection, position: BinlogPosition) -> None:
-    """ValueError: no transaction begins or ends at this position."""
+    """Raises ValueError if no transaction begins or ends at this position."""
     _following(connection, position)
 
 
 def quiet_end(connection: Connection) -> tuple[End, str] | None:
-    """MariaDB: the end of the binary log with the last GTIDs before it; None when it moved while it was asked for."""
+    """MariaDB: the end of the binary log with the last GTIDs before it; None if it moved during the query."""
     before, gtids, after = at_once(
         connection, "SHOW MASTER STATUS", "SELECT @@GLOBAL.gtid_binlog_pos", "SHOW MASTER STATUS"
     )
@@ -211,7 +213,7 @@ def quiet_end(connection: Connection) -> tuple[End, str] | None:
 
 
 def next_of_mariadb(connection: Connection, position: BinlogPosition) -> tuple[int, int] | None:
-    """MariaDB: domain and number of the transaction that begins at a position; None when there is none yet.
+    """MariaDB: domain and number of the transaction that begins at a position; None if the log has none yet.
 
     Raises:
         ValueError: no transaction begins or ends there.
@@ -222,19 +224,19 @@ def next_of_mariadb(connection: Connection, position: BinlogPosition) -> tuple[i
 
 
 def state(connection: Connection) -> str:
-    """MariaDB: the last GTID of each domain and server that its binary log has ever had."""
+    """MariaDB: the last GTID of each domain and server that its binary log has ever contained."""
     return str(one(connection, "SELECT @@GLOBAL.gtid_binlog_state")[0])
 
 
 def server_of(connection: Connection, flavor: Flavor) -> str:
-    """Which server it is: MySQL's uuid. MariaDB has none; its `server_id` is unique among those that replicate."""
+    """The server's identity: MySQL's uuid. MariaDB has none; its `server_id` is unique among replicating servers."""
     if flavor == "mysql":
         return str(one(connection, "SELECT @@GLOBAL.server_uuid")[0])
     return str(one(connection, "SELECT @@GLOBAL.server_id")[0])
 
 
 def bytes_behind(files: list[tuple[str, int]], position: BinlogPosition) -> int | None:
-    """How many bytes of these files lie behind a position; None when its file is not among them."""
+    """The number of bytes of these files after a position; None if its file is not among them."""
     names = [name for name, _ in files]
     if position.file not in names:
         return None

@@ -1,14 +1,14 @@
-"""Tables as `information_schema` has them now: columns, key, and why a table cannot be captured.
+"""Tables as `information_schema` currently describes them: columns, key, and why a table cannot be captured.
 
-A row's key is the primary key, else the first unique key without NULLs in the server's own order, which is what the
-log tells of each table as well. That MariaDB's column is a `uuid`, an `inet4` or `inet6` only the catalog knows. So
-`Catalog.describe` puts the two together: the log's word on everything it tells, the catalog's on the rest. While the
-stream lags behind a change of the table the two are of different times; a key that the log's columns do not have any
-more stops the stream by name.
+A row's key is the primary key, or else the first unique key without NULLs in the server's own order; the log names the
+same key for each table. Only the catalog knows that a MariaDB column is a `uuid`, an `inet4` or `inet6`. So
+`Catalog.describe` combines the two: the log's description where it has one, the catalog's for the rest. While the
+stream has not reached a change of the table, the two describe different times; a key that the log's columns no longer
+have stops the stream with an error that names the table.
 
-The stream sees the captured tables as they were when the source was prepared (`CapturedTables`). A table that is made
-later belongs to the capture from the next attempt on, which reads its rows as well; until then its changes are left
-out, for they are in what is read.
+The stream sees the captured tables as of the preparation of the source (`CapturedTables`). A table that is created
+later is captured from the next attempt, which also reads its rows; until then its changes are skipped, since they are
+included in the rows to be read.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ COLLATIONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class CatalogTable:
-    """A table as it is now. `key` are the columns that tell rows apart, in the key's order, empty without one; `index`
-    is that key's name. `rows` is the server's estimate."""
+    """A table's current definition. `key`: the columns that identify a row, in the key's order, empty without a key;
+    `index`: the name of that key. `rows`: the server's estimate."""
 
     id: TableId
     columns: tuple[ServerColumn, ...]
@@ -94,18 +94,18 @@ Selected = selection_rules.Selected[CatalogTable]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be captured: the selected tables but the one with our marks; `keyless`: those without a key, too."""
+    """What to capture: the selected tables except the one with cdcflow's marks; `keyless`: also those without a key."""
 
     selection: Selection
     marks: TableId
     keyless: bool
 
     def is_shadow(self, table: TableId) -> bool:
-        """It bears a name that gh-ost or pt-online-schema-change give (M37), and is not asked for by that name."""
+        """It has a name like those of gh-ost or pt-online-schema-change (M37), and no pattern names it exactly."""
         return _SHADOW.fullmatch(table.name) is not None and not self.selection.names(table)
 
     def kept(self, names: TableNames) -> Wanted:
-        """The same with names as the server's catalog has them."""
+        """The same with names as the server's catalog stores them."""
         patterns = [names.kept(p.text) for p in self.selection.patterns]
         marks = TableId(names.kept(self.marks.schema), names.kept(self.marks.name))
         return replace(self, selection=Selection.parse(patterns), marks=marks)
@@ -122,8 +122,8 @@ def table_names(connection: Connection) -> TableNames:
 def select(
     connection: Connection, wanted: Wanted, collations: Mapping[str, int], only: TableId | None = None
 ) -> tuple[Selected, Sequence[str]]:
-    """The tables that the settings mean, and the names without wildcards that are none; with `only` just this table, if
-    it is there.
+    """The tables that the settings select, and the names without wildcards that match no table; with `only` just this
+    table, if it exists.
 
     Raises:
         ConfigurationError: a name without wildcards is a view.
@@ -168,10 +168,11 @@ Problems = dict[TableId, tuple[Refusal, ...]]
 def _loaded(
     connection: Connection, found: Mapping[TableId, tuple[str, bool, int]], collations: Mapping[str, int]
 ) -> tuple[list[CatalogTable], Problems]:
-    """Columns and keys of these tables, sorted by name; and those that have a column of an unknown type.
+    """Columns and keys of these tables, sorted by name; and the tables that have a column of an unknown type.
 
-    No snapshot holds over the statements that read them, so a table may be dropped, or created again, between two of
-    them. One that has no key, or does not fit together, is read once more; one that still does not fit is missing.
+    The statements that read them do not share a snapshot, so a table may be dropped, or recreated, between two of them.
+    A table that has no key, or is inconsistent, is read once more; if it is still inconsistent, it is treated as
+    missing.
     """
     tables, problems = _read(connection, found, collations)
     unsure = [t.id for t in tables if not (t.key and _fits_together(t)) and t.id not in problems]
@@ -181,7 +182,7 @@ def _loaded(
 
 
 def _fits_together(table: CatalogTable) -> bool:
-    """Every table has a column, and a key is made of the table's own."""
+    """Every table has a column, and its key consists of columns that it has."""
     return bool(table.columns) and {c.name for c in table.columns} >= set(table.key)
 
 
@@ -212,7 +213,7 @@ def _read(
 def _where(tables: Iterable[TableId]) -> str:
     """A condition that holds for these tables, and for few others.
 
-    In a list of names MariaDB takes those for one that differ only in case, and answers for one of them.
+    In a list of names MariaDB treats names that differ only in case as equal, and returns one of them.
     """
     wanted = list(tables)
     if len(wanted) == 1:
@@ -234,7 +235,7 @@ def _keys(
         if table not in tables:
             continue
         candidates.setdefault(table, {}).setdefault(index, []).append(column)
-        # A key over an expression names no column; one over the beginning of a text tells whole texts apart, too.
+        # A key over an expression names no column; a key over the beginning of a text also distinguishes whole texts.
         if column is None or nullable == "YES" or (part is not None and index != "PRIMARY"):
             unfit.add((table, index))
     found: dict[TableId, tuple[tuple[str, ...], str]] = {}
@@ -250,7 +251,7 @@ def _keys(
 
 
 def refusals(table: CatalogTable, *, keyless: bool) -> tuple[Refusal, ...]:
-    """Why this table cannot be captured, and what mends it; nothing when it can."""
+    """Why this table cannot be captured, and what fixes it; empty if it can."""
     found: list[Refusal] = []
     if table.is_versioned:
         found.append(
@@ -259,7 +260,7 @@ def refusals(table: CatalogTable, *, keyless: bool) -> tuple[Refusal, ...]:
                 f"ALTER TABLE {table.sql} DROP SYSTEM VERSIONING",
             )
         )
-    if not table.engine:  # a MERGE table whose tables have got another engine, an engine that was uninstalled
+    if not table.engine:  # a MERGE table whose tables changed their engine, or an engine that was uninstalled
         found.append(
             (
                 f"{table.id} cannot be opened by the server, which names no storage engine for it",
@@ -292,7 +293,7 @@ def refusals(table: CatalogTable, *, keyless: bool) -> tuple[Refusal, ...]:
 
 
 class Catalog:
-    """The catalog through one connection of its own. Thread-safe."""
+    """The catalog through one dedicated connection. Thread-safe."""
 
     def __init__(self, connector: Connector, wanted: Wanted, policy: Policy) -> None:
         self._connector = connector
@@ -311,23 +312,23 @@ class Catalog:
         return self._session.ask(attempted, question)
 
     def names(self) -> TableNames:
-        """How the server compares names; from the first call on `wanted` has them as the server keeps them."""
+        """How the server compares names; after the first call `wanted` has names as the server stores them."""
         if self._names is None:
             found = self.ask(f"asking {self._connector.address} how it compares names", table_names)
             self._names, self.wanted = found, self.wanted.kept(found)
         return self._names
 
     def close(self) -> None:
-        """After `Connector.close`."""
+        """Close the session. Call it after `Connector.close`."""
         self._session.close()
 
     def selected(self, known: Iterable[TableId] = ()) -> Selected:
-        """The tables that the settings mean. `known`: those that an earlier run captured.
+        """The tables that the settings select. `known`: those that an earlier run captured.
 
         Raises:
-            ConfigurationError: a name without wildcards is no table, or is a view.
-            RightMissing: a table that was captured may not be read any more, and so does not show.
-            SourceUnavailable: the server does not answer, or a table was changed while it was looked at.
+            ConfigurationError: a name without wildcards is not a table, or is a view.
+            RightMissing: a captured table may no longer be read, and so is not visible.
+            SourceUnavailable: the server does not answer, or a table was changed while the catalog was read.
         """
         self.names()
         named = {p.exact for p in self.wanted.selection.patterns if p.exact is not None and not p.excludes}
@@ -341,12 +342,12 @@ class Catalog:
         return found
 
     def look_up(self, table: TableId) -> CatalogTable:
-        """A captured table as it is now.
+        """A captured table's current definition.
 
         Raises:
             SourceUnavailable: it does not exist, or cannot be captured. A rename may bring it back, and an ALTER may
                 make it capturable; otherwise the next read of the list of tables decides, and prints the remedy.
-            RightMissing: it may not be read any more.
+            RightMissing: it may no longer be read.
         """
         selected = self._only(table)
         if not selected.tables:
@@ -356,7 +357,7 @@ class Catalog:
         return selected.tables[0]
 
     def now(self, table: TableId) -> CatalogTable | None:
-        """A captured table as it is now, also where it could not be captured any more; None: it is not there."""
+        """A captured table's current definition, even if it can no longer be captured; None if it does not exist."""
         return next(iter(self._only(table).tables), None)
 
     def _only(self, table: TableId) -> Selected:
@@ -366,9 +367,9 @@ class Catalog:
         self, attempted: str, expected: Iterable[TableId], only: TableId | None, captured: frozenset[TableId]
     ) -> Selected:
         self.names()
-        # Tables, columns and keys are asked for one after another: a table that is altered, renamed or made in between
-        # is a mixture of two, or has no key; MariaDB does not even list it while an ALTER ends. So what is wrong with a
-        # table, or that it is not there, counts if nobody could change it meanwhile.
+        # Tables, columns and keys are read one after another: a table that is altered, renamed or created in between
+        # appears as a mixture of two, or without a key; MariaDB does not even list it while an ALTER ends. So a problem
+        # of a table, or its absence, counts only if no other session could change the table during the reads.
         wanted = frozenset(t for t in expected if self.wanted.selects(t))
         doubted: frozenset[TableId] = frozenset()
         for _ in range(LOOKS_MAX):
@@ -378,7 +379,8 @@ class Catalog:
             unsure = (wrong - held.unchanged - held.locked) | (lacking - held.unchanged - held.gone)
             if not unsure:
                 if hidden := lacking & held.denied & captured:
-                    # The catalog shows nobody a table without a right to it: it is there, and its changes go on.
+                    # The catalog hides tables from accounts without a right to them: the table exists, and its changes
+                    # continue.
                     raise self.ask(attempted, partial(select_missing, tables=hidden))
                 unknown = [text for text in unknown if not self._was_captured(text)]
                 if unknown:
@@ -395,17 +397,17 @@ class Catalog:
         )
 
     def _was_captured(self, text: str) -> bool:
-        """Whether this name in the settings is that of a table that was captured and is gone: it was no mistake."""
+        """Whether a table with this name in the settings was captured and is gone: then it is not an error."""
         return any(p.text == text and p.exact in self._captured for p in self.wanted.selection.patterns)
 
     def check(self, selected: Selected, *, had_some: bool) -> None:
-        """Raises ConfigurationError with every refusal, or where no table is selected and one may be missed.
-        `had_some`: those that there were are gone."""
+        """Raises ConfigurationError with every refusal, or if no table is selected and that may be an error.
+        `had_some`: there were tables, which are gone."""
         empty = not selected.tables and (had_some or self.is_empty())
         selected.check(self.if_none(), may_be_empty=empty)
 
     def is_empty(self) -> bool:
-        """Whether wildcards show no table because there is none yet: all of the schemas that they name may be read."""
+        """Whether wildcards match no table because none exists yet: cdcflow may read all schemas that they name."""
         selection = self.wanted.selection
         schemas = {p.in_schema for p in selection.patterns if not p.excludes}
         if not selection.only_wildcards or None in schemas:
@@ -413,7 +415,7 @@ class Catalog:
         return self.ask("looking for tables", lambda c: all(reads_all_of(c, s) for s in schemas if s is not None))
 
     def if_none(self) -> str:
-        """What to do where no table is selected."""
+        """The remedy if no table is selected."""
         return unseen(self._connector.account, self.wanted.selection.patterns)
 
     def _if_unknown(self, names: Sequence[str], held: Held) -> str:
@@ -429,7 +431,7 @@ class Catalog:
             return self._with_settings(found), unknown, held
 
     def _with_settings(self, found: Selected) -> Selected:
-        """With refusals of tables that the settings for values do not fit: one of them must not stop the others."""
+        """Adds refusals of tables that the settings for values do not fit: one such table must not stop the others."""
         refused = dict(found.refused)
         for table in found.good:
             try:
@@ -442,13 +444,15 @@ class Catalog:
         return self._kept(describe(table.id, table.columns, table.key, Identity.KEY, self._policy_of(table.id)))
 
     def _policy_of(self, table: TableId) -> Policy:
-        """A table's setting for a column may be needed for rows that the log has from when its type was another: of
-        one that was captured before it is no mistake that the type of now does not know it."""
+        """The settings for a table's values. A table's setting for a column may be needed for rows in the log that were
+        written when its type was different. So for a table that was captured before it is not an error if the current
+        type does not support the setting."""
         return replace(self._policy, of_another_type=table in self._followed)
 
     def describe(self, told: TableMap, logged: Table | None, *, is_gone: bool) -> DescribedTable | None:
-        """The table that the log speaks of, as it was then (see the top of this module). `logged`: the shape of its
-        latest rows in the change log. None: it `is_gone`, and had no key then: its end removes all of its rows.
+        """The table that the log describes, as of the time of the event (see the top of this module). `logged`: the
+        shape of its latest rows in the change log. None if it `is_gone` and had no key then: its end removes all of its
+        rows.
 
         Raises:
             ConfigurationError: it had no key then, or a key that its columns in the log do not have.
@@ -465,7 +469,7 @@ class Catalog:
         return self._kept(describe(told.id, columns, key, Identity.KEY, self._policy_of(told.id)))
 
     def forget(self) -> None:
-        """Something changed in the catalog: look again before the next answer."""
+        """The catalog changed: read it again before the next answer."""
         self._known = {}
 
     def _collated(self, connection: Connection) -> Mapping[str, int]:
@@ -474,11 +478,11 @@ class Catalog:
         return self._collations
 
     def _key(self, told: TableMap, now: CatalogTable | None, logged: Table | None) -> tuple[str, ...] | None:
-        """The key of a table when rows of it were written; None: it had none. Table maps name the primary key only.
+        """The key of a table when rows of it were written; None if it had none. Table maps name only the primary key.
 
-        Of keys that may have been it that of now comes first: a statement that changed it has the table read again.
+        Of the possible keys the current one is preferred: a statement that changed it has the table read again.
         """
-        if told.key or not told.has_names:  # `shapes.describe` refuses columns without names
+        if told.key or not told.has_names:  # `tables.describe` refuses columns without names
             return told.key_names
         if now is not None and not now.key and self.wanted.keyless:
             return ()
@@ -489,14 +493,14 @@ class Catalog:
         return () if self.wanted.keyless else None
 
     def _kept(self, described: DescribedTable) -> DescribedTable:
-        # Two shapes can be equal and yet decode differently: a table's shape does not tell its character set.
+        # Two shapes can be equal and still decode differently: a table's shape does not contain its character sets.
         return self._interned.setdefault((described.table, described.columns), described)
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Tables that nobody could change for a moment; those that were not there, or not ours to read, at its beginning;
-    of these the ones that were not ours; and those that somebody had locked."""
+    """Tables that no other session could change during the block; those that were missing or unreadable at its
+    beginning (`gone`); of these, the unreadable ones (`denied`); and those that another session had locked."""
 
     unchanged: frozenset[TableId]
     gone: frozenset[TableId]
@@ -506,14 +510,14 @@ class Held:
 
 @contextlib.contextmanager
 def _held(connection: Connection, tables: frozenset[TableId]) -> Iterator[Held]:
-    """Keep DDL away from these tables as long as the block lasts: a transaction that has touched them does."""
+    """Keep DDL away from these tables while the block lasts, with a transaction that has touched them."""
     if not tables:
         yield Held(tables, tables, tables, tables)
         return
     gone: set[TableId] = set()
     denied: set[TableId] = set()
     locked: set[TableId] = set()
-    # Each statement sees the catalog as it is then.
+    # Each statement sees the catalog as of that statement.
     query(connection, "SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
     query(connection, "START TRANSACTION READ ONLY")
     try:
@@ -554,8 +558,8 @@ def _names_all(now: CatalogTable, told: TableMap) -> bool:
 def _completed(
     columns: Sequence[ServerColumn], now: CatalogTable | None, logged: Table | None
 ) -> tuple[ServerColumn, ...]:
-    """The log's columns with what only the catalog tells of them, where it is the same column still. The change log's
-    types tell it of a table that is gone."""
+    """The log's columns, plus what only the catalog knows about them, if they are still the same columns. For a table
+    that is gone, the change log's types provide it."""
     extras = {c.name: c for c in (now.columns if now else ()) if c.extra}
     types = {} if now or not logged else {c.name: c.type.source for c in logged.columns}
     return tuple(
@@ -571,7 +575,7 @@ def _completed(
 
 class CapturedTables:
     """Implements `row_events.Tables`. Used by the stream's thread; `catalog` may be shared. `marks` is the table of
-    marks as the catalog names it. `lives`: the tables that are gone, and those that are new. `shape_of`: see
+    marks, named as in the catalog. `lives`: the tables that are gone, and those that are new. `shape_of`: see
     `ShapeAsking`."""
 
     def __init__(
@@ -624,8 +628,9 @@ class CapturedTables:
         return made
 
     def _is_history(self, found: TableMap) -> bool:
-        """Whether rows come from when the table was system-versioned, which it is no more: old and current ones, told
-        apart by the end of their period, the key's last column. The statement that ended it has the table read again.
+        """Whether rows were written when the table was system-versioned, which it no longer is: old and current rows,
+        distinguished by the end of their period, the key's last column. The statement that ended it has the table read
+        again.
 
         Raises:
             ConfigurationError: it is system-versioned.
@@ -691,6 +696,6 @@ class CapturedTables:
 
 
 def _may_be_of_a_period(column: ServerColumn) -> bool:
-    """Whether a column may be the begin or the end of a row's period: a TIMESTAMP(6), or a transaction's number."""
+    """Whether a column may be the start or the end of a row's period: a TIMESTAMP(6), or a transaction's number."""
     kind = (column.type_code, column.metadata, column.unsigned)
     return not column.nullable and kind in ((TypeCode.TIMESTAMP, 6, False), (TypeCode.LONGLONG, 0, True))

@@ -1,25 +1,26 @@
-"""Existing rows by key: stretches of a table in the order of its key, each in one snapshot, compared by the server.
+"""Existing rows by key: ranges of a table in the order of its key, each in one snapshot, compared by the server.
 
     key      1 ─────────▶ 20,000 ─────────▶ 40,000 ─────────▶ … bound           (the greatest key when it was planned)
-    chunk    rows ≤ size │ the next after the last row's key │ …                 rows that come later are in the log
+    chunk    rows ≤ size │ the next after the last row's key │ …                 later inserts are in the log
 
-A plan pins the bound (W28) and what the cursors mean: when the key's columns change, literals made for the old ones
-mean nothing and the table is read from the start. A row that an update moves across the cursor is the machine's
-business (see `interleave.backlog`).
+A plan pins the bound (W28) and the meaning of the cursors: if the key's columns change, literals for the old ones
+become meaningless and the table is read from the start. A row that an update moves across the cursor is handled by the
+machine (see `interleave.backlog`).
 
-That it ends. Rows above the bound are never read. Those that come below it while it is read are, if they come ahead of
-the cursor, and the stretch ahead only shrinks: with N rows, i inserts and r rows read a second, keys anywhere up to the
-bound, it takes N / i * (e^(i/r) - 1) seconds, however r compares with i, and so also under a rate limit. The exception
-is a key that grows in the middle of the table (tenant, number): the cursor must get past the end of the busiest tenant,
-so r must be more than that tenant's inserts, or the rows read outgrow those that were planned (`cdcflow status`).
+Termination. Rows above the bound are never read. Rows inserted below it during the backfill are read if they are ahead
+of the cursor, and the range ahead only shrinks: with N rows, i inserts and r rows read per second, keys uniformly up to
+the bound, it takes N / i * (e^(i/r) - 1) seconds, whatever the ratio of r and i, and so also under a rate limit. The
+exception is a key that grows in the middle of the table (tenant, number): the cursor must get past the end of the
+busiest tenant, so r must exceed that tenant's inserts, or the rows read exceed those that were planned (`cdcflow
+status`).
 
-What it holds. A range ends at `CHUNK_BYTES_MAX` in all of its parts, whatever the server says that rows weigh, and rows
-by key end at what the engine allows (the first of them comes as it is). Beyond it each part has a row,
-and what the socket gave with it.
+Memory. A range ends at `CHUNK_BYTES_MAX` in all of its parts, whatever the server reports as the size of rows, and rows
+by key end at the engine's limit (the first of them is always returned). Beyond that, each part holds one row, and the
+data that the socket returned with it.
 
-A part's snapshot: take it; touch the table, which keeps changes of its shape away until the transaction ends; then
-look at the shape, through another connection, which sees the catalog as it is; then read. A table that was altered
-between snapshot and touch makes the server say so ("table definition has changed", M55): the chunk is read again.
+A part's snapshot: take it; touch the table, which prevents changes of its shape until the transaction ends; then read
+the shape through another connection, which sees the current catalog; then read the rows. If a table was altered between
+snapshot and touch, the server reports it ("table definition has changed", M55): the chunk is read again.
 """
 
 # ruff: noqa: S608 - names go through `quoted`, values through `literal`
@@ -67,10 +68,10 @@ from cdcflow.sources.mysql.types.registry import select_expression
 
 FIRST_ROWS = 20_000
 ROWS_MIN = 1000
-"""A chunk's fixed cost (snapshot, catalog) is many times what so few rows take: asking for less would make a backfill
-stand still on a busy table, and no wait shorter."""
+"""A chunk's fixed cost (snapshot, catalog) is many times the cost of this many rows: smaller chunks would nearly stop a
+backfill on a busy table, and shorten no wait."""
 PART_ROWS_MIN = 10_000
-"""Below this a second connection costs more than it reads."""
+"""Below this a second connection costs more than it saves."""
 CHUNK_BYTES_MAX = 64 << 20
 """A chunk ends early at this size, however many rows it may have: rows may be large."""
 
@@ -79,7 +80,7 @@ TIMED_OUT = (3024, 1969)
 CLIENT_ERRORS = range(2000, 3000)
 
 KEYS_GROWTH = 16
-"""So many times as many rows are looked for by key as before, at most: the first ones may be the small ones."""
+"""Each query by key reads at most this many times the rows of all before: the first ones may be small."""
 
 LookUp = Callable[[TableId], CatalogTable]
 Describe = Callable[[CatalogTable], DescribedTable]
@@ -87,7 +88,7 @@ Describe = Callable[[CatalogTable], DescribedTable]
 
 @dataclass(frozen=True, slots=True)
 class _Last:
-    """What a table's last chunk was like: bytes a row, and how far apart its keys were (see `ranges.stride`)."""
+    """Properties of a table's last chunk: bytes per row, and how far apart its keys were (see `ranges.stride`)."""
 
     row_bytes: int
     stride: float | None
@@ -95,8 +96,8 @@ class _Last:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a table's backfill reads, pinned: `digest` of its key's columns, and the greatest key (None: it was empty).
-    Stored as JSON in the log with the backfill's progress."""
+    """What a table's backfill reads, pinned: `digest` of its key's columns, and the greatest key (None if the table was
+    empty). Stored as JSON in the log with the backfill's progress."""
 
     digest: str
     bound: Literals | None
@@ -112,7 +113,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Behind which row the next chunk begins, and how many rows there were so far."""
+    """The row after which the next chunk begins, and the number of rows so far."""
 
     row: Literals | None
     rows: int
@@ -129,7 +130,8 @@ class Cursor:
 class MySQLChunks:
     """Implements `engine.chunks.ChunkDialect` and `DigestingDialect`. Thread-safe.
 
-    `look_up` finds a captured table as it is now, and `describe` gives its shape. `pool` lends a second connection.
+    `look_up` returns a captured table's current definition, and `describe` its shape. `pool` provides a second
+    connection.
     """
 
     def __init__(
@@ -150,7 +152,7 @@ class MySQLChunks:
 
     def plan(self, connection: Connection, table: TableId, generation: int) -> Planned:
         ordered = self._ordered(table)
-        self._last.pop(table, None)  # how far apart keys were means nothing for another key
+        self._last.pop(table, None)  # how far apart keys were is meaningless for another key
         with reading(connection, table), self._snapshots.snapshot(connection) as snapshot:
             plan = Plan(ordered.key.digest, _greatest(ordered, connection))
         shape = ordered.described.table
@@ -175,7 +177,7 @@ class MySQLChunks:
         return self._snapshots.visibility(connection)
 
     def hash(self, connection: Connection) -> Hash:
-        """MySQL has no MD5 any more from 9.6 on, unless a component is installed."""
+        """MD5 if the server has it, otherwise SHA-256: since 9.6 MySQL has MD5 only if a component is installed."""
         try:
             query(connection, "SELECT MD5('')")
         except pymysql.Error as error:
@@ -236,15 +238,15 @@ class MySQLChunks:
         return ChunkProgress(reached.to_json(), reached.rows, found[-1].exhausted)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Holds nothing to close."""
 
     def _touched(self, connection: Connection, table: TableId) -> Ordered:
-        """The table's shape, which from here on stays as it is until the transaction ends."""
+        """The table's shape, which cannot change until the transaction ends."""
         try:
             query(connection, f"SELECT 1 FROM {quoted(table.schema)}.{quoted(table.name)} LIMIT 0")
         except pymysql.Error as error:
             if error.args and error.args[0] == NO_SUCH_TABLE:
-                raise Rewritten from None  # dropped just now, or made anew: it must be planned again
+                raise Rewritten from None  # dropped or recreated in between: it must be planned again
             raise
         return self._ordered(table)
 
@@ -256,7 +258,7 @@ class MySQLChunks:
 
 @dataclass(frozen=True, slots=True)
 class OpenTable:
-    """Implements `engine.chunks.DigestingTable`. `last`: what the table's last chunk was like."""
+    """Implements `engine.chunks.DigestingTable`. `last`: the properties of the table's last chunk."""
 
     connection: Connection
     snapshot: Snapshot
@@ -268,13 +270,13 @@ class OpenTable:
         return self.ordered.described.table
 
     def parts(self, chunk: Chunk, at_once: int) -> list[Part]:
-        """What the chunk reads; nothing where the table was empty when it was planned."""
+        """The parts that the chunk reads; empty if the table was empty when it was planned."""
         bound = Plan.from_json(chunk.plan).bound
         if bound is None:
             return []
         rows, last = _rows(chunk), self.last
         if last is not None and last.row_bytes:
-            # Parts that end early make others read for nothing.
+            # If a part ends early, the rows of later parts are read in vain.
             rows = min(rows, max(1, CHUNK_BYTES_MAX // 2 // last.row_bytes))
         wanted = sizes(rows, at_once if self.ordered.key.is_sought else 1, PART_ROWS_MIN)
         after = Cursor.from_json(chunk.after).row
@@ -301,7 +303,7 @@ class OpenTable:
     def rows_with(self, keys: KeySet, bytes_max: int) -> tuple[Sequence[pa.RecordBatch], KeySet | None]:
         found: list[pa.RecordBatch] = []
         size = looked_for = 0
-        some = 1  # nobody knows how large they are
+        some = 1  # their size is unknown
         while looked_for < len(keys) and some:
             _, left = keys.take(looked_for)
             these, _ = left.take(some)
@@ -309,7 +311,7 @@ class OpenTable:
             room = bytes_max - size if looked_for else None
             rows = fetch(self.connection, f"{self.ordered.select} WHERE {condition}", room)
             if room is not None and (not rows.is_whole or len(rows.data) > room):
-                break  # larger than those before: another chunk looks for them
+                break  # larger than those before: another chunk reads them
             found.append(self.ordered.decoded(rows))
             size += len(rows.data)
             looked_for += len(these)
@@ -329,8 +331,9 @@ class OpenTable:
 def _keys_where(connection: Connection, ordered: Ordered, predicate: str, keys_max: int) -> KeySet:
     key = _only_key(ordered.described)
     columns = ", ".join(select_expression(c) for c in key.columns)
-    # Both servers' own way to end a statement, each a comment to the other. The predicate is on lines of its own: a
-    # comment in it ends there. The connection takes one statement at a time, so that it cannot bring others with it.
+    # Each server's own way to limit a statement's time, each a comment to the other. The predicate is on separate
+    # lines: a comment in it ends there. The connection accepts one statement at a time, so the predicate cannot add
+    # others.
     limits = f"/*M! SET STATEMENT max_statement_time={KEYS_WHERE_WAIT_S} FOR */ "
     hint = f"/*+ MAX_EXECUTION_TIME({KEYS_WHERE_WAIT_S * 1000}) */"
     select = f"SELECT {hint} {columns} FROM {ordered.entry.sql} WHERE (\n{predicate}\n) LIMIT {keys_max}"
@@ -339,7 +342,7 @@ def _keys_where(connection: Connection, ordered: Ordered, predicate: str, keys_m
 
 
 def _only_key(described: DescribedTable) -> DescribedTable:
-    """The same table as if it had no columns but its key's."""
+    """The same table reduced to its key's columns."""
     names = [c.name for c in described.columns]
     at = [names.index(name) for name in described.table.key]
     columns = {c.name: c for c in described.table.columns}
@@ -351,7 +354,7 @@ def _only_key(described: DescribedTable) -> DescribedTable:
 
 
 def _greatest(table: Ordered, connection: Connection) -> Literals | None:
-    """The table's greatest key. Nothing keeps the table as it was looked at just now."""
+    """The table's greatest key. The table may have changed since it was looked up."""
     try:
         return table.greatest(connection)
     except pymysql.Error as error:
@@ -367,6 +370,6 @@ def key_of(entry: CatalogTable, described: DescribedTable) -> Key:
 
 
 def _rows(chunk: Chunk) -> int:
-    """How many rows a chunk reads: its size, but at least `ROWS_MIN`, and never more than its limit."""
+    """The number of rows that a chunk reads: its size, but at least `ROWS_MIN`, and never more than its limit."""
     rows = max(chunk.size, ROWS_MIN)
     return rows if chunk.rows_max is None else max(1, min(rows, chunk.rows_max))

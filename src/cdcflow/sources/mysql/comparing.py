@@ -1,6 +1,7 @@
 """Implements `cdcflow.ports.Comparison`: what a snapshot sees is a set of GTIDs or a position in the binary log.
 
-A set says of a position whether everything up to it is seen: the log keeps the set of GTIDs with each transaction.
+A set of GTIDs determines whether a snapshot sees everything before a position: the log stores the set of GTIDs with
+each transaction.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class MySQLComparison(ByChunks[Connection]):
     def _end(self, connection: Connection) -> binlog_status.End:
         if self._flavor == "mysql":
             return binlog_status.end(connection)
-        # While a commit waits for a replica MariaDB does not tell the log's end, but where a snapshot is.
+        # While a commit waits for a replica, MariaDB does not report the log's end, but it does report a snapshot's
+        # position.
         with binlog_status.snapshot(connection):
             return binlog_status.snapshot_end(connection)
 
@@ -62,6 +64,7 @@ class MySQLComparison(ByChunks[Connection]):
                 gtids = BinlogPosition.parse(positions[number].as_py()).gtids
                 return not executed.covers(MysqlGtids.parse(gtids))
 
-            # What was executed before grows along the log: behind one that is not all seen none is.
+            # The set of executed GTIDs grows along the log: after a transaction whose set is not fully seen, no other
+            # is.
             return bisect_left(range(len(positions)), True, key=is_unseen)
         return super().first_unseen(visibility, transactions)

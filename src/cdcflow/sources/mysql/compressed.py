@@ -1,10 +1,10 @@
-"""Events that hold other events, or themselves, in compressed form: opened before anything else looks at them.
+"""Expands compressed events, and events that contain others in compressed form, before any other code reads them.
 
-MySQL (`binlog_transaction_compression`) puts a whole transaction's events into one TRANSACTION_PAYLOAD event; MariaDB
+MySQL (`binlog_transaction_compression`) writes a whole transaction's events into one TRANSACTION_PAYLOAD event; MariaDB
 (`log_bin_compress`) compresses the text of QUERY events and the rows of row events one by one (hard cases M01, M02).
 
-What is small is opened in place, so a batch stays one batch. A large payload is opened piece by piece and is never
-in memory as a whole. Nothing grows beyond `EXPANDED_BYTES_MAX`: a few hostile bytes can claim to be very many.
+Small events are expanded in place, so a batch remains one batch. A large payload is expanded piece by piece and is
+never in memory as a whole. No event grows beyond `EXPANDED_BYTES_MAX`: a few hostile bytes can claim an enormous size.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _ZSTD, _NONE = 0, 255
 
 
 def expanded(events: Events, bytes_max: int = EXPANDED_BYTES_MAX) -> Iterator[Events]:
-    """The same events with compressed ones opened, in one part or several. What was in a payload reaches as far in
-    the file as the payload does.
+    """The same events with compressed ones expanded, in one part or several. The events of a payload get the payload's
+    end in the file as their end.
 
     Raises:
-        SourceUnavailable: compressed bytes that cannot be opened.
-        ConfigurationError: they would become more than `bytes_max`.
+        SourceUnavailable: compressed bytes that cannot be expanded.
+        ConfigurationError: they would expand to more than `bytes_max`.
     """
     found = np.flatnonzero(_IS_COMPRESSED[events.type])
     if not len(found):
@@ -80,7 +80,7 @@ def _opened(events: Events, at: int, bytes_max: int) -> Iterator[Events]:
 
 
 def _decompressed(event: bytes, bytes_max: int) -> bytes:
-    """A MariaDB event as it would have been without compression."""
+    """A MariaDB event in its uncompressed form."""
     kind = _PLAIN_TYPE[EventType(event[4])]
     begin = _compressed_at(event, kind)
     if begin >= len(event):
@@ -98,7 +98,7 @@ def _decompressed(event: bytes, bytes_max: int) -> bytes:
 
 
 def _compressed_at(event: bytes, kind: EventType) -> int:
-    """Where the compressed part begins: a query's text, or what follows a row event's bitmaps."""
+    """Where the compressed part begins: a query's text, or the bytes after a row event's bitmaps."""
     if len(event) < HEADER + 13:
         raise protocol_error("a compressed event that ends early")
     if kind is EventType.QUERY:
@@ -138,7 +138,7 @@ def _payload(event: bytes, reach: int, bytes_max: int) -> Iterator[Events]:
 
 
 def _fields(event: bytes) -> tuple[dict[int, int], int]:
-    """Numbers before the payload: 1 its size, 2 how it is compressed, 3 its size when opened; and where it begins."""
+    """Numbers before the payload: 1 its size, 2 its compression, 3 its expanded size; and where the payload begins."""
     fields: dict[int, int] = {}
     at = HEADER
     while True:

@@ -1,11 +1,11 @@
-"""Connections to MySQL and MariaDB: one way to reach the server, fixed session settings, errors by what happens next.
+"""Connections to MySQL and MariaDB: connecting, fixed session settings, and mapping errors to the next step.
 
-The only room of pymysql. TLS is verified unless the settings say otherwise, and a password never goes where somebody
-could read it: without TLS only its hash does, or it is encrypted with a key that the settings pin. Files of this
-machine are never sent, whatever a server asks for (hard case S05).
+The only module that uses pymysql to connect. TLS is verified unless the settings turn this off, and a password never
+travels where another party could read it: without TLS only its hash is sent, or it is encrypted with a key that the
+settings pin. Files of this machine are never sent, whatever a server requests (hard case S05).
 
-What a value's text and a query's result depend on is set in every session, whatever the user's defaults are. The
-password is a reference that is resolved anew for every connection (P65); it is in no address, error or log line.
+Every session sets everything that a value's text and a query's result depend on, whatever the user's defaults are. The
+password is a reference that is resolved again for every connection (P65); it appears in no address, error or log line.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ NAMES: Mapping[str, str] = {"mysql": "MySQL", "mariadb": "MariaDB"}
 CONNECT_TIMEOUT_S = 10
 READ_TIMEOUT_S = 120.0
 HANDSHAKE_TIMEOUT_S = 20.0
-"""A PostgreSQL server says nothing before its client does."""
+"""The handshake's timeout. A PostgreSQL server sends nothing before its client does, so this bounds the wait for it."""
 
-# What our statements, their transactions and the texts of values depend on: everything that a session inherits from the
-# server's global settings, or gets from `init_connect`, and that would change what cdcflow reads or writes.
+# What cdcflow's statements, their transactions and the texts of values depend on: everything that a session inherits
+# from the server's global settings, or gets from `init_connect`, and that would change what cdcflow reads or writes.
 SESSION_SETTINGS: Mapping[str, str] = {
-    # pymysql asks for it too, but believes the server's greeting, which does not report the global setting.
+    # pymysql sets it too, but relies on the server's greeting, which does not report the global setting.
     "autocommit": "1",
-    # CHAIN would begin another transaction behind each, on an old snapshot; RELEASE would end the session.
+    # CHAIN would begin another transaction after each, on an old snapshot; RELEASE would end the session.
     "completion_type": "'NO_CHAIN'",
     "time_zone": "'+00:00'",
     # Without ALLOW_INVALID_DATES MySQL compares no key with a date like 2024-02-31, which other sessions may store:
-    # error 1525, or not found where it is one of several.
+    # error 1525, or not found if it is one of several.
     "sql_mode": "'NO_BACKSLASH_ESCAPES,NO_ENGINE_SUBSTITUTION,ALLOW_INVALID_DATES'",
     "sql_select_limit": "18446744073709551615",  # less would cut a chunk off silently
     "sql_auto_is_null": "0",
-    # Keys are sorted as a whole; none is longer.
+    # Keys are sorted by their whole length, which never exceeds this.
     "max_sort_length": "16384",
     "sort_buffer_size": "4194304",
     "big_tables": "0",
@@ -84,16 +84,16 @@ OF_FLAVOR: Mapping[str, Mapping[str, str]] = {
     },
 }
 SINCE: Mapping[tuple[int, int, int], Mapping[str, str]] = {
-    (8, 0, 13): {"use_secondary_engine": "OFF"},  # its copy of a table is not what a snapshot shows
-    # A generated primary key is a column like others in the binary log.
+    (8, 0, 13): {"use_secondary_engine": "OFF"},  # its copy of a table may differ from what a snapshot shows
+    # A generated primary key is an ordinary column in the binary log.
     (8, 0, 30): {"show_gipk_in_create_table_and_information_schema": "1"},
 }
-"""Settings of MySQL that are new in a version."""
+"""Session settings of MySQL, by the version that introduced them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the server is, from the settings' url. Its text is fit for messages: it holds no secret."""
+    """The server's address, from the settings' url. Its text holds no secret and may appear in messages."""
 
     host: str
     port: int
@@ -108,7 +108,7 @@ class Address:
         except ValueError:
             parts, port = urlsplit(""), 0
         if parts.scheme not in ("mysql", "mariadb") or parts.path not in ("", "/"):
-            # Not what was read: that may hold a password.
+            # Do not quote the value: it may hold a password.
             raise ConfigurationError(
                 "source.url is not the address of a server",
                 remedy="write mysql://user@host:3306/ (tables are named by source.tables)",
@@ -132,7 +132,7 @@ class Address:
 
     @property
     def is_local(self) -> bool:
-        """The way there leaves this machine nowhere: loopback or a socket file."""
+        """The connection does not leave this machine: loopback or a socket file."""
         return self.socket is not None or self.host in ("localhost", "::1") or self.host.startswith("127.")
 
     @property
@@ -159,10 +159,10 @@ class Connector(connections.Connector[Connection]):
         super().__init__(self.address)
 
     def connect(self, purpose: str, *, read_timeout_s: float = READ_TIMEOUT_S) -> Connection:
-        """A connection in autocommit mode, the session set up; `purpose` shows among the server's connections.
+        """A connection in autocommit mode with its session set up; the server lists it with this `purpose`.
 
         Raises:
-            SourceUnavailable: no answer, no room, or the password is refused (it may just be rotated).
+            SourceUnavailable: no answer, no connection slot left, or the password is refused (it may be being rotated).
             ConfigurationError: no secure connection, another kind of server, or one that is too old.
         """
         self.check_open()
@@ -189,7 +189,8 @@ class Connector(connections.Connector[Connection]):
         return bool(connection.open)
 
     def _break_off(self, connection: Connection) -> None:
-        # Another thread may wait in `recv`: shutting the socket down wakes it with an error, closing would not.
+        # Another thread may be waiting in `recv`: shutting the socket down wakes it with an error, closing it would
+        # not.
         if connection._sock is not None:
             with contextlib.suppress(OSError):
                 connection._sock.shutdown(socket.SHUT_RDWR)
@@ -241,8 +242,8 @@ class Connector(connections.Connector[Connection]):
                 ) from None
             context.check_hostname = tls.mode == "verify"
             return {"ssl": context}
-        # Without a key pymysql would ask the server for one, and encrypt the password for any that answers. With one
-        # that is no key it raises instead; a password that the server has cached needs none.
+        # Without a key pymysql would request one from the server, and encrypt the password for any server that answers.
+        # With a value that is not a key it raises instead; a password that the server has cached needs no key.
         key = self.settings.server_public_key
         pinned = b"none is pinned" if key is None else _key(key)
         plain = dict.fromkeys(("mysql_clear_password", "mysql_old_password", "dialog"), _NeverInTheClear)
@@ -274,7 +275,7 @@ class Connector(connections.Connector[Connection]):
 
 
 def session_settings(flavor: str, version: str) -> dict[str, str]:
-    """The settings of each session at a server of this version (its own text)."""
+    """The settings of each session at a server of this version (as the server reports it)."""
     settings = {**SESSION_SETTINGS, **OF_FLAVOR[flavor]}
     if flavor == "mysql":
         for since, more in SINCE.items():
@@ -287,7 +288,7 @@ def _set_session(settings: Mapping[str, str]) -> str:
 
 
 def is_postgres(address: Address) -> bool:
-    """Whether a PostgreSQL server answers there: it says one letter to a request for encryption."""
+    """Whether a PostgreSQL server answers there: it answers a request for encryption with one letter."""
     if address.socket is not None:
         return False
     with (
@@ -301,20 +302,20 @@ def is_postgres(address: Address) -> bool:
 
 
 class _NeverInTheClear:
-    """In the place of ways to log in that send the password as it is."""
+    """Replaces the login methods that send the password in clear text."""
 
     def __init__(self, connection: Connection) -> None:
         raise pymysql.err.OperationalError(2061, "the server wants the password in clear text")
 
 
 def version_of(text: str) -> tuple[int, int]:
-    """Major and minor version from a server's own text (older MariaDB puts 5.5.5- in front)."""
+    """Major and minor version from the server's version text (older MariaDB prepends 5.5.5-)."""
     found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else (0, 0)
 
 
 def full_version_of(text: str) -> tuple[int, int, int]:
-    """Major, minor and patch version from a server's own text."""
+    """Major, minor and patch version from the server's version text."""
     found = re.match(r"(?:5\.5\.5-)?(\d+)\.(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2]), int(found[3])) if found else (*version_of(text), 0)
 
@@ -329,7 +330,7 @@ def _key(path: Path) -> bytes:
 
 
 def _keep_alive(connection: Connection) -> None:
-    """A connection that a firewall forgot says nothing for ever; these find out (P70)."""
+    """Enable TCP keepalives, which detect a connection that a firewall forgot; it would stay silent (P70)."""
     options = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
     with contextlib.suppress(OSError):
         for name, value in options.items():
@@ -337,18 +338,18 @@ def _keep_alive(connection: Connection) -> None:
                 connection._sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-# ── asking ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── queries ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def query(connection: Connection, statement: str) -> list[Row]:
-    """Run one statement; its rows, for answers that are small. pymysql's errors come out as they are."""
+    """Run one statement and return its rows, for small results. Raises pymysql's errors unchanged."""
     with connection.cursor() as cursor:
         cursor.execute(statement)
         return list(cursor.fetchall())
 
 
 def one(connection: Connection, statement: str) -> Row:
-    """The only row of an answer."""
+    """The only row of a result."""
     rows = query(connection, statement)
     if len(rows) != 1:
         raise SourceUnavailable(f"the server answered with {len(rows)} rows where one was asked for")
@@ -356,8 +357,8 @@ def one(connection: Connection, statement: str) -> Row:
 
 
 def account_of(connection: Connection) -> str:
-    """The account that the server takes us for, as a GRANT names it. Its refusals name the machine that we come from
-    instead, and nobody may have been granted anything under that name."""
+    """The account under which the server knows this session, as a GRANT names it. The server's refusals name the
+    machine that cdcflow connects from instead, and that name may have no grants."""
     name, _, host = str(one(connection, "SELECT CURRENT_USER()")[0]).rpartition("@")
     return f"{quoted(name)}@{quoted(host)}"
 
@@ -386,7 +387,7 @@ def at_once(connection: Connection, *statements: str) -> list[list[Row]]:
 
 @contextlib.contextmanager
 def mapping_errors(attempted: str) -> Iterator[None]:
-    """Turn pymysql's errors inside into ours; `attempted` says what was tried, on what."""
+    """Turn pymysql's errors inside the block into cdcflow's; `attempted` names the action and its object."""
     try:
         yield
     except pymysql.Error as error:

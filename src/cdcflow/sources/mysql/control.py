@@ -25,18 +25,19 @@ DDL = (
     "answer mediumtext, answered_at timestamp NULL) DEFAULT CHARACTER SET utf8mb4",
     "GRANT SELECT, UPDATE (state, answer, answered_at) ON {table} TO {user}",
 )
-"""What makes the table and lets us use it. Who may give orders needs INSERT on it, and SELECT to see the answer."""
+"""Creates the table and allows cdcflow to use it. An operator needs INSERT on it to send commands, and SELECT to see
+the answer."""
 
 UNKNOWN_DATABASE = 1049
 
 
 def control_table(settings: MySQL, secret: Secret) -> SqlControlTable[Connection]:
-    """The control table of the settings."""
+    """The control table that the settings name."""
     name = table_id(settings.control_table or "")
 
     def explained(connection: Connection, error: Exception) -> CdcflowError | None:
         number = error.args[0] if error.args else 0
-        # Without a right on it nobody is told that a table is missing: both remedies in one.
+        # Without a right on it the server does not reveal that a table is missing: one message has both remedies.
         if number in DENIED:
             account = account_of(connection)
             return RightMissing(
@@ -55,7 +56,7 @@ def control_table(settings: MySQL, secret: Secret) -> SqlControlTable[Connection
 
 
 def ddl(table: TableId, account: str) -> str:
-    """The statements that make the table for an account."""
+    """The statements that create the table for an account."""
     sql = f"{quoted(table.schema)}.{quoted(table.name)}"
     return "; ".join(s.format(schema=quoted(table.schema), table=sql, user=account) for s in DDL)
 

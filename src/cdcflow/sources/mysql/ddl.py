@@ -1,8 +1,8 @@
 """What statements in the log mean for captured tables: rows to write, tables to read again, or a reason to stop.
 
-Rows that went without row events are written as a truncate where they are all of a table's. Where rows came, or have
-other values, the table is read again: the end of that also removes the rows that are not there any more. A truncate
-comes before it only where all rows are another table's (a rename), for then no row may keep what it was.
+If all rows of a table were removed without row events, they are written as a truncate. If rows were added or got other
+values, the table is read again; at its end the backfill also removes the rows that no longer exist. A truncate precedes
+it only if all rows are those of another table (a rename), since then no earlier row may remain.
 """
 
 from __future__ import annotations
@@ -41,35 +41,36 @@ from cdcflow.sources.mysql.wire import Events
 
 
 class Statements:
-    """Takes statements in the log's order, each between the table maps before it and those after it."""
+    """Applies statements in the log's order, each between the table maps before it and those after it."""
 
     def __init__(self, tables: Tables, rows: RowEvents) -> None:
         self._tables = tables
         self._rows = rows
         self._filled: dict[TableId, bool] = {}  # True: its rows are in another table now, with the same values
-        self._copies: set[TableId] = set()  # shadow tables that can hold what the captured table holds, and no less
+        self._copies: set[TableId] = set()  # shadow tables that can hold all that the captured table holds, and no less
 
     @property
     def next_begin(self) -> int | None:
-        """As `Tables.next_begin`."""
+        """See `Tables.next_begin`."""
         return self._tables.next_begin
 
     def begin(self, upto: int | None) -> None:
-        """Tables stop being new up to here: what their table ids mean is asked again."""
+        """Tables that begin before this coordinate stop being new: their table ids are looked up again."""
         self._tables.begin(upto)
         self._rows.forget_shapes(None)
 
     def take(self, statement: Statement, at: int, *, delivered: bool) -> list[Changes]:
-        """The truncates that a statement at event number `at` means. `delivered`: it was taken before this
-        restart, so only the shapes are forgotten.
+        """The truncates that a statement at event number `at` causes. `delivered`: it was applied before this restart,
+        so only the shapes are forgotten.
 
         Raises:
-            ConfigurationError: rows of a captured table changed without row events, or it keeps their history now.
+            ConfigurationError: rows of a captured table changed without row events, or the table now keeps their
+                history.
         """
         return self._taken(with_names(statement, self._tables.named), at, delivered)
 
     def _taken(self, statement: Statement, at: int, delivered: bool) -> list[Changes]:
-        """The same, by the names that the catalog has."""
+        """The same, with the names that the catalog has."""
         match statement:
             case RowChange(tables, what) if not delivered:
                 self._check_row_change(tables, what)
@@ -86,7 +87,8 @@ class Statements:
                     self._copies.add(table)
                 self._rows.forget_shapes(table)
             case Versioned(table, replaces):
-                # The rows behind it are the history's as well. What has been undone since is left out and read again.
+                # The row events after it include those of the history. A statement that was reverted since does not
+                # count: the table is read again.
                 if not delivered and self._counts(table) and self._tables.is_versioned(table):
                     raise versioned(table)
                 if replaces:
@@ -104,8 +106,8 @@ class Statements:
         return []
 
     def _unsure(self, statement: Unsure, at: int, delivered: bool) -> list[Changes]:
-        """A statement whose character set may be another one: what it does in the one that is named, and a doubt about
-        each captured table that it names in another. Without a name that could be read, about all of them."""
+        """A statement whose character set is uncertain: apply it in the assumed one, and treat each captured table
+        that it would name in another as possibly affected. If no name could be read, treat all so."""
         out = self._taken(statement.statement, at, delivered)
         named: dict[TableId, Statement] = {}
         for other in statement.others:
@@ -123,8 +125,8 @@ class Statements:
         return [t for t in tables_in(statement) if self._tables.is_captured(t)]
 
     def _doubted(self, table: TableId, statement: Statement, at: int, delivered: bool) -> list[Changes]:
-        """This captured table may be the one that was meant. One that is gone by now is emptied here: whichever
-        statement it was, a later one cannot bring these rows back."""
+        """This captured table may be the one that the statement meant. A table that no longer exists is emptied here:
+        whichever statement removed it, a later one cannot bring these rows back."""
         self._rows.forget_shapes(table)
         match statement:
             case RowChange(tables, what):
@@ -142,12 +144,12 @@ class Statements:
         return []
 
     def _fill(self, table: TableId, delivered: bool) -> None:
-        """The rows of a table have to be read again, if it is ours."""
+        """The rows of a table must be read again, if it is captured."""
         if not delivered and self._tables.is_captured(table):
             self._filled[table] = False
 
     def _only_widens(self, table: TableId, altered: Altered) -> bool:
-        """Whether columns that were defined anew hold what they held, as far as the log has told what they were."""
+        """Whether redefined columns kept their values, as far as the log has shown their previous definition."""
         if not altered.redefined:
             return True
         seen, now = self._tables.seen(table), self._tables.now(table)
@@ -164,13 +166,13 @@ class Statements:
         )
 
     def filled(self, position: Position) -> list[RowsFilled]:
-        """The captured tables whose old rows got values that the log does not have, or went to another table, since the
-        last call; `position` is one before that."""
+        """The captured tables whose old rows got values that the log does not contain, or moved to another table, since
+        the last call; `position` precedes that."""
         found, self._filled = self._filled, {}
         return [RowsFilled(table, position, swapped=swapped) for table, swapped in found.items()]
 
     def walk(self, events: Events, groups: Groups, delivered: Bools) -> tuple[Bools, list[Changes]]:
-        """Table maps and statements in their order: which row events count, and the tables that were emptied."""
+        """Process table maps and statements in order: which row events count, and the truncates of emptied tables."""
         self._rows.begin()
         use = np.ones(len(events), np.bool_)
         for number in np.flatnonzero(delivered).tolist():
@@ -197,7 +199,7 @@ class Statements:
         return use, truncates
 
     def _take_back(self, events: Events, use: Bools, first: int, last: int) -> None:
-        """Leave out the rows of these events, which were rolled back (hard case M67)."""
+        """Exclude the rows of these events, which were rolled back (hard case M67)."""
         back = np.zeros(len(events), np.bool_)
         back[first:last] = use[first:last]
         for table in self._rows.tables_of(events, back):
@@ -226,7 +228,7 @@ class Statements:
         )
 
     def _counts(self, table: TableId) -> bool:
-        """Whether a change of it that the log does not tell would be missing."""
+        """Whether a change of the table that the log does not contain would be missing."""
         return self._tables.is_captured(table) and not self._tables.is_new(table)
 
     def _emptied(self, tables: tuple[TableId, ...], at: int, delivered: bool) -> list[Changes]:
@@ -240,7 +242,7 @@ class Statements:
         return out
 
     def _replaced(self, table: TableId, at: int, delivered: bool) -> list[Changes]:
-        """All rows of a table are others now."""
+        """All rows of a table are now different rows."""
         self._fill(table, delivered)
         return self._emptied((table,), at, delivered)
 
@@ -263,11 +265,11 @@ class Statements:
         return out
 
     def _renamed(self, pairs: tuple[tuple[TableId, TableId], ...], at: int, delivered: bool) -> list[Changes]:
-        """A name that vanishes is emptied; one that another table took is emptied and read.
+        """A table whose name disappears is emptied; a name that another table took is emptied and read.
 
-        A table that gh-ost or pt-online-schema-change puts in the place of another has that one's rows: it goes on
-        under its name (hard case M37), and is read again unless the log told that it can hold no other values: then
-        only if it is being read.
+        A table that gh-ost or pt-online-schema-change renames to replace another has that one's rows: the table
+        continues under its name (hard case M37), and is read again unless the log showed that it can hold no other
+        values. In that case it is read again only if it is being read.
         """
         now: dict[TableId, TableId] = {}
         for old, new in pairs:
@@ -285,7 +287,7 @@ class Statements:
             if old not in now and not _is_left_over(became[old], old):
                 out += self._emptied((old,), at, delivered)
                 if not old.name.isascii() and self._tables.now(old) is not None:
-                    # MariaDB 11.8.6 leaves the old table there, with its rows, after an ALTER that copies and renames.
+                    # MariaDB 11.8.6 keeps the old table, with its rows, after an ALTER that copies and renames.
                     self._fill(old, delivered)
         for table in dict.fromkeys(t for pair in pairs for t in pair):
             self._copies.discard(table)
@@ -294,8 +296,8 @@ class Statements:
 
 
 def _is_shadow(table: TableId, of: TableId) -> bool:
-    """Whether a table is the new version of another that a schema-change tool filled row by row: its rows are those
-    of the other, in another shape."""
+    """Whether a table is the new version of another that a schema-change tool filled row by row: it has the rows of the
+    other, in another shape."""
     if table.schema != of.schema or of.name not in table.name:
         return False
     name = re.escape(of.name)
@@ -303,7 +305,7 @@ def _is_shadow(table: TableId, of: TableId) -> bool:
 
 
 def _is_left_over(table: TableId, of: TableId) -> bool:
-    """Whether a table is the old version that such a tool put aside."""
+    """Whether a table is the old version that such a tool moved aside."""
     if table.schema != of.schema or of.name not in table.name:
         return False
     name = re.escape(of.name)

@@ -1,7 +1,7 @@
-"""Which value decoder runs: the compiled one, where it was built, else the plain one.
+"""Chooses the value decoder: the compiled one if it was built, otherwise the plain one.
 
-The plain modules are the reference and always there. The compiled one takes what is usual and leaves the rest to
-them. It is handed around as a value: None means plain.
+The plain modules are the reference and always available. The compiled decoder handles the usual cases and leaves the
+rest to them. It is passed as a value; None means the plain one.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from cdcflow.sources.mysql.rows import DecodedRows, RowKind, check
 from cdcflow.sources.mysql.tables import DescribedTable
 from cdcflow.sources.mysql.wire import Split, SplitFunction
 
-Layout = Any  # a compiled class; only its own module looks inside
+Layout = Any  # a compiled class, opaque outside its own module
 _KINDS = {RowKind.INSERT: 0, RowKind.UPDATE: 1, RowKind.DELETE: 2}
 
 
 class Compiled(Protocol):
-    """The compiled module of values; `compiled/rows.pyx` says what each of these does."""
+    """The compiled module for values; `compiled/rows.pyx` documents these functions."""
 
     def layout(self, described: DescribedTable) -> Layout: ...
 
@@ -44,7 +44,7 @@ def _found() -> Compiled | None:
 
 
 COMPILED: Compiled | None = _found()
-"""The compiled decoders; None where they were not built."""
+"""The compiled decoders; None if they were not built."""
 
 
 def _split() -> SplitFunction:
@@ -56,7 +56,7 @@ def _split() -> SplitFunction:
 
 
 split: SplitFunction = _split()
-"""What `wire.split` does, by the faster decoder."""
+"""The same as `wire.split`, with the fastest available decoder."""
 
 
 def _row_packets() -> Callable[[bytes], Framed]:
@@ -68,7 +68,7 @@ def _row_packets() -> Callable[[bytes], Framed]:
 
 
 row_packets: Callable[[bytes], Framed] = _row_packets()
-"""What `results.row_packets` does, by the faster decoder."""
+"""The same as `results.row_packets`, with the fastest available decoder."""
 
 
 def changes(
@@ -82,7 +82,7 @@ def changes(
     *,
     compiled: Compiled | None = COMPILED,
 ) -> DecodedRows:
-    """What `rows.changes` gives, by the faster decoder."""
+    """Returns what `rows.changes` returns, with the fastest available decoder."""
     if compiled is not None and not partial_json:
         check(described, kind, present_before, present_after)
         shape, code = _layout(compiled, described), _KINDS[kind]
@@ -95,7 +95,7 @@ def changes(
 def decode(
     described: DescribedTable, data: bytes, extents: Extents, *, compiled: Compiled | None = COMPILED
 ) -> pa.RecordBatch:
-    """What `results.decode` gives, by the faster decoder."""
+    """Returns what `results.decode` returns, with the fastest available decoder."""
     if compiled is not None:
         found = compiled.results(_layout(compiled, described), data, extents.start, extents.end)
         if found is not None:

@@ -1,11 +1,10 @@
-"""Rows as digests that MySQL or MariaDB works out: the texts of `merge.digest` in its SQL, column by column. Pure.
+"""Rows as digests that MySQL or MariaDB computes: the texts of `merge.digest` in its SQL, column by column. Pure.
 
-    column               text                                        not
-    whole number, BIT    as a number, without the zeros of ZEROFILL
-    DECIMAL              with as many digits behind the point as     beyond 38 digits with ZEROFILL: no harm, see below
-                         its type says
-    text, ENUM, SET      its length in bytes of UTF-8, a colon,      in a character set of which not every byte means
-                         as UTF-8                                    something; `bad_text: replace`
+    column               text                                        not supported
+    integer, BIT         as a number, without the zeros of ZEROFILL
+    DECIMAL              with all the decimals of its type           beyond 38 digits with ZEROFILL: no harm, see below
+    text, ENUM, SET      its length in bytes of UTF-8, a colon,      in a character set in which not every byte is
+                         as UTF-8                                    valid; `bad_text: replace`
     JSON                 the same, as the server prints it
     BINARY, BLOB         hexadecimal
     DATE                 days since 1970
@@ -13,10 +12,10 @@
     TIME                 text like -838:59:59.000000
                                                                      FLOAT, DOUBLE, geometry, VECTOR
 
-A date that no calendar has is NULL where `zero_dates` says so; else it has a text of its own, which no copy has. Were a
-text ever another one than the copy's, its bucket would differ, and its rows be read: what may never be is one text for
-two values. The same holds for a row whose text is larger than `max_allowed_packet`: its digest is NULL, and is missing
-in the sum.
+A date that does not exist in the calendar is NULL if `zero_dates` is null; otherwise it has a distinct text that no
+copy has. If a text ever differed from the copy's, its bucket would differ, and its rows would be read: the only
+forbidden case is one text for two values. The same holds for a row whose text is larger than `max_allowed_packet`: its
+digest is NULL, and is missing in the sum.
 """
 
 # ruff: noqa: S608 - names go through `quoted`
@@ -38,7 +37,7 @@ from cdcflow.sources.mysql.types.family import Codec
 from cdcflow.sources.mysql.types.numbers import decimal_metadata
 
 _WHOLE_SETS = ("utf8mb4", "utf8mb3", "ascii", "latin1")
-"""Character sets of which every value means the same to the server and to us."""
+"""Character sets in which every value means the same to the server and to cdcflow."""
 _EPOCH_DAYS = 719_528
 """TO_DAYS('1970-01-01')."""
 _DATES = (TypeCode.DATE, TypeCode.DATETIME, TypeCode.TIMESTAMP)
@@ -54,30 +53,30 @@ SUMS: DescribedTable = describe(
     Identity.NOTHING,
     Policy(),
 )
-"""What `sums` selects."""
+"""The result columns of `sums`."""
 
 
 def sums(described: DescribedTable, buckets: Buckets, rows: str) -> str:
-    """A query: a table's rows added up by bucket. `rows`: what follows FROM.
+    """A query that adds up a table's rows by bucket. `rows`: the SQL after FROM.
 
     Raises:
-        NoText: some columns have none.
+        NoText: some columns have no portable text.
     """
     number = _digest(_row_text(described, [name for name, _ in buckets.columns], buckets), buckets.hash)
     each = f"SELECT {_bucket(described, buckets)} AS b, {number} AS d FROM {rows}"
-    # A sum of none but NULL is NULL: of rows that were too large.
+    # The sum is NULL if all values are: if all rows were too large.
     total = "CAST(IFNULL(SUM(d), 0) AS DECIMAL(38,0))"
     return f"SELECT CAST(b AS SIGNED), COUNT(*), {total} FROM ({each}) AS each_row GROUP BY b"
 
 
 def among(described: DescribedTable, buckets: Buckets) -> str:
-    """A condition: a row is in some of the buckets."""
+    """A condition: a row is in one of the buckets."""
     return f"({_bucket(described, buckets)}) IN ({', '.join(map(str, buckets.only or (-1,)))})"
 
 
 def _bucket(described: DescribedTable, buckets: Buckets) -> str:
     mask = buckets.count - 1
-    text = _row_text(described, buckets.key, buckets)  # also where it is not used: or a column has none
+    text = _row_text(described, buckets.key, buckets)  # always computed: it raises if a key column has no text
     if not buckets.is_of_number:
         return f"({_digest(text, buckets.hash)} & {mask})"
     number = quoted(buckets.key[0])
@@ -103,7 +102,7 @@ def _row_text(described: DescribedTable, names: Sequence[str], buckets: Buckets)
 
 
 def _no_text(column: ServerColumn, codec: Codec, copied: str) -> str:
-    """Why there is no text of a column's values; empty where there is one."""
+    """Why a column's values have no portable text; empty if they have one."""
     arrow = codec.arrow
     if not is_portable(copied):
         return f"{copied} has no text that is the same everywhere"
@@ -121,7 +120,7 @@ def _no_text(column: ServerColumn, codec: Codec, copied: str) -> str:
 
 
 def _pieces(column: ServerColumn, codec: Codec) -> list[str]:
-    """A column's text, in pieces that are put together."""
+    """A column's text, in pieces to be concatenated."""
     if codec.arrow == pa.string():
         text = _string(column)
         measured = [f"OCTET_LENGTH({text})", "':'", text]
@@ -155,7 +154,7 @@ def _plain(column: ServerColumn, arrow: pa.DataType) -> str:
 def _moment(column: ServerColumn, codec: Codec) -> str:
     """Days or microseconds since 1970."""
     name = quoted(column.name)
-    # TO_DAYS of a day that its month does not have is that of a day of the next month.
+    # For a day that its month does not have, TO_DAYS returns a day of the next month.
     number = f"TO_DAYS({name}) - {_EPOCH_DAYS}"
     if column.type_code != TypeCode.DATE:
         number = f"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {name})"

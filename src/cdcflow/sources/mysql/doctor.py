@@ -1,17 +1,18 @@
-"""What prevents an exact capture, each with the SQL that mends it. Nothing is changed.
+"""Finds what prevents an exact capture, each with the SQL that fixes it. Changes nothing.
 
-A start refuses a server with `shortcomings`; `cdcflow doctor` shows them with everything else that can be looked at.
+A start refuses a server with `shortcomings`; `cdcflow doctor` shows them along with everything else that can be
+checked.
 
-Foreign keys can cascade without a trace in the binary log (M10), so that captured tables silently differ:
+Foreign keys can cascade without being logged in the binary log (M10), so that captured tables silently differ:
 
     server                                        a parent's DELETE, or UPDATE of its key, is logged with
     MySQL 9.6 and later                           the children's rows, before the parent's
     the same with innodb_native_foreign_keys=ON   the parent's row alone: InnoDB changes the children by itself
     MySQL before 9.6, MariaDB                     the parent's row alone
 
-Where the log has the children's rows, they are changes like any other. Where it has not, nobody can tell from the log
-which children a parent had, so the tables are named: in `cdcflow doctor`, and in `cdcflow status` for as long as they
-are captured.
+If the log contains the children's rows, they are changes like any other. If it does not, the log does not reveal which
+children a parent had. Then the affected tables are named in `cdcflow doctor`, and in `cdcflow status` for as long as
+they are captured.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from cdcflow.sources.mysql.sql import quoted
 
 @dataclass(frozen=True, slots=True)
 class Shortcoming:
-    """Something at the server that prevents an exact capture."""
+    """A property of the server that prevents an exact capture."""
 
     subject: str
     text: str
@@ -53,7 +54,7 @@ class Shortcoming:
 
 
 def variables(connection: Connection, *names: str) -> dict[str, Any]:
-    """Global variables by name, as text; those that the server does not have are left out."""
+    """Global variables with their values as text; without those that the server does not have."""
     listed = ", ".join(f"'{name}'" for name in names)
     rows = query(connection, f"SHOW GLOBAL VARIABLES WHERE Variable_name IN ({listed})")
     return {str(name).lower(): value for name, value in rows}
@@ -68,8 +69,8 @@ ASKED = (
 )
 
 ROW_EVENT_BYTES_MAX = 1 << 30
-"""MariaDB 12.3 and later cut larger row events into PARTIAL_ROW_DATA events, which are not read: at this size nothing
-is cut that a packet could carry whole."""
+"""MariaDB 12.3 and later split larger row events into PARTIAL_ROW_DATA events, which cdcflow does not read: at this
+value nothing is split that a packet could carry whole."""
 
 
 def shortcomings(connection: Connection, settings: MySQL) -> Iterator[Shortcoming]:
@@ -145,7 +146,7 @@ def _also(settings: MySQL) -> str:
 
 
 def check(connection: Connection, settings: MySQL) -> None:
-    """Raises ConfigurationError with everything that is in the way."""
+    """Raises ConfigurationError with all shortcomings."""
     found = list(shortcomings(connection, settings))
     if found:
         raise ConfigurationError(
@@ -163,7 +164,7 @@ _FACTS = (
 
 
 def facts(connection: Connection, flavor: Flavor) -> dict[str, str]:
-    """The server's version and settings, for whoever looks into a problem."""
+    """The server's version and settings, for the analysis of a problem."""
     found = {name: str(value) for name, value in variables(connection, *ASKED, *_FACTS).items()}
     end = binlog_status.end(connection)
     return {**found, "binlog_end": f"{end.file}:{end.pos}", "binlog_filters": end.filters}
@@ -175,9 +176,9 @@ _THERE = "SELECT TABLE_SCHEMA, TABLE_NAME FROM information_schema.TABLES WHERE T
 
 
 def uncovered(connection: Connection, settings: MySQL, captured: Collection[TableId]) -> dict[TableId, str]:
-    """Why changes of captured tables may not be in the binary log, as the server is set now.
+    """Why changes of captured tables may be missing in the binary log, with the server's current settings.
 
-    A session with `sql_log_bin = 0` is not among them: nobody but that session can see it.
+    A session with `sql_log_bin = 0` is not covered: only that session can see its setting.
     """
     if found := list(shortcomings(connection, settings)):
         return dict.fromkeys(captured, "; ".join(f"{s.subject} {s.text}" for s in found))
@@ -193,7 +194,7 @@ def uncovered(connection: Connection, settings: MySQL, captured: Collection[Tabl
 # ── foreign keys ───────────────────────────────────────────────────────────────────────────────────────────────
 
 LOGGED_FROM = (9, 6)
-"""From this MySQL on, the server and not InnoDB carries cascades out, and logs them."""
+"""Since this MySQL version the server, not InnoDB, carries out cascades and logs them."""
 
 _KEYS = """
 SELECT DISTINCT TABLE_SCHEMA, TABLE_NAME, CONSTRAINT_NAME FROM information_schema.KEY_COLUMN_USAGE
@@ -207,11 +208,11 @@ FROM information_schema.REFERENTIAL_CONSTRAINTS
 _SHOWN = re.compile(r"^\s*CONSTRAINT [`\"]?(.+?)[`\"]? FOREIGN KEY .* ON (?:DELETE|UPDATE) (?:CASCADE|SET NULL)", re.M)
 
 Unlogged = Mapping[TableId, tuple[str, ...]]
-"""Tables that rows come to, change in or go from without a trace, each with the foreign keys by which they do."""
+"""Tables whose rows are inserted, changed or deleted without being logged, each with the foreign keys that do so."""
 
 
 def unlogged(connection: Connection, flavor: Flavor, is_captured: Callable[[TableId], bool]) -> Unlogged:
-    """The captured tables that a cascade can change behind the log's back; none where the server logs cascades."""
+    """The captured tables that a cascade can change without being logged; empty if the server logs cascades."""
     if _are_logged(connection, flavor):
         return {}
     keys: dict[TableId, set[str]] = {}
@@ -224,7 +225,7 @@ def unlogged(connection: Connection, flavor: Flavor, is_captured: Callable[[Tabl
         if all((table, c) in rules for c in constraints):
             cascading = [c for c in constraints if rules[table, c]]
         else:
-            # MariaDB shows rules only to whom may do more than SELECT, which a capture need not.
+            # MariaDB shows rules only to accounts with more privileges than SELECT, which a capture need not have.
             cascading = _SHOWN.findall(_definition(connection, table))
         if cascading:
             found[table] = tuple(sorted(cascading))
@@ -251,7 +252,7 @@ _TOO_MUCH = ("SUPER", "SHUTDOWN", "CREATE USER", "DROP")
 
 
 def findings(connector: Connector, settings: MySQL, catalog: Catalog) -> list[Finding]:
-    """Everything that can be looked at; an answer that cannot be had is a finding too."""
+    """Everything that can be checked; a check that fails is a finding too."""
     found: list[Finding] = [decoders(), second_decoder()]
     try:
         connection = connector.connect("doctor")
@@ -274,11 +275,11 @@ def findings(connector: Connector, settings: MySQL, catalog: Catalog) -> list[Fi
 
 
 def _looked(subject: str, looking: Iterator[Finding]) -> list[Finding]:
-    """What a look brings, and what ended it."""
+    """The findings of a check, and the error that ended it."""
     found: list[Finding] = []
     try:
         for finding in looking:
-            found.append(finding)  # noqa: PERF402  what came before an error counts
+            found.append(finding)  # noqa: PERF402  findings before an error count
     except pymysql.Error as error:
         found.append(of_error(subject, map_error(error, f"looking at {subject}")))
     except CdcflowError as error:
@@ -291,7 +292,7 @@ def decoders(compiled: Compiled | None = COMPILED) -> Finding:
 
 
 def second_decoder() -> Finding:
-    """Whether the shadow check has a second opinion."""
+    """Whether a second decoder is installed for the shadow check."""
     if second_opinion.is_installed():
         return ok("second opinion", "mysql-replication is installed; the shadow check compares row events with it, too")
     return ok("second opinion", f"{second_opinion.NOT_INSTALLED}: the shadow check compares rows with the server alone")
@@ -319,7 +320,7 @@ _IN_GROUP = (
     "set it in the instance's DB parameter group (Aurora: in the DB cluster parameter group), and reboot where the "
     "parameter is static; the binary log itself needs automated backups (Aurora: binlog_format = ROW)"
 )
-"""On Amazon RDS and Aurora, where SET GLOBAL is refused."""
+"""For Amazon RDS and Aurora, where SET GLOBAL is refused."""
 
 
 def _server(connection: Connection, settings: MySQL) -> Iterator[Finding]:
@@ -351,7 +352,7 @@ def _server(connection: Connection, settings: MySQL) -> Iterator[Finding]:
 
 
 def _names(connection: Connection) -> Iterator[Finding]:
-    """Nothing where case counts, as it does in `source.tables`."""
+    """No finding if names are case-sensitive, like those in `source.tables`."""
     match table_names(connection).mode:
         case 1:
             yield ok("lower_case_table_names", "is 1: case does not count in names of tables, nor in source.tables")

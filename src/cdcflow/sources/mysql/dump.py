@@ -1,10 +1,10 @@
-"""One dump of a server's binary log: how it is asked for, how its packets become events, and what its end means.
+"""One dump of a server's binary log: how to request it, how its packets become events, and what its end means.
 
-It is asked for from a file and byte, or for what a set of GTIDs leaves out. The session's variables are the ones that
-the servers' own replicas set. A heartbeat is demanded, so that silence means that something is wrong (hard case M60).
-Checksums come as the files have them.
+A dump starts at a file and byte, or with the transactions that are not in a set of GTIDs. The session's variables are
+those that the servers' own replicas set. cdcflow requests heartbeats, so that silence means a failure (hard case M60).
+Checksums arrive as the files contain them.
 
-The packets go to the decoder file by file, in parts whose events are checked and counted alike.
+The packets go to the decoder file by file, in parts whose events all have checksums, or all have none.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from cdcflow.sources.mysql.position import FIRST_EVENT, BinlogPosition
 from cdcflow.sources.mysql.sql import literal
 from cdcflow.sources.mysql.wire import Events, Little, SplitFunction, protocol_error
 
-# ── asking ─────────────────────────────────────────────────────────────────────────────────────────────────────
+# ── requesting the log ─────────────────────────────────────────────────────────────────────────────────────────
 
 _COM_BINLOG_DUMP, _COM_BINLOG_DUMP_GTID = 0x12, 0x1E
 _THROUGH_GTID = 0x04
@@ -37,8 +37,8 @@ _READING_FAILED = 1236
 
 @dataclass(frozen=True, slots=True)
 class Dump:
-    """What is asked for: what follows `position`, by file and byte, or `by_gtid` (then file and byte count for
-    nothing). `server_id` and `replica` (a UUID) are how the server tells its readers apart; each must be ours alone."""
+    """A request for the log after `position`, by file and byte, or `by_gtid` (then file and byte are ignored). By
+    `server_id` and `replica` (a UUID) the server tells its readers apart; no other reader may have either."""
 
     flavor: Flavor
     position: BinlogPosition
@@ -49,8 +49,8 @@ class Dump:
 
     @property
     def start(self) -> tuple[str, int]:
-        """The file and byte at which the server begins to send. The command has 32 bits for the byte: beyond, the file
-        is read from its beginning, and what was delivered is skipped (hard case M26)."""
+        """The file and byte at which the server begins to send. The command has 32 bits for the byte: beyond these, the
+        file is read from its beginning, and what was delivered is skipped (hard case M26)."""
         start = self.position.start
         if self.by_gtid:
             return "", FIRST_EVENT
@@ -58,7 +58,7 @@ class Dump:
 
 
 def begin(connection: Connection, dump: Dump) -> None:
-    """Prepare the session and send the command; from here on the server only sends.
+    """Prepare the session and send the command; after that the server only sends.
 
     Raises:
         SourceUnavailable, ConfigurationError: see `connection.mapping_errors`.
@@ -66,7 +66,7 @@ def begin(connection: Connection, dump: Dump) -> None:
     with mapping_errors("asking for the binary log"):
         query(connection, "SET " + ", ".join(f"@{name} = {value}" for name, value in _variables(dump).items()))
         command, text = _command(dump)
-        connection._execute_command(command, text)  # pymysql has no public way to it
+        connection._execute_command(command, text)  # pymysql has no public method for it
 
 
 def _variables(dump: Dump) -> dict[str, str]:
@@ -96,7 +96,7 @@ def _command(dump: Dump) -> tuple[int, bytes]:
 
 
 def encoded(gtids: MysqlGtids) -> bytes:
-    """A set as the command has it. Intervals end exclusively; tags are only there where the set has any."""
+    """A set in the command's encoding. Intervals end exclusively; tags are only present if the set has any."""
     sources = list(gtids.intervals())
     tagged = any(":" in source for source, _ in sources)
     out = [struct.pack("<Q", 1 << 56 | len(sources) << 8 | 1 if tagged else len(sources))]
@@ -114,7 +114,7 @@ def encoded(gtids: MysqlGtids) -> bytes:
 
 
 class EventDecoder(Protocol):
-    """What becomes of the events (`BinlogDecoder`)."""
+    """What receives the events (`BinlogDecoder`)."""
 
     def rotated(self, file: str, pos: int) -> list[StreamEvent]: ...
 
@@ -124,9 +124,9 @@ class EventDecoder(Protocol):
 
 
 class Packets:
-    """Takes what arrives on one connection. `pos`: the byte of the file at which the server begins to send.
+    """Takes the data that arrives on one connection. `pos`: the byte of the file at which the server begins to send.
 
-    `refusal` is the packet that ended the stream, once there was one: an error's, or the end of the log's.
+    `refusal` is the packet that ended the stream, once one did: an error packet, or the one at the end of the log.
     """
 
     def __init__(self, decoder: EventDecoder, *, flavor: Flavor, pos: int, split: SplitFunction = wire.split) -> None:
@@ -138,8 +138,8 @@ class Packets:
         self._split = split
 
     def take(self, data: bytes, size: int) -> tuple[list[StreamEvent], int]:
-        """Decode the whole events in `data[:size]`, which `buffers.PAD` bytes follow: what they complete, and how many
-        bytes were taken. Raises as `BinlogDecoder.decode` does."""
+        """Decode the whole events in `data[:size]`, which is followed by `buffers.PAD` bytes. Returns the events that
+        they complete, and how many bytes were taken. Raises as `BinlogDecoder.decode` does."""
         out: list[StreamEvent] = []
         at = 0
         while True:
@@ -211,8 +211,9 @@ def _damaged(reach: int) -> SourceUnavailable:
 
 
 class ServerIdConflicts:
-    """Counts how often the server ended our stream because another reader came with our server_id. Kept by the source
-    over the streams it opens, for only the repetition tells: the first one may be an earlier connection of ours."""
+    """Counts how often the server ended cdcflow's stream because another reader connected with the same server_id. The
+    source keeps it across its streams, since only repetition is significant: the first time, the other reader may be an
+    earlier connection of cdcflow."""
 
     TIMES_MAX = 3
 
@@ -220,7 +221,7 @@ class ServerIdConflicts:
         self._times = 0
 
     def another(self, dump: Dump, said: str) -> CdcflowError:
-        """What to raise now: the two readers would throw each other out for ever (hard case M29)."""
+        """The error to raise now: otherwise the two readers would disconnect each other indefinitely (M29)."""
         self._times += 1
         if self._times < self.TIMES_MAX:
             return SourceUnavailable(f"reading the binary log: {said}")
@@ -232,12 +233,12 @@ class ServerIdConflicts:
         )
 
     def settled(self) -> None:
-        """The stream has gone on for long enough."""
+        """The stream has run for long enough."""
         self._times = 0
 
 
 def refusal_of(packet: bytes, dump: Dump, conflicts: ServerIdConflicts, account: str = "") -> CdcflowError:
-    """What the packet that ended the stream means. `account`: as `map_error` has it."""
+    """What the packet that ended the stream means. `account`: as for `map_error`."""
     if packet[:1] == b"\xfe":
         return SourceUnavailable("reading the binary log: the server ended the stream, as it does when it shuts down")
     found = said_error(packet)

@@ -1,7 +1,8 @@
-"""Why a capture stops, and what to do about it: a log that cannot be read on, and what a server refused.
+"""Why a capture stops, and what to do about it: a log that cannot be read further, and requests that the server
+refused.
 
-Each error for a lost history names a way on that loses nothing silently. A server's refusals have numbers, which are
-those of MySQL's and MariaDB's error references; texts of errors about data quote the datum, so they are left out.
+Each error for a lost history names a way to continue that loses nothing silently. A server's refusals have numbers,
+those of MySQL's and MariaDB's error references. Texts of errors about data quote the datum, so they are omitted.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import pymysql
 
 
-# ── a log that cannot be read on ────────────────────────────────────────────────────────────────────────────────
+# ── a log that cannot be read further ───────────────────────────────────────────────────────────────────────────
 
 READ_ANEW = "run `cdcflow run --accept-history-loss`, which takes a new position in the log and reads all tables again"
 
@@ -51,13 +52,13 @@ ACCESS_DENIED = 1045
 NO_SUCH_TABLE = 1146
 NO_SUCH_COLUMN = 1054
 NOT_THERE = frozenset((NO_SUCH_TABLE, 1044, 1049, 1142))
-"""The table, its schema, or the right to see it."""
+"""The table, its schema, or the right to see it is missing."""
 DENIED = frozenset((1044, 1142, 1143))
 """No right to a schema, to a table, or to a column."""
 LOCKED = frozenset((1205, 1213))
 NO_SUCH_INDEX = 1176
 NO_SUCH_FUNCTION = frozenset((1305, 1046))
-"""It would be one of a schema's own then, and none is chosen."""
+"""1046: the server would search a schema for the function, but no schema is selected."""
 TABLE_CHANGED = 1412
 PURGED = 1236
 
@@ -71,10 +72,10 @@ _GRANTS: Mapping[int, str] = {
     1410: "GRANT {privilege} ON *.* TO {user}",
 }
 
-# Errors that quote a value of a row, or a statement of ours that holds a key.
+# Errors that quote a value of a row, or a statement of cdcflow that contains a key.
 _QUOTES = frozenset((1062, 1064, 1264, 1265, 1292, 1366, 1367, 1406, 1411, 1525, 1690, 3140, 3141, 3854, 4025))
 
-# Nothing is wrong with what was asked; the same may work in a moment.
+# The request itself is correct; it may succeed shortly after.
 _RETRIED = frozenset(
     (
         *(1021, 1028, 1037, 1038, 1040, 1041, 1053, 1077, 1079, 1080, 1129, 1135, 1152, 1153, 1154, 1155, 1156, 1157),
@@ -87,8 +88,8 @@ _READ_ONLY = frozenset((1290, 1792, 1836))
 
 
 def map_error(error: pymysql.Error, attempted: str, account: str = "") -> CdcflowError:
-    """A server's refusal as one of our kinds, without the values that some of its texts quote. `account`: as whom the
-    server knows us, where that is known."""
+    """A server's refusal as one of cdcflow's errors, without the values that some texts quote. `account`: the account
+    that the server knows this session by, if known."""
     number, said = parts(error)
     message = f"{attempted}: {'error' if number in _QUOTES else said} ({number})"
     if number == _LACKS_GLOBAL:
@@ -114,7 +115,7 @@ LOGIN_REMEDY = "set source.password: ${env:NAME} or ${file:path}"
 
 
 def refused(error: Exception, user: str, address: str, *, has_password: bool) -> CdcflowError:
-    """Why no connection came about. `has_password`: the settings name one."""
+    """Why connecting failed. `has_password`: the settings name one."""
     number, said = parts(error)
     attempted = f"connecting to {address}"
     if number == ACCESS_DENIED and not has_password:
@@ -163,7 +164,7 @@ def _is_about_tls(error: Exception, said: str) -> bool:
 
 
 def parts(error: Exception) -> tuple[int, str]:
-    """An error's number (0: it has none) and text."""
+    """An error's number (0 if it has none) and text."""
     arguments = error.args
     number = arguments[0] if arguments and isinstance(arguments[0], int) else 0
     said = arguments[1] if len(arguments) > 1 else (arguments[0] if arguments and not number else type(error).__name__)
@@ -171,14 +172,14 @@ def parts(error: Exception) -> tuple[int, str]:
 
 
 def _grant(number: int, said: str, account: str) -> str:
-    """The GRANT that is missing, as far as the server's text tells on what and for whom."""
+    """The missing GRANT, as far as the server's text reveals on what and for whom."""
     user = account or _found(r"(?:to|for) user (\S+)", said) or "the user of source.url"
     table = _found(r"for table (\S+)", said)
     database = _found(r"to database (\S+)", said)
     where = f"{_quoted(database)}.*" if database else "…"
     if table:
         where = table if table.startswith("`") else f"`…`.{_quoted(table)}"
-    # Of several that would do, the server names the one that gives least last.
+    # If one of several privileges suffices, the server names the least powerful one last.
     several = _found(r"need (?:\(at least one of\) )?the (.+?) privilege", said).split(",")
     privilege = several[-1].strip() or _found(r"^(\w+) command denied", said) or "…"
     return _GRANTS[number].format(user=user.rstrip(",;"), where=where, privilege=privilege)

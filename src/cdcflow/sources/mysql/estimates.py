@@ -1,4 +1,4 @@
-"""How many rows and bytes tables have, by the server's statistics: nothing is read of them."""
+"""Row counts and sizes of tables from the server's statistics, without reading the tables."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ _SIZES = "SELECT TABLE_SCHEMA, TABLE_NAME, TABLE_ROWS, DATA_LENGTH FROM informat
 
 
 def sizes(connection: Connection) -> dict[tuple[str, str], tuple[int | None, int | None]]:
-    """Rows and bytes by schema and name. None: the server does not know. InnoDB counts rows by a sample, and a server
-    may tell what it counted a day ago."""
+    """Rows and bytes by schema and name; None if the server does not know. InnoDB estimates rows from a sample, and a
+    server may report statistics that are a day old."""
     return {(schema, name): (_number(rows), _number(size)) for schema, name, rows, size in query(connection, _SIZES)}
 
 

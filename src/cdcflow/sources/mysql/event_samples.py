@@ -33,7 +33,7 @@ _SPREAD: Final = 2654435761  # 2^32 divided by the golden ratio: consecutive mul
 class EventSample:
     """One row event. `table_map` is the body of the TABLE_MAP event in force, `event` the row event with its header;
     neither has a checksum, and both are decompressed. `rows` are the first changes that were decoded from it, and
-    `is_whole` says that there are no others. `position`: the file, and the byte after the event."""
+    `is_whole` is True if there are no others. `position`: the file, and the byte after the event."""
 
     described: DescribedTable
     table_map: bytes
@@ -73,7 +73,7 @@ def sample_of(group: EventGroup, nth: int) -> EventSample | None:
 class EventSamples:
     """Keeps one row event at a time. `wants` and `keep` are called by the stream's thread, the rest by any.
 
-    `can_read` says whether the other decoder can read rows of a table at all.
+    `can_read` returns whether the other decoder can read rows of a table at all.
     """
 
     def __init__(self, can_read: Callable[[DescribedTable], bool]) -> None:

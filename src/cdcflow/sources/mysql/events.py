@@ -1,8 +1,8 @@
-"""Events of the binary log one by one: what each type is, which ones are known, and what is in them.
+"""Events of the binary log one by one: what each type is, which ones are known, and what they contain.
 
 The formats are those of MySQL 8.0 to 9.x (its `libs/mysql/binlog/event`) and of MariaDB 10.11 and later (its
-documentation's "Replication Protocol"). Everything that arrives is on a list here, or is flagged by the server as one
-that readers may ignore, or stops the stream by name: an event that nobody looked at could hold rows.
+documentation's "Replication Protocol"). Every event that arrives must be listed here, or be flagged by the server as
+ignorable; otherwise it stops the stream with an error that names it: an unknown event could hold rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cdcflow.sources.mysql.wire import ARTIFICIAL, CHECKSUM, HEADER, IGNORABLE, 
 
 
 class EventType(enum.IntEnum):
-    """Types of events; from 160 on they are MariaDB's."""
+    """Types of events; those of 160 and above are MariaDB's."""
 
     QUERY = 2
     STOP = 3
@@ -94,7 +94,7 @@ BESIDE: Final = (
     EventType.GTID_LIST,
     EventType.START_ENCRYPTION,
 )
-"""Events between groups, which say nothing about rows."""
+"""Events between groups, which contain nothing about rows."""
 
 
 def table_of(*types: int) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
@@ -115,11 +115,11 @@ _KNOWN = {
 
 
 def check_types(events: Events, flavor: Flavor) -> Events:
-    """These events without those that the server says may be ignored.
+    """These events without those that the server flags as ignorable.
 
     Raises:
         ConfigurationError: one is of a type that cdcflow does not know (on this kind of server), or cannot read.
-        HistoryLost: the server says itself that its log has a hole here.
+        HistoryLost: the server itself reports that its log has a hole here.
     """
     known = _KNOWN[flavor][events.type]
     if not known.all():
@@ -151,8 +151,8 @@ def check_types(events: Events, flavor: Flavor) -> Events:
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A FORMAT_DESCRIPTION event: who writes this file, whether its events end with a checksum, and when the server
-    began the file (seconds since 1970)."""
+    """A FORMAT_DESCRIPTION event: which server wrote this file, whether its events end with a checksum, and when the
+    server created the file (seconds since 1970)."""
 
     server_version: str
     checksum: bool
@@ -163,7 +163,7 @@ _POST_HEADERS = {EventType.QUERY: (13,), EventType.TABLE_MAP: (8,), EventType.WR
 
 
 def format_of(event: bytes) -> Format:
-    """A FORMAT_DESCRIPTION event with all its bytes. ConfigurationError: a server too old to be read."""
+    """A FORMAT_DESCRIPTION event with all its bytes. Raises ConfigurationError if the server is too old to be read."""
     if len(event) < HEADER + 57 + 20 + 1 + CHECKSUM:
         raise protocol_error("a FORMAT_DESCRIPTION event that ends early")
     version, header = struct.unpack_from("<H", event, HEADER)[0], event[HEADER + 56]
@@ -183,7 +183,8 @@ def format_of(event: bytes) -> Format:
             remedy="SET GLOBAL binlog_checksum = CRC32",
             runbook="binlog-unknown",
         )
-    # Servers that know of checksums sign this event also in files without them; where they do not, the field is 0.
+    # Servers that support checksums sign this event even in files without them; in files of other servers the field is
+    # 0.
     if algorithm and not has_checksum(event):
         raise protocol_error("a FORMAT_DESCRIPTION event with a wrong checksum")
     return Format(server, bool(algorithm), int.from_bytes(event[:4], "little"))
@@ -191,8 +192,8 @@ def format_of(event: bytes) -> Format:
 
 @dataclass(frozen=True, slots=True)
 class Rotate:
-    """The file and the byte at which the next event begins. `made_up`: it is no event of a file, the server only says
-    where it begins to read."""
+    """The file and the byte at which the next event begins. `made_up`: it is not an event of a file; the server only
+    reports where it begins to read."""
 
     file: str
     pos: int
@@ -200,8 +201,8 @@ class Rotate:
 
 
 def rotate_of(event: bytes, checksum: bool) -> Rotate:
-    """A ROTATE event with all its bytes. The one that the server makes up before a file's first event may come with
-    or without a checksum; one that it read from a file comes as the others of the file."""
+    """A ROTATE event with all its bytes. The event that the server makes up before a file's first event may have a
+    checksum or not; one that it read from a file is like the others of the file."""
     made_up = bool(struct.unpack_from("<H", event, 17)[0] & ARTIFICIAL) or event[13:17] == bytes(4)
     signed = has_checksum(event)
     if not signed and checksum and not made_up:
@@ -235,7 +236,7 @@ Xid = tuple[int, bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A statement in the log, the schema in which it was said, and the bits of the session's sql_mode.
+    """A statement in the log, the schema in which it was executed, and the bits of the session's sql_mode.
 
     `raw`, `is_single` and `is_readable` are those of its `StatementText`, `is_done` that of its `StatusVariables`.
     """
@@ -251,7 +252,7 @@ class Query:
 
 
 def query_texts(events: Events, at: Int64s) -> Int64s:
-    """Where the text of each of these QUERY events begins; it goes on to the event's end."""
+    """Where the text of each of these QUERY events begins; it extends to the event's end."""
     start, end = events.start[at], events.end[at]
     if (end - start < HEADER + 13).any():
         raise protocol_error("a QUERY event that ends early")
@@ -264,7 +265,7 @@ def query_texts(events: Events, at: Int64s) -> Int64s:
 
 def query_of(event: bytes, flavor: Flavor = "mariadb") -> Query:
     """A QUERY or EXECUTE_LOAD_QUERY event. The schema is always in UTF-8, the statement in the character set that the
-    event names; `readings` has what else it could be."""
+    event names; `readings` covers the other possibilities."""
     fixed = HEADER + (13 if event[4] == EventType.QUERY else 26)
     if len(event) < fixed:
         raise protocol_error("a QUERY event that ends early")
@@ -287,7 +288,7 @@ def query_of(event: bytes, flavor: Flavor = "mariadb") -> Query:
 
 
 def prepared_xid(event: bytes) -> tuple[Xid, bool]:
-    """An XA_PREPARE event: which transaction, and True when it is committed at once (ONE PHASE)."""
+    """An XA_PREPARE event: its transaction, and True if it is committed at once (ONE PHASE)."""
     body = event[HEADER:]
     if len(body) < 13:
         raise protocol_error("an XA_PREPARE event that ends early")

@@ -1,20 +1,20 @@
-"""What a chunk's snapshot can see, told from both sides: the engine's and the binary log's. Pure.
+"""What a chunk's snapshot can see, bounded from two sides: the engine's and the binary log's. Pure.
 
-A commit is written to the binary log first and becomes visible afterwards: for microseconds on a quiet server, for as
-long as a semi-synchronous replica makes it wait on another (hard case W03). So what the log's end says
-(`SHOW BINARY LOG STATUS`, `gtid_binlog_pos`) runs ahead of what a SELECT shows. The ids of transactions are
-coordinates (`position.coordinate`): they grow in the order of the log.
+A commit is written to the binary log first and becomes visible afterwards: after microseconds on a quiet server, or for
+as long as a semi-synchronous replica makes it wait (hard case W03). So the reported end of the log (`SHOW BINARY LOG
+STATUS`, `gtid_binlog_pos`) runs ahead of what a SELECT shows. The ids of transactions are coordinates
+(`position.coordinate`): they grow in the order of the log.
 
-MariaDB has an answer: a consistent snapshot has a position in the log. It sees everything up to there, nothing behind.
+On MariaDB a consistent snapshot has a position in the log: it sees everything before that position, and nothing after.
 
 MySQL has no such position, but two bounds that hold whatever commits at the same time:
 
-    `@@gtid_executed` read just before the snapshot     what is in there is seen: it grows after the engine's commit
-    the log's end read just after the snapshot          what lies behind is not seen: it is logged before its commit
+    `@@gtid_executed` read just before the snapshot     these are seen: the set grows after the engine's commit
+    the log's end read just after the snapshot          later ones are not seen: they are logged before their commit
 
-Between the two nothing is known, unless nothing was being committed at that moment, which is tried for (`looks`). Else
-both go with the chunk, each as a fence of its own. The machine lets a chunk stand where that matters only if both give
-it the same position; else it is read again.
+What happened in between is unknown, unless no transaction was being committed at that time; cdcflow retries for this
+(`snapshots`). Otherwise both bounds go with the chunk, each as a separate fence. Where it matters, the machine places a
+chunk only if both give it the same position; otherwise the chunk is read again.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ __all__ = ["CoordinateVisibility", "DeliveredGtids", "GtidVisibility", "GtidsSee
 
 @dataclass(frozen=True, slots=True)
 class CoordinateVisibility:
-    """Sees everything up to a position in the binary log, and nothing behind it."""
+    """Sees everything up to a position in the binary log, and nothing after it."""
 
     upto: int
 
@@ -45,7 +45,8 @@ class CoordinateVisibility:
 
 @dataclass(frozen=True, slots=True)
 class GtidsSeen:
-    """What a snapshot sees that was taken where no stream is. A fence is made of it where the stream is."""
+    """What a snapshot sees that was taken in a process without the stream. The process with the stream turns it into a
+    fence."""
 
     executed: MysqlGtids
 
@@ -54,7 +55,7 @@ class GtidsSeen:
 
 
 class NoStream:
-    """In place of `DeliveredGtids` in a process that reads for another one."""
+    """Replaces `DeliveredGtids` in a process that reads for another process."""
 
     @contextlib.contextmanager
     def look(self) -> Iterator[None]:
@@ -80,11 +81,11 @@ class GtidVisibility:
 
 
 class DeliveredGtids:
-    """Which GTID each delivered transaction has, by its coordinate, while some fence may still ask. Thread-safe.
+    """The GTID of each delivered transaction, by its coordinate, while a fence may still need it. Thread-safe.
 
-    The stream writes, chunks read. What one set of executed transactions holds every later one holds too, so what all
-    fences that are still in use can see is forgotten; unless a look is under way whose set is read and whose fence is
-    not there yet: that set may be older than all of them.
+    The stream writes, chunks read. Every later set of executed transactions contains the earlier ones, so transactions
+    that all fences in use can see are forgotten. An exception is while a `look` is in progress whose set is read and
+    whose fence does not exist yet: that set may be older than all fences.
     """
 
     def __init__(self) -> None:
@@ -103,7 +104,7 @@ class DeliveredGtids:
 
     @contextlib.contextmanager
     def look(self) -> Iterator[None]:
-        """Around the reading of a set of executed transactions and the making of its fence."""
+        """Surrounds reading a set of executed transactions and creating its fence."""
         with self._lock:
             self._looks += 1
         try:
@@ -122,8 +123,8 @@ class DeliveredGtids:
         return made
 
     def outside(self, executed: MysqlGtids, xids: Uint64s) -> Uint64s:
-        """Those of these transactions that are not in the set. One that is not remembered is: it was forgotten
-        because every fence in use sees it, or it was delivered before this run and waited for."""
+        """Those of these transactions that are not in the set. A transaction that is not remembered is in it: it was
+        forgotten because every fence in use sees it, or it was delivered before this run, which waited for it."""
         with self._lock:
             parts = list(self._parts)
         lacking = [coordinates[_lacking(executed, gtids)] for coordinates, gtids in parts]
@@ -132,7 +133,8 @@ class DeliveredGtids:
         return xids[np.isin(xids, np.concatenate(lacking))]
 
     def _forget(self) -> None:
-        # Looks end in another order than their sets were read, so the oldest fence is not always the first one.
+        # The order in which `look` blocks end differs from that of reading their sets, so the oldest fence may not be
+        # first.
         fences = [fence for reference in self._fences if (fence := reference()) is not None]
         self._fences = [weakref.ref(fence) for fence in fences]
         if not fences:
@@ -146,7 +148,7 @@ class DeliveredGtids:
 
 
 def _lacking(executed: MysqlGtids, gtids: Gtids) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Which of these are not in the set; what has no GTID is never lacking."""
+    """Which of these are not in the set; a transaction without GTID is never lacking."""
     out = np.zeros(len(gtids), np.bool_)
     known = dict(executed.intervals())
     for which, source in enumerate(gtids.sources):

@@ -1,8 +1,8 @@
-"""Large results in bulk: a query's row packets as bytes, taken from the socket as they come, never a tuple a row.
+"""Large results in bulk: a query's row packets as bytes, read from the socket as they arrive, never a tuple per row.
 
     packet   length(3) number(1) │ payload         a row: one packet; FE and less than 9 bytes: the end; FF: an error
 
-A row of 16 MiB and more goes over several packets, of which all but the last are FFFFFF long; those rows are joined.
+A row of 16 MiB and more spans several packets, all but the last with the length FFFFFF; such rows are joined.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ READ_BYTES = 1 << 20
 class Fetched:
     """Rows of a result: row i is `data[start[i]:end[i]]`, and `buffers.PAD` bytes follow the last one.
 
-    `is_whole`: there are no more; else there may be, and the connection is closed.
+    `is_whole`: these are all rows; otherwise there may be more, and the connection is closed.
     """
 
     data: bytes
@@ -42,8 +42,8 @@ class Fetched:
 
 
 def fetch(connection: Connection, statement: str, bytes_max: int | None = None) -> Fetched:
-    """Run a SELECT and take all of its rows, or as many as make `bytes_max` bytes, and at least one. pymysql's errors
-    come out as they are.
+    """Run a SELECT and fetch all of its rows, or at least one and then as many as fit into about `bytes_max` bytes.
+    Raises pymysql's errors unchanged.
 
     Raises:
         SourceUnavailable: the bytes cannot be an answer; the connection is closed.
@@ -55,7 +55,7 @@ def fetch(connection: Connection, statement: str, bytes_max: int | None = None) 
     except pymysql.Error:
         raise
     except BaseException:
-        # Half an answer is still on its way: nobody may use this connection again.
+        # Half an answer is still in transit: this connection must not be used again.
         with contextlib.suppress(Exception):
             connection._force_close()
         raise
@@ -64,7 +64,7 @@ def fetch(connection: Connection, statement: str, bytes_max: int | None = None) 
 def _read_columns(connection: Connection) -> None:
     first: MysqlPacket = connection._read_packet()
     if first.is_load_local_packet():
-        # A server that asks for a file of this machine is none that we want to talk to (S05).
+        # A server that requests a file of this machine must not be trusted (S05).
         raise ConfigurationError(
             "the server asked for a file of this machine in answer to a SELECT", runbook="server-asks-for-files"
         )
@@ -77,7 +77,7 @@ def _read_columns(connection: Connection) -> None:
 
 
 class _Rows:
-    """The packets of one result set up to its end."""
+    """The packets of one result set through its end."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -89,7 +89,7 @@ class _Rows:
     def take(self, bytes_max: int | None) -> Fetched:
         left = b""
         while bytes_max is None or self._size < bytes_max:
-            # What is left is less than one packet. A long one is read to its end before it is looked at again.
+            # The remainder is less than one packet. A long packet is read to its end before it is parsed again.
             packet = int.from_bytes(left[:3], "little") + PACKET_HEADER
             left = self._take(self._with(left, packet) if packet > READ_BYTES else left + self._read(READ_BYTES))
             while left[:3] == b"\xff\xff\xff":
@@ -104,13 +104,13 @@ class _Rows:
         return Fetched(joined, np.concatenate(self._starts), np.concatenate(self._ends), is_whole)
 
     def _take(self, data: bytes) -> bytes:
-        """Keep the rows in `data`; what is left of it."""
+        """Keep the rows in `data`; returns the remaining bytes."""
         found = row_packets(data)
         self._keep(data[: found.reached], found.start, found.end)
         return data[found.reached :]
 
     def _take_long(self, data: bytes) -> bytes:
-        """Keep the row whose packets begin `data`, reading the rest of it; what is left behind it."""
+        """Keep the row whose packets begin `data`, reading the rest of it; returns the bytes after it."""
         payloads: list[bytes] = []
         at = 0
         while not payloads or len(payloads[-1]) == PACKET_MAX:
@@ -142,7 +142,7 @@ class _Rows:
         return True
 
     def _with(self, data: bytes, size: int) -> bytes:
-        """`data`, read on until it has at least this many bytes."""
+        """`data`, extended from the socket until it has at least this many bytes."""
         pieces, have = [data], len(data)
         while have < size:
             pieces.append(self._read(size - have))

@@ -1,14 +1,14 @@
-"""Sets of GTIDs: which transactions a server, or our log, has.
+"""Sets of GTIDs: which transactions a server, or cdcflow's log, has.
 
-MySQL names a transaction `uuid:number`, or `uuid:tag:number`; a set has intervals of numbers per uuid and tag, with
-gaps. MariaDB names one `domain-server-number`; what was read is the last one of each domain, because a domain's
-transactions have one order.
+MySQL identifies a transaction by `uuid:number`, or `uuid:tag:number`; a set has intervals of numbers per uuid and tag,
+with gaps. MariaDB identifies one by `domain-server-number`; the last GTID of each domain represents all that was read,
+because a domain's transactions have one order.
 
     MySQL      3e11fa47-…:1-5:7:tag:1-3,4c6b8d21-…:1-9
     MariaDB    0-1-100,2-7-41
 
-Here the *source* of a GTID is all of it but the number: `uuid`, `uuid:tag`, `domain-server`. A set is its owner's
-alone: it changes as the stream goes on. What is kept or handed on is its text.
+Here the *source* of a GTID is all of it except the number: `uuid`, `uuid:tag`, `domain-server`. A set must not be
+shared: it changes as the stream advances. Store or pass on its text instead.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NUMBER_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Gtids:
-    """The GTIDs of consecutive transactions in columns: `sources[which[i]]` and `number[i]`; -1: it has none."""
+    """The GTIDs of consecutive transactions in columns: `sources[which[i]]` and `number[i]`; -1: no GTID."""
 
     sources: tuple[str, ...]
     which: Int64s
@@ -51,7 +51,7 @@ class Gtids:
 
     @property
     def run(self) -> tuple[str, int] | None:
-        """The source and the first number, when all are of one source and follow each other without a gap."""
+        """The source and the first number, if all have one source and consecutive numbers."""
         if not len(self.which) or int(self.which[0]) < 0 or (self.which != self.which[0]).any():
             return None
         if len(self.number) > 1 and (np.diff(self.number) != 1).any():
@@ -60,25 +60,25 @@ class Gtids:
 
 
 class GtidSet(Protocol):
-    """What both flavors' sets can do."""
+    """What the sets of both flavors can do."""
 
     def add(self, source: str, number: int) -> None: ...
     def contains(self, source: str, number: int) -> bool: ...
     def covers(self, other: GtidSet) -> bool:
-        """Whether everything in `other` (of the same flavor) is in here."""
+        """Whether everything in `other` (of the same flavor) is in this set."""
         ...
 
     def text(self) -> str: ...
     def texts(self, gtids: Gtids, wanted: Int64s) -> list[str]:
-        """Add all of these in order; the set's text just after each of the transactions `wanted` (ascending)."""
+        """Add all of these in order. Return the set's text just after each of the `wanted` ones (ascending)."""
         ...
 
 
 def gtid_set(flavor: Flavor, text: str) -> GtidSet:
-    """Read a set as the server, or we, wrote it; empty text is the empty set.
+    """Parse a set as the server, or cdcflow, wrote it; empty text is the empty set.
 
     Raises:
-        ConfigurationError: it is no set of this flavor's GTIDs.
+        ConfigurationError: it is not a set of this flavor's GTIDs.
     """
     return MysqlGtids.parse(text) if flavor == "mysql" else MariadbGtids.parse(text)
 
@@ -149,7 +149,7 @@ class MysqlGtids:
         return at >= 0 and number <= mine[at][1]
 
     def is_beyond(self, source: str, number: int) -> bool:
-        """Whether neither this one nor any later one of the source is in the set."""
+        """Whether neither this number nor any later one of the source is in the set."""
         mine = self._intervals.get(source)
         return not mine or mine[-1][1] < number
 
@@ -185,7 +185,7 @@ class MysqlGtids:
         mine = self._intervals[source]
         if mine[-1][1] != first:
             return out + _texts_one_by_one(self, gtids, wanted[second:])
-        # The last interval grows by one with each transaction: all but its end stays the same text.
+        # The last interval grows by one with each transaction: all but its end remains the same text.
         last = first + len(gtids) - 1
         mine[-1][1] = last
         text = self.text()
@@ -227,8 +227,8 @@ class MariadbGtids:
         self._last[int(domain)] = int(server), number
 
     def contains(self, source: str, number: int) -> bool:
-        """Whether it is the last one of its domain, or comes before it (in a server's `gtid_strict_mode` a domain's
-        numbers only grow)."""
+        """Whether it is the last transaction of its domain, or precedes it (with a server's `gtid_strict_mode`, a
+        domain's numbers only grow)."""
         found = self._last.get(int(source.split("-")[0]))
         return found is not None and number <= found[1]
 

@@ -1,20 +1,20 @@
-"""Row images: where each row begins and where its values lie.
+"""Row images: where each row begins and where its values are.
 
-A row image has no length of its own. It begins with a bit for each column that is sent, set where that is NULL, and
-the values follow, one after another, so that only who knows the columns finds the next row:
+A row image does not contain its length. It begins with a bit for each column that is sent, set if the value is NULL,
+and the values follow one after another, so that finding the next row requires knowing the columns:
 
     nulls │ int 4 bytes │ length 1 byte, text │ datetime 5 bytes │ nulls │ …
 
 An update that may hold parts of JSON documents (PARTIAL_UPDATE_ROWS) has a head before each after image: one byte of
-options and, where its lowest bit is set, a bit for each JSON column of the table, sent or not: what comes for that
-column is no document but what changed in it.
+options and, if its lowest bit is set, a bit for each JSON column of the table, sent or not. If a column's bit is set,
+its value is not a document but the changes in it.
 
-So the way from row to row is a loop over rows, made for the columns that are sent: a function of straight lines,
-written as source text once a shape. It notes where each row begins, and nothing else. Where the values lie then is
-arithmetic on these offsets, a column at a time, with numpy.
+So the walk from row to row is a loop over rows, generated for the columns that are sent: a straight-line function,
+written as source text once per shape. It records where each row begins, and nothing else. The positions of the values
+are then computed by arithmetic on these offsets, one column at a time, with numpy.
 
-A length that leads anywhere else than to the end of its event ends in `SourceUnavailable`. Nothing is read beyond the
-buffer: every step is forward, and the last one must end exactly where the event does.
+A length that does not lead to the end of its event raises `SourceUnavailable`. Nothing is read beyond the buffer: every
+step is forward, and the last one must end exactly where the event does.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from cdcflow.sources.buffers import Bools, Buffer, Cells, protocol_error
 from cdcflow.sources.mysql.errors import READ_ANEW
 
 Form = tuple[int, int]
-"""A column as the walk sees it: the bytes that a value takes, or (0 and) the bytes that its length takes."""
+"""A column as the walk sees it: (bytes of a value, 0), or (0, bytes of the value's length)."""
 
 Walk = Callable[[bytes, int, int, list[Callable[[int], None]]], int]
 _UNKNOWN = -2
@@ -41,14 +41,14 @@ _SHORT = ("data[at]", "(data[at] | data[at + 1] << 8)")
 
 @dataclass(frozen=True, slots=True)
 class Extents:
-    """Where the rows of ROWS events lie: bytes `start` (inclusive) to `end` (exclusive) of a buffer, per event."""
+    """Where the rows of ROWS events are: bytes `start` (inclusive) to `end` (exclusive) of a buffer, per event."""
 
     start: Int64s
     end: Int64s
 
 
 def present(bitmap: bytes, columns: int) -> tuple[bool, ...]:
-    """Which columns a bitmap of an event says are sent."""
+    """Which columns are sent, according to a bitmap of an event."""
     bits = int.from_bytes(bitmap, "little")
     if len(bitmap) * 8 < columns:
         raise protocol_error("a row event whose bitmap has fewer bits than its table has columns")
@@ -60,8 +60,9 @@ def walked(
 ) -> tuple[list[Int64s], Int64s]:
     """Where each image begins (one array for each image that a row has), and the rows of each extent.
 
-    `images` are the columns that are sent: one list, and for updates two (before and after). `documents`: after images
-    have a head, and this is how many JSON columns the table has; where the heads begin comes last then.
+    `images` are the columns that are sent: one list, and for updates two (before and after). If `documents` is given,
+    after images have a head, and it is the number of JSON columns of the table; the starts of the heads are then the
+    last array.
 
     Raises:
         SourceUnavailable: the rows do not end where their event does.
@@ -94,7 +95,7 @@ def walked(
 
 
 def parts_of_documents(buffer: Buffer, heads: Int64s, documents: int) -> list[Bools]:
-    """For each JSON column of the table, in which rows only a part of the document comes. `heads` is from `walked`."""
+    """For each JSON column of the table, which rows have only a part of the document. `heads` is from `walked`."""
     partial = buffer.bytes[heads] == 1
     bits = (buffer.bytes[heads + 1 + number // 8] >> np.uint8(number % 8) & np.uint8(1) for number in range(documents))
     return [partial & bit.view(np.bool_) for bit in bits]
@@ -126,7 +127,7 @@ def _lengths(buffer: Buffer, at: Int64s, prefix: int) -> Int64s:
 
 
 def _nulls(buffer: Buffer, at: Int64s, columns: int) -> list[Bools] | None:
-    """For each column, in which images it is NULL; None where nothing is."""
+    """For each column, in which images it is NULL; None if no value is NULL."""
     found: list[Bools] = []
     some = False
     for number in range(columns):
@@ -142,7 +143,7 @@ def _nulls(buffer: Buffer, at: Int64s, columns: int) -> list[Bools] | None:
 
 @lru_cache(maxsize=1024)
 def _walk(images: tuple[tuple[Form, ...], ...], documents: int | None) -> Walk:
-    """The function that goes from row to row over such images."""
+    """The function that walks from row to row over such images."""
     lines = ["def walk(data, at, end, appends):"]
     lines += [f"    append{number} = appends[{number}]" for number in range(len(images) + (documents is not None))]
     lines.append("    while at < end:")
@@ -154,7 +155,7 @@ def _walk(images: tuple[tuple[Form, ...], ...], documents: int | None) -> Walk:
         lines += [f"        {line}" for line in _image(number, forms)]
     lines.append("    return at")
     room: dict[str, Any] = {"number": int.from_bytes}
-    exec("\n".join(lines), room)  # noqa: S102  made of numbers alone
+    exec("\n".join(lines), room)  # noqa: S102  built from numbers alone
     walk: Walk = room["walk"]
     return walk
 
@@ -171,7 +172,7 @@ def _image(number: int, forms: tuple[Form, ...]) -> list[str]:
 
 
 def _straight(forms: tuple[Form, ...]) -> list[str]:
-    """One line for each stretch of columns of fixed width, one for each other column."""
+    """One line for each run of fixed-width columns, one for each other column."""
     lines: list[str] = []
     fixed = 0
     for width, prefix in forms:

@@ -1,10 +1,10 @@
-"""Keys as SQL: what comes behind a row, up to a row, and the rows with given keys. Pure.
+"""Keys as SQL: conditions for rows after a row, through a row, and with given keys. Pure.
 
-Order and equality are the server's alone (W16): text has a collation, ENUM is ordered by number, a BIGINT UNSIGNED
-goes beyond what a signed number holds. So a cursor is a literal made from the bytes that the server itself sent for
-the last row, in the column's own character set, and every comparison is done there.
+Only the server determines order and equality (W16): text has a collation, ENUM is ordered by number, a BIGINT UNSIGNED
+exceeds what a signed number holds. So a cursor is a literal made from the bytes that the server itself sent for the
+last row, in the column's own character set, and the server does every comparison.
 
-Row values like (a, b) > (1, 2) find no index in MySQL; the same written out with OR does.
+MySQL uses no index for row values like (a, b) > (1, 2); it does for the same condition written out with OR.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from cdcflow.sources.mysql.types.numbers import WHOLE
 from cdcflow.sources.mysql.types.registry import family_of, select_expression
 
 KEYS_AT_ONCE = 1000
-"""With more keys in one statement the server may give up the index (`range_optimizer_max_mem_size`)."""
+"""With more keys in one statement the server may not use the index (`range_optimizer_max_mem_size`)."""
 
 Literals = tuple[str, ...]
-"""A row's key as SQL, one literal a column."""
+"""A row's key as SQL, one literal per column."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """The columns that tell a table's rows apart, in the order of their index."""
+    """The columns that identify a table's rows, in the order of their index."""
 
     columns: tuple[ServerColumn, ...]
     index: str
@@ -52,17 +52,17 @@ class Key:
 
     @property
     def is_sought(self) -> bool:
-        """The index finds where a comparison begins and ends. Else every part would look at the whole table."""
+        """The index finds where a comparison begins and ends. Otherwise every part would scan the whole table."""
         return all(_comparable(c) == quoted(c.name) for c in self.columns)
 
     @property
     def is_whole_number(self) -> bool:
-        """One column of whole numbers, which can be reckoned with."""
+        """One integer column, which allows arithmetic."""
         return len(self.columns) == 1 and self.columns[0].type_code in WHOLE
 
     @property
     def digest(self) -> str:
-        """Changes when literals made for this key can no longer be compared with it."""
+        """Changes if literals made for this key can no longer be compared with it."""
         return ";".join(f"{c.name}:{c.type_code}:{c.collation}:{len(c.labels)}:{c.extra}" for c in self.columns)
 
     def literals(self, cells: Sequence[bytes | None]) -> Literals:
@@ -72,7 +72,7 @@ class Key:
         return tuple(literal_of(c, cell or b"") for c, cell in zip(self.columns, cells, strict=True))
 
     def after(self, row: Literals) -> str:
-        """The condition for rows behind this one."""
+        """The condition for rows after this one."""
         return _compared(self.columns, row, ">", ">")
 
     def upto(self, row: Literals) -> str:
@@ -80,7 +80,7 @@ class Key:
         return _compared(self.columns, row, "<", "<=")
 
     def among(self, keys: KeySet) -> Iterator[str]:
-        """Conditions that together find the rows with these keys, a thousand keys each."""
+        """Conditions that together match the rows with these keys, at most `KEYS_AT_ONCE` keys each."""
         columns = [keys.keys.column(c.name).to_pylist() for c in self.columns]
         rows = [
             tuple(value_literal(c, value) for c, value in zip(self.columns, row, strict=True))
@@ -110,8 +110,8 @@ def literal_of(column: ServerColumn, cell: bytes) -> str:
     """A value as SQL, from the text that the server sent for it.
 
     Raises:
-        SourceUnavailable: it is no text that a column of this type has.
-        ConfigurationError: a type that no key can have.
+        SourceUnavailable: a column of this type cannot have this text.
+        ConfigurationError: a type that a key cannot have.
     """
     family = family_of(column)
     if family is None or family.cell_literal is None:
@@ -120,7 +120,7 @@ def literal_of(column: ServerColumn, cell: bytes) -> str:
 
 
 def value_literal(column: ServerColumn, value: Any) -> str:  # Any: whatever Arrow holds for a key
-    """A value as SQL, from what the log has of it."""
+    """A value as SQL, from the value in the log."""
     match value:
         case int() | Decimal():
             return str(value)

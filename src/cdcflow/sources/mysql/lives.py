@@ -1,21 +1,23 @@
-"""When a captured table's life ends in the binary log, and when a new one's begins. Pure.
+"""When a captured table ends in the binary log, and when a new one begins. Pure.
 
-The catalog shows what exists now, and the stream may be far behind it:
+The catalog shows the current tables, and the stream may be far behind them:
 
     log      ──c──c──c──[DROP t]──c──[CREATE u]──c──[ADD KEY]──c──▶
               ▲ position                                         ▲ the catalog was read here: t is gone, u has a key
 
-What is gone has changes to come, and its end. So a table that was captured before stays captured until the stream has
-passed the place where it was found missing (`ends`). Its shape is that of the log's rows and of the table maps.
+For a table that is gone, changes and its end are still to arrive. So a table that was captured before remains captured
+until the stream has passed the place where it was found missing (`ends`). Its shape is that of the log's rows and of
+the table maps.
 
-What is new is read by a backfill that begins later than now, so its changes up to here are in what is read (`begins`).
-Those that cannot be captured, because the table had no key then or another type, are left out instead of stopping the
-capture. This holds only if every later snapshot sees all of them; where the source cannot tell, nothing is left out.
+A new table is read by a backfill that begins later than now, so its changes before now are included in the rows that
+are read (`begins`). Changes that cannot be captured, because the table had no key or a different type then, are skipped
+instead of stopping the capture. This holds only if every later snapshot sees all of them; if the source cannot
+determine that, nothing is skipped.
 
-A table that is named without wildcards stays on the list after its end, for as long as it does not exist again: a name
-that was captured once is no mistake in the settings. So do the last tables of all.
+A table that is named without wildcards remains on the list after its end, until it exists again: a name that was
+captured once is not an error in the settings. The same applies to the last remaining tables.
 
-Places are coordinates of one server (`position.coordinate`). The checkpoint's `source` keeps them as `lives`.
+Places are coordinates of one server (`position.coordinate`). The checkpoint's `source` stores them as `lives`.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ Places = Mapping[TableId, int]
 
 @dataclass(frozen=True, slots=True)
 class Lives:
-    """Tables that are gone, with the place behind their end; and new ones, with the one that their backfill sees."""
+    """Tables that are gone, with the place after their end; and new ones, with the place through which their backfill
+    sees."""
 
     ends: Places = field(default_factory=dict)
     begins: Places = field(default_factory=dict)
@@ -42,7 +45,7 @@ class Lives:
         return frozenset(self.ends)
 
     def passed(self, position: int | None) -> frozenset[TableId]:
-        """The tables whose end the log has, at this position of it (None: it is another server's)."""
+        """The tables whose end is in the log at this position of it (None: the position is another server's)."""
         return frozenset(t for t, end in self.ends.items() if position is not None and position >= end)
 
     def to_json(self) -> str:
@@ -71,11 +74,11 @@ def ended(
     end: int,
     is_kept: Callable[[TableId], bool],
 ) -> Places:
-    """The captured tables that do not exist any more, each with the place behind its end.
+    """The captured tables that no longer exist, each with the place after its end.
 
-    `captured` are those of the earlier run, of which the settings still select these; `present` exist. `position` is
-    the log's (None: another server's). `end` is the end of the server's log, asked for after the catalog. `is_kept`:
-    stays on the list.
+    `captured` are those of the earlier run that the settings still select; `present` exist. `position` is the log's
+    (None: another server's). `end` is the end of the server's log, read after the catalog. `is_kept`: remains on the
+    list.
     """
     passed = before.passed(position)
     known = {} if position is None else before.ends
@@ -92,8 +95,8 @@ def begun(
     position: int | None,
     visible: int | None,
 ) -> Places:
-    """The new tables, each with the place from which on all of its changes count. `visible`: a place up to which every
-    later snapshot sees all transactions; None: unknown, and they all count."""
+    """The new tables, each with the place after which all of its changes count. `visible`: a place before which every
+    later snapshot sees all transactions; None: unknown, and all changes count."""
     if position is None:
         return {}
     places = {t: place for t, place in before.begins.items() if t in present and place > position}

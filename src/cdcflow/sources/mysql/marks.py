@@ -1,9 +1,9 @@
-"""Marks in the binary log: rows of a small table of ours, or, where nothing may be written, positions in it.
+"""Marks in the binary log: rows of cdcflow's own small table, or, without write access, positions in the log.
 
-A written mark comes back as a row event. In read-only mode the mark is the log's end at the moment it is asked for:
-everything that is visible by then lies before it, because a commit is logged before it can be seen. The stream answers
-with the mark when it has passed that position. A heartbeat is the server's time then: its clock is asked first and the
-log's end after it, so that all that the log had by that time lies before the end.
+A written mark arrives as a row event. In read-only mode the mark is the log's end at the time of the request:
+everything already visible is before it, because a commit is logged before it can be seen. The stream reports the mark
+when it has passed that position. A heartbeat is then the server's time: its clock is read first and the log's end after
+it, so that everything logged by that time is before the end.
 """
 
 # ruff: noqa: S608 - names go through `quoted`, values through `literal`
@@ -28,21 +28,21 @@ from cdcflow.sources.mysql.row_events import HEARTBEAT
 from cdcflow.sources.mysql.sql import literal, quoted
 
 OUR_DATABASE = "cdcflow"
-"""The database that is made for the table of marks unless the settings name another."""
+"""The database that is created for the table of marks unless the settings name another."""
 _UNKNOWN_DATABASE = 1049
 _NOW = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))"
 _MAY_NOT_WRITE = DENIED | {1227}
 
 
 class Expecting(Protocol):
-    """A stream that answers with marks and times at positions (`stream.BinlogStream`)."""
+    """A stream that reports marks and times at positions (`stream.BinlogStream`)."""
 
     def expect(self, token: Token, coordinate: int) -> None: ...
     def expect_time(self, commit_ts: int, coordinate: int) -> None: ...
 
 
 class Expectations:
-    """Marks on their way to the stream, which may not be there yet. Thread-safe."""
+    """Passes marks on to the stream, which may not exist yet. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -57,13 +57,13 @@ class Expectations:
                 self._stream.expect(token, coordinate)
 
     def expect_time(self, commit_ts: int, coordinate: int) -> None:
-        """Of a time nobody waits for: without a stream there is nothing to say it to."""
+        """Pass a time on. No caller waits for a time, so it is dropped if there is no stream."""
         with self._lock:
             if self._stream is not None:
                 self._stream.expect_time(commit_ts, coordinate)
 
     def attach(self, stream: Expecting) -> None:
-        """The stream that answers from now on. Marks of an earlier stream are nobody's any more."""
+        """Set the stream that reports from now on. Marks passed to an earlier stream are void."""
         with self._lock:
             self._stream = stream
             early, self._early = self._early, []
@@ -72,7 +72,7 @@ class Expectations:
 
 
 class WrittenMarks:
-    """Marks as rows of `table`, in our `slot`."""
+    """Marks as rows of `table`, in this log's `slot`."""
 
     _numbers = itertools.count(1)
 
@@ -97,14 +97,14 @@ class WrittenMarks:
             raise self.map_error(connection, error) from None
 
     def beat(self, connection: Connection) -> None:
-        """A mark that nobody waits for. Its text is always another, or nothing would be logged."""
+        """Write a mark that no caller waits for. Its text always differs from the last, or nothing would be logged."""
         self.write(connection, Token(f"{HEARTBEAT} {os.getpid()}.{next(self._numbers)}"))
 
     def ensure(self, connection: Connection) -> None:
-        """Make the table if it is not there, and see whether it can be written.
+        """Create the table if it is missing, and check that it can be written.
 
         Raises:
-            RightMissing: it may not be made or written by us; the message names the GRANT.
+            RightMissing: cdcflow may not create or write it; the message names the GRANT.
         """
         try:
             self._make(connection)
@@ -113,7 +113,7 @@ class WrittenMarks:
             raise self.map_error(connection, error) from None
 
     def check(self, connection: Connection) -> None:
-        """Whether the table is there and can be written, as pymysql's errors. Nothing is written."""
+        """Check that the table exists and can be written; raises pymysql's errors. Nothing is written."""
         query(
             connection,
             f"EXPLAIN INSERT INTO {self._sql} (`slot`, `token`, `at`) VALUES ('', '', NOW(6)) "
@@ -121,10 +121,10 @@ class WrittenMarks:
         )
 
     def drop(self, connection: Connection) -> list[Dropped]:
-        """Remove our slot's marks, the table if it has no others, and its database if that is cdcflow's and empty.
+        """Remove this slot's marks, the table if it has no others, and its database if that is cdcflow's and empty.
 
-        What another log may still write into stays: a mark that went with an empty table is in the binary log already.
-        pymysql's errors come out as they are, but for rights that are missing.
+        A table that another log may still write to stays: a mark that is dropped with an empty table is in the binary
+        log already. Raises pymysql's errors unchanged, except for missing rights.
         """
         marks, table = f"marks of {self._slot} in {self.table}", f"table of marks {self.table}"
         try:
@@ -168,7 +168,7 @@ class WrittenMarks:
         return [Dropped(subject, "removed")]
 
     def map_error(self, connection: Connection, error: pymysql.Error) -> CdcflowError:
-        """Why the table cannot be made or written."""
+        """Why the table cannot be created or written."""
         if parts(error)[0] not in _MAY_NOT_WRITE:
             return map_error(error, f"preparing the table of marks {self.table}")
         account = account_of(connection)
@@ -197,7 +197,7 @@ class WrittenMarks:
 
 
 def _left(subject: str, error: pymysql.Error, sql: str) -> Dropped:
-    """Why something stays; errors of another kind than a missing right come out."""
+    """Reports that an object stays because a right is missing; raises all other errors."""
     if parts(error)[0] not in _MAY_NOT_WRITE:
         raise error
     return Dropped(subject, "left", "the user of source.url may not remove it", f"{sql};")
@@ -215,12 +215,12 @@ class ReadOnlyMarks:
         self._expectations = expectations
 
     def write(self, connection: Connection, token: Token) -> None:
-        """Have the stream answer with this mark where the log ends now."""
+        """Have the stream report this mark at the current end of the log."""
         self._expectations.expect(token, binlog_status.end(connection).coordinate)
 
     def beat(self, connection: Connection) -> None:
-        """Have the stream say what time it is, once it has come to where the log ends now."""
-        # In this order. A time asked for behind the end would be later than commits that lie between the two.
+        """Have the stream report the current time once it has reached the current end of the log."""
+        # In this order: a time read after the end would be later than commits between the two.
         ((commit_ts,),) = query(connection, _NOW)
         self._expectations.expect_time(int(commit_ts), binlog_status.end(connection).coordinate)
 

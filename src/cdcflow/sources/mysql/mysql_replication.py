@@ -1,12 +1,12 @@
-"""The room of `mysql-replication` (the package `pymysqlreplication`): row events as plain Python values.
+"""Adapter of `mysql-replication` (the package `pymysqlreplication`): row events as plain Python values.
 
-The library decodes row by row in Python, and shares no code with the decoders here. It is an extra, and slow: it gets
-single row events (`event_samples`) whose bytes are here already, and never a connection.
+The library decodes row by row in Python, and shares no code with cdcflow's decoders. It is an optional extra, and slow:
+it gets single row events (`event_samples`) whose bytes were already received, and never a connection.
 
     OK byte │ header, with a length that counts a checksum │ TABLE_MAP or row event │ 4 bytes in place of the checksum
 
-Values that the library is not asked about (`as_bytes`, `as_numbers`) are read as bytes, or as the number in which they
-are stored, so that an exception in one of them does not hide the others.
+Values that the library need not decode (`as_bytes`, `as_numbers`) are read as bytes, or as the number in which they are
+stored, so that an exception in one of them does not hide the others.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NOT_SENT, _EMPTY_SET, _NULL = "cols bitmap", "empty set", "null"
 
 
 class NoValue(enum.Enum):
-    """What the library says instead of a value."""
+    """What the library returns instead of a value."""
 
     OUT_OF_CALENDAR = "a date that is in no calendar"
     PART = "a part of a JSON document"
@@ -41,7 +41,7 @@ class NoValue(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """One row of an event: values by column, without the columns that were not sent. None: the kind of event has no
+    """One row of an event: values by column, without the columns that were not sent. None: this kind of event has no
     such image."""
 
     before: Mapping[str, Any] | None = None
@@ -50,7 +50,7 @@ class Images:
 
 @dataclass(frozen=True, slots=True)
 class Masked:
-    """Numbers of columns (from 0) that are read as bytes, and as whole numbers of three bytes."""
+    """Numbers of columns (from 0) that are read as bytes, and of those read as three-byte integers."""
 
     as_bytes: Collection[int] = field(default_factory=frozenset)
     as_numbers: Collection[int] = field(default_factory=frozenset)
@@ -62,9 +62,10 @@ def is_installed() -> bool:
 
 
 def rows_of(table_map: bytes, event: bytes, flavor: Flavor, masked: Masked) -> Iterator[Images]:
-    """The rows of a row event by the library. `table_map`: its TABLE_MAP event's body; `event`: with its header.
+    """The rows of a row event as the library decodes it. `table_map`: its TABLE_MAP event's body; `event`: with its
+    header.
 
-    Any exception of the library's may come out of this, also between two rows.
+    Any exception of the library may be raised, also between two rows.
     """
     known: dict[int, Any] = {}
     head = struct.pack("<IBIIIH", 0, EventType.TABLE_MAP, 0, 0, 0, 0)
@@ -81,7 +82,7 @@ def rows_of(table_map: bytes, event: bytes, flavor: Flavor, masked: Masked) -> I
 
 def _images(row: Mapping[str, Any]) -> Images:
     if "values" in row:
-        # Which of both it is, the caller knows by the event's type.
+        # The caller knows from the event's type which of the two it is.
         image = _image(row["values"], row["none_sources"])
         return Images(image, image)
     return Images(
@@ -108,7 +109,7 @@ def _value(value: Any, reason: str) -> Any:
 
 
 def _parsed(event: bytes, flavor: Flavor, known: dict[int, Any]) -> Any:
-    """The library's object of an event. A TABLE_MAP event goes into `known`."""
+    """The library's object for an event. A TABLE_MAP event is added to `known`."""
     from pymysqlreplication.packet import BinLogPacketWrapper
     from pymysqlreplication.row_event import (
         DeleteRowsEvent,
@@ -119,7 +120,7 @@ def _parsed(event: bytes, flavor: Flavor, known: dict[int, Any]) -> Any:
     )
 
     sized = event[:9] + struct.pack("<I", len(event) + CHECKSUM) + event[13:]
-    # It only asks its connection of what kind the server is.
+    # The library queries its connection only for the kind of server.
     connection = SimpleNamespace(charset="utf8mb4", _get_dbms=lambda: flavor)
     wrapper = BinLogPacketWrapper(
         MysqlPacket(b"\0" + sized + bytes(CHECKSUM), "utf8"),
@@ -145,8 +146,8 @@ def _parsed(event: bytes, flavor: Flavor, known: dict[int, Any]) -> Any:
 
 
 def _guard_documents(wrapper: Any) -> None:
-    """A document that the library cannot read is one value, and no reason to give up the event: it has all of its bytes
-    before it looks at them."""
+    """A document that the library cannot read is one value, and no reason to abandon the event: the library has read
+    all of its bytes before it parses them."""
     read = wrapper.read_binary_json
 
     def guarded(size: int, is_partial: bool) -> Any:

@@ -1,7 +1,7 @@
-"""What `mysql-replication` is known to get wrong: types, character sets and values that have no second opinion.
+"""What `mysql-replication` is known to decode wrongly: types, character sets and values without a second opinion.
 
-Each entry says which values it is about, what the library makes of them, and where it applies. A test shows for each
-one that the library is still wrong there; when a release of it corrects one, that test fails and the entry goes.
+Each entry names the values that it covers, the library's result for them, and where it applies. A test shows for each
+entry that the library is still wrong there; when a release corrects one, that test fails and the entry is removed.
 docs/verify.md lists the same.
 """
 
@@ -30,7 +30,7 @@ OTHER_CHARSETS: Final = frozenset(
         *("keybcs2", "koi8u", "macce", "sjis", "swe7", "ucs2", "ujis", "utf16", "utf16le", "utf32"),
     )
 )
-"""Character sets in which it decodes some codes to other characters than the servers do, or none at all."""
+"""Character sets in which the library decodes some codes to other characters than the servers do, or to none at all."""
 _JSON_FAILS: Final = re.compile(r'"-?(2[4-9]|[3-9]\d|\d{3}):\d\d:\d\d\.\d{6}"|"\d{4}-(00|\d\d-00)|"\d{4}-\d\d-3[01]')
 _LATIN1_OWN: Final = frozenset("\x81\x8d\x8f\x90\x9d")
 
@@ -38,7 +38,7 @@ _LATIN1_OWN: Final = frozenset("\x81\x8d\x8f\x90\x9d")
 @dataclass(frozen=True, slots=True)
 class Exclusion:
     """Values that are not compared. `applies` gets the column, how its values are kept, and the value as cdcflow
-    decoded it (None: NULL, or it is asked of the column as a whole)."""
+    decoded it (None: NULL, or the question is about the column as a whole)."""
 
     about: str
     fault: str
@@ -117,7 +117,7 @@ UNREADABLE: Final = {
     TypeCode.VARCHAR_COMPRESSED: "`varchar` and `varbinary` with `COMPRESSED` (MariaDB)",
     TypeCode.BLOB_COMPRESSED: "`text` and `blob` of any size with `COMPRESSED` (MariaDB)",
 }
-"""Types that the library does not know: it cannot find the columns behind one, so rows of such tables have no second
+"""Types that the library does not know: it cannot find the columns after one, so rows of such tables have no second
 opinion."""
 
 

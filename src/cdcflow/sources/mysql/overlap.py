@@ -1,17 +1,18 @@
-"""Whether the server's binary log still is the one that ours was made from.
+"""Checks whether the server's binary log still is the one that the change log was read from.
 
-A server that was restored from a copy of its files bears the same identity. It begins a file of the same name as the
-original did, counts its GTIDs on from the same number, and soon is past our position. What a file holds tells:
+A server that was restored from a copy of its files has the same identity. It begins a file with the same name as the
+original did, continues its GTIDs from the same number, and soon is past the change log's position. The content of a
+file reveals it:
 
-    binlog.000007 of the original   ├──x────x──x─┤ our position     x: a transaction, by its end and its time of commit
+    binlog.000007 of the original   ├──x────x──x─┤ log's position   x: a transaction, by its end and its time of commit
     binlog.000007 of the copy       ├───x──x────x─────x──▶
 
-A server begins a new file when it starts, so that two histories are different from the beginning of a file. Therefore
-the last few transactions of our log are enough, and only where they are in one file that the server still has.
+A server begins a new file when it starts, so two histories differ from the beginning of a file. Therefore the last few
+transactions of the change log suffice, if they are in one file that the server still has.
 
-Where our log has none there, and where sessions set the time (`SET timestamp`), so that both histories have the same
-times, the file itself tells: each begins with the time at which the server began it, and our position has that time
-(`BinlogPosition.began`).
+If the change log has none there, or if sessions set the time (`SET timestamp`), so that both histories have the same
+times, the file itself decides: each begins with the time at which the server created it, and the change log's position
+contains that time (`BinlogPosition.began`).
 """
 
 from __future__ import annotations
@@ -39,24 +40,24 @@ from cdcflow.sources.mysql.wire import Events
 
 COMPARED_MAX = 16
 BYTES_MAX = 64 << 20
-"""No more of the server's log than this is read for it."""
+"""The comparison reads at most this much of the server's log."""
 _READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Ours:
-    """A transaction of our log: where it ends, and when it was committed (microseconds since 1970)."""
+    """A transaction of the change log: its end, and its time of commit (microseconds since 1970)."""
 
     end: BinlogPosition
     commit_ts: int
 
 
 def check_same(connector: Connector, dump: Dump, first_transaction: int, back: TransactionsBack) -> None:
-    """Check that the server's log has the last transactions of ours. `dump` begins at our position; those from the
-    number `first_transaction` on were read from this server.
+    """Check that the server's log has the last transactions of the change log. `dump` begins at the change log's
+    position; transactions with the number `first_transaction` or a later one were read from this server.
 
     Raises:
-        HistoryLost: they do not: the server was restored, and has gone its own way.
+        HistoryLost: it does not have them: the server was restored, and has diverged since.
     """
     ours = _newest(dump.position, first_transaction, back)
     if not ours:
@@ -73,7 +74,7 @@ def check_same(connector: Connector, dump: Dump, first_transaction: int, back: T
         if len(ours) == 1 and newest.pos <= BYTES_MAX:
             oldest = replace(oldest, pos=FIRST_EVENT)
         compared = [one for one in ours if one.end.pos > oldest.pos]
-        if compared and oldest.pos < 1 << 32:  # beyond, only all of the file can be asked for (M26)
+        if compared and oldest.pos < 1 << 32:  # beyond this, a dump can only begin at the start of the file (M26)
             asked = replace(dump, position=replace(oldest, xa=None), by_gtid=False)
             theirs = _committed(connection, asked, np.array([one.end.pos for one in compared]), connector.account)
             for one in compared:
@@ -84,10 +85,10 @@ def check_same(connector: Connector, dump: Dump, first_transaction: int, back: T
 
 
 def check_file(connector: Connector, dump: Dump) -> None:
-    """Check that the file of our position, where `dump` begins, is the one that our log was read from.
+    """Check that the file of the position at which `dump` begins is the one that the change log was read from.
 
     Raises:
-        HistoryLost: the server began it at another time: it was restored, and has gone its own way.
+        HistoryLost: the server created it at another time: it was restored, and has diverged since.
     """
     position = replace(dump.position, xa=None)
     if not position.began:
@@ -123,7 +124,7 @@ def _time(seconds: int) -> str:
 
 @dataclass(slots=True)
 class _Began:
-    """Takes events as a decoder does: when the first file began (0: not told yet)."""
+    """Takes events as a decoder does, and keeps when the first file began (0: not known yet)."""
 
     seconds: int = 0
 
@@ -138,7 +139,7 @@ class _Began:
 
 
 def _newest(position: BinlogPosition, first_transaction: int, back: TransactionsBack) -> list[Ours]:
-    """The last transactions of our log that lie in one file, oldest first; no more than can be compared."""
+    """The last transactions of the change log that are in one file, oldest first; no more than can be compared."""
     seen: list[str] = []
 
     def is_enough(found: str) -> bool:
@@ -166,7 +167,7 @@ def _is_between(connection: Connection, at: BinlogPosition) -> bool:
 
 @dataclass(slots=True)
 class _Commits:
-    """Takes events as a decoder does: the time of the transaction that ends at each of the bytes `wanted` of
+    """Takes events as a decoder does, and keeps the time of the transaction that ends at each of the bytes `wanted` of
     `file`."""
 
     file: str
@@ -181,7 +182,7 @@ class _Commits:
         return []
 
     def file_began(self, seconds: int) -> None:
-        """Nothing is made of it."""
+        """Not needed."""
 
     def decode(self, events: Events) -> list[StreamEvent]:
         if self.is_past:
@@ -196,8 +197,8 @@ class _Commits:
 
 
 def _committed(connection: Connection, dump: Dump, ends: Int64s, account: str) -> dict[int, int]:
-    """The times of commit of the server's transactions that end at these bytes of the file (ascending), where one
-    does. Raises what the server refuses it with, as a stream does."""
+    """The commit times of the server's transactions that end at these bytes of the file (ascending), for those bytes
+    where one ends. If the server refuses, raises the same errors as a stream."""
     begin(connection, dump)
     commits, upto = _Commits(dump.start[0], ends), int(ends[-1])
     packets = Packets(commits, flavor=dump.flavor, pos=dump.start[1])
@@ -208,14 +209,14 @@ def _committed(connection: Connection, dump: Dump, ends: Int64s, account: str) -
         _, taken = packets.take(left + bytes(PAD), len(left))
         left = left[taken:]
     if packets.refusal is not None and commits.reached < upto:
-        # What was not sent is not what differs: somebody took the right to read the log away, perhaps.
+        # Missing events do not prove a difference: the right to read the log may have been revoked.
         raise refusal_of(packets.refusal, dump, ServerIdConflicts(), account)
     return commits.found
 
 
 def _read(connection: Connection) -> bytes:
     try:
-        found: bytes = connection._rfile.read1(_READ_BYTES)  # pymysql has no public way to it
+        found: bytes = connection._rfile.read1(_READ_BYTES)  # pymysql has no public method for it
     except OSError as error:
         raise pymysql.err.OperationalError(2013, f"Lost connection while the binary log was read ({error})") from None
     if not found:

@@ -4,13 +4,13 @@
     binlog.000003:1234;0-1-77;xa=binlog.000002:99;0-1-40
     binlog.000003:1234;0-1-77;began=1764241200
 
-A file and position mean something on one server only; the set of GTIDs (empty where the server has none) means the
-same on every server that has these transactions. `;xa=` is there while XA transactions are prepared and not decided:
-their rows were held back, so a restart reads from there on again, and leaves out what was delivered. `;began=` is the
-time at which the server began the file, in seconds since 1970: a file of the same name that began at another time is
-another file (`overlap`). A position of an earlier cdcflow does not have it, nor does one that was asked for by SQL.
+A file and position are meaningful on one server only; the set of GTIDs (empty if the server has none) means the same on
+every server that has these transactions. `;xa=` is present while XA transactions are prepared and not decided: their
+rows were held back, so a restart reads again starting there, and skips what was delivered. `;began=` is the time at
+which the server created the file, in seconds since 1970: a file with the same name and a different time is a different
+file (`overlap`). A position of an earlier cdcflow does not have it, nor does one that was queried with SQL.
 
-`StreamProgress` is how far a stream is, and the marks that wait for a position.
+`StreamProgress` holds how far a stream is, and the marks that wait for a position.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _XA, _BEGAN = "xa=", "began="
 
 @dataclass(frozen=True, slots=True)
 class BinlogPosition:
-    """A position between two transactions. `gtids` is the text of the set of those before it, `xa` and `began` as told
-    above (0: not known)."""
+    """A position between two transactions. `gtids` is the text of the set of those before it; `xa` and `began` are as
+    described above (0: unknown)."""
 
     file: str
     pos: int
@@ -54,12 +54,12 @@ class BinlogPosition:
 
     @property
     def start(self) -> BinlogPosition:
-        """Where to begin to read again."""
+        """Where to start reading again."""
         return replace(self, xa=None) if self.xa is None else self.xa
 
     @classmethod
     def parse(cls, text: str) -> BinlogPosition:
-        """Read what `text` wrote. InvariantViolated when it is something else."""
+        """Parse what `text` wrote. Raises InvariantViolated if it is something else."""
         head, *rest = text.split(";")
         file, _, pos = head.rpartition(":")
         began = 0
@@ -75,12 +75,12 @@ class BinlogPosition:
 
 
 def began_text(seconds: int) -> str:
-    """What a position says about when its file began."""
+    """The part of a position that contains when its file began."""
     return f";{_BEGAN}{seconds}" if seconds else ""
 
 
 def coordinate(file: str, pos: int) -> int:
-    """A number that grows along one server's binary log, over its files: 23 bits for the file, 40 for the byte.
+    """A number that grows along one server's binary log, across its files: 23 bits for the file, 40 for the byte.
 
     Raises:
         ConfigurationError: the file has no number, or one too large.
@@ -105,11 +105,11 @@ def byte_of(coordinate: int) -> int:
 
 
 class StreamProgress:
-    """How far a stream is, as coordinates and as positions between transactions, and the marks and times that it has to
-    answer. Any thread may call `expect` and `expect_time`, one thread everything else.
+    """How far a stream is, as coordinates and as positions between transactions, and the marks and times that it must
+    report. Any thread may call `expect` and `expect_time`, only one thread everything else.
 
-    `skip_until`: everything up to this coordinate was delivered before this connection (-1 when coordinates of another
-    server are meant, and only GTIDs say what was).
+    `skip_until`: everything through this coordinate was delivered before this connection (-1 if the coordinates are
+    those of another server, so that only GTIDs show what was delivered).
     """
 
     def __init__(self, position: BinlogPosition, *, by_gtid: bool) -> None:
@@ -117,7 +117,7 @@ class StreamProgress:
         self.last = position.text
         self.commit_ts = 0
         self.pos = position.start.pos
-        # Until the first transaction comes, positions before what the GTIDs leave out say nothing.
+        # Until the first transaction arrives, positions before the transactions to be sent are meaningless.
         self._silent = by_gtid
         self._passed = self._covered = self.skip_until
         self._asked: SimpleQueue[tuple[Token, int]] = SimpleQueue()
@@ -127,7 +127,7 @@ class StreamProgress:
         self.at(position.start.file)
 
     def at(self, file: str) -> None:
-        """What follows is in this file."""
+        """The following events are in this file."""
         self.file, self.began = file, 0
         self.base = coordinate(file, 0)
 
@@ -138,24 +138,24 @@ class StreamProgress:
         self._asked.put((token, coordinate))
 
     def expect_time(self, commit_ts: int, coordinate: int) -> None:
-        """Say that the server had this time (µs since 1970) once everything up to this coordinate was delivered."""
+        """Report this time of the server (µs since 1970) once everything through this coordinate was delivered."""
         self._asked_times.put((commit_ts, coordinate))
 
     @property
     def due(self) -> bool:
-        """A mark or a time is expected that was passed already."""
+        """An expected mark or time is due: its position was passed."""
         self._take_asked()
         return any(coordinate <= self._passed for _, coordinate in (*self._expected, *self._times))
 
     def seen(self) -> list[StreamEvent]:
-        """The expected marks that were passed already, and the newest of such times."""
+        """The expected marks whose positions were passed, and the latest of such times."""
         marks = [MarkSeen(token, self.last, self.commit_ts) for token, _ in self.taken(self._passed)]
         passed = [commit_ts for commit_ts, coordinate in self._times if coordinate <= self._passed]
         self._times = [e for e in self._times if e[1] > self._passed]
         return [*marks, Advanced(self.last, max(passed))] if passed else [*marks]
 
     def taken(self, upto: int) -> list[tuple[Token, int]]:
-        """The marks expected up to a coordinate, which the caller answers."""
+        """The marks expected through a coordinate, which the caller reports."""
         self._take_asked()
         found = [e for e in self._expected if e[1] <= upto]
         self._expected = [e for e in self._expected if e[1] > upto]
@@ -168,16 +168,16 @@ class StreamProgress:
             self._times.append(self._asked_times.get())
 
     def delivered(self, position: Position, coordinate: int, commit_ts: int) -> None:
-        """Everything up to this position is in the events that are being returned."""
+        """Everything through this position is in the events that are being returned."""
         self.last, self.commit_ts = position, commit_ts
         self._silent = False
         self._passed = self._covered = coordinate
 
     def advanced(self, pos: int, gtids: str, held: str, *, known: bool, commit_ts: int = 0) -> list[StreamEvent]:
-        """Nothing of ours comes up to byte `pos` of the file: the marks expected there, and how far we are.
+        """No captured change remains before byte `pos` of the file: returns the marks expected there, and the progress.
 
-        `known`: the server gave this position as its end, or it is one behind a transaction. `commit_ts`: when the last
-        transaction before it was committed; 0: not known.
+        `known`: the server gave this position as its end, or it follows a transaction. `commit_ts`: when the last
+        transaction before it was committed; 0 if unknown.
         """
         self.pos = pos
         self._silent = self._silent and not known

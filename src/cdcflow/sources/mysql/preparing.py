@@ -1,10 +1,12 @@
-"""A position in the binary log to begin at, and whether the position of an earlier run is still ours and whole.
+"""Finds a first position in the binary log, or checks that an earlier run's position is valid and no log after it is
+lost.
 
 Everything before the position that a stream begins at must be visible before a chunk is read: the stream never delivers
-it, so no fence would tell that a chunk did not see it. Hence the waiting here.
+it, so no fence would detect that a chunk did not see it. Therefore cdcflow waits here.
 
-A file and byte are compared only on the server that they come from. On another one, a replica that took over, the set
-of GTIDs counts: it must hold everything that our log has, and still have everything that it has not.
+A file and byte are compared only on the server that they belong to. On another server, such as a promoted replica, the
+set of GTIDs counts: it must contain everything that the change log has, and the server's binary log must still contain
+everything that the change log lacks.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """What an earlier run left: its position, the server that it was read from, whether its GTIDs are all there were,
-    and whether its file and byte are of a server before that one."""
+    """What an earlier run stored: its position, the server that it was read from, whether its GTIDs are complete, and
+    whether its file and byte are those of a server before that one."""
 
     position: BinlogPosition
     server: str
@@ -65,7 +67,7 @@ class Preparing:
     # ── the first position ─────────────────────────────────────────────────────────────────────────────────────
 
     def first(self) -> Begun:
-        """The end of the log now, with everything before it visible.
+        """The current end of the log, with everything before it visible.
 
         Raises:
             SourceUnavailable: something keeps transactions from becoming visible (a replica that does not answer).
@@ -83,7 +85,7 @@ class Preparing:
         if not self.has_gtids:
             self._marking.beat(self._connection)
             return Begun(BinlogPosition(end.file, end.pos))
-        # What is logged up to here and not yet executed is owned by somebody at this moment.
+        # A transaction that is logged before this end and not yet executed is owned by a session now.
         committing = _owned(binlog_status.owned(self._connection))
         self._until(
             "transactions that are in the binary log already become visible",
@@ -93,8 +95,8 @@ class Preparing:
         return Begun(BinlogPosition(end.file, end.pos, before.text()))
 
     def visible_end(self) -> int | None:
-        """A place of the log, about its end now, up to which every later snapshot sees all transactions. None: some
-        are just being committed. Prepared XA transactions do not count: their rows come with XA COMMIT."""
+        """A place near the current end of the log, such that every later snapshot sees all transactions before it. None
+        if some are being committed. Prepared XA transactions do not count: their rows arrive with XA COMMIT."""
         if self._flavor == "mariadb":
             with binlog_status.snapshot(self._connection):
                 return binlog_status.snapshot_end(self._connection).coordinate
@@ -106,7 +108,7 @@ class Preparing:
         return end.coordinate
 
     def _check_prepared(self) -> None:
-        with contextlib.suppress(pymysql.Error):  # MySQL shows them only to whom it lets
+        with contextlib.suppress(pymysql.Error):  # MySQL shows them only to accounts with the right
             found = query(self._connection, "XA RECOVER")
             if found:
                 raise ConfigurationError(
@@ -122,9 +124,9 @@ class Preparing:
         """The position of an earlier run, checked.
 
         Raises:
-            HistoryLost: log from there on is gone, or the server lacks what our log has.
+            HistoryLost: the log after it is gone, or the server lacks transactions that the change log has.
             ConfigurationError: it is another server.
-            SourceUnavailable: what our log has is not visible yet.
+            SourceUnavailable: transactions that the change log has are not visible yet.
         """
         if self._flavor == "mariadb":
             return self._again_mariadb(before)
@@ -168,7 +170,7 @@ class Preparing:
         return MysqlGtids.parse(binlog_status.executed(self._connection))
 
     def _refuse_lacking(self, ours: MysqlGtids, before: Before) -> None:
-        """Raises unless everything in `ours` is executed, or being committed at this moment."""
+        """Raises unless everything in `ours` is executed, or is being committed now."""
         committing = _owned(binlog_status.owned(self._connection))
         executed = self._executed()
         for gtid in committing:
@@ -226,7 +228,7 @@ class Preparing:
         return Begun(position, by_gtid=True)
 
     def _quiet_end(self) -> tuple[binlog_status.End, str]:
-        """MariaDB: the end of the log at a moment at which nothing was added to it, once all before it is visible."""
+        """MariaDB: the end of the log at a time when nothing was added to it, once everything before it is visible."""
         ends: list[tuple[binlog_status.End, str]] = []
 
         def is_quiet() -> bool:
@@ -240,7 +242,8 @@ class Preparing:
         return ends[0]
 
     def _check_goes_on(self, position: BinlogPosition) -> None:
-        """MariaDB: what follows this position is not in our log. For where the server cannot tell what is before it."""
+        """MariaDB: check that the change log lacks the transaction after this position. For a server that cannot
+        determine what is before the position."""
         ours = MariadbGtids.parse(position.gtids).domains()
         try:
             found = binlog_status.next_of_mariadb(self._connection, position)
@@ -262,7 +265,7 @@ class Preparing:
         return MariadbGtids.parse(binlog_status.gtids_at(self._connection, seen.file, seen.pos) or "")
 
     def _is_purged(self, position: BinlogPosition) -> bool:
-        """The file of this position is gone. What was in it is no loss where the change log has all of it."""
+        """The file of this position is gone. That is no loss if the change log has all of its transactions."""
         return position.file not in dict(binlog_status.files(self._connection))
 
     def _lost_nothing_of_mariadb(self, position: BinlogPosition) -> bool:
@@ -275,7 +278,7 @@ class Preparing:
         return before is not None and bool(ours.domains()) and ours.covers(MariadbGtids.parse(before))
 
     def _check_files(self, position: BinlogPosition) -> None:
-        """The log from this position on is still there, and as long as we know it to be."""
+        """Check that the log after this position still exists, and that its file reaches the position."""
         files = binlog_status.files(self._connection)
         sizes = dict(files)
         if position.file not in sizes:
@@ -293,7 +296,8 @@ class Preparing:
             )
 
     def _check_next(self, position: BinlogPosition) -> None:
-        """What follows this position is what our log has not: after a reset the file's name and length mean nothing."""
+        """Check that the change log lacks the transaction after this position: after a reset the file's name and length
+        are meaningless."""
         try:
             found = binlog_status.next_gtid(self._connection, position)
         except ValueError:

@@ -1,12 +1,12 @@
-"""One stretch of a table in the order of its key as several parts, so that they can be read at once.
+"""One range of a table in the order of its key, as several parts that can be read at the same time.
 
-    key      cursor ────────▶ split ────────▶ split ────────▶ as many rows as were asked for, or the plan's bound
-    part             1                2               3       each in a snapshot of its own
+    key      cursor ────────▶ split ────────▶ split ────────▶ as many rows as were requested, or the plan's bound
+    part             1                2               3       each in its own snapshot
 
-A part is a stretch of values, (split, next split], so the parts leave nothing out and overlap nowhere, whatever their
-snapshots hold; where a split came from matters only for their sizes. The first part's snapshot finds them: the server
-counts rows and says what key it came to. That takes as long as a tenth of the reading, so where keys are whole numbers
-they are guessed from how far apart those of the last chunk were. A part that such a guess made too large ends early.
+A part is a range of keys, (split, next split], so the parts cover everything without overlaps, whatever their snapshots
+contain; the origin of a split only affects their sizes. The first part's snapshot determines the splits: the server
+counts rows and returns the key that it reached. That takes a tenth as long as reading, so if keys are integers, the
+splits are guessed from the distances of the last chunk's keys. A part that such a guess made too large ends early.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from cdcflow.sources.mysql.types.registry import select_expression
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Rows behind `after` (None: from the start) up to and including `upto`; at most `rows_max`, None for all.
+    """Rows after `after` (None: from the start) up to and including `upto`; at most `rows_max`, None for all.
     `is_last`: its `upto` is the plan's bound."""
 
     after: Literals | None
@@ -47,9 +47,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class PartRead(chunks.PartRead):
-    """What a part's snapshot showed. `reached`: the last row's key; without rows, where the part began. `exhausted`: it
-    is the last part, and nothing is left up to the bound. `key` is the table's. `rows_counted`: how many rows there
-    were, where the batches are not all of them; 0 where that is not known."""
+    """What a part's snapshot showed. `reached`: the last row's key, or where the part began if it has no rows.
+    `exhausted`: it is the last part, and no rows are left before the bound. `key` is the table's. `rows_counted`: the
+    number of rows, if the batches do not contain all of them; 0 if it is unknown."""
 
     bytes: int = 0
     reached: Literals | None = None
@@ -66,7 +66,7 @@ class PartRead(chunks.PartRead):
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """A table as it is in a snapshot, in the order of its key."""
+    """A table in a snapshot, in the order of its key."""
 
     entry: CatalogTable
     described: DescribedTable
@@ -74,7 +74,7 @@ class Ordered:
 
     @property
     def select(self) -> str:
-        """All of its columns, as `decoded` wants them."""
+        """A SELECT of all of its columns, as `decoded` expects them."""
         columns = ", ".join(select_expression(c) for c in self.described.columns)
         return f"SELECT {columns} FROM {self.entry.sql}"  # noqa: S608  quoted by `results`
 
@@ -86,7 +86,7 @@ class Ordered:
         return decode(self.described, fetched.data, Extents(fetched.start, fetched.end))
 
     def greatest(self, connection: Connection) -> Literals | None:
-        """The greatest key; None when there are no rows, or no key."""
+        """The greatest key; None if there are no rows, or no key."""
         if not self.key.columns:
             return None
         return self._key_at(connection, f"ORDER BY {self.key.descending} LIMIT 1")
@@ -100,10 +100,10 @@ class Ordered:
         bytes_max: int,
         stride: float | None = None,
     ) -> list[Part]:
-        """The next rows behind `after`, cut into parts of about these sizes; fewer where the rows end before. All of
-        them together end at about `bytes_max`.
+        """The next rows after `after`, cut into parts of about these sizes; fewer parts if the rows end before.
+        Together they end at about `bytes_max`.
 
-        `stride`: that of the last chunk, where it had one; then the splits are guessed.
+        `stride`: that of the last chunk, if it had one; then the splits are guessed.
         """
         parts: list[Part] = []
         each = bytes_max // len(sizes)
@@ -125,7 +125,7 @@ class Ordered:
     def parts_to_end(
         self, connection: Connection, after: Literals | None, bound: Literals, sizes: Sequence[int], bytes_max: int
     ) -> list[Part]:
-        """As `parts`, but no part ends by the number of its rows: the last one too ends at a key that is known."""
+        """Like `parts`, but no part ends by the number of its rows: the last one also ends at a known key."""
         parts: list[Part] = []
         each = bytes_max // len(sizes)
         for size in sizes:
@@ -190,11 +190,11 @@ class Ordered:
             reached=reached,
             exhausted=fetched.is_whole and part.is_last and not is_full,
             key=self.key,
-            rows_counted=len(fetched),  # another process keeps the batches, perhaps
+            rows_counted=len(fetched),  # another process may keep the batches
         )
 
     def _check_progress(self, before: Literals | None, row: Literals) -> None:
-        """The server may send the same row as behind itself: the backfill would never end (W17)."""
+        """The server may return the same row as the one after itself: the backfill would never end (W17)."""
         if row == before:
             raise ConfigurationError(
                 f"the backfill of {self.entry.id} makes no progress: in the server's order a row comes after itself",
@@ -220,20 +220,20 @@ def _where(key: Key, after: Literals | None, upto: Literals) -> str:
 
 
 def _guessed(begin: Literals, bound: Literals, distance: float) -> Literals | None:
-    """The whole number so far behind `begin`; None where that is not before `bound`."""
+    """The integer `distance` after `begin`; None if that is not before `bound`."""
     end = int(begin[0]) + max(1, int(distance))
     return (str(end),) if end < int(bound[0]) else None
 
 
 def sizes(rows: int, parts_max: int, part_rows_min: int) -> list[int]:
-    """How many rows each part is to have: as many parts as pay, about equal."""
+    """The number of rows of each part: as many parts as are worth it, about equal."""
     count = max(1, min(parts_max, rows // part_rows_min))
     return [rows * (i + 1) // count - rows * i // count for i in range(count)]
 
 
 def stride(after: Literals | None, found: Sequence[PartRead]) -> float | None:
-    """How far apart the keys of a chunk's rows are; None where that is no number."""
-    if after is None:  # the first chunk: its keys begin somewhere
+    """How far apart the keys of a chunk's rows are; None if the key is not an integer."""
+    if after is None:  # the first chunk: the start of its keys is unknown
         after, found = found[0].reached, found[1:]
     rows = sum(part.rows for part in found)
     if after is None or not rows or found[-1].key is None or not found[-1].key.is_whole_number:

@@ -1,8 +1,9 @@
-"""What a statement in the log does, where its event may name another character set than the one that it is in. Pure.
+"""What a statement in the log does, if its event may name a character set other than the one it is in. Pure.
 
-A name that is not ASCII is another name in each set, and the servers do not always name the right one
-(`statement_text`). A table that a statement names in some other set may be the one that was meant. So each set counts:
-the one that the event names as it is, what the others find as a doubt (`Unsure`), which only captured tables have.
+A name with non-ASCII characters reads differently in each set, and the servers do not always name the right set
+(`statement_text`). A table that a statement names in some other set may be the one that was meant. So each set is
+tried: the reading in the set that the event names is applied, and differing readings in the others are possibilities
+(`Unsure`), which only matter for captured tables.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from cdcflow.sources.mysql.types.charsets import UNKNOWN
 
 
 def statement_in(query: Query) -> Statement:
-    """What a statement in the log does, with what it would do in other character sets where that differs."""
+    """What a statement in the log does, along with what it would do in other character sets if that differs."""
     found = statement_of(query)
     if query.raw and isinstance(found, Savepoint):
         return _in_utf8(query) or found
@@ -49,8 +50,8 @@ def statement_in(query: Query) -> Statement:
 
 
 def _in_utf8(query: Query) -> Statement | None:
-    """A statement that the servers write themselves, in UTF-8 whatever the client says. By any other set a savepoint's
-    name could be another one when it is rolled back to."""
+    """The servers write such statements themselves, in UTF-8 whatever the client declares. In any other set a
+    savepoint's name could differ from the name in a later rollback to it."""
     try:
         return statement_of(replace(query, text=query.raw.decode(), is_single=False))
     except UnicodeDecodeError:
@@ -88,7 +89,7 @@ def with_names(statement: Statement, named: Callable[[TableId], TableId]) -> Sta
         case Versioned(table) | OtherDdl(TableId() as table):
             return replace(statement, table=named(table))
         case Several(parts):
-            return Several(tuple(with_names(part, named) for part in parts))  # type: ignore[misc]  # each as it was
+            return Several(tuple(with_names(part, named) for part in parts))  # type: ignore[misc]  # each keeps its kind
         case Unsure(first, others, sure):
             changed = tuple(with_names(other, named) for other in others)
             return replace(
@@ -105,8 +106,8 @@ def _names(statement: Statement) -> Iterator[str]:
 
 
 def _is_of_tables(statement: Statement) -> bool:
-    """Whether it names any, and those are not ASCII where it is one that changes rows: there may be millions of values
-    that are not."""
+    """Whether it names tables. For a statement that changes rows, whether a name is not ASCII: its text may contain
+    millions of non-ASCII values."""
     match statement:
         case RowChange():
             return not all(name.isascii() for name in _names(statement))

@@ -1,12 +1,12 @@
-"""Result sets (text protocol): where rows lie in bytes as they came, and rows as Arrow columns. Pure.
+"""Result sets (text protocol): where rows are in the received bytes, and rows as Arrow columns. Pure.
 
     packet   length(3) number(1) │ payload         a row: one packet; FE and less than 9 bytes: the end; FF: an error
 
-A row is one packet, in which each cell has its length before it, or is the byte FB for NULL. So the cells of a column
-are found for all rows at once, and the next column's begin where they end. The columns equal what the binary log gives
-for the same rows.
+A row is one packet, in which a length precedes each cell, or is the byte FB for NULL. So the cells of a column are
+found for all rows at once, and the next column's cells begin where they end. The columns equal those that the binary
+log yields for the same rows.
 
-`row_packets` and `decode` are the reference decoders. The compiled ones (`decoders.py`) give the same.
+`row_packets` and `decode` are the reference decoders. The compiled ones (`decoders.py`) return the same.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from cdcflow.sources.mysql.images import Extents
 from cdcflow.sources.mysql.tables import DescribedTable
 
 PACKET_MAX = 0xFFFFFF
-"""So long is every packet but the last of a row of 16 MiB and more."""
+"""The length of every packet except the last of a row of 16 MiB and more."""
 PACKET_HEADER = 4
 NEEDS_MORE, ENDED, OTHER = 0, 1, 2
-"""OTHER: a packet that is no whole row of its own: a part of a long one, or an error."""
+"""OTHER: a packet that is not a whole row: a part of a long one, or an error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """Row packets found in bytes: their payloads, the offset of the first packet that was not taken, and why not."""
+    """Row packets found in bytes: their payloads, the offset of the first packet that was not taken, and the reason."""
 
     start: Int64s
     end: Int64s
@@ -66,12 +66,12 @@ _NULL, _TWO, _THREE, _EIGHT = 0xFB, 0xFC, 0xFD, 0xFE
 def decode(described: DescribedTable, data: bytes, rows: Extents) -> pa.RecordBatch:
     """Rows of `SELECT <select_expression of every column>`, in `described.table.row_schema`.
 
-    `rows` are the row packets' payloads in `data` (without their headers). Where `buffers.PAD` bytes follow the last
-    one, nothing is copied. The session's character set must be utf8mb4 and its time zone +00:00.
+    `rows` are the row packets' payloads in `data` (without their headers). If `buffers.PAD` bytes follow the last one,
+    nothing is copied. The session's character set must be utf8mb4 and its time zone +00:00.
 
     Raises:
         SourceUnavailable: the bytes cannot be such rows.
-        ConfigurationError: its column's Arrow type cannot hold a value; by name.
+        ConfigurationError: its column's Arrow type cannot hold a value; the message names the column.
     """
     reached = int(rows.end.max()) if len(rows.end) else 0
     buffer = Buffer(data) if reached + PAD <= len(data) else padded([data])

@@ -1,7 +1,8 @@
 """How long a server keeps its binary log, by its own settings or by those of the service that runs it.
 
-On Amazon RDS and Aurora `binlog_expire_logs_seconds` does not decide. A table does, `mysql.rds_configuration`, which is
-changed by procedures only; where nothing is set there, the log is purged as soon as the service needs it no more.
+On Amazon RDS and Aurora `binlog_expire_logs_seconds` has no effect. The table `mysql.rds_configuration` decides
+instead, and only procedures change it; if nothing is set there, the log is purged as soon as the service no longer
+needs it.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ KEPT_SECONDS_MIN = 86_400
 _WEEK_HOURS = 168
 _RDS = "SELECT value FROM mysql.rds_configuration WHERE name = 'binlog retention hours'"
 _RDS_PROGRAMS = "/rdsdbbin"
-"""Where the programs of a server are that RDS or Aurora runs."""
+"""The directory of the server's programs on RDS and Aurora."""
 
 
 def is_rds(connection: Connection, found: Mapping[str, object]) -> bool:
-    """Whether Amazon RDS or Aurora runs the server. `found`: its variables, `basedir` among them."""
+    """Whether Amazon RDS or Aurora runs the server. `found`: its variables, including `basedir`."""
     return str(found.get("basedir") or "").startswith(_RDS_PROGRAMS) or _configured(connection) is not None
 
 
@@ -47,7 +48,7 @@ def retention(connection: Connection, found: Mapping[str, object]) -> Iterator[F
 
 
 def _configured(connection: Connection) -> list[tuple[object, ...]] | None:
-    """What RDS's table has of the retention; None: there is no such table, or it cannot be read."""
+    """The retention in RDS's table; None if the table does not exist, or cannot be read."""
     try:
         return [*query(connection, _RDS)]
     except pymysql.Error:

@@ -1,7 +1,8 @@
-"""Rights to read tables that were taken away while a capture runs, or that nobody has given yet: for each the statement
-that gives it, for the account that we are.
+"""Missing rights to read tables, revoked while a capture runs or never granted: for each the statement that grants it
+to cdcflow's account.
 
-The server hides a table from an account without a right to it, so a missing table and a missing right look alike.
+The server hides a table from an account without a right to it, so a missing table cannot be distinguished from a
+missing right.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _NO_TABLE = "cdcflow asks whether it may read here"
 
 @contextlib.contextmanager
 def reading(connection: Connection, table: TableId) -> Iterator[None]:
-    """Around statements that read a table.
+    """Wraps statements that read a table.
 
     Raises:
         RightMissing: SELECT is not granted; the message names the GRANT.
@@ -37,8 +38,8 @@ def reading(connection: Connection, table: TableId) -> Iterator[None]:
 
 
 def reads_all_of(connection: Connection, schema: str) -> bool:
-    """Whether the schema is there and every table of it may be read, so that one which does not show is not there. The
-    server says that a table is missing only to who may read it."""
+    """Whether the schema exists and cdcflow may read every table in it, so that a table that is not visible does not
+    exist. The server reports a missing table only to accounts that may read it."""
     try:
         query(connection, f"SELECT 1 FROM {quoted(schema)}.{quoted(_NO_TABLE)} LIMIT 0")  # noqa: S608  quoted
     except pymysql.Error as error:
@@ -49,7 +50,7 @@ def reads_all_of(connection: Connection, schema: str) -> bool:
 
 
 def unseen(account: str, patterns: Iterable[Pattern]) -> str:
-    """What to do where the catalog shows no table for these patterns."""
+    """The remedy if the catalog shows no table for these patterns."""
     grants = dict.fromkeys(f"GRANT SELECT ON {_meant(p)} TO {account}" for p in patterns if not p.excludes)
     return (
         "check the names in source.tables (case counts); where they are right, the server hides the tables: "
@@ -58,14 +59,14 @@ def unseen(account: str, patterns: Iterable[Pattern]) -> str:
 
 
 def _meant(pattern: Pattern) -> str:
-    """What a GRANT calls the tables of a pattern."""
+    """How a GRANT names the tables of a pattern."""
     if pattern.exact is not None:
         return f"{quoted(pattern.exact.schema)}.{quoted(pattern.exact.name)}"
     return "*.*" if pattern.in_schema is None else f"{quoted(pattern.in_schema)}.*"
 
 
 def select_missing(connection: Connection, tables: Collection[TableId]) -> RightMissing:
-    """What to raise where these tables may not be read."""
+    """The error to raise if these tables may not be read."""
     account = account_of(connection)
     grants = (f"GRANT SELECT ON {quoted(t.schema)}.{quoted(t.name)} TO {account}" for t in sorted(tables))
     return RightMissing(

@@ -1,15 +1,15 @@
-"""Row events of one part of the log, put together by table shape: offsets of rows, never rows.
+"""Row events of one part of the log, grouped by table shape: offsets of rows, never rows.
 
-    TABLE_MAP   id(6) flags(2) …                                          says what the id means from here on
+    TABLE_MAP   id(6) flags(2) …                                          defines the id for the events that follow
     ROWS        id(6) flags(2) [extra(2+)] width │ bitmap [bitmap] │ row images …
 
-Table ids mean something in one file and one connection only (hard case M13). A server repeats the TABLE_MAP before
-each statement; nearly always it is byte for byte what is known, which is compared for a whole batch at once. Row
-events of one shape, kind and pair of bitmaps are decoded together, whatever is between them.
+Table ids are valid in one file and one connection only (hard case M13). A server repeats the TABLE_MAP before each
+statement; nearly always it is byte for byte the known one, which is checked for a whole batch at once. Row events of
+one shape, kind and pair of bitmaps are decoded together, whatever is between them.
 
-Rows of the small table of ours that has our marks (`slot`, `token`, `at`; `marks.py` writes them) are read straight
-from the bytes: nothing of that table goes into the log, so its rows need no columns in Arrow. Other slots' rows are
-those of another cdcflow at the same server.
+Rows of cdcflow's small table of marks (`slot`, `token`, `at`; `marks.py` writes them) are read straight from the bytes:
+nothing of that table goes into the log, so its rows need no columns in Arrow. Rows of other slots belong to another
+cdcflow at the same server.
 """
 
 from __future__ import annotations
@@ -52,12 +52,13 @@ _KINDS = {
 _V1 = frozenset((EventType.WRITE_ROWS_V1, EventType.UPDATE_ROWS_V1, EventType.DELETE_ROWS_V1))
 
 HEARTBEAT = "heartbeat"
-"""A token that begins so only shows that the log moves."""
+"""A token that begins with this only shows that the log moves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Marks:
-    """Where our marks are written: our `slot` in `table`. None as table: marks are not written (read-only)."""
+    """Where this capture's marks are written: its `slot` in `table`. If `table` is None, marks are not written
+    (read-only)."""
 
     slot: str
     table: TableId | None
@@ -75,7 +76,7 @@ class Mapped:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Changes of one table shape; `event` (as long as `rows`, ascending) is the number of each one's event."""
+    """Changes of one table shape; `event` (as long as `rows`, ascending) is the number of the event of each row."""
 
     described: DescribedTable
     event: Int64s
@@ -84,7 +85,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class Incomplete:
-    """The keys of rows that came without all of their columns; `event` (as long as `keys`) is each one's event."""
+    """The keys of rows that lack some of their columns; `event` (as long as `keys`) is the event of each."""
 
     table: TableId
     event: Int64s
@@ -93,8 +94,8 @@ class Incomplete:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What row events hold: changes by shape, the rows that must be read by key, and the tokens of our marks by
-    event."""
+    """The content of row events: changes by shape, the rows that must be read by key, and the tokens of this slot's
+    marks by event."""
 
     changes: list[Changes] = field(default_factory=list)
     incomplete: list[Incomplete] = field(default_factory=list)
@@ -102,8 +103,8 @@ class Found:
 
 
 class RowEvents:
-    """The table maps of one connection, and what row events hold by them. `compiled` None: the plain decoders.
-    `samples` get row events for a second opinion; None if there is none."""
+    """The table maps of one connection, and the content of row events according to them. `compiled` None: the plain
+    decoders. `samples` get row events for a second opinion; None if there is none."""
 
     def __init__(
         self,
@@ -122,12 +123,12 @@ class RowEvents:
         self._arrived: dict[int, list[tuple[int, Mapped]]] = {}
 
     def begin_file(self, file: str) -> None:
-        """Another file, or another connection: table ids begin anew."""
+        """A new file, or a new connection: table ids start over."""
         self._file = file
         self._maps.clear()
 
     def forget_shapes(self, table: TableId | None) -> None:
-        """Something about tables changed: ask anew what the next table maps mean."""
+        """Some table definition changed: determine again what the next table maps mean."""
         self._tables.changed(table)
         for table_id, known in self._maps.items():
             self._arrived.setdefault(table_id, [(-1, known)])
@@ -137,11 +138,11 @@ class RowEvents:
     # ── table maps ──────────────────────────────────────────────────────────────────────────────────────────
 
     def begin(self) -> None:
-        """A part of the log begins: its events are numbered anew."""
+        """A new part of the log: its events are numbered from 0."""
         self._arrived = {}
 
     def learn(self, events: Events, first: int, last: int) -> None:
-        """Take the table maps among the events `first` to `last` (exclusive), in order."""
+        """Process the table maps among the events `first` to `last` (exclusive), in order."""
         at = first + np.flatnonzero(events.type[first:last] == EventType.TABLE_MAP)
         if not len(at):
             return
@@ -180,7 +181,7 @@ class RowEvents:
         return Mapped(raw, known.table, known.described, known.found)
 
     def _in_force(self, table_id: int) -> list[tuple[int, Mapped]]:
-        """What an id means, and from which event of this part on."""
+        """The meanings of an id, each with the number of the event of this part that established it."""
         found = self._arrived.get(table_id)
         if found is None and (known := self._maps.get(table_id)) is not None:
             found = [(-1, known)]
@@ -189,7 +190,7 @@ class RowEvents:
     # ── rows ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def tables_of(self, events: Events, use: Bools) -> set[TableId]:
-        """The captured tables of which these events have rows."""
+        """The captured tables that these events contain rows of."""
         return {mapped.table for mapped, _ in self._by_map(events, use) if mapped.described is not None}
 
     def decode(self, events: Events, use: Bools) -> Found:
@@ -253,7 +254,7 @@ class RowEvents:
         described: DescribedTable,
         out: Found,
     ) -> DecodedRows:
-        """Row events whose columns and bitmaps are the same `size` bytes after `body`."""
+        """Decode row events that have the same columns and bitmaps in the `size` bytes after `body`."""
         row_kind = _KINDS[EventType(kind)]
         images, _ = bitmaps(events.one(int(at[0])), int(body[0] - events.start[at[0]]), _images(kind))
         before = images[0] if row_kind is not RowKind.INSERT else b""
@@ -289,12 +290,13 @@ def kind_of(event: bytes) -> RowKind:
 
 
 def truncation(described: DescribedTable, at: int) -> Changes:
-    """The row that says that a table was emptied, at event number `at`."""
+    """The row that records the truncate of a table, at event number `at`."""
     return Changes(described, np.array([at], np.int64), emptied(described.table))
 
 
 def numbered(found: list[Changes], events: int) -> tuple[list[ChangeBatch], Int64s]:
-    """One batch a table shape with the indices of its rows, and how many rows come before each event (one more)."""
+    """One batch per table shape with the indices of its rows, and the number of rows before each event (with a last
+    entry for all)."""
     count = np.zeros(events, np.int64)
     for one in found:
         count += np.bincount(one.event, minlength=events)
@@ -303,7 +305,7 @@ def numbered(found: list[Changes], events: int) -> tuple[list[ChangeBatch], Int6
     by_shape: dict[Table, list[tuple[Int64s, pa.RecordBatch]]] = {}
     nth: dict[int, int] = {}
     for one in found:
-        # An event's rows are all of one table, except where a statement emptied several.
+        # All rows of an event are of one table, unless a statement emptied several.
         first = np.flatnonzero(np.diff(one.event, prepend=-1))
         index = (
             rows_before[one.event] + np.arange(len(one.event)) - np.repeat(first, np.diff(first, append=len(one.event)))
@@ -317,7 +319,7 @@ def numbered(found: list[Changes], events: int) -> tuple[list[ChangeBatch], Int6
 
 
 def _images(kind: int) -> int:
-    """How many images, and so bitmaps, a row event's rows have."""
+    """The number of images, and so of bitmaps, that a row event's rows have."""
     return 2 if _KINDS[EventType(kind)] is RowKind.UPDATE else 1
 
 
@@ -326,7 +328,7 @@ def _distinct(ids: Int64s | Types) -> list[int]:
 
 
 def _differing(events: Events, at: Int64s, known: Mapped | None) -> Bools:
-    """Which of these TABLE_MAP events are not byte for byte the known one."""
+    """Which of these TABLE_MAP events differ from the known one."""
     if known is None:
         return np.ones(len(at), np.bool_)
     start, size = events.start[at] + HEADER, len(known.raw)
@@ -334,15 +336,15 @@ def _differing(events: Events, at: Int64s, known: Mapped | None) -> Bools:
     if not other.any():
         raw = np.frombuffer(known.raw, np.uint8)
         other = (events.buffer.bytes[start[:, None] + np.arange(size)] != raw).any(axis=1)
-    # From the first one that differs on, each is looked at: it may be the known one again.
+    # The first that differs and all after it are processed: a later one may be the known one again.
     return np.logical_or.accumulate(other)
 
 
 def _alike(events: Events, at: Int64s, body: Int64s, kind: int, columns: int, table: Table) -> tuple[Bools, int]:
-    """Which of these row events have the same columns and bitmaps as the first, and how many bytes those take.
+    """Which of these row events have the same columns and bitmaps as the first, and the size of those in bytes.
 
     Raises:
-        ConfigurationError: they do not have as many columns as the table was described with (hard case M09).
+        ConfigurationError: their number of columns differs from the table's description (hard case M09).
     """
     event, offset = events.one(int(at[0])), int(body[0] - events.start[at[0]])
     width, _ = length_at(event, offset)
@@ -369,7 +371,7 @@ _VARCHAR, _TIMESTAMP = 15, 17
 
 
 def check_columns(found: TableMap) -> None:
-    """ConfigurationError: it is not the table that cdcflow makes."""
+    """Raises ConfigurationError if it is not the table that cdcflow creates."""
     if [c.type_code for c in found.columns] != [_VARCHAR, _VARCHAR, _TIMESTAMP]:
         raise ConfigurationError(
             f"table {found.id} is not one of cdcflow's: its columns are not slot, token and at",
@@ -379,9 +381,9 @@ def check_columns(found: TableMap) -> None:
 
 
 def tokens_of(found: TableMap, rows: bytes, images: list[bytes], slot: str, *, is_partial: bool = False) -> list[str]:
-    """The tokens that one row event gives to this slot. `images` are the column bitmaps of each row's images: one for
-    an insert, two for an update. `is_partial`: the second one has a byte of options before it, of which no bits for
-    documents follow, because the table of marks has none."""
+    """The tokens of this slot in one row event. `images` are the column bitmaps of each row's images: one for an
+    insert, two for an update. `is_partial`: a byte of options precedes the second one; no bits for documents follow it,
+    because the table of marks has no JSON column."""
     out: list[str] = []
     at = 0
     while at < len(rows):

@@ -1,13 +1,13 @@
-"""Row images of the binary log as changes in Arrow columns, an event batch at a time.
+"""Row images of the binary log as changes in Arrow columns, one batch of events at a time.
 
-- An update whose key stays is one `u`; one whose key changes is a `d` of the old key and a `c` (hard case M43).
-- A column that the after image does not have was not changed: its value is the before image's where that has it, else
-  it is unchanged, which is not NULL (M08; `binlog_row_image` MINIMAL and NOBLOB).
-- An insert without all columns leaves the rest to the table's defaults, which the log does not say; of an update may
-  come what it changed in a JSON document, not the document. Such columns are unchanged, too, and their rows are
+- An update that keeps its key is one `u`; one that changes it is a `d` of the old key and a `c` (hard case M43).
+- A column that the after image lacks was not changed: its value is the before image's if that has it, otherwise it is
+  unchanged, which is not NULL (M08; `binlog_row_image` MINIMAL and NOBLOB).
+- An insert without all columns leaves the rest to the table's defaults, which the log does not contain; an update may
+  contain only what it changed in a JSON document, not the document. Such columns are unchanged, too, and their rows are
   `incomplete`: they must be read by key.
 
-`changes` is the reference decoder. The compiled one (`decoders.py`) takes what is usual and gives the same.
+`changes` is the reference decoder. The compiled one (`decoders.py`) handles the usual cases and returns the same.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class RowKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class DecodedRows:
-    """Changes of one table shape in order; `counts` says how many of them come from each extent. `incomplete`: those
-    that list as unchanged what has another value, or never had one; None: none of them."""
+    """Changes of one table shape in order; `counts`: the number of changes from each extent. `incomplete`: the changes
+    that list a column as unchanged whose value changed, or that never had one; None if there are no such changes."""
 
     rows: pa.RecordBatch
     counts: Int64s
@@ -63,12 +63,13 @@ def changes(
 ) -> DecodedRows:
     """The rows of ROWS events of one table shape, one kind and one pair of column bitmaps.
 
-    `data` may go on behind the last extent; where `buffers.PAD` bytes follow it, nothing is copied. An insert has only
-    an after image, a delete only a before image; the other bitmap is not looked at.
+    `data` may extend beyond the last extent; if at least `buffers.PAD` bytes follow the last extent, nothing is copied.
+    An insert has only an after image, a delete only a before image; the other bitmap is ignored.
 
     Raises:
         SourceUnavailable: the bytes cannot be rows of this table.
-        ConfigurationError: its column's Arrow type cannot hold a value, or a row comes without its key; by name.
+        ConfigurationError: its column's Arrow type cannot hold a value, or a row lacks its key; the message names the
+            columns.
     """
     check(described, kind, present_before, present_after)
     buffer = _buffer(data, extents)
@@ -94,14 +95,14 @@ def changes(
 
 
 def check(described: DescribedTable, kind: RowKind, present_before: bytes, present_after: bytes) -> None:
-    """Refuse events that do not say which row they are about.
+    """Refuse events whose rows cannot be identified.
 
     Raises:
         ConfigurationError: as `changes` does.
     """
     table = described.table
     bitmap = present_after if kind is RowKind.INSERT else present_before
-    # A table without a key is read again as a whole, wherever an inserted row lacks something.
+    # A table without a key is read again as a whole if an inserted row lacks anything.
     needed = table.key if kind is RowKind.INSERT else table.key_columns
     lacking = [
         column.name
@@ -131,7 +132,7 @@ def _buffer(data: bytes, extents: Extents) -> Buffer:
 
 
 Image = list[Cells | None]
-"""A row image's cells by column; None where the column is not sent."""
+"""A row image's cells by column; None if the column is not sent."""
 
 
 def _spread(found: list[Cells], sent: Sequence[bool]) -> Image:
@@ -159,7 +160,7 @@ def _updates(
         op = np.full(rows, _U, np.uint8)
         return DecodedRows(_batch(described, new, op, new_omitted, None), counts, incomplete)
 
-    # A change's values are those of the before images, or (from `rows` on) of the after images.
+    # A change's values are those of the before images, or (numbers of `rows` and above) of the after images.
     after_image = rows + np.arange(rows)
     split = split_key_changes(changed, np.full(rows, whole), after_image, np.full(rows, _U, np.uint8), _D, _C)
     both = [_joined(b, a, split.value, rows) for b, a in zip(before, new, strict=True)]
@@ -172,7 +173,7 @@ def _updates(
 
 
 def _joined(before: Cells | None, after: Cells | None, value: Int64s, rows: int) -> Cells | None:
-    """The cells that these changes take: number `value` of the before images and then the after images."""
+    """The cells of these changes: number `value` of the before images followed by the after images."""
     parts = (before, after)
     known = next((part for part in parts if part is not None), None)
     if known is None:
@@ -185,12 +186,12 @@ def _joined(before: Cells | None, after: Cells | None, value: Int64s, rows: int)
 
 
 def _omitted(image: Image, rows: int) -> Bools:
-    """Which columns (one a row of the array) were not sent, for each of these changes."""
+    """Which columns (one per row of the array) were not sent, for each of these changes."""
     return np.repeat(np.array([[part is None] for part in image]), rows, axis=1)
 
 
 def _key_changed(described: DescribedTable, before: Image, new: Image, rows: int) -> Bools:
-    """Whether the key's bytes differ. A table without a key has no rows that stay the same row: all of them."""
+    """Whether the key's bytes differ. In a table without a key every update counts as a key change."""
     table = described.table
     if not table.key:
         return np.ones(rows, np.bool_)

@@ -1,4 +1,4 @@
-"""A few rows of a table as one digest: the first and the last by key, as they are committed now."""
+"""A few committed rows of a table as one digest: the first and the last by key."""
 
 # ruff: noqa: S608 - names go through `quoted`
 from __future__ import annotations
@@ -16,7 +16,7 @@ ROWS_EACH_END = 10
 
 
 def sample(connection: Connection, table: TableId, key: Sequence[str]) -> Sample | None:
-    """None: the table is gone."""
+    """The digest; None if the table is gone."""
     columns = query(
         connection,
         "SELECT COLUMN_NAME, COLUMN_TYPE FROM information_schema.COLUMNS "
@@ -25,7 +25,7 @@ def sample(connection: Connection, table: TableId, key: Sequence[str]) -> Sample
     )
     if not columns:
         return None
-    # As hexadecimal digits: texts in several character sets and bytes do not go together otherwise.
+    # As hexadecimal digits: otherwise bytes and texts in several character sets cannot be concatenated.
     values = ", ".join(f"COALESCE(HEX(CONCAT({quoted(str(name))})), '-')" for name, _ in columns)
     row = f"SELECT SHA2(CONCAT_WS(' ', {values}), 256) FROM {quoted(table.schema)}.{quoted(table.name)}"
     ends = (", ".join(f"{quoted(k)} {way}" for k in key) for way in ("ASC", "DESC"))

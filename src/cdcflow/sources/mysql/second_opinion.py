@@ -1,8 +1,8 @@
 """Whether another library decodes a row event to the same values: the second opinion.
 
-A read by key (the shadow check) has the same notion of a type as the stream's decoder: a mistake in that is on both of
-its sides. `mysql-replication` shares no code with the decoders here, and makes other mistakes. `opinion_exclusions`
-lists those that are known; such values are not compared.
+A read by key (the shadow check) interprets a type like the stream's decoder: an error in that affects both sides.
+`mysql-replication` shares no code with cdcflow's decoders, and has different errors. `opinion_exclusions` lists those
+that are known; such values are not compared.
 
     row event ──▶ decoders ──────────▶ changes ──┐
         └───────▶ mysql-replication ──▶ images ──┴──▶ equal in every column
@@ -42,14 +42,14 @@ _ABSENT: Final = object()
 def compare(sample: EventSample, flavor: Flavor) -> EventComparison:
     """Decode the row event with the library, and compare.
 
-    An exception of the library counts as a difference: it may come of bytes that were cut wrong here.
+    An exception of the library counts as a difference: the cause may be that cdcflow cut the bytes wrongly.
     """
     found = _Comparison(sample.described)
     failure = ""
     try:
         images = mysql_replication.rows_of(sample.table_map, sample.event, flavor, _masked(sample.described))
         found.compare(kind_of(sample.event), sample.rows.to_pylist(), images, is_whole=sample.is_whole)
-    except Exception as error:  # noqa: BLE001 - whatever it is; its text may have values
+    except Exception as error:  # noqa: BLE001 - any error; its text may contain values
         failure = f"cannot be decoded by it ({type(error).__name__})"
     if not failure and found.has_other_rows:
         failure = "has other rows by it"
@@ -113,7 +113,8 @@ class _Comparison:
             self.has_other_rows = True
 
     def _is_split(self, found: Images) -> bool | None:
-        """Whether an update is a delete and an insert, because its key changed; None: the library cannot tell."""
+        """Whether an update is a delete and an insert, because its key changed; None if the library's values cannot
+        show it."""
         key = self.described.table.key
         if any(c.name in key and c.type_code not in INTEGER_BYTES for c in self.described.columns):
             return None
@@ -138,7 +139,7 @@ class _Comparison:
 
 
 def _updated(found: Images) -> Row:
-    """The row after an update: what was not sent is as it was before."""
+    """The row after an update: columns that were not sent keep their previous value."""
     return {**(found.before or {}), **(found.after or {})}
 
 
@@ -146,11 +147,11 @@ def _updated(found: Images) -> Row:
 
 
 def is_equal(column: ServerColumn, ours: Any, theirs: Any) -> bool:
-    """Whether a value as cdcflow has it is the one that the library gives."""
+    """Whether cdcflow's value equals the library's."""
     if ours is None or theirs is None:
         return ours is None and theirs is None
     if isinstance(ours, bytes) and theirs == "":
-        theirs = b""  # no bytes are a text to it, whatever the column
+        theirs = b""  # the library returns no bytes as an empty text, whatever the column
     known = _AS_OURS.get(column.type_code)
     if column.type_code == TypeCode.JSON:
         return _is_same_json(json.loads(ours, parse_float=_Number), theirs)
@@ -161,7 +162,7 @@ def is_equal(column: ServerColumn, ours: Any, theirs: Any) -> bool:
 
 
 def _char(column: ServerColumn, value: Any) -> Any:
-    """The binary log leaves out zero bytes at the end of BINARY(n), and so does the library."""
+    """The binary log omits zero bytes at the end of BINARY(n), and so does the library."""
     return value.ljust(column.metadata, b"\0") if column.collation in (None, BINARY_COLLATION) else value
 
 
@@ -170,7 +171,7 @@ def _set(column: ServerColumn, value: Any) -> Any:
 
 
 def _geometry(_: ServerColumn, value: bytes) -> bytes:
-    """The server's bytes as EWKB: the SRID behind the type, where there is one."""
+    """The server's bytes as EWKB: with the SRID after the type, if it has one."""
     if value[:4] == bytes(4):
         return value[4:]
     return value[4:8] + bytes([value[8] | 0x20]) + value[:4] + value[9:]
@@ -183,11 +184,11 @@ _AS_OURS: Final[Mapping[int, Callable[[ServerColumn, Any], Any]]] = {
     TypeCode.SET: _set,
     TypeCode.GEOMETRY: _geometry,
 }
-"""What the library spells otherwise, without being wrong."""
+"""Values that the library represents differently, without being wrong."""
 
 
 class _Number(str):
-    """A number with a point or an exponent, as the text has it: a double or a decimal."""
+    """A number with a point or an exponent, exactly as written in the text: a double or a decimal."""
 
     __slots__ = ()
 
@@ -196,8 +197,8 @@ _OPAQUE: Final = "base64:type"
 
 
 def _is_same_json(ours: Any, theirs: Any) -> bool:
-    """A document as its text has it, and as the library has it: keys and texts as bytes. Dates, times and bytes in a
-    document are not compared: a text shows what they are only to people."""
+    """Compares a document's text with the library's document, whose keys and texts are bytes. Dates, times and bytes in
+    a document are not compared: only a human could recognize their type in the text."""
     if isinstance(theirs, bytes):
         theirs = theirs.decode(errors="replace")
     match ours, theirs:

@@ -1,4 +1,4 @@
-"""A snapshot of rows together with what it can see: `fences` says why each flavor does it in its own way."""
+"""A snapshot of rows together with what it can see: `fences` explains why each flavor needs a different method."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from cdcflow.sources.mysql.marks import Marking, WrittenMarks
 
 NO_RIGHTS = 1044
 EXACT_TRIES = 20
-"""Each takes well below a millisecond of the server's time."""
+"""Each try takes well below a millisecond of the server's time."""
 
 
 class SnapshotTaker:
-    """Takes snapshots at one server. `has_gtids`: every transaction there has one. `delivered`: those that this
-    process's stream has delivered; where it has none, what a snapshot sees is for `elsewhere` of the one that has."""
+    """Takes snapshots at one server. `has_gtids`: every transaction there has a GTID. `delivered`: the GTIDs that this
+    process's stream has delivered; in a process without a stream, what a snapshot sees must pass through `elsewhere` of
+    the process that has it."""
 
     def __init__(
         self, flavor: Flavor, *, has_gtids: bool, delivered: DeliveredGtids | NoStream, marking: Marking
@@ -49,14 +50,14 @@ class SnapshotTaker:
                 end = binlog_status.snapshot_end(connection)
                 yield _snapshot((CoordinateVisibility(end.coordinate),), end, connection)
             else:
-                # Behind the log's end of now lies only what is logged, and seen, later than this snapshot.
+                # Only what is logged, and visible, later than this snapshot is after the current end of the log.
                 end = binlog_status.end(connection)
                 yield _snapshot((lower, CoordinateVisibility(end.coordinate)), end, connection)
 
     @contextlib.contextmanager
     def _between_commits(self, connection: Connection) -> Iterator[Snapshot]:
-        """A snapshot of MySQL's, taken while nothing is being committed if that moment comes soon: then its position is
-        exact. Else it has two bounds."""
+        """A MySQL snapshot, taken while nothing is being committed if such a time occurs within `EXACT_TRIES`: then its
+        position is exact. Otherwise it has two bounds."""
         for tries_left in reversed(range(EXACT_TRIES)):
             with contextlib.ExitStack() as stack:
                 with self._delivered.look():
@@ -71,7 +72,7 @@ class SnapshotTaker:
 
     @contextlib.contextmanager
     def elsewhere(self) -> Iterator[Callable[[Snapshot], Snapshot]]:
-        """Around the reading by processes that have no stream: makes their snapshots ones of this process."""
+        """Surrounds reading by processes without a stream: converts their snapshots into ones of this process."""
         with self._delivered.look():
 
             def here(visibility: Visibility) -> Visibility:
@@ -82,7 +83,7 @@ class SnapshotTaker:
             yield lambda snapshot: replace(snapshot, visibilities=tuple(map(here, snapshot.visibilities)))
 
     def visibility(self, connection: Connection) -> Visibility:
-        """What is surely visible now."""
+        """What is certainly visible now."""
         if self._flavor == "mysql":
             return self._lower(connection)
         with binlog_status.snapshot(connection):
@@ -92,9 +93,8 @@ class SnapshotTaker:
     def whole(self, connection: Connection, table: str, locking: Callable[[], Connection]) -> Iterator[Snapshot]:
         """A snapshot of one table (as SQL) with a single exact position in the log.
 
-        MariaDB's snapshots have one. On MySQL the table is locked against writing for the moment in which the snapshot
-        is taken, by the connection that `locking` gives: whatever was written to it before is then both logged and
-        visible.
+        MariaDB's snapshots have one. On MySQL the connection from `locking` locks the table against writing while the
+        snapshot is taken: everything that was written to it before is then both logged and visible.
         """
         if self._flavor == "mariadb":
             with self.snapshot(connection) as taken:
@@ -119,7 +119,7 @@ class SnapshotTaker:
         try:
             yield _snapshot((CoordinateVisibility(end.coordinate),), end, connection)
         finally:
-            # On a connection that was given up this fails too, and must not hide why.
+            # On a connection that was abandoned this fails too, and must not hide the cause.
             with contextlib.suppress(pymysql.Error):
                 query(connection, "ROLLBACK")
 
@@ -127,8 +127,8 @@ class SnapshotTaker:
         if self._has_gtids:
             with self._delivered.look():
                 return self._delivered.fence(MysqlGtids.parse(binlog_status.executed(connection)))
-        # Commits become visible in the order of the log (binlog_order_commits). So when a mark of ours is committed,
-        # everything that was logged before it is visible.
+        # Commits become visible in the order of the log (binlog_order_commits). So once one of cdcflow's marks is
+        # committed, everything that was logged before it is visible.
         assert isinstance(self._marking, WrittenMarks)  # noqa: S101  `prepare` refuses the other without GTIDs
         end = binlog_status.end(connection)
         self._marking.beat(connection)

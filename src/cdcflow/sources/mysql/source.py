@@ -1,13 +1,14 @@
-"""MySQL and MariaDB behind `cdcflow.ports.Source`: makes and checks positions, opens the stream and the chunks.
+"""Implements `cdcflow.ports.Source` for MySQL and MariaDB: creates and checks positions, opens the stream and the
+chunks.
 
-What the checkpoint keeps in `source`: `server` (MySQL's uuid, MariaDB's server_id) that the position's file and byte
-are of, `gtids` ("yes": the position knows every transaction by its GTID, so another server may go on), `slot` (the
-name of our marks), `tables` (those that the last run captured), `lives` (which of them are gone, which are new) and,
-while the position is one that another server gave, `foreign` (that position's text) and `compared_from` (the number of
-the first transaction of our log that was read from this server: `overlap`), and `policies` and `reread`
-(`engine.policies`). When the position is not ours any more, or log from there on is gone, it stops with `HistoryLost`.
-`accept_history_loss` = "yes" in `source` always makes a new position, behind whatever stopped the stream, and nothing
-else does; then `history` = "lost" comes back in it, so that the caller reads all tables anew.
+The checkpoint's `source` contains: `server` (MySQL's uuid, MariaDB's server_id), which the position's file and byte
+refer to; `gtids` ("yes": the position contains every transaction's GTID, so another server may take its place); `slot`
+(the name of this log's marks); `tables` (those that the last run captured); `lives` (which of them are gone, which are
+new); while the position is one that another server gave, `foreign` (that position's text); `compared_from` (the number
+of the first transaction of the change log that was read from this server: `overlap`); and `policies` and `reread`
+(`engine.policies`). If the position is no longer valid, or log after it is gone, it raises `HistoryLost`.
+`accept_history_loss` = "yes" in `source` always creates a new position, after whatever stopped the stream, and nothing
+else does; the returned `source` then contains `history` = "lost", so that the caller reads all tables again.
 """
 
 from __future__ import annotations
@@ -68,17 +69,17 @@ from cdcflow.sources.mysql.types.columns import Policy
 from cdcflow.sources.mysql.types.registry import kept_as
 
 FIRST_SERVER_ID = 1 << 31
-"""Numbers that we make for ourselves begin here: people number their servers from 1 on."""
+"""Generated server ids start here: operators usually number their servers from 1."""
 
 LOOK_WAIT_S = 2.0
-"""How long a look at the position waits for what is logged to become visible."""
+"""How long `continues` waits for logged transactions to become visible."""
 
 
 class MySQLSource:
-    """Implements `cdcflow.ports.Source`. Nothing is connected before it is asked something.
+    """Implements `cdcflow.ports.Source`. Connects only when a method needs it.
 
-    `secret` gives the password, anew for every connection; None: the server wants none. `wait_s` is how long `prepare`
-    waits for what is logged to become visible. `readers` read its chunks.
+    `secret` returns the password, read again for every connection; None: the server requires none. `wait_s` is how long
+    `prepare` waits for logged transactions to become visible. `readers` read its chunks.
     """
 
     def __init__(
@@ -111,8 +112,8 @@ class MySQLSource:
     # ── cdcflow.ports.Source ────────────────────────────────────────────────────────────────────────────────
 
     def identity(self) -> SourceIdentity:
-        # A replica that took over has another uuid and goes on with the same transactions. Whether it does is looked
-        # at where both sets of transactions are at hand: in `prepare`.
+        # A promoted replica has another uuid and continues with the same transactions. Whether it does is checked in
+        # `prepare`, where both sets of transactions are available.
         self._catalog.ask(f"identifying {self._connector.address}", binlog_status.end)
         return SourceIdentity(self._flavor, "by transactions", "")
 
@@ -154,8 +155,8 @@ class MySQLSource:
         return self._checkpoint
 
     def tables(self) -> Sequence[Table]:
-        # First those that the stream captures. A table that was made since `prepare` is none of them: its changes would
-        # be waited for in vain.
+        # First those that the stream captures. A table that was created since `prepare` is not among them: the stream
+        # would never deliver its changes.
         taken, self._selected = self._selected, None
         selected = taken or self._catalog.selected()
         if taken is None and self._checkpoint is not None:
@@ -196,7 +197,7 @@ class MySQLSource:
         )
 
     def compare_rows(self, known: Mapping[TableId, str | None]) -> RowsCompared:
-        return RowsCompared(())  # the binary log has the statements themselves
+        return RowsCompared(())  # the binary log contains the statements themselves
 
     def coverage(self, captured: Mapping[TableId, int]) -> Mapping[TableId, str]:
         return self._catalog.ask(
@@ -291,12 +292,12 @@ class MySQLSource:
     def continues(self, newest: Callable[[], Checkpoint], log_id: str) -> Sequence[Finding]:
         before = newest()
         if before.position is None or "slot" not in before.source:
-            return ()  # nothing was made at the server for this log
+            return ()  # nothing was created at the server for this log
         position = BinlogPosition.parse(before.position).start
         where = f"{position.file} at byte {position.pos}"
 
         def question(connection: Connection) -> None:
-            # Nothing is written: what these marks would do is asked of nobody here.
+            # Nothing is written: these marks have no stream to report them.
             marking = ReadOnlyMarks(self._flavor, Expectations())
             address = str(self._connector.address)
             preparing = Preparing(connection, self._flavor, marking, address=address, wait_s=LOOK_WAIT_S)
@@ -309,14 +310,14 @@ class MySQLSource:
         return (ok("position", f"the binary log has everything since {where}"),)
 
     def left_behind(self, log_id: str) -> Sequence[Finding]:
-        """Nothing: the server keeps its log for nobody."""
+        """Nothing: the server does not keep its log for particular readers."""
         return ()
 
     def drop(self, log_id: str, checkpoint: Checkpoint) -> Sequence[Dropped]:
         slot = checkpoint.source.get("slot", slot_of(log_id))
         attempted = f"dropping what cdcflow made in {self._connector.address}"
         found = self._catalog.ask(attempted, WrittenMarks(self._marks_table, slot).drop)
-        if self._settings.fence == "read-only":  # nothing is written; what is there is of an earlier setting
+        if self._settings.fence == "read-only":  # nothing is written; any marks are from an earlier setting
             return [d for d in found if d.outcome == "removed"]
         return found
 
@@ -336,7 +337,7 @@ class MySQLSource:
         return replace(found, details={**found.details, **left_out, **opinion})
 
     def _unlogged(self, connection: Connection) -> dict[str, str]:
-        """Captured tables that may differ from the source: foreign keys change them, and the log does not say so."""
+        """Captured tables that may differ from the source: foreign keys change them without being logged."""
         wanted = self._catalog.wanted
         found = doctor.unlogged(connection, self._flavor, lambda t: wanted.selects(t) and not wanted.is_shadow(t))
         return {"cascades_not_logged": ", ".join(map(str, found))} if found else {}
@@ -353,7 +354,7 @@ class MySQLSource:
         return WrittenMarks(self._marks_table, slot)
 
     def _kept(self, selected: Selected) -> dict[Table, Mapping[int, Kept]]:
-        """How the values of the captured tables are kept, where a setting concerns them."""
+        """How the values of the captured tables are kept, for columns that a setting concerns."""
         found: dict[Table, Mapping[int, Kept]] = {}
         for described in map(self._catalog.described, selected.good):
             columns = zip(described.table.columns, described.columns, described.codecs, strict=True)
@@ -370,12 +371,12 @@ class MySQLSource:
         return selected
 
     def _still_selects(self, known: Iterable[TableId]) -> bool:
-        """Some of these tables, which were captured, are meant by the settings."""
+        """The settings still select some of these tables, which were captured."""
         return any(self._catalog.wanted.selects(t) for t in known)
 
     @property
     def _has_had_tables(self) -> bool:
-        """There are no tables to capture only because those that there were are gone."""
+        """There were tables to capture; if none are left, they are gone."""
         return bool(self._captured or self._lives.gone)
 
     def _found_lives(
@@ -430,7 +431,7 @@ class MySQLSource:
             if not accepted:
                 raise
         if accepted:
-            # Also where the old position is still there: what stopped the stream may be right behind it.
+            # Also if the old position still exists: the cause that stopped the stream may be right after it.
             made = _checkpoint_at(checkpoint, preparing.first(), preparing, slot, all_gtids=preparing.has_gtids)
             return replace(made, source={**made.source, "history": "lost"})
         goes_on = not begun.by_gtid
@@ -452,14 +453,14 @@ def _known(checkpoint: Checkpoint) -> frozenset[TableId]:
 
 
 def _captured(selected: Selected, lives: Lives) -> dict[str, str]:
-    """What a checkpoint's `source` gets: the tables that the stream captures."""
+    """What to store in a checkpoint's `source`: the tables that the stream captures."""
     tables = sorted({*(t.id for t in selected.good), *lives.gone})
     listed = json.dumps([[t.schema, t.name] for t in tables], separators=(",", ":"))
     return {"tables": listed, LIVES: lives.to_json()}
 
 
 def _before(checkpoint: Checkpoint) -> Before:
-    """What an earlier run left, from a checkpoint with a position."""
+    """What an earlier run stored, from a checkpoint with a position."""
     source = checkpoint.source
     return Before(
         position=BinlogPosition.parse(checkpoint.position or ""),
@@ -478,7 +479,7 @@ def _checkpoint_at(
     all_gtids: bool,
     goes_on: bool = False,
 ) -> Checkpoint:
-    """`goes_on`: the transactions that our log has already are from this server's log, too."""
+    """`goes_on`: the transactions already in the change log are from this server's log, too."""
     kept = {k: v for k, v in checkpoint.source.items() if k not in ("accept_history_loss", "foreign")}
     ours = {
         "server": preparing.server,
@@ -491,7 +492,7 @@ def _checkpoint_at(
     return replace(checkpoint, position=begun.position.text, source={**kept, **ours, **foreign})
 
 
-# ── names that are ours alone ───────────────────────────────────────────────────────────────────────────────
+# ── names that only this log uses ───────────────────────────────────────────────────────────────────────────
 
 
 def _digest(log_id: str) -> bytes:
@@ -508,7 +509,7 @@ def server_id_of(log_id: str) -> int:
 
 
 def replica_of(log_id: str) -> str:
-    """The uuid that the server knows our reading by."""
+    """The uuid by which the server identifies this log's reader."""
     return str(uuid.UUID(bytes=_digest(log_id)[:16]))
 
 
@@ -516,7 +517,7 @@ def replica_of(log_id: str) -> str:
 
 
 def status_of(connection: Connection, flavor: str, acknowledged: Position | None) -> SourceStatus:
-    """How far the log's end is ahead, and how long the server keeps what we still need."""
+    """How far the log's end is ahead, and how long the server keeps the log that cdcflow still needs."""
     files = binlog_status.files(connection)
     found = doctor.variables(connection, "binlog_expire_logs_seconds", "expire_logs_days", "max_binlog_total_size")
     details: dict[str, str] = {"oldest_file": files[0][0], "newest_file": files[-1][0]} if files else {}

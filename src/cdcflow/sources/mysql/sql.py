@@ -1,4 +1,4 @@
-"""SQL as text: names and strings as we write them, and the tokens of a statement that the log has. Pure."""
+"""SQL as text: quoting names and strings, and the tokens of a statement in the log. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def quoted(name: str) -> str:
 
 
 def literal(text: str) -> str:
-    """A string as SQL text that no setting of a session reads otherwise."""
+    """A string as SQL text that means the same under all session settings."""
     return f"_utf8mb4 X'{text.encode().hex()}'" if text else "''"
 
 
@@ -30,19 +30,19 @@ def listed(texts: Sequence[str]) -> str:
 
 # ── read ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
-# A version comment (/*!50100 …*/, MariaDB's /*M! …*/) is executed, so only its frame goes; other comments go whole. A
-# server that is older than the version does not execute it, and logs it as another comment.
+# A version comment (/*!50100 …*/, MariaDB's /*M! …*/) is executed, so only its frame is removed; other comments are
+# removed as a whole. A server older than that version does not execute it, and logs it as an ordinary comment.
 _WORDS = r"""[ \t\n\v\f\r{space}]+ | /\*{frame}(?:\d{{5,6}})? | \*/ | /\*.*?\*/ | --(?=[\0-\x20\x7f]|$)[^\n]* | \#[^\n]*
     | (?P<quoted>`(?:[^`]|``)*`) | (?P<string>{single}|{double}) | (?P<word>[0-9A-Za-z_${letters}]+) | (?P<other>.)"""
 _ESCAPED = {"single": r"'(?:[^'\\]|''|\\.)*'", "double": r'"(?:[^"\\]|""|\\.)*"'}
 _PLAIN = {"single": r"'(?:[^']|'')*'", "double": r'"(?:[^"]|"")*"'}
-# A name without quotes may have any character of several bytes, also a sign or a space; in a set of one byte for each
-# character the space of Latin-1 parts words.
+# A name without quotes may have any multi-byte character, even a sign or a space; in a single-byte character set the
+# no-break space of Latin-1 separates words.
 _WIDE = {"space": "", "letters": r"\x80-\U0010ffff"}
 _SINGLE = {"space": r"\xa0", "letters": r"\x80-\x9f\xa1-\U0010ffff"}
 
 ANSI_QUOTES, NO_BACKSLASH_ESCAPES = 1 << 2, 1 << 20
-"""The bits of sql_mode that say what quotes hold: a name in double ones; a backslash that is one."""
+"""The bits of sql_mode that determine the meaning of double quotes (a name) and backslashes (literal)."""
 
 
 @cache
@@ -60,7 +60,7 @@ def _pattern(sql_mode: int, flavor: Flavor, is_single: bool) -> re.Pattern[str]:
 
 @dataclass(slots=True)
 class Token:
-    """`word` in capitals where it is a bare word, else empty; `name` what it is called as an identifier."""
+    """`word` in capitals if it is a bare word, otherwise empty; `name`: its text as an identifier."""
 
     word: str
     name: str
@@ -68,12 +68,12 @@ class Token:
 
 
 def tokens_of(text: str, sql_mode: int = 0, flavor: Flavor = "mariadb", *, is_single: bool = False) -> Iterator[Token]:
-    """`sql_mode` is that of the session that said it, as its bits in the log. `is_single`: the text came in a character
-    set of one byte for each character."""
+    """The tokens of a statement. `sql_mode`: that of the session that executed it, as its bits in the log. `is_single`:
+    the text was in a single-byte character set."""
     pattern = _pattern(sql_mode & (ANSI_QUOTES | NO_BACKSLASH_ESCAPES), flavor, is_single)
     for found in pattern.finditer(text):
         if word := found["word"]:
-            # Capitals of other letters may be those of ASCII: of a dotless i, of a long s.
+            # The capitals of some other letters are ASCII: of a dotless i, of a long s.
             yield Token(word.upper() if word.isascii() else "", word, True)
         elif found["quoted"]:
             yield Token("", found["quoted"][1:-1].replace("``", "`"), True)
@@ -84,7 +84,7 @@ def tokens_of(text: str, sql_mode: int = 0, flavor: Flavor = "mariadb", *, is_si
 
 
 def table_at(tokens: Sequence[Token], at: int, schema: str) -> tuple[TableId | None, int]:
-    """The table that is named from this token on, and the token behind its name."""
+    """The table whose name begins at this token, and the index of the token after the name."""
     if name_at(tokens, at) == "." and not tokens[at].is_name:  # MariaDB: of the session's schema
         at += 1
     if at >= len(tokens) or not tokens[at].is_name:
@@ -103,7 +103,7 @@ def word_at(tokens: Sequence[Token], at: int) -> str:
 
 
 def behind_if(tokens: Sequence[Token], at: int) -> int:
-    """The token behind IF EXISTS or IF NOT EXISTS."""
+    """The index of the token after IF EXISTS or IF NOT EXISTS, if `at` is at one."""
     if word_at(tokens, at) != "IF":
         return at
     return at + (3 if word_at(tokens, at + 1) == "NOT" else 2)

@@ -1,13 +1,13 @@
-"""The text of a statement in the log, from its bytes: in which character set they are. Pure.
+"""The text of a statement in the log, from its bytes: which character set they are in. Pure.
 
 A QUERY event names the session's `character_set_client`, and its text is in that set, with two exceptions:
 
-- Text that the server made is in UTF-8 (MySQL's `CREATE TABLE … SELECT`).
-- A statement that was prepared, or is in a routine, keeps the set in which it was prepared or made, while the event
-  names the one of the moment at which it ran. Both servers do so; which set it was cannot be known from the event.
+- Text that the server generated is in UTF-8 (MySQL's `CREATE TABLE … SELECT`).
+- A statement that was prepared, or is in a routine, keeps the set in which it was prepared or created, while the event
+  names the one in force when it ran. Both servers do so; the event does not reveal the original set.
 
-So a text whose bytes cannot be in the set that is named is in UTF-8 if it can be; and `other_texts` are what the same
-bytes are in every other set that a client may have.
+So a text whose bytes are invalid in the named set is taken as UTF-8 if they are valid there; and `other_texts` returns
+what the same bytes mean in every other set that a client may have.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _IN_WORDS, _IN_QUOTES = "[]{}|^~", "\\@"
 
 @dataclass(frozen=True, slots=True)
 class StatementText:
-    """`raw` is empty where the bytes are the same in every set. `is_single`: the set has one byte for each character.
+    """`raw` is empty if the bytes mean the same in every set. `is_single`: the set has one byte for each character.
     `is_readable`: all bytes are characters of the set; those that are not are U+FFFD in `text`."""
 
     text: str
@@ -50,7 +50,7 @@ def statement_text(raw: bytes, client: int | None) -> StatementText:
 
 
 def other_texts(raw: bytes, text: str) -> Iterator[tuple[str, bool]]:
-    """What the bytes are in other sets than the one in which they are `text`, and whether that set has one byte for
+    """What the bytes mean in sets other than the one in which they are `text`, and whether that set has one byte for
     each character."""
     seen = {text}
     for charset in CLIENT_SETS:
@@ -67,7 +67,7 @@ def _charset(client: int | None) -> str:
         name = charset_of(client).name
     except ConfigurationError:  # a later server's
         return _UTF8
-    return name if name in CLIENT_SETS else _UTF8  # binary: the servers take its bytes for UTF-8
+    return name if name in CLIENT_SETS else _UTF8  # binary: the servers interpret its bytes as UTF-8
 
 
 def _decoded(charset: str, raw: bytes, errors: str) -> str:
@@ -76,7 +76,7 @@ def _decoded(charset: str, raw: bytes, errors: str) -> str:
 
 def _swe7(raw: bytes) -> str:
     """swe7 has letters where ASCII has brackets, `\\`, `@` and the backtick. The servers find the ends of names and
-    strings by bytes before they look at letters, so those three are letters only inside of quoted names."""
+    strings by bytes before they interpret letters, so those three are letters only inside quoted names."""
     letters = {ord(sign): decoded(_SWE7, sign.encode()) for sign in _IN_WORDS}
     quoted = {ord(sign): decoded(_SWE7, sign.encode()) for sign in _IN_QUOTES}
     tick = decoded(_SWE7, b"`")

@@ -1,9 +1,9 @@
-"""Statements in the log, told apart by their first words: which change rows, which change tables, which do neither.
+"""Statements in the log, classified by their first words: which change rows, which change tables, which do neither.
 
-This is no parser. The stream does not depend on what a statement means (hard case M35): shapes come from table maps.
-What must be known is little: rows that changed without row events (a session with `binlog_format=STATEMENT`, M07), a
-table that was emptied, dropped or renamed (M37, M38, M40), and that something changed at all. What cannot be told is
-answered with the most careful of the possible meanings.
+This is not a parser. The stream does not depend on the meaning of a statement (hard case M35): table maps define the
+shapes. Little must be known: whether rows changed without row events (a session with `binlog_format=STATEMENT`, M07),
+whether a table was emptied, dropped or renamed (M37, M38, M40), and that something changed at all. If it cannot be
+determined, the most cautious of the possible meanings is assumed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class XaEnd:
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """A statement that changes rows without row events. `tables` empty: which ones cannot be told."""
+    """A statement that changes rows without row events. `tables` is empty if they cannot be determined."""
 
     tables: tuple[TableId, ...]
     what: str
@@ -59,7 +59,7 @@ class RowChange:
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """TRUNCATE TABLE, or DROP TABLE (`dropped`): these tables have no rows any more."""
+    """TRUNCATE TABLE, or DROP TABLE (`dropped`): these tables no longer have rows."""
 
     tables: tuple[TableId, ...]
     dropped: bool = False
@@ -72,14 +72,14 @@ class SchemaDropped:
 
 @dataclass(frozen=True, slots=True)
 class Renamed:
-    """Tables that got other names, one after another."""
+    """Tables that were renamed, one after another."""
 
     pairs: tuple[tuple[TableId, TableId], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class PartsChanged:
-    """Whole parts of this table came or went without row events (partitions, tablespaces); `other` took part in it."""
+    """Whole parts of this table (partitions, tablespaces) came or went without row events; `other` was involved."""
 
     table: TableId
     other: TableId | None
@@ -88,7 +88,7 @@ class PartsChanged:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """A table was made, without rows. `like`: with the columns of this one."""
+    """A table was created, without rows. `like`: with the columns of this one."""
 
     table: TableId
     like: TableId | None = None
@@ -96,8 +96,8 @@ class Created:
 
 @dataclass(frozen=True, slots=True)
 class Versioned:
-    """The table keeps the history of its rows from here on (MariaDB), so its row events mix old and current rows.
-    `replaces`: it is a new table that took the place of one of that name."""
+    """The table now keeps the history of its rows (MariaDB), so its row events mix old and current rows. `replaces`: it
+    is a new table that replaced one with that name."""
 
     table: TableId
     replaces: bool = False
@@ -105,7 +105,7 @@ class Versioned:
 
 @dataclass(frozen=True, slots=True)
 class OtherDdl:
-    """Something about tables may have changed. `table` None: it cannot be told which."""
+    """A table's definition may have changed. `table` is None if it cannot be determined which."""
 
     table: TableId | None
     altered: Altered = HARMLESS
@@ -118,15 +118,15 @@ class Harmless:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """One statement that does all of these, one after another: an ALTER whose clauses are of more than one kind."""
+    """One statement that does all of these, one after another: an ALTER with clauses of several kinds."""
 
     parts: tuple[Versioned | Renamed | OtherDdl, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Unsure:
-    """What a statement does in the character set that its event names, and what it would do in others. `sure` are the
-    tables about which the first can be believed. `is_any`: some of its names are no text in that set."""
+    """What a statement does in the character set that its event names, and what it would do in others. `sure`: the
+    tables for which the first reading is certain. `is_any`: some of its names are not valid text in that set."""
 
     statement: Statement
     others: tuple[Statement, ...]
@@ -161,11 +161,11 @@ _HARMLESS_WORDS = frozenset(("FLUSH", "RELEASE", "GRANT", "REVOKE", "ANALYZE", "
 _NOISE = frozenset(("LOW_PRIORITY", "HIGH_PRIORITY", "DELAYED", "QUICK", "IGNORE", "INTO", "FROM"))
 _PART_WORDS = frozenset(("EXCHANGE", "TRUNCATE", "DROP", "DISCARD", "IMPORT", "CONVERT"))
 _ROW_TOKENS_MAX = 4000
-"""Of a statement that changes rows only the first words are looked at, and there may be millions."""
+"""Only the first words of a statement that changes rows are inspected, since there may be millions."""
 
 
 def statement_of(query: Query) -> Statement:
-    """What a statement in the log does, by its text; `readings.statement_in` also has what else its bytes may be."""
+    """What a statement in the log does, by its text; `readings.statement_in` adds other readings of its bytes."""
     if not query.is_done:
         return Harmless()
     found = _XID.match(query.text)
@@ -176,7 +176,7 @@ def statement_of(query: Query) -> Statement:
     tokens = list(itertools.islice(read, _ROW_TOKENS_MAX))
     if not tokens or tokens[0].word not in _ROW_WORDS:
         tokens += read
-    if [t.word for t in tokens[:2]] == ["SET", "STATEMENT"]:  # MariaDB: SET STATEMENT … FOR what it is about
+    if [t.word for t in tokens[:2]] == ["SET", "STATEMENT"]:  # MariaDB: SET STATEMENT … FOR the actual statement
         tokens = list(itertools.dropwhile(lambda t: t.word != "FOR", tokens))[1:]
     match [t.word for t in tokens[:4]]:
         case ["BEGIN", *_] | ["XA", "START" | "BEGIN", *_] | ["START", "TRANSACTION", *_]:
@@ -226,7 +226,7 @@ def _ddl(tokens: list[Token], query: Query) -> Statement:
 
 
 def _created(tokens: list[Token], at: int, schema: str) -> Statement:
-    """A table made of a query's rows is logged as an empty one with row events; else its rows are not in the log."""
+    """A table created from a query is logged as an empty one with row events, or its rows are not in the log."""
     table, rest = table_at(tokens, behind_if(tokens, at), schema)
     words = [t.word for t in tokens]
     if _has_query(words[at:]):
@@ -243,7 +243,7 @@ def _created(tokens: list[Token], at: int, schema: str) -> Statement:
 
 
 def _has_query(words: list[str]) -> bool:
-    """SELECT, TABLE or VALUES behind CREATE TABLE, also within WITH. The VALUES of partitions are no query."""
+    """SELECT, TABLE or VALUES after CREATE TABLE, also within WITH. The VALUES of partitions are not a query."""
     return (
         "SELECT" in words
         or "TABLE" in words
@@ -269,7 +269,7 @@ def _altered(tokens: list[Token], at: int, schema: str, *, is_ignore: bool) -> S
             other = table_at(rest, words.index("TABLE") + 1, schema)[0] if "TABLE" in words else None
             return PartsChanged(table, other, f"{first} {second}")
     kept, new = _without_rename(rest, schema)
-    # IGNORE leaves out rows that a new unique key does not allow.
+    # IGNORE drops rows that violate a new unique key.
     found = Altered(fills=True) if is_ignore else altered(kept)
     parts: list[Versioned | Renamed | OtherDdl] = []
     if new is not None and new != table:
@@ -283,8 +283,8 @@ def _altered(tokens: list[Token], at: int, schema: str, *, is_ignore: bool) -> S
 
 
 def _without_rename(tokens: list[Token], schema: str) -> tuple[list[Token], TableId | None]:
-    """The clauses but those that give the table another name, and the last of these names; None: there is none. One
-    whose name cannot be told stays, and fills."""
+    """The clauses except those that rename the table, and the last new name, or None. A rename whose name cannot be
+    determined stays in the clauses, and fills."""
     kept: list[Token] = []
     new: TableId | None = None
     at = 0
@@ -301,7 +301,7 @@ def _without_rename(tokens: list[Token], schema: str) -> tuple[list[Token], Tabl
 
 
 def _changed(tokens: list[Token], schema: str) -> tuple[TableId, ...]:
-    """The one table that a plain INSERT, REPLACE, UPDATE or DELETE changes; empty where it is not that plain."""
+    """The one table that a plain INSERT, REPLACE, UPDATE or DELETE changes; empty for other statements."""
     word, at = tokens[0].word, 1
     while word_at(tokens, at) in _NOISE:
         at += 1

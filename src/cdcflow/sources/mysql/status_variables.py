@@ -1,7 +1,7 @@
-"""The status variables of a QUERY event: what the session was set to when it ran the statement. Pure.
+"""The status variables of a QUERY event: the session's settings when it ran the statement. Pure.
 
-Each is a number, then a value whose length the number decides; nothing else separates them. So one of an unknown number
-ends what can be read. They are not in the order of their numbers: MariaDB 11.5 writes 131 before 4.
+Each is a number, then a value whose length the number determines; nothing else separates them. So parsing ends at an
+unknown number. They are not in the order of their numbers: MariaDB 11.5 writes 131 before 4.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _STARTS = 2
 
 @dataclass(frozen=True, slots=True)
 class StatusVariables:
-    """`client` is the collation's number of `character_set_client`; None: the event does not tell it. `is_done`: the
-    statement did what its text means. MariaDB with `binlog_alter_two_phase` also logs that an ALTER began, and that it
-    was rolled back, with the same text."""
+    """`client`: the collation number of `character_set_client`; None if the event does not contain it. `is_done`: the
+    statement was executed. MariaDB with `binlog_alter_two_phase` also logs the start of an ALTER, and its rollback,
+    with the same text."""
 
     sql_mode: int = 0
     client: int | None = None
@@ -26,7 +26,7 @@ class StatusVariables:
 
 
 def status_variables(data: bytes) -> StatusVariables:
-    """What the status variables of one event tell."""
+    """Parse the status variables of one event."""
     found = _values(data)
     client = int.from_bytes(found[_CHARSETS][:2], "little") if _CHARSETS in found else None
     phase = found.get(_ALTER, b"\0")[0]
@@ -66,7 +66,7 @@ def _two_texts(rest: bytes) -> int:
 
 
 def _schemas(rest: bytes) -> int:
-    """A count, and as many names that end with a zero; from 254 on there are none."""
+    """A count, and as many names that end with a zero byte; a count of 254 or more means no names."""
     count = rest[0] if rest else 0
     at = 1
     for _ in range(count if count < 254 else 0):

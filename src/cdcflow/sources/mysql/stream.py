@@ -1,16 +1,17 @@
-"""The server's binary log as it comes: bytes from the socket in bulk, cut and decoded in batches.
+"""The server's binary log as it arrives: bytes from the socket in bulk, cut and decoded in batches.
 
     server ──packet─packet─packet─heartbeat──▶  poll ──▶ packets ──▶ decoder ──▶ events
 
 The client sends nothing after the command: the server keeps its log by age or size, not for its readers. So
-acknowledging only remembers; how much longer the server keeps what we still need is a question of `status`.
+acknowledging only remembers the position; `status` reports how much longer the server keeps the log that cdcflow still
+needs.
 
-After the command nobody but this module reads from the socket: everything that the connection's own reader had asked
-for was answered before, so it holds nothing back. Under TLS a wait for the socket is no wait for bytes that TLS has
-read already; `poll` therefore reads until there is nothing, or says that it is `ready`.
+After the command only this module reads from the socket: all earlier requests of the connection's own reader were
+answered, so it holds nothing back. Under TLS, waiting for the socket misses bytes that TLS has read already; therefore
+`poll` reads until nothing is left, or the stream is `ready`.
 
-While a backlog comes in, receiving and decoding are another thread's (`engine.decode_ahead`); then `fileno` and `ready`
-tell of what that thread has done.
+While a backlog arrives, another thread receives and decodes (`engine.decode_ahead`); then `fileno` and `ready` refer to
+the results of that thread.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ BYTES_MAX: Final = 2 << 20
 LINGER_S: Final = 0.004
 NAP_S: Final = 0.0004
 BUSY_BYTES_MIN: Final = 128 << 10
-"""When so many bytes were there at once, the next ones are given a moment to gather, and are decoded in another thread.
-What comes alone never waits."""
+"""If a receive returned this many bytes, the next one waits briefly for more, and another thread decodes. A small
+arrival never waits."""
 SILENT_PERIODS: Final = 3
 SETTLED_S: Final = 60.0
 
@@ -46,7 +47,7 @@ _PADDING = bytes(PAD)
 
 
 class BinlogStream:
-    """Implements `cdcflow.ports.Stream`. `decoder` must be new, and made for the dump's position. `conflicts` is the
+    """Implements `cdcflow.ports.Stream`. `decoder` must be new, and created for the dump's position. `conflicts` is the
     source's, and outlives the stream."""
 
     def __init__(
@@ -98,13 +99,13 @@ class BinlogStream:
         self.acknowledged = position
 
     def expect(self, token: Token, coordinate: int) -> None:
-        """Answer with this mark once everything up to this coordinate was delivered; for marks that are not written.
-        May be called by any thread."""
+        """Report this mark once everything through this coordinate was delivered; for marks that are not written. May
+        be called by any thread."""
         self._decoder.progress.expect(token, coordinate)
 
     def expect_time(self, commit_ts: int, coordinate: int) -> None:
-        """Say that the server had this time once everything up to this coordinate was delivered. May be called by any
-        thread."""
+        """Report that the server had this time once everything through this coordinate was delivered. May be called by
+        any thread."""
         self._decoder.progress.expect_time(commit_ts, coordinate)
 
     def close(self) -> None:
@@ -117,11 +118,11 @@ class BinlogStream:
     # ── a turn ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _goes_on(self) -> bool:
-        """Much is coming."""
+        """More data is arriving, in bulk."""
         return self._is_busy and self._failure is None
 
     def _turn(self) -> Sequence[StreamEvent]:
-        """Receive and decode what is there. By the loop's thread, or by the one that runs ahead; never both."""
+        """Receive and decode the available data. By the loop's thread, or by the one that runs ahead; never both."""
         if self._failure is not None:
             raise self._failure
         events = self._decoder.progress.seen()
@@ -129,7 +130,7 @@ class BinlogStream:
         try:
             events += self._decode()
         except CdcflowError as failure:
-            # The marks that were seen are answered first: nothing hangs on what is wrong behind them.
+            # The marks seen so far are reported first: they do not depend on a failure after them.
             self._failure = failure
         if self._failure is None:
             self._check_heard()
@@ -140,7 +141,7 @@ class BinlogStream:
     # ── receiving ───────────────────────────────────────────────────────────────────────────────────────────
 
     def _receive(self) -> None:
-        """Take what has arrived, up to the bound, and what comes while it keeps coming."""
+        """Receive what has arrived, up to the bound, and more while it keeps arriving."""
         linger = LINGER_S if self._is_busy else 0.0
         received = 0
         self._more = False
@@ -169,14 +170,14 @@ class BinlogStream:
         finally:
             room.release()
         self._is_busy = received >= BUSY_BYTES_MIN
-        # Taken here, where nothing more had arrived: decoding may take longer than the server may be silent.
+        # Measured here, where no more had arrived: decoding may take longer than the server may be silent.
         now = time.monotonic()
         if received:
             self._heard_at = now
         self._silent_s = now - self._heard_at
 
     def _roomy(self) -> bytearray:
-        """The buffer, with room for the event that is arriving (hard case M28) and no more than that."""
+        """The buffer, just large enough for the event that is arriving (hard case M28)."""
         needed = bytes_needed(self._buffer, self._size) if self._size else 0
         size = max(BYTES_MAX, needed)
         if len(self._buffer) < size or (len(self._buffer) > BYTES_MAX and size == BYTES_MAX >= self._size):

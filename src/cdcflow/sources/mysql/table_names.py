@@ -1,11 +1,11 @@
 """How a server compares the names of schemas and tables: its `lower_case_table_names`. Pure.
 
     0  case counts (usual on Linux)
-    1  names are kept in lower case, and a statement may write them in any (usual on Windows)
-    2  names are kept as they were given, and compared in lower case (usual on macOS); the log's rows have lower case
+    1  names are stored in lower case, and a statement may write them in any case (usual on Windows)
+    2  names are stored as given, and compared in lower case (usual on macOS); the log's rows have lower case
 
-The servers lower a name letter by letter, so what lower case does to a word as a whole (a sigma at its end) is not done
-here either.
+The servers lower a name letter by letter, and so does this module; it does not apply rules for whole words (a sigma at
+the end).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class TableNames:
     mode: int = 0
 
     def key(self, table: TableId) -> TableId:
-        """What is the same for names that mean one table."""
+        """Equal for names that mean the same table."""
         return TableId(self.text(table.schema), self.text(table.name))
 
     def text(self, name: str) -> str:
         return lowered(name) if self.mode else name
 
     def kept(self, name: str) -> str:
-        """A name as the catalog has it."""
+        """A name as the catalog stores it."""
         return lowered(name) if self.mode == 1 else name
 
 

@@ -1,10 +1,10 @@
-"""A table's shape: its columns, what decodes them, and how the log itself tells it (TABLE_MAP events).
+"""A table's shape: its columns, what decodes them, and how the log itself describes it (TABLE_MAP events).
 
     id(6) flags(2) │ schema │ table │ types │ metadata │ nullable │ optional: number, length, value …
 
 With `binlog_row_metadata=FULL` the optional part has the columns' names, signedness, character sets, labels and the
-primary key, so the shape is the one in force when the rows were written, whatever the table looks like today (hard
-cases M33, N16). Without it names stay empty, and `describe` refuses the table.
+primary key, so the shape is the one in force when the rows were written, whatever the table's current definition (hard
+cases M33, N16). Without it names are empty, and `describe` refuses the table.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from cdcflow.sources.mysql.wire import HEADER, protocol_error
 
 @dataclass(frozen=True, slots=True)
 class DescribedTable:
-    """A table's shape with what decodes it. `columns` are all that rows of the binary log have, in that order.
+    """A table's shape with what decodes it. `columns` are all columns of its rows in the binary log, in that order.
 
-    `layouts` belongs to the compiled decoder: what it makes of a shape once.
+    `layouts` belongs to the compiled decoder: its data for this shape, built once.
     """
 
     table: Table
@@ -45,11 +45,11 @@ class DescribedTable:
 def describe(
     table: TableId, columns: Sequence[ServerColumn], key: Sequence[str], identity: Identity, policy: Policy
 ) -> DescribedTable:
-    """The table's shape. `columns` are all columns in the server's order; `key` names those that tell rows apart.
+    """The table's shape. `columns` are all columns in the server's order; `key` names those that identify rows.
 
     Raises:
-        ConfigurationError: a column's type is not captured, or a policy is not one that its type knows, or would make
-            keys of different rows one.
+        ConfigurationError: a column's type is not captured, or its type does not support a policy, or a policy would
+            make keys of different rows equal.
     """
     unnamed = [number for number, column in enumerate(columns, 1) if not column.name]
     if unnamed:
@@ -76,9 +76,9 @@ def _of_key(codec: Codec, table: TableId) -> Codec:
 
 
 def column_numbers(names: Sequence[str]) -> list[int]:
-    """A number for each column, made from its name: the binary log has none that stays with a column.
+    """A number for each column, made from its name: the binary log has no number that stays with a column.
 
-    A rename is therefore a drop and an add. Two names of one table with the same number: the later takes the next.
+    A rename is therefore a drop and an add. If two names of one table have the same number, the later takes the next.
     """
     taken: dict[int, str] = {}
     for name in names:
@@ -90,81 +90,81 @@ def column_numbers(names: Sequence[str]) -> list[int]:
 
 
 class Tables(Protocol):
-    """What the stream asks about tables. Called by the stream's thread, in the log's order."""
+    """What the stream queries about tables. Called by the stream's thread, in the log's order."""
 
     def named(self, table: TableId) -> TableId:
-        """The table that a statement or the log means by this name, as the catalog names it."""
+        """The table that this name in a statement or the log means, as the catalog names it."""
         ...
 
     def is_captured(self, table: TableId) -> bool:
-        """Whether rows of it belong into the log, whether or not it is there now. Never true for the shadow tables of
+        """Whether its rows belong into the log, whether or not it exists now. Never true for the shadow tables of
         gh-ost and pt-online-schema-change (`_t_gho`, `_t_new` …), for temporary tables and for the table of marks."""
         ...
 
     def describe(self, found: TableMap) -> DescribedTable | None:
-        """The shape of a captured table as a table map tells it; None: its rows are left out. Asked again
-        whenever the map's bytes differ from the last ones, and after each `changed`."""
+        """The shape of a captured table according to a table map; None if its rows are skipped. Called again whenever
+        the map's bytes differ from the last ones, and after each `changed`."""
         ...
 
     def described(self, table: TableId) -> DescribedTable | None:
-        """The last shape of it that is known, from a table map or from the catalog; None: it was never seen."""
+        """Its last known shape, from a table map or from the catalog; None if it was never seen."""
         ...
 
     def captured_in(self, schema: str | None) -> Sequence[TableId]:
-        """The captured tables of a schema (None: of all) as they were last known, also when it is gone."""
+        """The captured tables of a schema (None: of all) as last known, even if it is gone."""
         ...
 
     def seen(self, table: TableId) -> DescribedTable | None:
-        """The shape that a table map told since the last statement about this table; None: there was none."""
+        """The shape of the table map since the last statement about this table; None if there was no map."""
         ...
 
     def now(self, table: TableId) -> Sequence[ServerColumn] | None:
-        """The columns that a captured table has in the catalog now; None: it is not there."""
+        """The columns that a captured table currently has in the catalog; None if it does not exist."""
         ...
 
     def is_versioned(self, table: TableId) -> bool:
-        """Whether a captured table keeps the history of its rows now (MariaDB)."""
+        """Whether a captured table now keeps the history of its rows (MariaDB)."""
         ...
 
     def is_transactional(self, table: TableId) -> bool:
-        """Whether its engine takes changes back with ROLLBACK; True where it is not known."""
+        """Whether its engine reverts changes on ROLLBACK; True if unknown."""
         ...
 
     def is_new(self, table: TableId) -> bool:
-        """Whether a captured table is new, and the stream is still before the place that its backfill surely sees: what
-        cannot be read of its changes there is left out."""
+        """Whether a captured table is new, and the stream is still before the place through which its backfill
+        certainly sees: changes that cannot be decoded there are skipped."""
         ...
 
     @property
     def next_begin(self) -> int | None:
-        """The first of the coordinates at which a table stops being new; None: none is."""
+        """The first of the coordinates at which a table stops being new; None if no table is new."""
         ...
 
     def begin(self, upto: int | None) -> None:
-        """The stream has come to this coordinate, or (None) no table is new from here on."""
+        """The stream has reached this coordinate, or (None) no table is new from now on."""
         ...
 
     def changed(self, table: TableId | None) -> None:
-        """Some statement may have changed this table's shape, or any (None), or made or dropped it."""
+        """A statement may have changed this table's shape, or any (None), or created or dropped it."""
         ...
 
 
 # ── TABLE_MAP events ───────────────────────────────────────────────────────────────────────────────────────────
 
-# Of what is no text, MySQL counts a vector among the columns with a character set, MariaDB a geometry; both are bytes.
+# Among non-text types, MySQL counts a vector as a column with a character set, MariaDB a geometry; both are bytes.
 _LABELLED: Final = frozenset((TypeCode.ENUM, TypeCode.SET))
 
 # Numbers of the optional fields.
 _SIGNEDNESS, _DEFAULT_CHARSET, _CHARSETS, _NAMES, _SET_LABELS, _ENUM_LABELS = 1, 2, 3, 4, 5, 6
 _KEY, _PREFIX_KEY, _LABELS_DEFAULT_CHARSET, _LABELS_CHARSETS = 8, 9, 10, 11
 _VISIBILITY = 12
-"""Always there in a MySQL's full metadata, never in a MariaDB's."""
+"""Always present in MySQL's full metadata, never in MariaDB's."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableMap:
-    """A table as the log tells it. `key` are the numbers (from 0) of the primary key's columns, in its order; empty
-    when there is none or it is not told. `has_names`: the log was written with full metadata."""
+    """A table as the log describes it. `key` are the numbers (from 0) of the primary key's columns, in its order; empty
+    if it has none or the log does not name it. `has_names`: the log was written with full metadata."""
 
     id: TableId
     columns: tuple[ServerColumn, ...]
@@ -177,7 +177,7 @@ class TableMap:
 
 
 def table_name(event: bytes) -> TableId:
-    """Only which table it is: what follows is looked at for captured tables alone."""
+    """Only the table's name: the rest is parsed for captured tables alone."""
     schema, at = _name(event, HEADER + 8)
     table, _ = _name(event, at)
     return TableId(schema, table)
@@ -257,13 +257,13 @@ def _columns(types: Sequence[tuple[int, int]], nullable: bytes, told: dict[int, 
 
 
 def _unsigned(codes: Sequence[int], bits: bytes) -> set[int]:
-    """The columns that are unsigned: one bit a number, the first one highest in its byte."""
+    """The columns that are unsigned: one bit per number, the first one highest in its byte."""
     numeric = [i for i, c in enumerate(codes) if c in SIGNED]
     return {column for nth, column in enumerate(numeric) if nth >> 3 < len(bits) and bits[nth >> 3] << (nth & 7) & 0x80}
 
 
 def _collations(columns: Sequence[int], told: dict[int, bytes], default: int, each: int) -> dict[int, int]:
-    """The collation of each of these columns: one for all with exceptions, or one a column."""
+    """The collation of each of these columns: one for all with exceptions, or one per column."""
     if each in told:
         return dict(zip(columns, _numbers(told[each]), strict=False))
     if default not in told:
@@ -322,7 +322,7 @@ def _numbers(value: bytes) -> list[int]:
 
 
 def _name(event: bytes, at: int) -> tuple[str, int]:
-    """A name with its length before it and a zero byte after it."""
+    """A name, preceded by its length and followed by a zero byte."""
     if at >= len(event):
         raise protocol_error("a TABLE_MAP event that ends early")
     raw, after = _bytes(event, at + 1, event[at])

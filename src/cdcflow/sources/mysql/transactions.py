@@ -5,16 +5,16 @@
     GTID  QUERY(…)                                       a single statement
     GTID  QUERY(XA START)  …  XA_PREPARE                 the first half of an XA transaction
 
-Each such group of events begins with an opener, which has the GTID and the time of the commit; those are read for many
-at once. Almost every QUERY is BEGIN or COMMIT, so those two are recognised for a whole batch at once, and only the
-others are read as text.
+Each such group of events begins with an opener, which has the GTID and the time of the commit; many openers are read at
+once. Almost every QUERY is BEGIN or COMMIT, so those two are recognised for a whole batch at once, and only the others
+are read as text.
 
-A large transaction goes into a spool piece by piece while it arrives. ROLLBACK TO takes back the rows since a
-savepoint, so rows are counted by segment: each SAVEPOINT and ROLLBACK TO begins a new one, and what is taken back are
-whole segments. Segments are what the spool knows as sub-transactions.
+A large transaction goes into a spool piece by piece while it arrives. ROLLBACK TO reverts the rows since a savepoint,
+so rows are counted by segment: each SAVEPOINT and ROLLBACK TO begins a new one, and whole segments are reverted. The
+spool treats segments as sub-transactions.
 
 An XA transaction that is prepared may be committed or rolled back much later, with others in between (hard case M45).
-Its rows are held until then; a restart reads from before the oldest one again (`BinlogPosition.xa`).
+Its rows are held until then; a restart reads again from before the oldest one (`BinlogPosition.xa`).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from cdcflow.sources.mysql.wire import HEADER, Events, protocol_error
 # ── openers ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 STANDALONE = 1
-"""MariaDB: the group is one statement, nothing ends it."""
+"""MariaDB: the group is one statement, and no event ends it."""
 
 _TIMES = 68
 """An untagged GTID event with commit times is at least this long."""
@@ -59,7 +59,7 @@ _TIMES = 68
 
 @dataclass(frozen=True, slots=True)
 class Openers:
-    """What the events that open groups say: GTIDs, times of commit (microseconds since 1970), and MariaDB's flags."""
+    """The events that open groups: GTIDs, times of commit (microseconds since 1970), and MariaDB's flags."""
 
     gtids: Gtids
     commit_ts: Int64s
@@ -67,10 +67,10 @@ class Openers:
 
 
 def openers_of(events: Events, at: Int64s) -> Openers:
-    """The events number `at`, each of which opens a group.
+    """Parse the events number `at`, each of which opens a group.
 
-    The time is that of the commit on the server where the transaction was first committed, as MySQL has it; on
-    MariaDB the second in which its last statement began, for it has no other.
+    On MySQL the time is that of the commit on the server where the transaction was first committed; on MariaDB it is
+    the second in which its last statement began, the only time that it has.
     """
     stamp = events.stamps(at) * 1_000_000
     kinds = events.type[at]
@@ -118,7 +118,7 @@ def _mysql(events: Events, at: Int64s, stamp: Int64s) -> Openers:
 
 
 def _firsts(high: Int64s, low: Int64s, named: Bools) -> list[int]:
-    """Where each server's id comes first."""
+    """The index of the first occurrence of each server's id."""
     found = np.flatnonzero(named)
     if not len(found):
         return []
@@ -171,7 +171,7 @@ def tagged_gtid(event: bytes) -> TaggedGtid:
             elif kind in times:
                 times[kind] = value
             elif kind > 11:
-                break  # newer than this; what is needed comes before
+                break  # a later field; all needed ones precede it
     if len(raw) != 16 or number < 1 or at > len(body):
         raise protocol_error("a GTID_TAGGED event that names no transaction")
     server = str(uuid.UUID(bytes=bytes(raw)))
@@ -179,7 +179,7 @@ def tagged_gtid(event: bytes) -> TaggedGtid:
 
 
 def _varying(data: bytes, at: int) -> tuple[int, int]:
-    """A number whose first byte's lowest ones say how many bytes follow it."""
+    """A number; the lowest set bits of its first byte determine how many bytes follow."""
     if at >= len(data):
         raise protocol_error("a GTID_TAGGED event that ends early")
     first = data[at]
@@ -205,8 +205,8 @@ _OTHER, _BEGIN, _COMMIT = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Whole groups: the numbers of the events that open and end them, what the openers say, and, in the log's order,
-    the statements that are neither BEGIN nor COMMIT with the numbers of their events."""
+    """Whole groups: the numbers of the events that open and end them, the content of the openers, and, in the log's
+    order, the statements that are neither BEGIN nor COMMIT with the numbers of their events."""
 
     opener: Int64s
     ender: Int64s
@@ -221,7 +221,7 @@ class Groups:
         return int(np.searchsorted(self.opener, event, side="right")) - 1
 
     def part(self, first: int, last: int, begin: int) -> Groups:
-        """The groups number `first` to `last` (exclusive), of the events from number `begin` on."""
+        """The groups number `first` to `last` (exclusive), with events numbered starting at event `begin`."""
         if not begin and last == len(self):
             return self
         told, stop = self.openers, int(self.ender[last - 1]) if last > first else 0
@@ -234,7 +234,7 @@ class Groups:
 
 
 def queries(events: Events, flavor: Flavor) -> tuple[Int64s, Int64s, list[tuple[int, Statement]]]:
-    """The numbers of the QUERY events, which of them are BEGIN (1) or COMMIT (2), and what the others say."""
+    """The numbers of the QUERY events, which of them are BEGIN (1) or COMMIT (2), and the meaning of the others."""
     at = np.flatnonzero(_IS_QUERY[events.type])
     if not len(at):
         return at, at, []
@@ -259,13 +259,13 @@ def queries(events: Events, flavor: Flavor) -> tuple[Int64s, Int64s, list[tuple[
 
 
 def may_end(events: Events) -> int | None:
-    """The first event at which a group that is open before these events could end; None: not among them."""
+    """The first event at which a group that is open before these events could end; None if there is no such event."""
     found = np.flatnonzero(_MAY_END[events.type])
     return int(found[0]) if len(found) else None
 
 
 def first_end(events: Events, flavor: Flavor) -> tuple[int | None, list[tuple[int, Statement]]]:
-    """Where a transaction that is open before these events ends (None: not here), and the statements up to there."""
+    """Where a transaction that is open before these events ends (None if later), and the statements until then."""
     at, code, said = queries(events, flavor)
     ends = [*np.flatnonzero(_IS_END[events.type])[:1].tolist(), *at[code == _COMMIT][:1].tolist()]
     ends += [event for event, statement in said if isinstance(statement, (Rollback, XaEnd))][:1]
@@ -278,11 +278,11 @@ def first_end(events: Events, flavor: Flavor) -> tuple[int | None, list[tuple[in
 
 
 def groups_of(events: Events, flavor: Flavor) -> tuple[Groups, int]:
-    """The whole groups among events that begin outside of any, and the number of the event that opens one which is not
-    whole (as many as there are events: none).
+    """The whole groups among events that begin outside of any, and the number of the event that opens an incomplete one
+    (the number of events if all groups are complete).
 
     Raises:
-        InvariantViolated: events that hold something are outside of groups.
+        InvariantViolated: events with content are outside of groups.
     """
     opener = np.flatnonzero(IS_OPENER[events.type])
     openers = openers_of(events, opener)
@@ -304,7 +304,7 @@ def groups_of(events: Events, flavor: Flavor) -> tuple[Groups, int]:
 
 
 def xa_groups(events: Events, groups: Groups) -> list[int]:
-    """The numbers of the groups that are halves of XA transactions; those committed in one phase are whole."""
+    """The numbers of the groups that are halves of XA transactions; those committed in one phase are complete."""
     found = {groups.of(at) for at, statement in groups.statements if isinstance(statement, XaEnd)}
     for number in np.flatnonzero(events.type[groups.ender] == EventType.XA_PREPARE).tolist():
         if not prepared_xid(events.one(int(groups.ender[number])))[1]:
@@ -320,7 +320,7 @@ def _enders(
     code: Int64s,
     said: list[tuple[int, Statement]],
 ) -> Int64s:
-    """The event that ends each group; the number of events where none does."""
+    """The event that ends each group; the number of events if none does."""
     marked = np.zeros(len(events) + 1, np.bool_)
     marked[:-1] = _IS_END[events.type]
     marked[at[code == _COMMIT]] = True
@@ -330,7 +330,7 @@ def _enders(
         there = nth < len(at)
         first = at[np.minimum(nth, len(at) - 1)]
         there &= first < np.append(opener[1:], len(events))
-        # MariaDB flags single statements; at MySQL's it is a first statement other than BEGIN.
+        # MariaDB flags single statements; on MySQL it is a group whose first statement is not BEGIN.
         flagged: Bools = openers.flags & STANDALONE != 0
         if (events.type[opener] != EventType.MARIADB_GTID).any():
             flagged = code[np.minimum(nth, len(at) - 1)] != _BEGIN
@@ -358,7 +358,7 @@ def _check_between(events: Events, opener: Int64s, ender: Int64s, stop: int) -> 
 
 @dataclass(slots=True)
 class Large(SpooledRows):
-    """A transaction that goes into a spool. Its parts are segments; `savepoints` has the one that each savepoint
+    """A transaction that goes into a spool. Its parts are segments; `savepoints` has the segment that each savepoint
     began. `incomplete` are the rows that must be read by key, with the segment of each."""
 
     segment: int = 0
@@ -372,12 +372,12 @@ class Large(SpooledRows):
         self.savepoints[name.lower()] = self.segment
 
     def take_back(self, name: str) -> None:
-        """ROLLBACK TO: all segments since the savepoint are taken back, and a new one begins."""
+        """ROLLBACK TO: all segments since the savepoint are reverted, and a new one begins."""
         self.aborted |= set(range(self.savepoints.get(name.lower(), 0), self.segment + 1))
         self.segment += 1
 
     def incomplete_keys(self) -> dict[TableId, KeySet]:
-        """The rows that must be read by key, once the transaction is committed; without what was taken back."""
+        """The rows that must be read by key, once the transaction is committed; without reverted rows."""
         aborted = np.fromiter(self.aborted, np.uint64, len(self.aborted))
         return keys_by_table(
             (found.table, found.keys.filter(pa.array(~np.isin(segments, aborted))))
@@ -386,7 +386,7 @@ class Large(SpooledRows):
 
 
 def keys_by_table(found: Iterable[tuple[TableId, pa.RecordBatch]]) -> dict[TableId, KeySet]:
-    """Keys of several batches as one set a table."""
+    """Keys of several batches as one set per table."""
     out: dict[TableId, KeySet] = {}
     for table, batch in found:
         if batch.num_rows:
@@ -403,7 +403,7 @@ class Held:
     again: BinlogPosition
 
     def committed(self, xid: int, position: Position, commit_ts: int) -> Run | SpooledTransaction | None:
-        """The transaction, decided by XA COMMIT at this position; None when it has no rows of ours."""
+        """The transaction, decided by XA COMMIT at this position; None if it has no captured rows."""
         return self.large.committed(xid, position, commit_ts)
 
     def incomplete_keys(self) -> dict[TableId, KeySet]:

@@ -3,14 +3,14 @@
     packet   length(3) number(1) │ 00 │ event …            FE: the log's end; FF: an error
     event    timestamp(4) type(1) server(4) length(4) log_pos(4) flags(2) │ body … │ CRC32(4)
 
-An event of 16 MiB and more goes over several packets. `log_pos` is where the event ends in its file, modulo 2^32: a
-file with one huge transaction is longer than 4 GiB, so positions are counted in 64 bits (hard case M26). It is 0, or
-the event is flagged artificial, where the server made the event up for us; then the position does not move.
+An event of 16 MiB and more spans several packets. `log_pos` is where the event ends in its file, modulo 2^32: a file
+with one huge transaction is longer than 4 GiB, so positions are counted in 64 bits (hard case M26). If the server made
+the event up for its reader, `log_pos` is 0 or the event is flagged artificial; then the position does not move.
 
-Every event's checksum is looked at where the file has checksums. A wrong one means that the bytes were damaged on the
-way or on the server's disk: `SourceUnavailable`, and read again.
+If the file has checksums, every event's checksum is verified. A wrong one means that the bytes were damaged in transit
+or on the server's disk: `SourceUnavailable`, and cdcflow reads them again.
 
-`split` has a compiled form (`cdcflow.sources.mysql.decoders`); both give the same.
+`split` has a compiled form (`cdcflow.sources.mysql.decoders`); both return the same.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ __all__ = [
 HEADER: Final = 19
 CHECKSUM: Final = 4
 LONG: Final = 0xFFFFFF
-"""A packet of this length goes on in the next one."""
+"""A packet of this length continues in the next one."""
 
 ARTIFICIAL: Final = 0x20
 IGNORABLE: Final = 0x80
@@ -54,8 +54,8 @@ _FILE_EVENTS = frozenset((ROTATE, FORMAT))
 # Why `split` stopped.
 NEEDS_MORE: Final = 0
 FILE_EVENT: Final = 1
-"""The last event is a ROTATE or FORMAT_DESCRIPTION: what follows may be checked and counted in another way. Its own
-checksum was not looked at, and its `end` is that of the packet."""
+"""The last event is a ROTATE or FORMAT_DESCRIPTION: later events may have other checksum settings and positions. Its
+own checksum was not verified, and its `end` is that of the packet."""
 ENDED: Final = 2
 REFUSED: Final = 3
 LONG_EVENT: Final = 4
@@ -69,7 +69,7 @@ Types = npt.NDArray[np.uint8]
 class Split:
     """Events found in packets: `start` to `end` (exclusive, without the checksum) are their bytes, header included.
 
-    `reached` is the offset of the first packet that was not taken, and `state` says why it was not.
+    `reached` is the offset of the first packet that was not taken, and `state` the reason.
     """
 
     start: Int64s
@@ -83,7 +83,7 @@ SplitFunction = Callable[[bytes, int, int, bool], Split]
 
 
 def split(data: bytes, begin: int, size: int, checksum: bool) -> Split:
-    """Cut the packets in `data[begin:size]` into events. `checksum`: they end with one, which is compared."""
+    """Cut the packets in `data[begin:size]` into events. `checksum`: they end with one, which is verified."""
     starts: list[int] = []
     ends: list[int] = []
     types = bytearray()
@@ -128,7 +128,7 @@ def _split(starts: list[int], ends: list[int], types: bytearray, reached: int, s
 
 
 def long_event(data: bytes, at: int, size: int) -> tuple[bytes, int] | None:
-    """The event whose packets begin at `at`, joined, and the offset after them; None when they are not all here."""
+    """The event whose packets begin at `at`, joined, and the offset after them; None if they have not all arrived."""
     parts: list[bytes] = []
     while at + 4 <= size:
         length = int.from_bytes(data[at : at + 3], "little")
@@ -145,8 +145,8 @@ def long_event(data: bytes, at: int, size: int) -> tuple[bytes, int] | None:
 
 
 def bytes_needed(data: bytes | bytearray, size: int) -> int:
-    """How many bytes the first packets in `data[:size]` take until their event is whole; a guess where that is not
-    known yet."""
+    """The number of bytes that the first packets in `data[:size]` have once their event is complete; an estimate while
+    that is unknown."""
     if size < 5:
         return 5
     length = int.from_bytes(data[:3], "little")
@@ -159,8 +159,8 @@ def bytes_needed(data: bytes | bytearray, size: int) -> int:
 
 
 def checksum_of(event: bytes) -> int:
-    """The checksum that an event which ends with one should have. A file in use is flagged so in its first event, and
-    the flag is left out of the count."""
+    """The checksum that an event with one should have. The first event of a file in use has a flag for that, which the
+    checksum does not cover."""
     body = event[:-CHECKSUM]
     if event[4] == FORMAT and body[17] & 1:
         body = body[:17] + bytes([body[17] & 0xFE]) + body[18:]
@@ -168,7 +168,7 @@ def checksum_of(event: bytes) -> int:
 
 
 def has_checksum(event: bytes) -> bool:
-    """Whether an event ends with its own right checksum."""
+    """Whether an event ends with its correct checksum."""
     return len(event) >= HEADER + CHECKSUM and checksum_of(event) == int.from_bytes(event[-CHECKSUM:], "little")
 
 
@@ -196,8 +196,8 @@ def padded(data: bytes | bytearray | memoryview) -> Little:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Events of one file in order: bytes `start` to `end` of the buffer, their types, and `reach`, the byte of the
-    file just after each."""
+    """Events of one file in order: bytes `start` to `end` of the buffer, their types, and `reach`, the byte of the file
+    just after each."""
 
     buffer: Little
     start: Int64s
@@ -228,7 +228,7 @@ class Events:
         return self.buffer.le16(self.start + 17)
 
     def copy(self) -> Events:
-        """The same events in a buffer of their own, so that the one they came in can go."""
+        """The same events in a separate buffer, so that the one they arrived in can be freed."""
         return joined_events([self, self.part(0, 0)])
 
     @property
@@ -237,14 +237,14 @@ class Events:
 
 
 def reaches(buffer: Little, start: Int64s, before: int) -> Int64s:
-    """The byte of the file after each event; `before`: after the one before them (64 bits, M26)."""
+    """The byte of the file after each event; `before`: that after the previous event (64 bits, M26)."""
     said = buffer.le32(start + 13)
     real = (said != 0) & (buffer.le16(start + 17) & ARTIFICIAL == 0)
     out = np.full(len(start), before, np.int64)
     if not real.any():
         return out
     low = said[real]
-    # Positions in a file only grow, so a smaller one is one that went past 2^32.
+    # Positions in a file only grow, so a smaller one has passed 2^32.
     wraps = np.cumsum(low < np.concatenate([[before & 0xFFFFFFFF], low[:-1]]))
     out[real] = (before & ~0xFFFFFFFF) + (wraps << 32) + low
     return np.maximum.accumulate(out)

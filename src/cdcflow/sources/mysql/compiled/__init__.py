@@ -1,5 +1,5 @@
-"""Compiled decoders of the MySQL source, in Cython. Optional: each has a plain module beside it.
+"""Compiled decoders of the MySQL source, in Cython. Optional: each has a plain module next to it.
 
-It must give what the plain module gives, errors included. What is rare or wrong it leaves to the plain module,
-which is the reference: a column's values, or all of a batch.
+It must return what the plain module returns, including errors. It leaves rare or wrong input to the plain module,
+which is the reference: a column's values, or a whole batch.
 """

@@ -1,17 +1,18 @@
-"""Text in every character set of MySQL and MariaDB, as UTF-8, a column at a time.
+"""Text in every character set of MySQL and MariaDB, as UTF-8, one column at a time.
 
-The collation's id says the character set. Most sets have a codec in Python that says the same as the servers; where
-the two differ, what the servers mean is written here (compared code by code with MySQL 9.7 and MariaDB 11.8). UTF-8 is
-only checked; single-byte sets go through a table of 256 entries with numpy; the others are decoded value by value, and
-only where a value is not ASCII.
+The collation's id determines the character set. Most sets have a codec in Python that agrees with the servers; this
+module holds the differences (compared code by code with MySQL 9.7 and MariaDB 11.8). UTF-8 is only validated;
+single-byte sets go through a table of 256 entries with numpy; the others are decoded value by value, and only if a
+value is not ASCII.
 
-Bytes that mean nothing in their set stop the capture by name or become U+FFFD (`Where.bad_text`, hard case N15).
+Bytes without a meaning in their set stop the capture with an error that names the column, or become U+FFFD
+(`Where.bad_text`, hard case N15).
 
-East Asia's multi-byte sets go through Python's codec first. Each of their codes was compared with what the servers make
-of it (`tests/integration/mysql/test_every_code_of_a_set.py`). A code differs in one of three ways: Python does not know
-it, Python takes it for another character, or only Python knows it. What a server knows no character for has none here
-either, even where its own table has U+FFFD for it. A code without a character is one U+FFFD, whole: its second byte is
-no letter, although it may look like one.
+East Asia's multi-byte sets go through Python's codec first. Each of their codes was compared with the servers' result
+(`tests/integration/mysql/test_every_code_of_a_set.py`). A code differs in one of three ways: Python does not know it,
+Python decodes it to a different character, or only Python knows it. A code that a server has no character for has none
+here either, even if the server's own table has U+FFFD for it. A code without a character becomes one U+FFFD as a whole:
+its second byte is not treated as a letter, even if it could be one.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from cdcflow.sources.mysql.types.family import Where
 
 UNKNOWN = "\ufffd"
 
-# Ids below 1024 as both servers have them; MariaDB adds 1024 for NO PAD, and blocks of 256 for UCA 14.00.
+# Ids below 1024 are the same on both servers; MariaDB adds 1024 for NO PAD, and blocks of 256 for UCA 14.00.
 _COLLATIONS = {
     "armscii8": "32 64",
     "ascii": "11 65",
@@ -91,7 +92,7 @@ _SINGLE = {
     "latin7": "iso8859_13", "macce": "mac_latin2", "macroman": "mac_roman", "tis620": "tis_620", "armscii8": "ascii",
     "dec8": "latin_1", "geostd8": "latin_1", "keybcs2": "ascii", "swe7": "ascii",
 }  # fmt: skip
-# Where the servers differ from that codec: stretches of characters by the first byte's number.
+# Where the servers differ from that codec: runs of characters by the number of the first byte.
 _OWN: dict[str, dict[int, str]] = {
     "armscii8": {
         0x80: "".join(map(chr, range(0x80, 0xA1))),
@@ -121,7 +122,7 @@ _OWN: dict[str, dict[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Charset:
-    """A character set. `has_ascii`: bytes below 128 are ASCII, wherever they are alone."""
+    """A character set. `has_ascii`: a byte below 128 that is not part of a longer code is ASCII."""
 
     name: str
     bytes_max: int
@@ -133,7 +134,7 @@ def charset_of(collation: int) -> Charset:
     """The character set of a collation's id.
 
     Raises:
-        ConfigurationError: the id is not known here.
+        ConfigurationError: cdcflow does not know the id.
     """
     name = _UCA_1400[(collation - 2048) >> 8] if 2048 <= collation < 2048 + 5 * 256 else _BY_ID.get(collation & 0x3FF)
     if name is None or collation >= 4096:
@@ -164,10 +165,10 @@ def text(charset: Charset, cells: Cells, where: Where) -> pa.Array:
 
 
 def decoded(charset: str, value: bytes, errors: str = "stop") -> str:
-    """One value as text: a label, a name. `errors` "replace": bytes that mean nothing become U+FFFD.
+    """One value as text: a label, a name. `errors` "replace": invalid bytes become U+FFFD.
 
     Raises:
-        UnicodeDecodeError: its bytes mean nothing in this character set.
+        UnicodeDecodeError: its bytes are invalid in this character set.
     """
     return _decoder(charset, errors)(value)
 
@@ -192,7 +193,7 @@ def _by_table(charset: Charset, data: Bytes, offsets: Int64s, cells: Cells, wher
 
 
 def _one_by_one(charset: Charset, raw: pa.Array, where: Where) -> pa.Array:
-    """By Python's codecs, which know only single values: East Asia's multi-byte sets. Each different value once."""
+    """Decode East Asia's multi-byte sets with Python's codecs, value by value, each distinct value once."""
     decode = _decoder(charset.name, where.bad_text)
     encoded = raw.dictionary_encode()
     try:
@@ -218,7 +219,7 @@ def _mapped(value: bytes, letters: str, charset: str, errors: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """What each byte becomes: `width` bytes of UTF-8; `unknown` ones mean nothing."""
+    """The result for each byte: `width` bytes of UTF-8; `unknown` bytes have no character."""
 
     utf8: Bytes
     width: Bytes
@@ -239,7 +240,7 @@ def _table(charset: str) -> _Table:
 
 @cache
 def _characters(charset: str) -> str:
-    """What the 256 bytes of a single-byte set mean."""
+    """The characters of the 256 bytes of a single-byte set."""
     letters = list(bytes(range(256)).decode(_SINGLE[charset], "replace"))
     for first, stretch in _OWN.get(charset, {}).items():
         letters[first : first + len(stretch)] = stretch
@@ -262,7 +263,7 @@ def bad_text(where: Where, charset: str) -> ConfigurationError:
         f"in cdcflow.yaml set source.columns to {{{where.column}: replace}} (U+FFFD takes their place), or "
         "source.bad_text for all columns, or fix the rows, then start again"
     )
-    if where.key_of is not None:  # replaced bytes could make two keys one
+    if where.key_of is not None:  # replaced bytes could make two keys equal
         remedy = (
             f"leave the table out of source.tables (write !{where.key_of}) and start again; once its keys are text, "
             "include it again, which reads it from scratch"
@@ -301,16 +302,16 @@ _CODES = {
     "sjis": _SHIFT_JIS,
     "ujis": _EUC,
 }
-"""What the servers take for one code of several bytes, whether or not it has a character."""
+"""What the servers treat as one multi-byte code, whether or not it has a character."""
 CLIENT_SETS = ("utf8mb4", *_SINGLE, *_CODES)
-"""The sets that `character_set_client` may be; utf8mb3 and binary are read as utf8mb4."""
+"""The possible values of `character_set_client`; utf8mb3 and binary are read as utf8mb4."""
 
 _OTHERWISE = {
     "sjis": str.maketrans("＼", "\\"),
     "ujis": str.maketrans("＼", "\\"),
     "eucjpms": str.maketrans("〜‖−¢£¬¦", "～∥－￠￡￢￤"),
 }
-"""Characters that have one code in Python's set, for which the servers mean others."""
+"""Characters that Python's set has for a code for which the servers have a different one."""
 
 _ROWS_83_84 = bytes.fromhex(
     "21702171217221732174217521762177217821792160216121622163216421652166216721682169ff07ff0232312116212170bb"
@@ -325,7 +326,7 @@ they are written as numbers."""
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """What the servers have for codes that Python has no character for, and for those that it has another for."""
+    """The servers' characters for codes unknown to Python, and for those that Python decodes differently."""
 
     unknown: dict[bytes, str]
     known: dict[bytes, str]
@@ -348,7 +349,7 @@ def _own(charset: str) -> _Own:
 
 
 def _of_users() -> dict[bytes, str]:
-    """The rows F5 to FE of the two planes of EUC, for characters of one's own."""
+    """The rows F5 to FE of the two planes of EUC, for user-defined characters."""
     found: dict[bytes, str] = {}
     for plane, first in ((b"", 0xE000), (b"\x8f", 0xE3AC)):
         found |= {
@@ -372,7 +373,7 @@ def _of_vendors() -> dict[bytes, str]:
 
 @cache
 def decoder(charset: str, errors: str) -> Callable[[bytes], str]:
-    """Text of one of these sets. `errors`: "stop" raises UnicodeDecodeError, "replace" puts U+FFFD."""
+    """A decoder for text in one of these sets. `errors`: "stop" raises UnicodeDecodeError, "replace" inserts U+FFFD."""
     codec, otherwise = _CODECS[charset], _OTHERWISE.get(charset)
     if charset not in _CODES:
         policy = {"stop": "strict", "replace": "replace"}[errors]
@@ -388,7 +389,7 @@ def decoder(charset: str, errors: str) -> Callable[[bytes], str]:
 
 
 def _going_on(charset: str, errors: str) -> Callable[[UnicodeError], tuple[str, int]]:
-    """What Python's codec asks before it gives up on a character."""
+    """The error handler that Python's codec calls for a code that it does not know."""
     code, unknown = re.compile(_CODES[charset], re.DOTALL), _own(charset).unknown
 
     def go_on(problem: UnicodeError) -> tuple[str, int]:
@@ -404,7 +405,7 @@ def _going_on(charset: str, errors: str) -> Callable[[UnicodeError], tuple[str, 
 
 
 def _by_code(value: bytes, charset: str, policy: str, known: dict[bytes, str]) -> str:
-    """The same where Python has another character for some codes: what is between those goes to its codec."""
+    """Decode text with codes that Python decodes differently: its codec gets only the bytes between those."""
     codec, otherwise = _CODECS[charset], _OTHERWISE.get(charset, {})
     pieces: list[str] = []
     begin = 0
@@ -421,7 +422,7 @@ def _by_code(value: bytes, charset: str, policy: str, known: dict[bytes, str]) -
 
 @cache
 def _walk(charset: str) -> re.Pattern[bytes]:
-    """One code after the other, of whatever bytes."""
+    """Matches one code after another, in any bytes."""
     return re.compile(_CODES[charset] + b"|.", re.DOTALL)
 
 

@@ -1,10 +1,10 @@
-"""Columns as MySQL and MariaDB store them, and as `information_schema` words them.
+"""Columns as MySQL and MariaDB store them, and as `information_schema` describes them.
 
-Rows of the binary log know neither `varchar(20)` nor a collation's name; they know a type's code, a length in bytes
-and a number. The catalog and the log describe the same column in different words, and both are brought to one
-`ServerColumn`: everything else (the type's text, its Arrow type, its decoder) is made from that, so that a chunk's rows
-have the same shape as the stream's (M34). Generated and invisible columns are columns like others: the log has them too
-(M49).
+Rows of the binary log contain neither `varchar(20)` nor a collation's name, but a type's code, a length in bytes and a
+number. The catalog and the log describe the same column in different words, and both are converted to one
+`ServerColumn`: everything else (the type's text, its Arrow type, its decoder) is derived from that, so that a chunk's
+rows have the same shape as the stream's (M34). Generated and invisible columns are treated like others: the log
+contains them too (M49).
 
 The codes are those of `enum_field_types` (MySQL's `field_types.h`, MariaDB's `mysql_com.h`).
 """
@@ -26,7 +26,7 @@ UTF8_COLLATION = 45
 
 
 class TypeCode(enum.IntEnum):
-    """A column's type, as a table map names it once CHAR, ENUM, SET are told apart."""
+    """A column's type, as a table map names it once CHAR, ENUM and SET are distinguished."""
 
     DECIMAL_OLD = 0
     TINY = 1
@@ -62,18 +62,18 @@ class TypeCode(enum.IntEnum):
 class ServerColumn:
     """One column as the server stores it.
 
-    `type_code` is a `TypeCode` (`resolved` makes it from a table map's bytes). `metadata` by type, always as
-    `resolved` and the functions `*_metadata` make it:
+    `type_code` is a `TypeCode` (`resolved` derives it from a table map's bytes). `metadata` by type, always in the form
+    that `resolved` and the functions `*_metadata` return:
 
-    - CHAR (also BINARY), VARCHAR, VARCHAR_COMPRESSED: the most bytes a value has.
-    - BLOB, BLOB_COMPRESSED, JSON, GEOMETRY, VECTOR: how many bytes (1-4) a value's length takes.
-    - ENUM, SET: how many bytes a value takes.
+    - CHAR (also BINARY), VARCHAR, VARCHAR_COMPRESSED: the maximum bytes of a value.
+    - BLOB, BLOB_COMPRESSED, JSON, GEOMETRY, VECTOR: the number of bytes (1-4) of a value's length.
+    - ENUM, SET: the number of bytes of a value.
     - DECIMAL: precision | scale << 8. BIT: bits % 8 | bits // 8 << 8.
-    - FLOAT, DOUBLE: 4, 8. TIMESTAMP, DATETIME, TIME: digits of the fraction. Else 0.
+    - FLOAT, DOUBLE: 4, 8. TIMESTAMP, DATETIME, TIME: digits of the fraction. Otherwise 0.
 
-    `unsigned` is False for all that is no number. `collation` is the id for text (ENUM and SET, too), 63 for bytes,
-    None for the others. `labels` are those of ENUM and SET, in order. `extra` is what only the catalog tells and
-    rows need: MariaDB's `uuid`, `inet4`, `inet6`; empty mostly.
+    `unsigned` is False for all types that are not numbers. `collation` is the id for text (including ENUM and SET), 63
+    for bytes, None for the others. `labels` are those of ENUM and SET, in order. `extra` is a type that only the
+    catalog knows and that rows need: MariaDB's `uuid`, `inet4`, `inet6`; usually empty.
     """
 
     name: str
@@ -88,12 +88,13 @@ class ServerColumn:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What becomes of values that their Arrow type cannot hold.
+    """What happens to values that their Arrow type cannot hold.
 
-    `zero_dates`: of dates with a zero year, month or day: stop by name, NULL, or the whole column as text.
-    `bad_text`: of bytes that are invalid in the column's character set: stop by name, or U+FFFD in their place.
-    `columns` overrides either for one column by its full name (`shop.orders.due`). `of_another_type`: one that the
-    column's type does not know is that of a type which the column has, or had, elsewhere in the log; it does nothing.
+    `zero_dates`: for dates with a zero year, month or day: stop with an error that names the column, NULL, or the whole
+    column as text. `bad_text`: for bytes that are invalid in the column's character set: stop with an error that names
+    the column, or replace them by U+FFFD. `columns` overrides either for one column by its full name
+    (`shop.orders.due`). `of_another_type`: a policy that the column's type does not support is for a type which the
+    column has, or had, elsewhere in the log; it has no effect.
     """
 
     zero_dates: ZeroDates = "stop"
@@ -103,10 +104,10 @@ class Policy:
 
 
 def resolved(code: int, metadata: bytes) -> tuple[int, int]:
-    """A table map's type byte and the 0-2 bytes of its metadata, as `ServerColumn` has them.
+    """A table map's type byte and the 0-2 bytes of its metadata, in the form of `ServerColumn`.
 
-    CHAR, BINARY, ENUM and SET share one code in a table map. Its first byte holds the real type, except that two of
-    its bits, inverted, are bits 8 and 9 of a CHAR's length.
+    CHAR, BINARY, ENUM and SET share one code in a table map. The first byte of the metadata holds the real type, except
+    that two of its bits, inverted, are bits 8 and 9 of a CHAR's length.
     """
     if code != TypeCode.CHAR:
         return code, int.from_bytes(metadata, "little")
@@ -120,7 +121,7 @@ ASKED = (
     "COLUMN_NAME, IS_NULLABLE, DATA_TYPE, COLUMN_TYPE, CHARACTER_OCTET_LENGTH, NUMERIC_PRECISION, NUMERIC_SCALE, "
     "DATETIME_PRECISION, COLLATION_NAME, EXTRA"
 )
-"""What `CatalogColumn` takes, in its order."""
+"""The columns that `CatalogColumn` takes, in its order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ class CatalogColumn:
         labels: tuple[str, ...] = (),
         extra: str = "",
     ) -> ServerColumn:
-        """The column as the server stores it; `collation` where the catalog names none."""
+        """The column as the server stores it; `collation` if the catalog names none."""
         return ServerColumn(self.name, code, metadata, self.nullable == "YES", unsigned, collation, labels, extra)
 
 

@@ -1,7 +1,7 @@
-"""What a type family says about its types, and what all value decoders share.
+"""What a type family defines for its types, and what all value decoders share.
 
-A decoder turns one column's cells, a batch at a time, into an Arrow array. NULL cells stay NULL. No error here names
-a value.
+A decoder turns one column's cells, one batch at a time, into an Arrow array. NULL cells stay NULL. No error here
+contains a value.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from cdcflow.sources.mysql.types.columns import BadText, CatalogColumn, ServerCo
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Which column is being decoded, for errors; and what becomes of values that its Arrow type cannot hold. `key_of`:
-    the table whose key it is part of."""
+    """The column that is being decoded, for errors; and what happens to values that its Arrow type cannot hold.
+    `key_of`: the table whose key it is part of."""
 
     column: str
     type_text: str
@@ -42,9 +42,9 @@ Decoder = Callable[[Cells, Where], pa.Array]
 class Codec:
     """How one column's values become Arrow.
 
-    In a row image a value takes `width` bytes, or has `prefix` bytes of length before it (then `width` is 0). `image`
-    decodes such values, `result` what a SELECT of the column's expression brings. `form` names the kernels of both
-    for the compiled decoder, with a number that each of them needs; empty where it has none.
+    In a row image a value takes `width` bytes, or `prefix` bytes of length precede it (then `width` is 0). `image`
+    decodes such values, `result` those that a SELECT of the column's expression returns. `form` names the kernels of
+    both for the compiled decoder, with a number that each of them needs; empty if there are none.
     """
 
     where: Where
@@ -64,21 +64,21 @@ def as_is(column: ServerColumn) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Everything that depends on a column's type, for the types of one family. Looked up once a table shape, never a
-    batch.
+    """Everything that depends on a column's type, for the types of one family. Looked up once per table shape, never
+    per batch.
 
-    How the binary log names the types: `codes` has for each code the bytes of its metadata in a table map; `old` the
-    codes of formats from before 5.6.4, which are refused, each as "a …". A table map counts the codes in `signed` in
-    its field of signedness, and those in `collated` in its field of character sets. How the catalog names them:
-    `names` (DATA_TYPE), and `from_catalog` gives the column of one. `extras`: columns that only the catalog knows to
+    How the binary log names the types: `codes` maps each code to the bytes of its metadata in a table map; `old` are
+    the codes of formats from before 5.6.4, which are refused, each as "a …". A table map counts the codes in `signed`
+    in its field of signedness, and those in `collated` in its field of character sets. How the catalog names them:
+    `names` (DATA_TYPE), and `from_catalog` returns the column of one. `extras`: columns that only the catalog knows to
     be of this family (`ServerColumn.extra`).
 
-    `type_text` is the type in SQL's words, as far as it matters to values. `codec` decodes a column's values; `setting`
-    names the one of `zero_dates` and `bad_text` that it obeys, None for neither.
+    `type_text` is the type in SQL's words, as far as it affects values. `codec` decodes a column's values; `setting`
+    names the policy that it follows, `zero_dates` or `bad_text`, or None for neither.
 
-    In SQL: `select` is what a chunk's SELECT asks for so that no bit of a value is lost, `comparable` the column in a
-    comparison that agrees with ORDER BY on it. `cell_literal` gives a value as SQL from the text that the server sent
-    for it (None: no key can have such a column), `text_literal` from the text that Arrow holds.
+    In SQL: `select` is the expression in a chunk's SELECT that preserves every bit of a value, `comparable` the column
+    in a comparison that agrees with ORDER BY on it. `cell_literal` returns a value as SQL from the text that the server
+    sent for it (None: a key cannot have such a column), `text_literal` from the text that Arrow holds.
     """
 
     codes: Mapping[int, int]
@@ -98,15 +98,15 @@ class Family:
 
 
 def unreadable(where: Where, expected: str) -> SourceUnavailable:
-    """The error for bytes that cannot be a value of this column: the connection is made anew, nothing is lost."""
+    """The error for bytes that cannot be a value of this column: cdcflow connects again, and nothing is lost."""
     return protocol_error(f"a value of {where} is not {expected} (it is not shown)")
 
 
 def checked(pattern: re.Pattern[str], cell: bytes, column: ServerColumn) -> str:
-    """A key's text, once it is known to be one of its type: anything else would be SQL (hard case S01).
+    """A key's text, once it is known to be valid for its type: anything else would be SQL (hard case S01).
 
     Raises:
-        SourceUnavailable: it is not.
+        SourceUnavailable: it is not valid.
     """
     text = cell.decode("ascii", "replace")
     if pattern.fullmatch(text) is None:

@@ -1,14 +1,15 @@
 """MySQL's binary JSON as the text that the server prints for it.
 
-A value is one type byte and what follows. Objects and arrays are tables of offsets from their own first byte, with two
-bytes each in the small form and four in the large one; short numbers and literals lie in the table itself:
+A value is one type byte and its content. Objects and arrays are tables of offsets from their own first byte, with two
+bytes each in the small form and four in the large one; short numbers and literals are in the table itself:
 
     object   count │ size │ (key offset, key length) … │ (type, offset or value) … │ keys … │ values …
     array    count │ size │ (type, offset or value) … │ values …
 
 Dates and decimals are "opaque" values: a column type, a length, and the bytes of that type. Doubles are printed with
-the fewest digits that give the same bits, with an exponent from 1e15 on and below 1e-15. Keys come in the order in
-which they lie there (by length, then by bytes). (MySQL's `json_binary.h` and `json_dom.cc` describe all this.)
+the fewest digits that identify their bits, with an exponent at 1e15 and above, and below 1e-15. Keys are printed in the
+order in which they are stored (by length, then by bytes). (MySQL's `json_binary.h` and `json_dom.cc` describe all
+this.)
 
 MariaDB's JSON is text already: a LONGTEXT.
 
@@ -48,12 +49,12 @@ _DOUBLES = struct.Struct("<d")
 _IN_SMALL = frozenset((_LITERAL, _INT16, _UINT16))
 _IN_LARGE = frozenset((*_IN_SMALL, _INT32, _UINT32))
 _DEPTH_MAX = 100
-_FIXED_FROM, _FIXED_TO = -14, 15  # where the decimal point may lie without an exponent
+_FIXED_FROM, _FIXED_TO = -14, 15  # the positions of the decimal point that need no exponent
 _ESCAPED = json.encoder.ESCAPE
 
 
 class NoJson(ValueError):
-    """The bytes are no JSON value."""
+    """The bytes are not a JSON value."""
 
 
 def text(cells: Cells, where: Where) -> pa.Array:
@@ -65,10 +66,10 @@ def text(cells: Cells, where: Where) -> pa.Array:
 
 
 def printed(document: bytes) -> str:
-    """One document as the server prints it. An empty one is what the server makes of NULL in a NOT NULL column.
+    """One document as the server prints it. An empty one is what the server stores for NULL in a NOT NULL column.
 
     Raises:
-        NoJson: the bytes are no JSON value.
+        NoJson: the bytes are not a JSON value.
     """
     if not document:
         return "null"
@@ -136,7 +137,7 @@ class _Reader:
         return _opaque(self.data[at], self._bytes(start, length))
 
     def _length(self, at: int) -> tuple[int, int]:
-        """A length of seven bits a byte, the lowest first, and where it ends."""
+        """A length with seven bits per byte, the lowest first, and where it ends."""
         length = 0
         for shift in range(0, 35, 7):
             byte = self.data[at]
@@ -156,7 +157,7 @@ class _Reader:
 
 
 def double(value: float) -> str:
-    """A double as JSON prints it: the fewest digits that give its bits, and always with a point or an exponent."""
+    """A double as JSON prints it: the fewest digits that identify its bits, and always with a point or an exponent."""
     if value != value or value in (float("inf"), float("-inf")):
         raise NoJson
     sign = "-" if str(value).startswith("-") else ""
@@ -194,7 +195,7 @@ def _opaque(code: int, data: bytes) -> str:
 
 
 def _decimal(data: bytes) -> str:
-    """precision, scale, then the digits as a row image has them."""
+    """Precision, scale, then the digits as in a row image."""
     precision, scale = data[0], data[1]
     raw = bytearray(data[2:])
     negative = raw[0] < 0x80
@@ -213,7 +214,7 @@ def _decimal(data: bytes) -> str:
 
 
 def _packed(data: bytes) -> tuple[int, int, int]:
-    """Whether negative, the part above the fraction, and the fraction in microseconds."""
+    """The sign (-1 or 1), the part above the fraction, and the fraction in microseconds."""
     (value,) = struct.unpack("<q", data)
     size = abs(value)
     return -1 if value < 0 else 1, size >> 24, size & 0xFFFFFF

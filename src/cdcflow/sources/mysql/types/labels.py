@@ -1,8 +1,8 @@
 """ENUM and SET: a number in a row image, its label or labels in the log and in a SELECT.
 
-The table map has the labels, and so has the catalog, in the type's text. With `binlog_row_metadata=FULL` both agree.
+Both the table map and the type's text in the catalog contain the labels. With `binlog_row_metadata=FULL` they agree.
 
-Compiled kernels: none for row images; `enum` and `set` go to UTF8 (`compiled/values.pxi`) for result sets.
+Row images have no compiled kernels; for result sets `enum` and `set` go to UTF8 (`compiled/values.pxi`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from cdcflow.sources.mysql.types.family import Codec, Family, Where, unreadable
 
 
 def enum_label(width: int, labels: Sequence[str], cells: Cells, where: Where) -> pa.Array:
-    """An ENUM's number as its label. 0 is the empty string: the value was no label."""
+    """An ENUM's number as its label. 0 is the empty string, for a value that was not a label."""
     number = _little_endian(width, cells).astype(np.int64)
     if (number[cells.present] > len(labels)).any():
         raise unreadable(where, f"one of its {len(labels)} labels")
@@ -31,7 +31,7 @@ def enum_label(width: int, labels: Sequence[str], cells: Cells, where: Where) ->
 
 
 def set_labels(width: int, labels: Sequence[str], cells: Cells, where: Where) -> pa.Array:
-    """A SET's bits as its labels with commas between, as the server prints them. No bit at all is the empty string."""
+    """A SET's bits as its labels separated by commas, as the server prints them. No bit at all is the empty string."""
     value = _little_endian(width, cells)
     there = value[cells.present]
     if len(labels) < 64 and (there >> np.uint64(len(labels))).any():
@@ -84,7 +84,7 @@ def _codec(column: ServerColumn, where: Where) -> Codec:
 
 
 def _comparable(column: ServerColumn) -> str:
-    """With a text they compare as text; they are ordered by number (W19)."""
+    """Compared with a text they compare as text; they are ordered by number (W19)."""
     return f"({quoted(column.name)} + 0)"
 
 

@@ -1,11 +1,11 @@
 """Numbers: TINYINT to BIGINT, FLOAT, DOUBLE, DECIMAL, BIT and YEAR.
 
-In a row image integers and floats lie little-endian; BIT has its greatest byte first, on both paths; YEAR is one byte,
-counted from 1900. A SELECT brings text, except for BIT.
+In a row image integers and floats are little-endian; BIT has its most significant byte first, on both paths; YEAR is
+one byte, counted from 1900. A SELECT returns text, except for BIT.
 
-DECIMAL has up to 65 digits. A row image has nine of them in four bytes, the greatest first, before and after the point;
-the digits that are left over (the first ones before the point, the last ones after it) take as few bytes as they need.
-The first bit is set for numbers from zero on, and negative ones have all their bits turned round.
+DECIMAL has up to 65 digits. A row image stores groups of nine digits in four bytes, the most significant first, before
+and after the point; the remaining digits (the first ones before the point, the last ones after it) take as few bytes as
+they need. The first bit is set for numbers of zero and above, and negative ones have all their bits inverted.
 
     decimal(14,4)   1234567890.1234   ──▶   81 │ 0d fb 38 d2 │ 04 d2
                                              1    234567890     1234
@@ -49,7 +49,7 @@ _CODES: Mapping[str, TypeCode] = {
 
 INTEGER_BYTES = {code: size for code, (_, size, *_) in _INTEGERS.items()}
 WHOLE = frozenset((*_INTEGERS, TypeCode.YEAR))
-"""Types of whole numbers, which can be reckoned with."""
+"""Integer types, which allow arithmetic."""
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]?\d+)?")
 _DIGITS = 9
@@ -69,7 +69,7 @@ def bit_metadata(bits: int) -> int:
 
 
 def integer(kind: str, arrow: pa.DataType, cells: Cells, where: Where) -> pa.Array:
-    """Integers of 1, 2, 4 and 8 bytes; `kind` is the numpy type that lies there. FLOAT and DOUBLE are the same."""
+    """Integers of 1, 2, 4 and 8 bytes; `kind` is the numpy type of the stored bytes. Also used for FLOAT and DOUBLE."""
     values = cells.buffer.values(kind, cells.start)
     return pa.array(values, arrow, mask=cells.mask)
 
@@ -89,7 +89,7 @@ def year(cells: Cells, where: Where) -> pa.Array:
 
 
 def bits(width: int, cells: Cells, where: Where) -> pa.Array:
-    """BIT(n): its bytes, the greatest first; the same in both paths."""
+    """BIT(n): its bytes, the most significant first; the same on both paths."""
     if (cells.size[cells.present] != width).any():
         raise unreadable(where, f"{width} bytes of bits")
     return pa.array(_big_endian(width, cells), pa.uint64(), mask=cells.mask)
@@ -103,18 +103,18 @@ def _big_endian(width: int, cells: Cells) -> Uint64s:
 
 
 def number_text(arrow: pa.DataType, cells: Cells, where: Where) -> pa.Array:
-    """The server's text of a number. Arrow rounds to nearest, so the shortest text of a double gives its bits."""
+    """The server's text of a number. Arrow rounds to nearest, so the shortest text of a double yields its bits."""
     return parsed(cells.binary(), arrow, where, f"a number that {arrow} holds")
 
 
 def float_text(cells: Cells, where: Where) -> pa.Array:
-    """A FLOAT that the server was asked for as a double, so that all its bits are in the text (hard case N21)."""
+    """A FLOAT that the SELECT converted to a double, so that all its bits are in the text (hard case N21)."""
     return number_text(pa.float64(), cells, where).cast(pa.float32(), safe=False)
 
 
 def parsed(strings: pa.Array, arrow: pa.DataType, where: Where, expected: str) -> pa.Array:
     try:
-        return pc.cast(strings.view(pa.string()), arrow)  # not looked at as UTF-8: what is no digit is refused anyway
+        return pc.cast(strings.view(pa.string()), arrow)  # not validated as UTF-8: non-digits are refused anyway
     except pa.ArrowInvalid:
         raise unreadable(where, expected) from None
 
@@ -131,7 +131,7 @@ def digit_groups(precision: int, scale: int) -> list[tuple[int, int]]:
 
 
 def decimal_width(precision: int, scale: int) -> int:
-    """How many bytes a value takes in a row image."""
+    """The number of bytes of a value in a row image."""
     return sum(size for size, _ in digit_groups(precision, scale))
 
 
@@ -244,7 +244,7 @@ def _select(column: ServerColumn) -> str:
 
 
 def _comparable(column: ServerColumn) -> str:
-    """Compared with a FLOAT itself, the server rounds the literal to six digits."""
+    """In a comparison with a FLOAT itself, the server rounds the literal to six digits."""
     return f"({quoted(column.name)} - 0e0)" if column.type_code == TypeCode.FLOAT else as_is(column)
 
 

@@ -1,7 +1,7 @@
-"""Which family a column's type belongs to, and what is said of every column by its family.
+"""Which family a column's type belongs to, and what its family determines for each column.
 
-Backfill and stream must give the same value for the same row, so both take their decoder from here. A chunk's SELECT
-asks for an expression that carries all of the value, so that both paths decode the same bytes.
+Backfill and stream must return the same value for the same row, so both take their decoder from here. A chunk's SELECT
+uses an expression that preserves the whole value, so that both paths decode the same bytes.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _BY_EXTRA: Mapping[str, Family] = {extra: family for family in FAMILIES for extr
 _BY_NAME: Mapping[str, Family] = {name: family for family in FAMILIES for name in family.names}
 _OLD: Mapping[int, str] = {code: name for family in FAMILIES for code, name in family.old.items()}
 
-# Codes that servers use in memory only (NULL, NEWDATE, the sizes of BLOB, VAR_STRING). A table map that has one is
-# understood to its end, so that the column is refused by name.
+# Codes that servers use only in memory (NULL, NEWDATE, the sizes of BLOB, VAR_STRING). A table map that contains one is
+# parsed to its end, so that the error names the column.
 _INTERNAL: Mapping[int, int] = {6: 0, 14: 0, 249: 1, 250: 1, 251: 1, 253: 2}
 
 METADATA_BYTES: Mapping[int, int] = {
@@ -47,12 +47,12 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = {"zero_dates": ("stop", "null", "text
 
 
 def family_of(column: ServerColumn) -> Family | None:
-    """The family of a column's type; None: it is not captured."""
+    """The family of a column's type; None if the type is not captured."""
     return _BY_EXTRA.get(column.extra) or _BY_CODE.get(column.type_code)
 
 
 def server_column(column: CatalogColumn, collations: Mapping[str, int], *, is_mariadb: bool = False) -> ServerColumn:
-    """The column as a table map has it. `collations` gives each collation's number.
+    """The column as a table map describes it. `collations` maps each collation to its number.
 
     Raises:
         ConfigurationError: a type that cdcflow does not know.
@@ -71,7 +71,8 @@ def server_column(column: CatalogColumn, collations: Mapping[str, int], *, is_ma
 
 
 def extra_of(column: ServerColumn, type_text: str) -> str:
-    """What only the catalog tells of a column whose type in the change log is this one, if it is stored like that."""
+    """The type that only the catalog knows, of a column with this type in the change log, if the column is stored like
+    one."""
     code, width = special.STORED.get(type_text, (None, None))
     fits = column.type_code == code and column.collation == BINARY_COLLATION and width in (None, column.metadata)
     return type_text if fits else ""
@@ -81,7 +82,7 @@ def codec_of(column: ServerColumn, table: TableId, policy: Policy) -> Codec:
     """The codec of a column.
 
     Raises:
-        ConfigurationError: the type is not captured, or the policy is not one that it knows.
+        ConfigurationError: the type is not captured, or does not support the policy.
     """
     name = f"{table}.{column.name}"
     if column.type_code in _OLD:
@@ -101,8 +102,8 @@ def codec_of(column: ServerColumn, table: TableId, policy: Policy) -> Codec:
 
 
 def kept_as(column: ServerColumn, codec: Codec) -> Kept | None:
-    """How the column's values are kept, where a setting concerns its type; None: none does, or it stops at what it
-    would keep in the same type anyway."""
+    """How the column's values are kept, if a setting concerns its type. None if no setting does, or if the setting is
+    to stop while the type stays the same."""
     family = family_of(column)
     setting = family.setting(column) if family is not None else None
     if family is None or setting is None:
@@ -115,10 +116,10 @@ def kept_as(column: ServerColumn, codec: Codec) -> Kept | None:
 
 
 def check_key(column: ServerColumn, where: Where, policy: Policy) -> None:
-    """Refuse a column of a key whose policy would make keys of different rows one.
+    """Refuse a column of a key whose policy would make keys of different rows equal.
 
     Raises:
-        ConfigurationError: it does; the remedy names a policy that does not.
+        ConfigurationError: it would; the remedy names a policy that does not.
     """
     family = family_of(column)
     setting = family.setting(column) if family is not None else None
@@ -138,7 +139,7 @@ def check_key(column: ServerColumn, where: Where, policy: Policy) -> None:
 
 
 def select_expression(column: ServerColumn) -> str:
-    """What a chunk's SELECT asks for so that no bit of this column's values is lost on the way."""
+    """The expression in a chunk's SELECT that preserves every bit of this column's values."""
     family = family_of(column)
     return as_is(column) if family is None else family.select(column)
 
@@ -161,4 +162,4 @@ def _where(family: Family, column: ServerColumn, name: str, policy: Policy) -> W
             ),
             runbook="settings",
         )
-    return replace(where, **{setting: own})  # type: ignore[arg-type]  # tested just now
+    return replace(where, **{setting: own})  # type: ignore[arg-type]  # tested above

@@ -1,10 +1,10 @@
 """Geometry, VECTOR, and MariaDB's UUID, INET4 and INET6.
 
-The binary log shows MariaDB's three as strings of bytes, and a SELECT as text; that a column is one of them only the
-catalog knows (`ServerColumn.extra`). Geometry and VECTOR are the same bytes on both paths; MariaDB's VECTOR is a
-VARBINARY to the binary log, so that this too only the catalog knows.
+The binary log shows MariaDB's three as strings of bytes, and a SELECT as text; only the catalog knows that a column is
+one of them (`ServerColumn.extra`). Geometry and VECTOR are the same bytes on both paths. In the binary log MariaDB's
+VECTOR is a VARBINARY, so again only the catalog knows.
 
-Compiled kernels: none.
+These types have no compiled kernels.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _HAS_SRID = 0x20
 
 
 def well_known(cells: Cells, where: Where) -> pa.Array:
-    """Geometry as EWKB: with the SRID behind the type where there is one, else plain WKB.
+    """Geometry as EWKB: with the SRID after the type if it has one, otherwise plain WKB.
 
     server   srid(4) │ 1 │ type(4)              │ rest      little-endian always, inner geometries without SRID
     EWKB               1 │ type(4) | 0x20000000 │ srid(4) │ rest
@@ -65,8 +65,8 @@ def vector(cells: Cells, where: Where) -> pa.Array:
 
 
 def uuid_text(cells: Cells, where: Where) -> pa.Array:
-    """MariaDB's UUID: 16 bytes, of which the server stores the time's groups the other way round, except in those
-    whose version says that they sort as they are (from 10.11.5 on; MDEV-29959)."""
+    """MariaDB's UUID: 16 bytes. The server stores the groups of the time in reverse order, except in those whose
+    version makes them sort correctly unchanged (since 10.11.5; MDEV-29959)."""
     return _each(16, _uuid, cells)
 
 
@@ -84,8 +84,8 @@ def inet6(cells: Cells, where: Where) -> pa.Array:
 
 
 def _inet6(value: bytes) -> str:
-    """As MariaDB prints it: an IPv4 address at the end where one stands for it, and the first of the longest runs of
-    zero groups left away, even if it is only one group long."""
+    """As MariaDB prints it: an embedded IPv4 address in its notation, and without the first of the longest runs of zero
+    groups, even if it is only one group long."""
     mapped = value[:12] == bytes(10) + b"\xff\xff"
     if mapped or (value[:12] == bytes(12) and value[12:14] != b"\0\0"):
         return ("::ffff:" if mapped else "::") + ".".join(map(str, value[12:]))
@@ -137,7 +137,7 @@ VECTORS = Family(
     codes={TypeCode.VECTOR: 1},
     names=frozenset(("vector",)),
     extras=frozenset(("vector",)),
-    # A MySQL's table map counts it; a MariaDB's counts geometry instead (`tables`).
+    # MySQL's table map counts it; MariaDB's counts geometry instead (`tables`).
     collated=frozenset((TypeCode.VECTOR,)),
     from_catalog=lambda column: column.stored_as(TypeCode.VECTOR, 4),
     type_text=lambda _: "vector",
@@ -151,11 +151,11 @@ STORED: dict[str, tuple[TypeCode, int | None]] = {
     **{name: (TypeCode.CHAR, width) for name, (width, _) in _IMAGES.items()},
     "vector": (TypeCode.VARCHAR, None),
 }
-"""What table maps show of the columns that only the catalog knows: bytes of this type and width (None: any)."""
+"""What table maps contain for the columns that only the catalog knows: bytes of this type and width (None: any)."""
 
 
 def mariadb_vector(column: CatalogColumn) -> ServerColumn:
-    """MariaDB's VECTOR as its table maps have it."""
+    """MariaDB's VECTOR as its table maps describe it."""
     return column.stored_as(TypeCode.VARCHAR, column.octets or 0, collation=BINARY_COLLATION, extra="vector")
 
 

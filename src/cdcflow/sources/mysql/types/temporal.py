@@ -1,17 +1,17 @@
 """DATE, DATETIME, TIMESTAMP and TIME: from row images and from the server's text.
 
-Row images have them in parts, packed into bits (MySQL's `my_time.cc`, since 5.6.4):
+Row images store them in parts, packed into bits (MySQL's `my_time.cc`, since 5.6.4):
 
     DATE       3 bytes, little-endian:  year 15 │ month 4 │ day 5
     DATETIME   5 bytes, big-endian:     1 │ year * 13 + month 17 │ day 5 │ hour 5 │ minute 6 │ second 6
     TIMESTAMP  4 bytes, big-endian:     seconds since 1970, UTC
-    TIME       3 bytes, big-endian:     from 800000 on: hour 10 │ minute 6 │ second 6; below: the same, negative
+    TIME       3 bytes, big-endian:     800000 and above: hour 10 │ minute 6 │ second 6; below: the same, negative
 
-and behind the last three a fraction of (digits + 1) // 2 bytes. A TIME with its fraction is one number, so that a
-negative one has both parts negative (hard case N04).
+and after the last three a fraction of (digits + 1) // 2 bytes. A TIME with its fraction is one number, so that in a
+negative one both parts are negative (hard case N04).
 
-A date with a zero year, month or day, or with a day that its month does not have, is in no calendar
-(N02): stop, NULL, or the whole column as the server's text, by `Where.zero_dates`.
+A date with a zero year, month or day, or with a day that its month does not have, does not exist in the calendar (N02):
+stop, NULL, or the whole column as the server's text, by `Where.zero_dates`.
 
 Compiled kernels (`compiled/values.pxi`): `date`, `datetime`, `timestamp` and `time` go to DATE, DATETIME, TIMESTAMP and
 TIME, and for result sets to DATE_TEXT, MOMENT_TEXT and TIME_TEXT. A column as the server's text has none.
@@ -46,7 +46,7 @@ _ZERO = ord("0")
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """A column's moments in parts. `us` is the fraction in microseconds, whatever its digits."""
+    """A column's dates and times in parts. `us` is the fraction in microseconds, whatever its number of digits."""
 
     year: Int64s
     month: Int64s
@@ -60,7 +60,7 @@ class Moments:
         return (self.year > 0) & (self.month > 0) & (self.day > 0) & (self.day <= _days_in(self.year, self.month))
 
     def days(self) -> Int64s:
-        """Days since 1970 in the Gregorian calendar, back to before it was made, too."""
+        """Days since 1970 in the proleptic Gregorian calendar."""
         year = self.year - (self.month <= 2)
         era = year // 400
         of_era = year - era * 400
@@ -77,7 +77,7 @@ def _days_in(year: Int64s, month: Int64s) -> Int64s:
 
 
 def fraction_width(digits: int) -> int:
-    """How many bytes a fraction of so many digits takes."""
+    """The number of bytes of a fraction with this many digits."""
     return (digits + 1) // 2
 
 
@@ -98,7 +98,7 @@ def datetime_text(digits: int, cells: Cells, where: Where) -> pa.Array:
 
 
 def timestamp(digits: int, cells: Cells, where: Where) -> pa.Array:
-    """Seconds since 1970. All zero means 0000-00-00 00:00:00, so that 1970 begins one tick later."""
+    """Seconds since 1970. All zeros mean 0000-00-00 00:00:00, so that 1970 begins one tick later."""
     us = _seconds_us(digits, cells)
     return _held(us, us != 0, TIMESTAMP, cells, where)
 
@@ -109,7 +109,7 @@ def timestamp_text(digits: int, cells: Cells, where: Where) -> pa.Array:
 
 
 def date_as_text(cells: Cells, where: Where) -> pa.Array:
-    """A row image's date as the server prints it, in the calendar or not."""
+    """A row image's date as the server prints it, whether or not it exists in the calendar."""
     return fixed_text(_date_letters(_date_image(cells)), cells.valid)
 
 
@@ -138,7 +138,7 @@ def time(digits: int, cells: Cells, where: Where) -> pa.Array:
 
 
 def time_text(digits: int, cells: Cells, where: Where) -> pa.Array:
-    """[-][h]hh:mm:ss[.ffffff]: looked at from its end, which every digit is a fixed way from."""
+    """[-][h]hh:mm:ss[.ffffff]: parsed from its end, from which every digit has a fixed distance."""
     tail = digits + 1 if digits else 0
     negative = cells.byte(0) == ord("-")
     size = cells.size - negative - tail
@@ -295,7 +295,7 @@ def _letters(moments: Moments, digits: int) -> Bytes:
 
 
 def _written(parts: list[tuple[Int64s, int] | str]) -> Bytes:
-    """Numbers with so many digits each, and letters between, one row a value."""
+    """Numbers with the given numbers of digits, and the letters between them, one row per value."""
     columns: list[Bytes] = []
     count = next(len(part[0]) for part in parts if not isinstance(part, str))
     for part in parts:

@@ -1,9 +1,9 @@
 """CHAR, VARCHAR and TEXT, BINARY, VARBINARY and BLOB; and MariaDB's COMPRESSED columns of these.
 
-In a row image a value has its length before it, and a SELECT asks for the same bytes: text in the column's own
-character set, because a conversion would put `?` for what it cannot convert. `charsets` makes them UTF-8.
+In a row image its length precedes a value, and a SELECT returns the same bytes: text in the column's own character set,
+because a conversion would write `?` for characters that it cannot convert. `charsets` converts them to UTF-8.
 
-Compiled kernels (`compiled/values.pxi`): `text …` goes to UTF8 where the character set is UTF-8, else to ASCII, which
+Compiled kernels (`compiled/values.pxi`): `text …` goes to UTF8 if the character set is UTF-8, otherwise to ASCII, which
 leaves values with other bytes to the decoders here; `bytes` to BYTES, `fixed` to FIXED. COMPRESSED columns have none.
 """
 
@@ -40,14 +40,14 @@ def raw(cells: Cells, where: Where) -> pa.Array:
 
 
 def fixed(width: int, cells: Cells, where: Where) -> pa.Array:
-    """BINARY(n): the binary log leaves zero bytes at the end away, and here they come back (hard case N11)."""
+    """BINARY(n): the binary log omits zero bytes at the end, and this function restores them (hard case N11)."""
     if (cells.size[cells.present] > width).any():
         raise unreadable(where, f"at most {width} bytes")
     return binary_array(filled(width, cells).reshape(-1), np.arange(len(cells) + 1) * width, cells.valid)
 
 
 def filled(width: int, cells: Cells) -> np.ndarray[tuple[int, int], np.dtype[np.uint8]]:
-    """Values of `width` bytes, one a row, zero where there are none."""
+    """Values of `width` bytes, one per row, padded with zeros."""
     offsets = np.arange(width)
     there = offsets < np.where(cells.present, cells.size, 0)[:, None]
     at = np.minimum(cells.start[:, None] + offsets, len(cells.buffer.bytes) - 1)
@@ -55,15 +55,15 @@ def filled(width: int, cells: Cells) -> np.ndarray[tuple[int, int], np.dtype[np.
 
 
 def inflated(decode: Decoder, cells: Cells, where: Where) -> pa.Array:
-    """MariaDB's COMPRESSED columns: a byte that says how, the length, and the value."""
-    # zlib knows no columns: each value was deflated by itself.
+    """MariaDB's COMPRESSED columns: a byte that names the method, the length, and the value."""
+    # zlib cannot process columns: each value was deflated separately.
     values = [b"" if value is None else _inflate(value, where) for value in cells.binary().to_pylist()]
     size = np.fromiter(map(len, values), np.int64, len(values))
     return decode(Cells(padded(values), np.cumsum(size) - size, size, cells.valid), where)
 
 
 def _inflate(value: bytes, where: Where) -> bytes:
-    """The first byte: 0 as it is; else 8 << 4 (zlib), 8 (without its header), and the bytes that the length takes."""
+    """The first byte is 0 (not compressed), or 8 << 4 (zlib), 8 (without its header), and the length's bytes."""
     if not value:
         return b""
     first = value[0]
@@ -87,7 +87,7 @@ def _inflate(value: bytes, where: Where) -> bytes:
 
 
 def prefix_of(column: ServerColumn) -> int:
-    """How many bytes a value's length takes before it in a row image."""
+    """The number of bytes of the length that precedes a value in a row image."""
     if column.type_code in (TypeCode.BLOB, TypeCode.BLOB_COMPRESSED):
         return column.metadata
     return 1 if column.metadata < 256 else 2
@@ -99,7 +99,7 @@ def _from_catalog(column: CatalogColumn) -> ServerColumn:
     if kind in ("char", "binary"):
         code, metadata = TypeCode.CHAR, octets
     elif kind in ("varchar", "varbinary"):
-        # The first byte of a compressed value says how it is compressed, and counts.
+        # The first byte of a compressed value names the compression method, and counts.
         code, metadata = (TypeCode.VARCHAR_COMPRESSED, octets + 1) if is_compressed else (TypeCode.VARCHAR, octets)
     else:
         code, metadata = TypeCode.BLOB_COMPRESSED if is_compressed else TypeCode.BLOB, _BLOBS[kind[:-4]]
@@ -146,7 +146,7 @@ def _cell_literal(column: ServerColumn, cell: bytes) -> str:
     if column.type_code in _COMPRESSED:
         raise no_key(column)
     charset = _charset(column)
-    # The bytes are as they are stored, except that utf8mb4 is what the session speaks anyway.
+    # The bytes are as stored, except that text in utf8mb4 is in the session's character set anyway.
     return f"X'{cell.hex()}'" if charset is None else f"_{charset.name} X'{cell.hex()}'"
 
 
