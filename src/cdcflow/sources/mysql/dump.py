@@ -4,7 +4,7 @@ A dump starts at a file and byte, or with the transactions that are not in a set
 those that the servers' own replicas set. cdcflow requests heartbeats, so that silence means a failure (hard case M60).
 Checksums arrive as the files contain them.
 
-The packets go to the decoder file by file, in parts whose events all have checksums, or all have none.
+The packets go to the decoder file by file, in parts of one file whose events all have checksums, or all have none.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     packet   length(3) number(1) │ payload         a row: one packet; FE and less than 9 bytes: the end; FF: an error
 
-A row is one packet, in which a length precedes each cell, or is the byte FB for NULL. So the cells of a column are
-found for all rows at once, and the next column's cells begin where they end. The columns equal those that the binary
-log yields for the same rows.
+A row is one packet, in which each cell is preceded by its length, or is the byte FB for NULL. So the cells of a column
+are found for all rows at once, and the next column's cells begin where they end. The columns equal those that the
+binary log yields for the same rows.
 
 `row_packets` and `decode` are the reference decoders. The compiled ones (`decoders.py`) return the same.
 """
