@@ -10,7 +10,7 @@ WRITABLE: Final = select.POLLOUT
 
 
 def wait_until(event: int, descriptor: int, seconds: float | None = None) -> bool:
-    """Whether the descriptor became `READABLE` or `WRITABLE` (or broke) within `seconds` (None: no limit)."""
+    """Whether the descriptor became `READABLE` or `WRITABLE` (or broke) within `seconds` (without limit if None)."""
     waiting = select.poll()
     waiting.register(descriptor, event)
     return bool(waiting.poll(None if seconds is None else seconds * 1000))

@@ -87,7 +87,7 @@ class Statements:
                     self._copies.add(table)
                 self._rows.forget_shapes(table)
             case Versioned(table, replaces):
-                # The row events after it include those of the history. If versioning was removed since, they are skipped
+                # Later row events include those of the history. If versioning was removed since, they are skipped
                 # and the table is read again.
                 if not delivered and self._counts(table) and self._tables.is_versioned(table):
                     raise versioned(table)
