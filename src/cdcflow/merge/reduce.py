@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cdcflow.merge.column_versions import of_source, source_number
+from cdcflow.merge.column_versions import of_source, source_number, version_of
 from cdcflow.merge.evolution import Evolution
 from cdcflow.merge.target import Target, TargetColumn
 from cdcflow.merge.types import has_two_zeros, name_sql, stored, text_sql
@@ -142,11 +142,14 @@ class Layout:
         return frozenset(v for v, s in enumerate(self.numbered) if all(c.number != number for c in s.columns))
 
     def early(self, position: int) -> frozenset[int]:
-        """Those of `lacking` that precede a shape that has the column. After the last shape that has it, it was
-        dropped; if another version of it takes the values (`column_versions`), later rows have none in it."""
-        lacking, column = self.lacking(position), source_number(self.target.columns[position].number)
+        """Return those of `lacking` that precede a shape with the column: rows that existed got its default. After the
+        last shape with it, the column was dropped. Where another version of it took the values (`column_versions`), only a
+        later version counts as added: it has no default, and rows that existed have NULL in it."""
+        number, lacking = self.target.columns[position].number, self.lacking(position)
         last = max(set(range(len(self.shapes))) - lacking, default=-1)
-        return frozenset(v for v in lacking if v < last and column not in self._source_numbers(v))
+        is_later = version_of(number) > 1
+        column = source_number(number)
+        return frozenset(v for v in lacking if v < last and (is_later or column not in self._source_numbers(v)))
 
     def _source_numbers(self, shape: int) -> frozenset[int]:
         return of_source(c.number for c in self.numbered[shape].columns)

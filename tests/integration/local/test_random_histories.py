@@ -139,6 +139,13 @@ def test_a_row_may_miss_a_column_that_was_dropped(table_format: str, tmp_path: P
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
+def test_a_row_without_its_beginning_has_null_in_a_later_version_of_a_column(table_format: str, tmp_path: Path) -> None:
+    """In this history the log has only updates of a row. One before a column is retyped, one that leaves the column
+    unchanged after it. Merged at once the row missed the later version; merged one by one it had NULL there."""
+    run(11_838_735, 1, tmp_path, table_format=table_format, modes=["current"], with_policies=True)
+
+
+@pytest.mark.parametrize("table_format", FORMATS)
 def test_histories_of_tables_with_policies_give_what_the_fold_gives(table_format: str, tmp_path: Path) -> None:
     """Tables that follow some changes of their source only, and such as keep a column beside the one of its new type,
     by merges that die. What is refused comes once the policy is `evolve`, as its message says."""
