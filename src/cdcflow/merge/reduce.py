@@ -143,8 +143,8 @@ class Layout:
 
     def early(self, position: int) -> frozenset[int]:
         """Return those of `lacking` that precede a shape with the column: rows that existed got its default. After the
-        last shape with it, the column was dropped. Where another version of it took the values (`column_versions`), only a
-        later version counts as added: it has no default, and rows that existed have NULL in it."""
+        last shape with it, the column was dropped. Where another version of it took the values (`column_versions`),
+        only a later version counts as added: it has no default, and rows that existed have NULL in it."""
         number, lacking = self.target.columns[position].number, self.lacking(position)
         last = max(set(range(len(self.shapes))) - lacking, default=-1)
         is_later = version_of(number) > 1
