@@ -95,6 +95,9 @@ class Follower(Run):
         except Failure as found:
             if found.sort != "hang":
                 raise
+        except Exception as error:
+            if not self.on.is_lock_wait(error):
+                raise
         finally:
             self.patience_s = patience_s
 

@@ -15,6 +15,7 @@ from cdcflow.sources.mysql.position import BinlogPosition
 
 OWN = ("mysql", "sys", "information_schema", "performance_schema", "cdcflow", "mtr")
 _DISCARDED = (1812, 1814)
+_LOCK_WAIT = 1205
 _CAPTURED = (
     "SELECT t.table_schema, t.table_name, c.column_name, c.data_type FROM information_schema.tables t"
     " JOIN information_schema.columns c USING (table_schema, table_name)"
@@ -64,6 +65,10 @@ class OnSuite(Beside):
         with self.connection.cursor() as cursor:
             cursor.execute(query)
             return list(cursor.fetchall())
+
+    def is_lock_wait(self, error: Exception) -> bool:
+        """Whether another session held a lock for longer than a comparison waits."""
+        return isinstance(error, pymysql.OperationalError) and error.args[0] == _LOCK_WAIT
 
     def fence(self) -> str:
         shown = "BINARY LOG" if self.server.flavor == "mysql" else "MASTER"

@@ -99,6 +99,10 @@ class OnRegression(Beside):
     def ask(self, query: str) -> list[tuple[Any, ...]]:
         return self._executed(query).fetchall()
 
+    def is_lock_wait(self, error: Exception) -> bool:
+        """Whether another session held a lock for longer than a comparison waits."""
+        return isinstance(error, psycopg.errors.LockNotAvailable)
+
     def _executed(self, statement: str) -> psycopg.Cursor[Any]:
         """Execute a statement, again if the connection was lost: a later suite has statements at which a process of an
         earlier release end, and then the server restarts all of them."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
+import pymysql
 import pytest
 from tests.ddlfuzz.execute import Failure
 from tests.servers.mysql import MySQLServer
@@ -81,3 +83,18 @@ def test_a_table_recreated_without_transactions_before_it_is_read_is_read_in_the
 
     follower.compare()
     assert {TableId("test", name) for name in names} <= follower.equal
+
+
+def test_lock_that_a_test_holds_is_no_failure_until_the_test_is_over(follower: Follower) -> None:
+    """The comparison in the middle of a test waits for the lock in vain; the one at its end does not."""
+    follower.on.execute("CREATE TABLE test.locked (id int PRIMARY KEY)")
+    follower.on.execute("INSERT INTO test.locked VALUES (1)")
+    follower.compare()
+    assert isinstance(follower.on, OnSuite)
+    with closing(follower.on.server.connect(None, ssl_disabled=True)) as holder:
+        with holder.cursor() as cursor:
+            cursor.execute("LOCK TABLES test.locked WRITE")
+        follower.compare_if_possible()
+        with pytest.raises(pymysql.OperationalError, match="Lock wait timeout"):
+            follower.on.ask("SELECT * FROM test.locked")
+    follower.compare()
