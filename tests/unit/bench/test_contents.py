@@ -1,4 +1,4 @@
-"""The comparison that decides whether a benchmark may print a number: it has to be able to say no."""
+"""The comparison that decides whether a benchmark may print a number: it must be able to fail."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def _parties(names: str, ran: list[str]) -> dict[str, Party]:
 
 
 def test_everybody_is_first_in_turn() -> None:
-    """Whoever always came first would always meet a colder cache."""
+    """A system that always went first would always have a colder cache."""
     ran: list[str] = []
     rounds(_parties("abc", ran), 3, postmaster=None)
     assert "".join(ran) == "abc" + "bca" + "cab" + "abc"
@@ -47,7 +47,7 @@ def test_a_party_that_breaks_gives_no_figures() -> None:
 
 
 def test_a_child_tells_its_figures_in_its_last_line() -> None:
-    """What it tells wins over what the parent measured around it."""
+    """The figures that it prints replace those that the parent measured around it."""
     said = 'print(\'noise\'); print(\'{"seconds": 2.0, "rows": 10, "cpu_s": 1.0, "more": 7}\')'
     outcome = Child([sys.executable, "-c", said]).outcome()
     assert (outcome.rate, outcome.cpu_s_per_million, outcome.found) == (5.0, 100_000, {"more": 7})

@@ -1,4 +1,4 @@
-"""What the benches of tables work out of what they measured."""
+"""What the benchmarks of tables compute from their measurements."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bench.tablesfreshness import waits
 
 
 def test_a_row_is_visible_when_the_first_call_that_has_it_ends() -> None:
-    """Between two calls nobody looks: the wait goes on until the next one has ended."""
+    """No reader reads between two calls: the wait lasts until the next call has ended."""
     commits = np.array([(1, 1_000_000_000), (2, 2_000_000_000), (3, 2_500_000_000)])
     sights = np.array([(0, 1_500_000_000), (1, 2_000_000_000), (3, 4_000_000_000), (3, 5_000_000_000)])
     assert waits(commits, sights).tolist() == [1.0, 2.0, 1.5]

@@ -1,4 +1,5 @@
-"""What `cdcflow log check` finds: each thing that can be wrong with a log, by its name, and nothing else beside it."""
+"""Every fault that `cdcflow log check` can find in a log: it reports that fault, with the file's name, and nothing
+else."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def product(number: int, at: int, **more: object) -> Any:
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Segments of offsets 1-4, 5-7 and 8-9, a closed journal from 10 with a spool, and the newest from 13."""
+    """Segments of offsets 1-4, 5-7 and 8-9, a closed journal from 10 with a spool, and the latest journal from 13."""
     log = FileLog.open(tmp_path_factory.mktemp("checking") / "log", IDENTITY)
     writer = Writer.of(log)
     rows = changes(ORDERS, [{"id": 1, "_op": "u"}, {"id": 2}, {"id": 4, "_op": "d"}], [0, 1, 3])
@@ -60,7 +61,8 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Copy:
-    """A log that nobody ever wrote in its place: what is wrong with one part is not refused for another's sake."""
+    """A copy of a log that no process has opened for writing: a fault in one part must not be refused because of
+    another."""
 
     def __init__(self, written: Path, root: Path) -> None:
         self.root = shutil.copytree(written, root)
@@ -81,7 +83,7 @@ class Copy:
         return str(self.directory(number).relative_to(self.root))
 
     def rewrite(self, number: int, **changed: Any) -> None:
-        """Change a manifest, and let those after it be sealed behind what it is now."""
+        """Change a manifest, and chain the ones after it to its new hash."""
         segment = replace(self.manifest(number), **changed)
         (self.directory(number) / "segment.json").write_text(segment.to_json())
         for later in range(number + 1, len(SEGMENTS)):
@@ -171,7 +173,8 @@ def test_a_segment_of_another_log_is_told(copy: Copy) -> None:
 
 
 def test_a_manifest_that_was_changed_is_told_at_the_next_one(copy: Copy) -> None:
-    """The next one's hash says what it was; the last one's nobody says."""
+    """The next manifest contains its hash, so a change is found there; no manifest contains the hash of the last
+    one."""
     for number in (1, 2):
         path = copy.directory(number) / "segment.json"
         path.write_text(path.read_text() + " ")
@@ -180,7 +183,7 @@ def test_a_manifest_that_was_changed_is_told_at_the_next_one(copy: Copy) -> None
 
 
 def test_a_segment_that_is_missing_is_told_by_its_offsets(copy: Copy) -> None:
-    """They say what to restore; and the chain has a hole there."""
+    """The finding names the offsets to restore; the chain of manifests is broken there."""
     shutil.rmtree(copy.directory(1))
     assert [f for f in copy.faults() if "journal" not in f[0]] == [
         (copy.name(2), "offsets 5 to 7 before it are missing"),
@@ -215,7 +218,7 @@ def test_a_segment_of_one_cut_is_fine_and_the_one_after_it_begins_with_a_higher_
 
 @pytest.mark.parametrize("field", ["next_offset", "cut"])
 def test_a_checkpoint_of_another_place_is_told(copy: Copy, field: str) -> None:
-    """A daemon that starts at the segment's end would go on from there."""
+    """A daemon that starts at the segment's end would resume from that position."""
     checkpoint: dict[str, Any] = dict(copy.manifest(1).checkpoint)
     copy.rewrite(1, checkpoint={**checkpoint, field: checkpoint[field] + 1})
     assert copy.faults() == [(copy.name(1), "its checkpoint does not match its last cut")]
@@ -225,7 +228,7 @@ def test_a_checkpoint_of_another_place_is_told(copy: Copy, field: str) -> None:
 
 
 def test_a_file_with_other_bytes_is_told_with_its_size(copy: Copy) -> None:
-    """One bit in a value that nobody reads is enough; and so are bytes that were put behind it."""
+    """One flipped bit is enough, even in a value that is never read; so are bytes appended to the file."""
     path = next(copy.directory(1).glob("shop.orders*.parquet"))
     content = path.read_bytes()
     path.write_bytes(content[:4] + bytes([content[4] ^ 1]) + content[5:])
@@ -237,7 +240,7 @@ def test_a_file_with_other_bytes_is_told_with_its_size(copy: Copy) -> None:
 
 
 def test_a_file_that_is_gone_is_told_with_the_offsets_that_are_lost(copy: Copy) -> None:
-    """And what lies behind it is looked at all the same."""
+    """And the segments after it are still checked."""
     path = next(copy.directory(0).glob("shop.orders*.parquet"))
     path.unlink()
     name = str(path.relative_to(copy.root))
@@ -314,7 +317,7 @@ def test_rows_that_are_not_there_once_each_in_their_order_are_told(
 
 
 def test_a_row_that_is_not_there_is_told(copy: Copy) -> None:
-    """Also where the manifest's own count says nothing of it."""
+    """Also where the manifest's own row count does not show it."""
     copy.put(0, "shop.orders", lambda table: table.slice(0, 2))
     assert copy.faults() == [(copy.name(0), counted(3, 3))]
 
@@ -425,7 +428,7 @@ def texts(found: Seen) -> list[str]:
 
 
 def test_a_whole_journal_is_counted_and_leaves_what_comes_next() -> None:
-    """The next file has to go on there."""
+    """The next file must continue there."""
     found = seen_in(Shape(ORDERS, 1), run(), rows(10, 12), rows(11), cut())
     assert texts(found) == []
     assert (found.journals, found.transactions, found.rows) == (1, 2, 3)
@@ -433,7 +436,7 @@ def test_a_whole_journal_is_counted_and_leaves_what_comes_next() -> None:
 
 
 def test_a_clock_that_a_heartbeat_moved_is_whole() -> None:
-    """An idle source tells its time: cuts without rows carry it, and what comes later is later than that."""
+    """Cuts without rows carry the time of an idle source, and every later cut has a later time."""
     late = run(number=7, first=13, clock=(31, 32)), rows(13, 14, 15), cut(16, 9, 7, clock=40)
     found = seen_in(run(), rows(10, 11, 12), cut(), cut(number=5, clock=20), cut(number=6, clock=30), *late)
     assert (texts(found), found.clock) == ([], 40)
@@ -460,7 +463,7 @@ def test_what_cannot_follow_in_a_journal_is_told(records: list[Record], words: s
 
 
 def test_a_journal_that_is_not_the_next_one_is_told() -> None:
-    """It belongs to another log, begins elsewhere, or has a cut that was there before."""
+    """It belongs to another log, begins at another offset, or repeats an earlier cut."""
     assert texts(seen_in(log_id="other")) == ["it belongs to another log"]
     assert texts(seen_in(next_offset=9)) == ["it begins at offset 10, and offset 9 was expected"]
     (text,) = texts(seen_in(run(), rows(10, 11, 12), cut(number=5), cut=5))
@@ -468,7 +471,7 @@ def test_a_journal_that_is_not_the_next_one_is_told() -> None:
 
 
 def test_values_of_a_journal_are_looked_at_when_asked() -> None:
-    """An offset of a text that leads behind its bytes, say."""
+    """For example, an offset of a text that points past the end of its bytes."""
     whole = changes(ORDERS, [{"id": n, "note": "abc"} for n in (10, 11, 12)]).rows
     offsets = pa.py_buffer(np.array([0, 3, 2, 9], np.int32))
     note = pa.Array.from_buffers(pa.string(), 3, [None, offsets, pa.py_buffer(b"abcabcabc")])
@@ -481,7 +484,7 @@ def test_values_of_a_journal_are_looked_at_when_asked() -> None:
 
 
 def test_a_spool_s_rows_are_looked_at_in_the_place_where_it_is_attached(copy: Copy) -> None:
-    """They are rows like any others; without the spool they are not there."""
+    """They are rows like any others; without the spool they are missing."""
     assert check(copy.root).rows == 13
     (spool,) = copy.layout.spools.iterdir()
     spool.write_bytes(spool.read_bytes()[:-8])
@@ -489,7 +492,7 @@ def test_a_spool_s_rows_are_looked_at_in_the_place_where_it_is_attached(copy: Co
 
 
 def test_a_journal_that_is_damaged_in_front_of_a_cut_is_told(copy: Copy) -> None:
-    """And what lies before it is reported all the same."""
+    """And damage before that cut is reported all the same."""
     path = copy.layout.journal(10)
     content = bytearray(path.read_bytes())
     content[-60] ^= 1
@@ -514,7 +517,7 @@ def test_what_a_start_would_refuse_is_told(written: Path, tmp_path: Path) -> Non
 def test_a_log_that_is_sealed_meanwhile_is_looked_at_in_its_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside a daemon journals become segments under the eyes of who looks; nothing is a fault, nor counted twice."""
+    """A running daemon seals journals while they are checked: no fault is reported, and nothing is counted twice."""
     log = FileLog.open(tmp_path / "log", IDENTITY)
     writer = Writer.of(log)
     writer.put(orders(1, 2))

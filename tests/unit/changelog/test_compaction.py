@@ -36,7 +36,7 @@ def grouped(bytes_max: int, *sizes: int) -> list[list[int]]:
 
 
 def test_small_neighbours_are_taken_together_up_to_the_size_and_never_the_newest() -> None:
-    """The journal names the newest segment as what it continues."""
+    """The journal names the latest segment as its predecessor."""
     assert grouped(100, 10, 10, 10, 10) == [[10, 10, 10]]
     assert grouped(25, 10, 10, 10, 10, 10) == [[10, 10], [10, 10]]
     assert grouped(100, 10, 10) == []
@@ -45,7 +45,7 @@ def test_small_neighbours_are_taken_together_up_to_the_size_and_never_the_newest
 
 
 def test_large_segment_is_not_rewritten_for_a_few_small_ones() -> None:
-    """Else every run would write all of the log again: the cost of a row must not depend on how often this runs."""
+    """Otherwise every run would rewrite the whole log: the cost per row must not depend on how often this runs."""
     assert grouped(1000, 500, 1, 1, 1) == [[1, 1]]
     assert grouped(1000, 1, 1, 500, 1, 1, 1) == [[1, 1], [1, 1]]
     assert grouped(1000, 2, 1, 1, 9) == [[2, 1, 1]]
@@ -61,7 +61,7 @@ def test_large_segment_is_not_rewritten_for_a_few_small_ones() -> None:
 
 
 def test_wider_segment_covers_those_it_took_the_place_of() -> None:
-    """For a while both are there: a reader that took both would read every row twice."""
+    """For a while both exist: a reader that took both would read every row twice."""
     assert uncovered([(1, 4), (1, 8), (5, 8), (9, 9)]) == [(1, 8), (9, 9)]
     assert uncovered([(1, 8), (1, 4)]) == [(1, 8)]
     assert uncovered([(1, 4), (5, 8), (5, 12), (9, 12)]) == [(1, 4), (5, 12)]
@@ -73,8 +73,8 @@ def log(tmp_path: Path) -> FileLog:
 
 
 def story(log: FileLog) -> None:
-    """Five segments: a shape that goes and comes back, partial rows, key changes, a table that comes late, an empty
-    transaction, another run of the writer."""
+    """Five segments: a shape that is dropped and returns, partial rows, key changes, a table that is added late, an
+    empty transaction, another run of the writer."""
     writer = Writer.of(log)
 
     def sealed(*runs: object) -> None:
@@ -103,7 +103,7 @@ def rows_of(place: Path) -> list[tuple[object, ...]]:
 
 
 def test_compacted_log_has_the_same_rows_transactions_and_order(log: FileLog) -> None:
-    """Nobody downstream may be able to tell."""
+    """No reader downstream may see a difference."""
     story(log)
     rows = rows_of(log.path)
     headers = [h for t in read_transactions(log.path) for h in t.to_pylist()]
@@ -199,7 +199,7 @@ def test_replaced_segments_stay_for_whoever_reads_them(log: FileLog) -> None:
 
 
 def test_compacted_segment_expires_whole(log: FileLog) -> None:
-    """Expiry goes by the segments that count, and what they covered must not come back."""
+    """Expiry counts only valid segments, and the segments that they covered must not reappear."""
     story(log)
     retention = Retention(Layout(log.path), grace_s=600)
     retention.compact()
@@ -215,7 +215,7 @@ def rows_of_from(place: Path, first: int) -> list[tuple[object, ...]]:
 
 
 def test_segments_that_do_not_follow_each_other_are_not_compacted(log: FileLog) -> None:
-    """A hole would be sealed over for ever."""
+    """Otherwise the hole would be sealed over permanently."""
     story(log)
     layout = Layout(log.path)
     first, third = list_segments(log.path)[0], list_segments(log.path)[2]
@@ -226,7 +226,7 @@ def test_segments_that_do_not_follow_each_other_are_not_compacted(log: FileLog) 
 
 
 def test_segments_of_an_older_cdcflow_are_compacted_into_one_of_today(log: FileLog) -> None:
-    """A log lives for years, and a cdcflow that knows nothing of the keys wrote its beginning."""
+    """A log is kept for years, and its beginning was written by a cdcflow that recorded nothing about keys."""
     story(log)
     layout = Layout(log.path)
     manifests = [layout.manifest(s.first_offset, s.last_offset) for s in list_segments(log.path)[:2]]

@@ -1,4 +1,5 @@
-"""Neighbours in the middle of a log become one: what it says of where it lies, and what stops it."""
+"""Neighbours in the middle of a log become one: what its manifest records, where the segment is stored, and what
+prevents it."""
 
 from __future__ import annotations
 
@@ -73,7 +74,7 @@ def rows_in(target: Target) -> pa.Table:
 
 
 def test_neighbours_in_the_middle_take_the_place_of_all_of_them(layout: Layout) -> None:
-    """Walked back from the newest, the log must go on before the oldest of them."""
+    """When the chain is walked back from the latest segment, it must continue before the oldest of them."""
     old = manifests(layout, 1, 4)
     (first, _), (newest, text) = old[0], old[-1]
     made, files = compacted(layout, old)
@@ -94,7 +95,7 @@ def test_neighbours_in_the_middle_take_the_place_of_all_of_them(layout: Layout) 
 
 
 def test_segments_of_a_backfill_have_no_bounds_of_transactions(layout: Layout) -> None:
-    """None is not 0: an id would be looked for in them."""
+    """None is not 0: with 0, an id would be searched for in them."""
     alone, _ = compacted(layout, manifests(layout, 2, 3))
     assert (alone.xid_min, alone.xid_max) == (None, None)
     both, _ = compacted(layout, manifests(layout, 2, 4))
@@ -102,7 +103,7 @@ def test_segments_of_a_backfill_have_no_bounds_of_transactions(layout: Layout) -
 
 
 def test_one_that_was_compacted_before_still_stands_for_what_it_did(layout: Layout) -> None:
-    """The segment behind it names the oldest hash."""
+    """The segment after it contains the hash of the oldest one."""
     ((newest, text),) = manifests(layout, 3, 4)
     before = replace(newest, stands_for="f" * 64, seams=((4, 5),))
     made, _ = compacted(layout, [*manifests(layout, 2, 3), (before, text)])
@@ -121,7 +122,7 @@ def test_what_does_not_continue_the_one_before_is_not_compacted(layout: Layout, 
 @pytest.mark.parametrize("path", ["transactions.parquet", "shop.orders.1.parquet"])
 @pytest.mark.parametrize("by", [-1, 1])
 def test_a_file_with_other_rows_than_its_manifest_says_ends_it(layout: Layout, path: str, by: int) -> None:
-    """And closes what was begun: it would stay open, and nobody would ever read it."""
+    """And closes the file that it began: it would stay open otherwise, and never be read."""
     (first, (second, text)) = manifests(layout, 2, 4)
     files = tuple(replace(f, rows=f.rows + by) if f.path == path else f for f in second.files)
     lying = replace(second, files=files)

@@ -1,4 +1,4 @@
-"""The feed of a table's changes: against `merge.fold`, which says what each row was before and after a change."""
+"""The feed of a table's changes, compared with `merge.fold`, which computes each row before and after a change."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SEED = int(os.environ.get("CDCFLOW_HISTORY_SEED", "0")) or random.SystemRandom()
 
 
 def log_rows(shape: Table, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Rows of the log; each has its offset, and is a transaction of its own, unless it says otherwise."""
+    """Rows of the log; each has its offset, and is a separate transaction unless given otherwise."""
     whole = [
         {
             OFFSET: n,
@@ -45,7 +45,7 @@ def found(table: pa.Table) -> list[Values]:
 
 @pytest.mark.parametrize("number", range(20))
 def test_feed_says_what_the_fold_says_of_each_row_before_and_after(number: int) -> None:
-    """Whole old rows fill what changes left out, and give the preimages, over two shapes."""
+    """Whole old rows fill in values that changes omit, and give the preimages, over two shapes."""
     seed = SEED + number
     steps = list(history(random.Random(seed), 120))
     expected = [row for _, says in steps for row in says]
@@ -58,7 +58,7 @@ def test_feed_says_what_the_fold_says_of_each_row_before_and_after(number: int) 
 
 
 def test_many_rows_at_once_are_each_of_them_in_order() -> None:
-    """A preimage stands directly before its postimage, wherever in the batch."""
+    """A preimage directly precedes its postimage, wherever in the batch."""
     rows = [
         {OP: "c", "id": 1, "b": 1, "added": 1},
         {OP: "u", "id": 1, "b": 2, "added": 1, BEFORE: {"id": 1, "b": 1, "added": 1}},
@@ -87,7 +87,7 @@ def test_log_with_the_key_alone_has_no_preimages_and_deletes_of_the_key() -> Non
 
 
 def test_changed_key_is_a_delete_and_an_insert() -> None:
-    """As in the log; the insert's values come from the whole old row where it left them out."""
+    """The order is that of the log; the insert takes values that it does not carry from the whole old row."""
     old = {"id": 1, "b": 2, "added": 3}
     rows = [{OP: "d", **old}, {OP: "c", "id": 5, "b": 9, UNCHANGED: ["added"], BEFORE: old}]
     assert found(feed(log_rows(NEW, rows), NEW, NEW)) == [
@@ -116,7 +116,7 @@ def test_partial_row_stops_the_feed_and_the_remedies_work() -> None:
 
 
 def test_truncate_stops_the_feed_or_is_a_row() -> None:
-    """Rows that went without a word would stay in every copy."""
+    """Rows that disappear silently would stay in every copy."""
     rows = log_rows(NEW, [{OP: "c", "id": 1, "b": 1, "added": 1}, {OP: "t"}, {OP: "c", "id": 2, "b": 1, "added": 1}])
     with pytest.raises(NotInFeed, match=r"offset 2 .*\n  read up to offset 1, .* from offset 3 on"):
         feed(rows, NEW, NEW)

@@ -1,4 +1,4 @@
-"""Going through the journals beside the daemon that writes them: nothing twice, nothing left out, nothing too early."""
+"""Reading the journals while the daemon writes them: nothing twice, nothing skipped, nothing too early."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def cuts(records: list[Record]) -> list[int]:
 
 
 def test_every_record_comes_once_over_all_journals(log: FileLog, layout: Layout) -> None:
-    """What comes twice is published twice, and what is left out never reaches a topic."""
+    """A record that is read twice is published twice, and one that is skipped never reaches a topic."""
     writer = Writer.of(log)
     writer.put(orders(1, 2))
     following = Following(layout, 1)
@@ -91,7 +91,7 @@ def test_new_journal_that_has_no_cut_yet_gives_nothing(log: FileLog, layout: Lay
 
 
 def test_rows_of_a_spool_come_where_it_is_attached(log: FileLog, layout: Layout) -> None:
-    """A large transaction has its rows in a file of their own, and its place among the others in the journal."""
+    """The rows of a large transaction are in a separate file, but their place in the order is in the journal."""
     writer = Writer.of(log)
     writer.append(orders(1))
     batch = changes(ORDERS, [{"id": 8}, {"id": 9}])
@@ -103,7 +103,7 @@ def test_rows_of_a_spool_come_where_it_is_attached(log: FileLog, layout: Layout)
 
 
 def test_following_begins_in_the_journal_that_has_the_offset(log: FileLog, layout: Layout) -> None:
-    """An earlier one is read for nothing, and behind a later one rows would be left out."""
+    """An earlier journal would be read in vain, and with a later one rows would be skipped."""
     writer = Writer.of(log)
     for number in range(3):
         writer.put(orders(2 * number + 1, 2 * number + 2))
@@ -125,7 +125,7 @@ def test_following_begins_in_the_journal_that_has_the_offset(log: FileLog, layou
 
 
 def test_journal_that_was_sealed_meanwhile_is_looked_for_elsewhere(log: FileLog, layout: Layout) -> None:
-    """Whoever was not through with it finds its rows in a segment, and does not go on behind them."""
+    """A reader that had not finished it finds its rows in a segment, and does not skip them."""
     writer = Writer.of(log)
     writer.put(orders(1))
     behind = Following(layout, 1)
@@ -145,7 +145,7 @@ def test_journal_that_was_sealed_meanwhile_is_looked_for_elsewhere(log: FileLog,
 
 
 def test_journal_that_a_stale_writer_puts_there_is_not_followed(log: FileLog, layout: Layout, tmp_path: Path) -> None:
-    """Its rows are nobody's: the newer process has taken others under these offsets."""
+    """Its rows do not count: the newer process has assigned these offsets to other rows."""
     writer = Writer.of(log)
     writer.put(orders(1))
     following = Following(layout, 1)
@@ -156,7 +156,7 @@ def test_journal_that_a_stale_writer_puts_there_is_not_followed(log: FileLog, la
     stale.put(orders(1))
     other.roll()
     stale.put(orders(20))
-    again = FileLog.open(log.path, IDENTITY)  # a higher epoch, and a journal of its own
+    again = FileLog.open(log.path, IDENTITY)  # a higher epoch, and its own journal
     taken = Writer.of(again)
     taken.put(orders(2))
     assert offsets(list(following.read())) == [2]

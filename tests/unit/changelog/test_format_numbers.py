@@ -1,4 +1,4 @@
-"""Numbers that stand in files of older versions: they never change (docs/changelog-format.md)."""
+"""Numbers that files of older versions contain: they never change (docs/changelog-format.md)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_kinds_of_files_and_frames_have_the_numbers_of_the_format_s_page() -> No
 
 
 def test_versions_are_those_of_the_format_s_page() -> None:
-    """Another number is another format, and then an upgrade has to say so."""
+    """A different number is a different format, which then needs an upgrade path."""
     assert (framing.FORMAT_VERSION, layout.LOG_VERSION) == (3, 2)
     assert framing.OLDER_VERSIONS == (2,)
     assert (segment.SEGMENT_VERSION, segment.OLDER_VERSIONS) == (5, (2, 3, 4))
@@ -39,7 +39,7 @@ def test_versions_are_those_of_the_format_s_page() -> None:
 
 
 def test_bits_and_forms_in_frames_are_those_of_the_format_s_page() -> None:
-    """Columns that are left out, forms of a message, of headers."""
+    """Columns that are omitted, forms of a message, of headers."""
     assert (rows.NO_OP, rows.NO_UNCHANGED, rows.NO_BEFORE) == (1, 2, 4)
     assert (rows._DICTIONARY, rows._DEFLATED) == (1, 2)
     assert (transactions._LZ4, transactions._ORIGINS) == (1, 2)

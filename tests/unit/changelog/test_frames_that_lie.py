@@ -33,7 +33,7 @@ FIELDS = {
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[Path]:
-    """A log in a folder: three runs of two transactions each, with a cut behind each."""
+    """A log in a folder: three runs of two transactions each, with a cut after each."""
     with_rows = FileLog.open(tmp_path / "log", SourceIdentity("postgres", "7301", "shop", "1"))
     writer = Writer.of(with_rows)
     for n in range(3):
@@ -86,7 +86,7 @@ def test_the_journal_as_it_was_written_is_read(log: Path) -> None:
 @pytest.mark.parametrize("by", [-1, 1, 100, -100])
 @pytest.mark.parametrize("field", FIELDS)
 def test_a_frame_that_says_other_numbers_than_it_holds_is_refused_by_recovery(log: Path, field: str, by: int) -> None:
-    """Going on from there would give rows twice the same offset, or leave some out, for good."""
+    """Continuing there would give two rows the same offset, or skip some, permanently."""
     kind, layout, at = FIELDS[field]
     try:
         content = lie(journal_of(log).read_bytes(), kind, layout, at, by)

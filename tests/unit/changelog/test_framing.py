@@ -102,7 +102,7 @@ def test_other_format_is_refused_by_name() -> None:
 
 
 def test_whole_frames_behind_damage_are_found_wherever_they_lie() -> None:
-    """Recovery judges damage by the cuts behind it; one that it misses is data thrown away in silence."""
+    """Recovery judges damage by the cuts after it; if it misses one, durable data is discarded silently."""
     chance = random.Random(3)
     filler = chance.randbytes((1 << 20) - 150)
     for shift in range(0, 200, 8):
@@ -116,7 +116,7 @@ def test_whole_frames_behind_damage_are_found_wherever_they_lie() -> None:
 
 @pytest.mark.parametrize(("more", "reason"), [(0, "torn"), (1, "checksum")])
 def test_a_length_that_no_frame_may_have_is_damage_and_not_an_unfinished_end(more: int, reason: str) -> None:
-    """A file that ends in a frame may just have been cut off there; nobody reads a gigabyte to learn otherwise."""
+    """A file that ends in a frame may only have been cut off there; recovery must not read a gigabyte to find out."""
     head, seed = encode_header(FileKind.JOURNAL, {"log_id": "x"})
     frame = bytearray(b"".join(Framer(seed).frame(FrameKind.ROWS, b"payload!")))
     frame[4:8] = (FRAME_BYTES_MAX + more).to_bytes(4, "little")
@@ -132,7 +132,7 @@ def test_a_length_that_no_frame_may_have_is_damage_and_not_an_unfinished_end(mor
 
 @pytest.mark.parametrize("bytes_max", [63, 64])
 def test_a_frame_may_be_as_long_as_the_longest_and_no_longer(bytes_max: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read in order and found behind damage alike: recovery must not miss a cut that a reader takes."""
+    """Reading in order and searching after damage agree: recovery must not miss a cut that a reader takes."""
     content = made([b"a", b"cut" + bytes(61)])
     file = io.BytesIO(content)
     header = read_header(file, FileKind.JOURNAL, "x")
@@ -143,7 +143,7 @@ def test_a_frame_may_be_as_long_as_the_longest_and_no_longer(bytes_max: int, mon
 
 
 def test_frames_have_the_same_bounds_read_skipped_or_found_behind_damage() -> None:
-    """A reader goes on behind a frame that it skipped, and recovery counts the bytes up to a cut."""
+    """A reader continues after a frame that it skipped, and recovery counts the bytes up to a cut."""
     content = made([b"cut" + bytes(size) for size in range(30)])
     file = io.BytesIO(content)
     header = read_header(file, FileKind.JOURNAL, "x")

@@ -110,7 +110,7 @@ def test_one_transaction_with_a_long_origin_is_compressed_like_many() -> None:
 
 
 def test_pieces_of_longer_arrays_are_written_alone() -> None:
-    """A run is often a slice: what lies around it in memory is other transactions'."""
+    """A run is often a slice: the memory around it belongs to other transactions."""
     position = pa.array(["before", "ä", "", "z" * 700, "behind"], pa.string()).slice(1, 3)
     origin = pa.array(["before", None, "o", None, "behind"], pa.string()).slice(1, 3)
     given = run(3, position=position, origin=origin)
@@ -146,7 +146,7 @@ def damaged(payload: bytes, field: int, value: int) -> bytes:
 
 @pytest.mark.parametrize("count", [1, 3, 40])
 def test_a_head_that_is_not_its_body_s_is_refused(count: int) -> None:
-    """Its checksum may be right: then a fault of cdcflow's own wrote it, or somebody made it up (L28)."""
+    """Its checksum may be right: then a fault in cdcflow wrote it, or it was forged (L28)."""
     payload = run(count).encode()
     size = HEAD.unpack_from(payload)[3]
     for field, value in ((0, 0), (0, count + 1), (0, 1 << 31), (3, size - 1), (3, size + 1), (3, BODY_BYTES_MAX + 1)):
@@ -173,7 +173,7 @@ def test_transactions_that_run_backwards_are_refused() -> None:
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_texts_that_lead_beyond_the_body_are_refused(count: int) -> None:
-    """A length that lies must not be followed."""
+    """An invalid length must not be followed."""
     payload = bytearray(run(count).encode())
     at = HEAD.size + 32 * count
     payload[at : at + 4] = struct.pack("<i", 1000)
@@ -185,7 +185,7 @@ def test_texts_that_lead_beyond_the_body_are_refused(count: int) -> None:
 
 
 def test_text_that_is_not_utf_8_is_refused() -> None:
-    """A position goes back to the source as it is."""
+    """A position is returned to the source unchanged."""
     for count in (1, 3):
         payload = bytearray(run(count).encode())
         payload[-1] = 0xFF
@@ -237,7 +237,7 @@ def test_headers_of_a_run_are_those_of_its_transactions() -> None:
 
 
 def test_only_the_source_s_transactions_are_compared() -> None:
-    """Rows of a backfill are nobody's transaction."""
+    """Rows of a backfill do not belong to any transaction."""
     mine, other = run(2, number=7), run(1, number=9, kind=Kind.READ)
     found = headers_back([mine, other, run(1, number=10, position="z")])
     assert found.schema == HEADERS_BACK
@@ -249,7 +249,8 @@ def test_only_the_source_s_transactions_are_compared() -> None:
 
 
 def test_no_more_pieces_are_read_than_are_needed() -> None:
-    """Newest first, until one begins with a position that is enough; one without transactions says nothing."""
+    """Pieces are read from the latest back, until one begins with a position that is old enough; pieces without
+    transactions do not count."""
     pieces = [headers_back([run(2, number=n, position=pa.array([f"{n}a", f"{n}b"]))]) for n in (5, 3, 1)]
     read: list[int] = []
 

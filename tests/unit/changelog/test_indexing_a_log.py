@@ -1,4 +1,5 @@
-"""The index of a log as it grows, is compacted, expires, is killed over, and is put back to an earlier state."""
+"""The index of a log while the log grows, is compacted, expires, is interrupted by a kill, and is restored to an
+earlier state."""
 
 from __future__ import annotations
 
@@ -85,7 +86,7 @@ def test_index_follows_the_log_and_what_it_does_not_cover_is_named_as_a_whole(gr
 
 
 def test_many_segments_have_few_files(grown: GrowingLog) -> None:
-    """Eight of a level become one, whoever indexes: step by step, or all at a time."""
+    """Eight files of a level become one, whether indexed step by step or all at once."""
     grown.grow(20)
     assert Indexing(grown.layout).step() == 20
     assert len(names(grown.layout)) == 2 + 4
@@ -96,7 +97,7 @@ def test_many_segments_have_few_files(grown: GrowingLog) -> None:
 
 
 def test_index_stays_right_over_a_compaction_and_goes_on_in_the_middle_of_a_segment(grown: GrowingLog) -> None:
-    """Offsets never change. A segment of which half is indexed is indexed from there on."""
+    """Offsets never change. A segment that is half indexed is indexed from that offset to its end."""
     grown.grow(4)
     Indexing(grown.layout).step()
     grown.grow(4)
@@ -123,7 +124,7 @@ def test_what_expired_goes_from_the_index_too(grown: GrowingLog) -> None:
 
 
 def test_log_that_was_put_back_is_not_read_by_the_index_of_its_other_future(grown: GrowingLog, tmp_path: Path) -> None:
-    """A copy from before goes on with other rows at the same offsets. The index, which was not put back, would hide
+    """A restored copy continues with other rows at the same offsets. The index, which was not restored, would hide
     them."""
     grown.grow(3)
     grown.log.close()
@@ -161,7 +162,8 @@ def test_index_of_another_log_counts_for_nothing(grown: GrowingLog, tmp_path: Pa
 
 @pytest.mark.parametrize(("at_once", "most"), [(1, 50), (9, 10)])
 def test_index_is_right_wherever_its_writer_is_killed(tmp_path: Path, at_once: int, most: int) -> None:
-    """While it writes a file, between a joined one and the removal of what it was made of, and in the removal."""
+    """The kills: while it writes a file, between writing a joined file and removing its parts, and during that
+    removal."""
     deaths = 0
     grown = GrowingLog(tmp_path / "log")
     grown.grow(9)
@@ -191,7 +193,7 @@ def test_two_do_not_index_at_one_time(grown: GrowingLog) -> None:
 
 
 def test_what_a_capture_seals_is_indexed_beside_it(grown: GrowingLog) -> None:
-    """By itself, and what goes wrong ends nothing and is told once."""
+    """It does so in the background; an error does not end the capture and is reported once."""
     told: list[tuple[str, Any]] = []
     grown.grow(2)
     with IndexingBeside(grown.layout, lambda event, fields: told.append((event, dict(fields))), every_s=0.01):

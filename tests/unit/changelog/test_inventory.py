@@ -1,4 +1,5 @@
-"""Which files of a log count when it is opened: what goes on, what was sealed, what nobody may go on from."""
+"""Which files of a log count when it is opened: the journals to continue, what was sealed, and the journals of
+replaced writers."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Segments from 1 and 2, a closed journal from 3 and the newest from 5; journal 2 was kept beside its segment."""
+    """Segments from 1 and 2, a closed journal from 3 and the latest from 5; journal 2 was kept next to its segment."""
     log = FileLog.open(tmp_path_factory.mktemp("inventory") / "log", IDENTITY)
     writer, layout = Writer.of(log), Layout(log.path)
     writer.put(orders(1))
@@ -48,7 +49,7 @@ def found(layout: Layout) -> Inventory:
 
 
 def test_what_counts_is_found_and_what_was_sealed_is_left(layout: Layout) -> None:
-    """A journal whose segment is there would be read and sealed a second time."""
+    """A journal whose segment exists would be read and sealed a second time."""
     seen = found(layout)
     assert [w.header.first_offset for w in seen.journals] == [3, 5]
     assert [w.checkpoint.next_offset for w in seen.journals] == [5, 7]
@@ -81,8 +82,8 @@ def test_log_that_was_just_made_has_nothing_and_is_whole(tmp_path: Path) -> None
     ("gone", "missing"), [(["3"], 3), (["5"], 5), (["3", "5"], 5), (["2", "3", "5"], 5), (["2-2"], None)]
 )
 def test_what_is_missing_between_the_others_is_named(layout: Layout, gone: list[str], missing: int | None) -> None:
-    """Going on without it would leave its rows out. Journals missing at the end are missed by no other: they are noted,
-    and the source was told that the log has them."""
+    """Without the check its rows would be skipped. No other file shows that the last journals are missing, so they
+    are noted: the source was told that the log has them."""
     for name in gone:
         first, _, last = name.partition("-")
         if last:
@@ -97,7 +98,7 @@ def test_what_is_missing_between_the_others_is_named(layout: Layout, gone: list[
 
 
 def test_journal_and_segment_that_are_both_gone_are_named(layout: Layout) -> None:
-    """The journal after them says where they began."""
+    """The next journal records where they began."""
     shutil.rmtree(layout.segment(2, 2))
     layout.journal(2).unlink()
     with pytest.raises(InvariantViolated, match="from offset 2 is missing"):
@@ -105,7 +106,8 @@ def test_journal_and_segment_that_are_both_gone_are_named(layout: Layout) -> Non
 
 
 def test_note_of_a_writer_that_was_replaced_is_no_loss(layout: Layout) -> None:
-    """It looked at the epoch, was suspended, and named a journal that never counted; the log goes on without it."""
+    """The writer checked the epoch, was suspended, and then noted a journal that never counted; the log continues
+    without it."""
     layout.newest.write_text("0 9\n")
     assert [w.header.first_offset for w in found(layout).journals] == [3, 5]
 
@@ -119,14 +121,14 @@ def test_log_without_a_note_is_opened_and_gets_one(layout: Layout) -> None:
 
 
 def test_note_that_says_nothing_is_refused(layout: Layout) -> None:
-    """Whether the end of the log is there is then unknown."""
+    """Whether the end of the log exists is then unknown."""
     layout.newest.write_text("soon\n")
     with pytest.raises(InvariantViolated, match="not an epoch and an offset"):
         found(layout)
 
 
 def test_manifest_that_is_not_the_one_its_successor_saw_breaks_the_chain(layout: Layout) -> None:
-    """Somebody put another segment in its place; the rows in it are not those that were acknowledged."""
+    """Another segment was put in its place; its rows are not those that were acknowledged."""
     manifest = layout.segment(1, 1) / "segment.json"
     manifest.write_text(manifest.read_text() + " ")
     with pytest.raises(InvariantViolated, match="hash chain breaks at segment 1-1"):
@@ -155,7 +157,7 @@ def test_files_of_another_log_are_refused(layout: Layout, where: str, tmp_path: 
 
 
 def test_a_journal_that_does_not_begin_where_the_one_before_it_ends_is_refused(layout: Layout) -> None:
-    """Its head may be whole and wrong; the offsets in between would be nobody's."""
+    """Its head may be intact and wrong; the offsets in between would belong to no row."""
     before = layout.journal(3)
     base = Checkpoint(next_offset=Offset(6), next_transaction=5, cut=4, epoch=Epoch(1))
     head = JournalHeader(layout.log_file().log_id, Epoch(1), base, 3, before.stat().st_size)
@@ -167,8 +169,8 @@ def test_a_journal_that_does_not_begin_where_the_one_before_it_ends_is_refused(l
 
 @pytest.mark.parametrize(("what", "missing"), [("segments", 3), ("expired", 2), ("shapes", 1), ("note", 3)])
 def test_a_log_that_has_lost_its_newest_journal_is_no_new_one(tmp_path: Path, what: str, missing: int) -> None:
-    """Each of these alone says that there was one: a segment, an offset that has expired, a list of shapes, the note
-    of the newest journal."""
+    """Each of these alone proves that a journal existed: a segment, an expired offset, a list of shapes, the note of
+    the latest journal."""
     log = FileLog.open(tmp_path / "log", IDENTITY)
     layout, writer = Layout(log.path), Writer.of(log)
     for number in (1, 2):
@@ -191,7 +193,7 @@ def test_a_log_that_has_lost_its_newest_journal_is_no_new_one(tmp_path: Path, wh
 
 
 def test_a_log_whose_oldest_part_is_missing_is_refused(tmp_path: Path) -> None:
-    """A journal that continues nothing must begin where the log does; behind that is a hole."""
+    """A journal without a predecessor must begin where the log does; a later beginning means a hole."""
     log = FileLog.open(tmp_path / "log", IDENTITY)
     layout = Layout(log.path)
     log.close()

@@ -1,4 +1,4 @@
-"""What an encoder has put in and what was taken of it; and what a decoder makes of single frames."""
+"""What an encoder has written, and how much of it was taken; what a decoder returns for single frames."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def encoder(head: JournalHeader = HEAD) -> Encoder:
 
 
 def test_a_journal_s_head_is_read_as_it_was_written() -> None:
-    """It says where the journal begins, and how much of the one before it counts."""
+    """The head records where the journal begins, and how much of the previous one counts."""
     _, header = opened(encoder())
     assert JournalHeader.from_header(header) == HEAD
     assert HEAD.first_offset == 11
@@ -84,7 +84,7 @@ def test_bytes_are_counted_when_they_are_put_in_and_waiting_ones_until_they_are_
 
 
 def test_a_shape_is_introduced_once_and_rows_name_it_by_its_place() -> None:
-    """In the order of the file; its number in the schema history is told with it."""
+    """In the order of the file; its number in the schema history is recorded with it."""
     made = encoder()
     assert not made.knows(ORDERS)
     for table, version in ((ORDERS, 4), (PRODUCTS, 9), (ORDERS, 4)):
@@ -100,7 +100,7 @@ def test_a_shape_is_introduced_once_and_rows_name_it_by_its_place() -> None:
 
 
 def test_rows_encoded_apart_lean_on_nothing_and_name_the_same_shapes() -> None:
-    """Another thread puts them between these frames, in an order that nobody knows here."""
+    """Another thread inserts them between these frames, at a place that is unknown here."""
     made = encoder()
     made.shape(PRODUCTS, 1)
     made.shape(ORDERS, 1)
@@ -197,7 +197,7 @@ def test_progress_is_told_when_it_changes_and_with_it_what_else_did() -> None:
 
 
 def test_what_was_said_of_a_change_is_what_it_becomes() -> None:
-    """Entries are put into those that are there; the rest stays the same object."""
+    """Entries are merged into the existing ones; the rest stays the same object."""
     before = {"version": 1, "tables": {"a": 1, "b": 2}, "more": {"x": 1}}
     change = progress_change(before, {**before, "tables": {"a": 1, "b": 3, "c": 4}})
     assert change == {"entries": {"tables": {"b": 3, "c": 4}}}
@@ -262,7 +262,7 @@ def test_numbers_that_no_checkpoint_has_are_refused(field: int) -> None:
 
 
 def test_a_position_is_there_or_it_is_not() -> None:
-    """And what is behind a cut that has none is nobody's."""
+    """And bytes after a cut without an extent are ignored."""
     numbers = [5] * 6
     assert read(FrameKind.CUT, cut_payload(*numbers)).checkpoint.position is None
     assert read(FrameKind.CUT, cut_payload(*numbers, placed=1, rest=b"q")).checkpoint.position == "q"
@@ -286,7 +286,7 @@ def test_a_piece_has_as_many_sub_transactions_as_rows_or_none() -> None:
 
 
 def test_an_extent_that_makes_no_sense_is_refused_like_a_record() -> None:
-    """Recovery asks for no more than that."""
+    """Recovery needs no more than that."""
     for kind in (FrameKind.TRANSACTIONS, FrameKind.ROWS):
         with pytest.raises(InvariantViolated, match=f"the {kind.name.lower()} frame at byte 640"):
             decoder().extent(Frame(kind, b"x", 640, 700))
@@ -294,7 +294,7 @@ def test_an_extent_that_makes_no_sense_is_refused_like_a_record() -> None:
 
 @pytest.mark.parametrize(("count", "pieces"), [(SMALL_ROWS, 1), (SMALL_ROWS + 1, 2)])
 def test_a_few_large_rows_are_not_split(monkeypatch: pytest.MonkeyPatch, count: int, pieces: int) -> None:
-    """Half of them would be as large as they are; from some more rows on a reader is spared them."""
+    """Each half of a few rows would be nearly as large; with more rows, the split spares a reader some of them."""
     monkeypatch.setattr(journal, "BATCH_BYTES_MAX", 2000)
     made = encoder()
     made.shape(ORDERS, 1)

@@ -162,7 +162,7 @@ def test_rows_find_their_transactions_past_empty_ones() -> None:
 
 @pytest.mark.parametrize(("first", "last"), [(9, 10), (9, 17), (16, 17), (17, 18), (5, 6)])
 def test_rows_that_are_none_of_these_transactions_are_refused(first: int, last: int) -> None:
-    """Before the first of them or behind the last: some other transaction would be said to have written them."""
+    """They are before the first transaction or after the last: they would be attributed to some other transaction."""
     run = transactions([1, 2], [3, 7], changes(ORDERS, [{"id": i} for i in range(2)]))
     owners = Owners.of(Transactions.of(run, 10, 1, np.array([1, 2])).headers)
     with pytest.raises(InvariantViolated, match=f"offsets from {first} to {last}: their transactions have 10 to 16"):
@@ -262,7 +262,7 @@ def test_change_of_the_progress_is_told_in_few_words_or_whole(after: dict[str, A
 
 
 def test_cuts_have_the_progress_of_their_time() -> None:
-    """A change of the progress counts from its cut on, and for the cuts before it nothing changes."""
+    """A change of the progress counts starting at its cut; the cuts before it keep the earlier progress."""
     first = Checkpoint(cut=1, progress={"tables": {"a": {"rows": 1}}}, source={"slot": "s"})
     second = replace(first, cut=2)
     third = replace(first, cut=3, progress={"tables": {"a": {"rows": 2}, "b": {}}})
@@ -288,7 +288,8 @@ def test_whole_frame_with_nonsense_is_refused(kind: FrameKind) -> None:
 
 @pytest.mark.parametrize("op", [0, 128, 255])
 def test_an_op_that_is_no_letter_is_refused(op: int) -> None:
-    """The op of all rows stands once, as a letter's number; a reader must not come to it when it fills the column."""
+    """The op of all rows is stored once, as the number of a letter; a reader must not fail only when it fills the
+    column."""
     payload = bytearray(b"".join(RowsEncoder(ORDERS, 0).parts(changes(ORDERS, [{"id": 1}]), 1)))
     assert payload[5] == ord("c")
     payload[5] = op

@@ -41,7 +41,7 @@ def number_of(value: Any, of: pa.DataType) -> int:
     ids=str,
 )
 def test_each_value_has_a_number_of_its_own_wherever_it_is(of: pa.DataType, values: list[Any]) -> None:
-    """Alone, in a slice, in chunks, beside NULLs."""
+    """Alone, in a slice, in chunks, next to NULLs."""
     listed = [None, *values, None]
     whole = hashes([pa.array(listed, of)])
     assert len(set(whole.tolist())) == len(values) + 1
@@ -146,7 +146,7 @@ def test_tables_that_come_later_are_in_the_joined_file() -> None:
 
 @pytest.mark.parametrize("at", [0, 9, 13, 40, 90, -3])
 def test_damage_is_found_and_the_remedy_is_named(at: int) -> None:
-    """A bit that flips in an index would hide changes without a word."""
+    """Otherwise a flipped bit in an index would hide changes silently."""
     content = bytearray(index_of([[1, 2, 3]])[0].to_bytes())
     content[at] ^= 0x40
     with pytest.raises(InvariantViolated, match=r"(?s)index orders\.keys: it is damaged.*cdcflow log index --anew"):
@@ -161,7 +161,7 @@ def test_a_file_that_ends_early_is_damaged() -> None:
 
 
 def test_many_hashes_are_answered_as_each_alone() -> None:
-    """A bulk request asks for all of its keys at once, of small files and of compact ones."""
+    """A bulk request looks up all of its keys at once, in small files and in compact ones."""
     rng = np.random.default_rng(7)
     found = [rng.integers(0, 2**64, 20_000, np.uint64) for _ in range(5)]
     keys = TableKeys.of([(n * 20_000 + 1, (n + 1) * 20_000, 1) for n in range(5)], found, [])

@@ -23,7 +23,7 @@ ENDS = {arrow: (np.iinfo(arrow.to_pandas_dtype()).min, np.iinfo(arrow.to_pandas_
 
 
 def runs_of(keys: Sequence[int | None], arrow: pa.DataType, splits: Sequence[int] = ()) -> Any:
-    """What is said of these keys when they come in batches that end there."""
+    """What is claimed of these keys when they arrive in batches that end there."""
     runs = KeyRuns()
     whole = pa.array(keys, arrow)
     at = [0, *sorted({s for s in splits if 0 < s < len(keys)}), len(keys)]
@@ -74,7 +74,7 @@ def test_few_keys_are_told_exactly(drawn: tuple[pa.DataType, list[int | None]], 
 
 @pytest.mark.parametrize("seed", range(150))
 def test_what_is_said_of_many_keys_is_true(seed: int) -> None:
-    """A key that comes twice while the file says once would be in the table twice, for ever."""
+    """A key that appears twice while the file claims once would be in the table twice, permanently."""
     chance = np.random.default_rng(seed)
     count = int(chance.integers(100, 3000))
     keys = np.cumsum(chance.integers(1, chance.choice([2, 3, 1000]), count)) - int(chance.integers(0, 10_000))
@@ -99,7 +99,7 @@ def test_what_is_said_of_many_keys_is_true(seed: int) -> None:
 
 
 def read_in_turn(chance: np.random.Generator, ranges: int) -> Iterator[np.ndarray[Any, Any]]:
-    """Chunks of a backfill that reads so many ranges of a sparse key at once."""
+    """Chunks of a backfill that reads this many ranges of a sparse key at once."""
     left = []
     for number in range(ranges):
         count = int(chance.integers(500, 1500))
@@ -200,7 +200,7 @@ def test_other_types_than_integers(arrow: pa.DataType, texts: Any) -> None:
 
 
 def test_what_cannot_be_said_once_is_not_said_later() -> None:
-    """A NULL in the first batch, and nothing but numbers from then on."""
+    """A NULL in the first batch, and only numbers after that."""
     assert runs_of([None, 1, 2, 3], pa.int32(), [1, 2]) is None
     assert runs_of([5, 5, 7, 9], pa.int32(), [2, 3]) is None
     assert KeyRuns().text() is None

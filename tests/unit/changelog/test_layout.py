@@ -1,4 +1,4 @@
-"""Where a log's files are: in its directory, in a store, or nowhere, and which of these is said."""
+"""Where a log's files are: in its directory, in a store, or nowhere, and how this is reported."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def with_store(root: Path) -> tuple[Layout, Store]:
 
 
 def test_a_file_that_lies_here_is_not_asked_of_the_store(tmp_path: Path) -> None:
-    """What is here was compared with its manifest; fetching it again costs money."""
+    """A local file was compared with its manifest already; fetching it again costs money."""
     layout, store = with_store(tmp_path)
     path = layout.segment(1, 9) / FILE.path
     path.parent.mkdir(parents=True)
@@ -50,7 +50,8 @@ def test_a_file_that_lies_here_is_not_asked_of_the_store(tmp_path: Path) -> None
 
 
 def test_a_file_that_is_not_here_comes_from_the_store(tmp_path: Path) -> None:
-    """By the offsets of its segment and its name; a copy that was read before will do, unless it is said otherwise."""
+    """It is requested by its segment's offsets and its name; a copy that was fetched before is accepted unless the
+    caller refuses that."""
     layout, store = with_store(tmp_path)
     assert layout.file(SEGMENT, FILE) == Path("/from/the/store")
     assert store.asked == [((1, 9), FILE.path, False)]
@@ -60,7 +61,7 @@ def test_a_file_that_is_not_here_comes_from_the_store(tmp_path: Path) -> None:
 
 
 def test_a_log_whose_files_went_to_a_store_says_so_where_the_settings_do_not(tmp_path: Path) -> None:
-    """Else a file would look lost that is only elsewhere."""
+    """Otherwise a file would seem lost that is only elsewhere."""
     layout = Layout(tmp_path)
     assert layout.file(SEGMENT, FILE) == layout.segment(1, 9) / FILE.path, "whoever opens it hears that it is missing"
     (tmp_path / UPLOADS).touch()
@@ -105,7 +106,7 @@ def test_only_what_is_named_like_a_segment_is_one() -> None:
 
 
 def test_a_manifest_of_another_version_is_refused_by_its_name() -> None:
-    """Whoever has only its text gives none: then it is called what all of them are called."""
+    """A caller that has only its text passes no name: then the file's usual name is used."""
     for version, which in ((99, "newer"), (1, "older")):
         text = json.dumps({"version": version})
         with pytest.raises(ConfigurationError, match=rf"reading segment\.json: an? {which} cdcflow wrote it"):

@@ -1,4 +1,4 @@
-"""What the files of a log's directory are called, what they say, and which of them are refused."""
+"""The names and contents of the files in a log's directory, and which of them are refused."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_paths_are_those_of_the_format_s_page(tmp_path: Path) -> None:
 
 
 def test_journals_are_listed_by_their_whole_names(tmp_path: Path) -> None:
-    """What somebody else put there is not one; a log that never began has none."""
+    """Other files are not journals; a log that never began has none."""
     layout = Layout(tmp_path)
     assert layout.journal_offsets() == []
     layout.journals.mkdir()
@@ -133,7 +133,7 @@ def test_a_segment_s_name_says_its_offsets_and_nothing_else_is_one() -> None:
 
 
 def test_what_was_begun_and_never_put_in_place_is_told_apart(tmp_path: Path) -> None:
-    """It is removed at the next start; a hidden file of somebody else is not."""
+    """The log's own temporary file is removed at the next start; a foreign hidden file is not."""
     layout = Layout(tmp_path)
     for name in (".a.tmp", ".hidden", "visible.tmp", segment_name((1, 2))):
         (layout.segments / name).mkdir(parents=True)
@@ -160,7 +160,7 @@ def test_a_name_out_of_a_file_stays_in_its_directory(tmp_path: Path) -> None:
 
 
 def test_log_json_is_read_as_it_was_written() -> None:
-    """It says whose log this is, and where it begins by now."""
+    """It records which log this is, and where the log begins now."""
     assert LogFile.from_json(FILE.to_json(), "log.json") == FILE
     assert json.loads(FILE.to_json()) == {
         "log_id": "log-a",
@@ -189,7 +189,7 @@ def test_a_log_is_there_when_its_log_json_is_here_or_in_the_store(tmp_path: Path
 
 
 def test_log_json_is_that_of_the_directory_or_else_the_store_s(tmp_path: Path) -> None:
-    """And where there is none it is said where none was found."""
+    """And if there is no log.json, the message names the places that were searched."""
     with pytest.raises(ConfigurationError, match=f"reading the log {tmp_path}: there is no log here"):
         Layout(tmp_path).log_file()
     with pytest.raises(ConfigurationError, match="reading the log s3://bucket/shop: there is no log there") as missing:
@@ -227,7 +227,7 @@ def put(layout: Layout, segment: Segment, text: str | None = None) -> bytes:
 
 
 def test_a_manifest_is_read_as_it_was_written(tmp_path: Path) -> None:
-    """With its bytes, of which the next one has the hash."""
+    """With its bytes, which the next manifest is hashed to."""
     layout = Layout(tmp_path)
     text = put(layout, SEGMENT)
     assert layout.manifest(1, 9) == (SEGMENT, text)
@@ -259,7 +259,7 @@ OLDER = """{
     ],
 )
 def test_a_manifest_that_an_older_cdcflow_wrote_is_read(tmp_path: Path, more: str, changed: dict[str, Any]) -> None:
-    """Where it says nothing of the keys, nothing is known of them. What is written of it again is whole."""
+    """Where it records nothing about keys, they are unknown. A rewritten manifest is complete."""
     text = OLDER.replace("CHECKPOINT", Checkpoint(cut=5).to_json()).replace("MORE", more)
     put(Layout(tmp_path), SEGMENT, text)
     found, _ = Layout(tmp_path).manifest(1, 9)
@@ -269,7 +269,7 @@ def test_a_manifest_that_an_older_cdcflow_wrote_is_read(tmp_path: Path, more: st
 
 
 def test_a_reader_that_does_not_know_of_runs_refuses_them_by_the_version(tmp_path: Path) -> None:
-    """It looks there first: of the unknown field it would say that this is no manifest."""
+    """It checks the version first: otherwise the unknown field would only make it an invalid manifest."""
     layout = Layout(tmp_path)
     value = json.loads(put(layout, SEGMENT))
     assert value["version"] not in (2, 3), "what cdcflow read before there were runs"
@@ -314,7 +314,7 @@ def test_what_was_known_of_backfills_inside_a_compacted_segment_is_kept(tmp_path
     ],
 )
 def test_what_is_no_manifest_is_refused_without_its_content(tmp_path: Path, text: str) -> None:
-    """Somebody's file, or half of one."""
+    """A foreign file, or half of a manifest."""
     put(Layout(tmp_path), SEGMENT, text)
     with pytest.raises(InvariantViolated, match="not a segment's manifest"):
         Layout(tmp_path).manifest(1, 9)
@@ -362,7 +362,7 @@ def firsts(layout: Layout, newest: tuple[int, int] | None, first_offset: int) ->
 
 
 def test_manifests_are_walked_back_as_far_as_they_are_wanted(tmp_path: Path) -> None:
-    """A log may have tens of thousands: those before the offset that is asked for are not read."""
+    """A log may have tens of thousands: those before the requested offset are not read."""
     layout = Layout(tmp_path)
     chain(layout)
     for wanted, found in ((1, [7, 4, 1]), (3, [7, 4, 1]), (4, [7, 4]), (7, [7]), (9, [7]), (10, [])):
@@ -409,7 +409,7 @@ def test_shapes_are_numbered_table_by_table_and_keep_their_numbers() -> None:
 
 
 def test_shapes_that_a_file_told_are_known_and_the_next_one_has_a_higher_number() -> None:
-    """Also where numbers below were forgotten; and what is told twice is one shape."""
+    """Also where lower numbers were forgotten; a shape that is recorded twice is one shape."""
     a, wider = shape("a"), shape("a", "x")
     history = SchemaHistory()
     history.learn(wider, 7)

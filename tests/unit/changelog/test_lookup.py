@@ -33,8 +33,8 @@ def looked_at(log: FileLog, monkeypatch: pytest.MonkeyPatch, *ids: int) -> tuple
 def test_segments_of_a_backfill_are_not_searched_for_transactions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P35: a start asks which of the newest transactions the log has. After a backfill of a large table there are
-    thousands of segments that have none, and nothing before them has any either."""
+    """P35: a start searches the log for its latest transactions. After a backfill of a large table there are
+    thousands of segments without any, and nothing before them has any either."""
     log = FileLog.open(tmp_path / "log", SourceIdentity("postgres", "1", "shop"))
     writer = Writer.of(log)
     for number in range(1, 6):

@@ -1,4 +1,4 @@
-"""Frames whose checksums are right and whose numbers are not: whoever meets one refuses the journal by name."""
+"""Frames with correct checksums and wrong numbers: every reader refuses the journal with an error that names it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ LIES = [
 
 
 def told(lie: str) -> bytes:
-    """A journal of two runs of three rows, the second of which lies."""
+    """A journal of two runs of three rows, the second of which is wrong."""
     head, seed = JournalHeader("x", Epoch(1), Checkpoint()).encode()
     encoder = Encoder(seed)
     encoder.shape(ORDERS, 1)
@@ -89,7 +89,7 @@ def decoded(content: bytes) -> Iterator[Record]:
 
 
 def test_journal_without_a_lie_is_taken() -> None:
-    """Else the refusals below would prove nothing."""
+    """Otherwise the refusals below would prove nothing."""
     assert recovered("nothing") == 6
     assert len(list(decoded(told("nothing")))) == 7
 
@@ -103,14 +103,14 @@ def recovered(lie: str) -> int:
 
 @pytest.mark.parametrize("lie", LIES)
 def test_recovery_refuses_a_frame_that_lies_about_its_numbers(lie: str) -> None:
-    """A daemon that went on from there would seal rows under the offsets of others."""
+    """A daemon that continued from there would seal rows under the offsets of others."""
     with pytest.raises(InvariantViolated, match=r"some\.journal"):
         recovered(lie)
 
 
 @pytest.mark.parametrize("lie", LIES)
 def test_readers_refuse_a_frame_that_lies_about_its_numbers(lie: str) -> None:
-    """A reader has no recovery before it: it reads beside the daemon."""
+    """A reader does not run recovery first: it reads while the daemon writes."""
     with pytest.raises(InvariantViolated, match=r"some\.journal"):
         list(decoded(told(lie)))
 
@@ -186,7 +186,7 @@ def test_a_run_that_cannot_come_next_is_told(first: int, rows: int, number: int,
     ],
 )
 def test_rows_that_are_not_of_their_run_are_told(rows: tuple[int, int, int, int]) -> None:
-    """One beside the run is a row of another transaction."""
+    """A row outside of the run belongs to another transaction."""
     numbers, wrong = heard()
     numbers.transactions(10, 3, 5, 1)
     assert wrong == []
@@ -195,8 +195,8 @@ def test_rows_that_are_not_of_their_run_are_told(rows: tuple[int, int, int, int]
 
 
 def test_a_run_that_is_not_all_there_is_told_once() -> None:
-    """`log check` goes on behind it: what is whole there must not be called wrong for it."""
-    for rows in [(10, 11, 2, 21), (10, 12, 3, 32)]:  # one is missing; one is there twice in place of another
+    """`log check` continues after it: intact data there must not be reported as wrong."""
+    for rows in [(10, 11, 2, 21), (10, 12, 3, 32)]:  # one is missing; one appears twice in place of another
         numbers, wrong = heard()
         numbers.transactions(10, 3, 5, 1)
         numbers.rows(*rows)
@@ -210,7 +210,7 @@ def test_a_run_that_is_not_all_there_is_told_once() -> None:
 
 @pytest.mark.parametrize("cut", [(13, 6, 4), (15, 7, 4), (14, 6, 4), (14, 8, 4), (14, 7, 3), (14, 7, 2)])
 def test_a_cut_that_does_not_stand_at_the_end_or_comes_again_is_told(cut: tuple[int, int, int]) -> None:
-    """Its checkpoint is what the source is told to forget up to, and where the next run begins."""
+    """The source may forget everything up to its checkpoint, and the next run begins there."""
     numbers, wrong = heard()
     numbers.transactions(10, 4, 5, 2)
     numbers.spooled(10, 4)

@@ -64,7 +64,7 @@ def test_every_position_means_what_was_committed_up_to_it(layout: Layout) -> Non
 
 @pytest.mark.parametrize("sealed", [0, 1, 3, 6])
 def test_rows_that_a_backfill_read_are_in_nobodys_way(tmp_path: Path, sealed: int) -> None:
-    """Their positions tell when they were read, and lie before and behind those of the transactions around them."""
+    """Their positions show when they were read, and are before and after those of the transactions around them."""
     log = FileLog.open(tmp_path / "log", IDENTITY)
     writer = Writer.of(log)
     ends: list[tuple[int, int]] = []  # of the source's transactions: position, offset before it
@@ -85,7 +85,7 @@ def test_rows_that_a_backfill_read_are_in_nobodys_way(tmp_path: Path, sealed: in
 
 
 def test_transactions_behind_the_sealed_ones_count_where_they_are_given(layout: Layout) -> None:
-    """Who reads the journal too resolves moments in it by the same rule."""
+    """A caller that reads the journal too resolves points in time in it by the same rule."""
     tail = list(read_transactions(layout, 13))
     newest = clock_of(tail[-1].column("commit_clock")[-1].as_py())
     assert offset_before(layout, newest + 1) == 12

@@ -75,7 +75,7 @@ OTHERS = {
 
 
 def test_numbers_are_stored_as_steps_and_everything_else_is_not() -> None:
-    """docs/changelog-format.md says which: steps of numbers are small, and cost nothing."""
+    """docs/changelog-format.md specifies which: steps of numbers are small, and cost nothing."""
     columns = stored(batch(**STEPS, **OTHERS))
     steps = {name for name, column in columns.items() if "DELTA_BINARY_PACKED" in column.encodings}
     assert steps == {"_offset", *STEPS}
@@ -88,7 +88,7 @@ def test_numbers_are_stored_as_steps_and_everything_else_is_not() -> None:
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
 @pytest.mark.parametrize(("different", "dictionary"), [(25, True), (26, False)])
 def test_texts_that_come_again_get_a_dictionary(kind: pa.DataType, different: int, dictionary: bool) -> None:
-    """As often as every fourth value of the first rows; of those only a sample is looked at."""
+    """As often as every fourth value of the first rows; only a sample of those is inspected."""
     assert SAMPLE_REPEATS == 4
     values = [f"v{i % different}" for i in range(100)]
     encodings = stored(batch(v=pa.array(values).cast(kind)))["v"].encodings
@@ -96,7 +96,7 @@ def test_texts_that_come_again_get_a_dictionary(kind: pa.DataType, different: in
 
 
 def test_only_the_first_rows_are_looked_at() -> None:
-    """The whole of a large file would be looked at twice."""
+    """Otherwise the whole of a large file would be read twice."""
     values = ["same"] * SAMPLE_ROWS + [f"v{i}" for i in range(9 * SAMPLE_ROWS)]
     assert any("DICTIONARY" in e for e in stored(batch(v=values))["v"].encodings)
     first = ["x", *["same"] * (SAMPLE_ROWS // 4 - 1), *[f"v{i}" for i in range(3 * SAMPLE_ROWS // 4)]]
@@ -198,11 +198,11 @@ def test_large_files_are_written_in_large_pieces(monkeypatch: pytest.MonkeyPatch
     assert pieces[given.nbytes - 1] < pieces[given.nbytes]
 
 
-# ── beside ──────────────────────────────────────────────────────────────────────────────────────────────────
+# ── in the background ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_what_goes_on_beside_is_one_thing_at_a_time_and_its_error_is_heard() -> None:
-    """By whoever hands the next one over, or waits."""
+    """The error is raised when the next task is submitted, or on waiting."""
     beside = Beside()
     beside.wait()
     names: list[str] = []
@@ -239,7 +239,7 @@ def test_what_goes_on_beside_is_one_thing_at_a_time_and_its_error_is_heard() -> 
 
 
 def test_closing_waits_for_what_is_under_way() -> None:
-    """Else the file would be closed under it."""
+    """Otherwise the file would be closed while it is written."""
     beside = Beside()
     ended: list[str] = []
     begun, may_end = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""What a writer asks of its log's past at a start, and that no more of it is read than the answer needs."""
+"""What a writer looks up in its log's past at a start, and that it reads no more than the answer needs."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_transactions_are_looked_for_where_they_may_be(
 
 
 def test_no_manifest_is_read_once_all_are_found_or_all_are_newer(story: Story) -> None:
-    """Newest first: most questions are about the last seconds."""
+    """From the latest back: most lookups concern the last seconds."""
     assert story.delivered(41, 40) == [41, 40]
     assert story.manifests in ([], [5])
     assert story.delivered(35) == []
@@ -121,7 +121,7 @@ def test_no_manifest_is_read_once_all_are_found_or_all_are_newer(story: Story) -
 
 
 def test_ids_are_compared_by_their_low_bits_and_go_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """P31: the log has 32 bits, a snapshot 64; and behind 2^32 they begin anew."""
+    """P31: the log has 32 bits, a snapshot 64; after 2^32 they begin again."""
     story = Story(tmp_path / "log", monkeypatch)
     story.sealed(orders(1, xid=(1 << 32) - 2))
     story.sealed(orders(2, xid=3))
@@ -132,7 +132,7 @@ def test_ids_are_compared_by_their_low_bits_and_go_round(tmp_path: Path, monkeyp
 
 
 def test_positions_are_found_back_to_the_one_that_is_enough(story: Story) -> None:
-    """A source compares them with what its server has after a failover; backfills are none of its transactions."""
+    """A source compares them with the server's after a failover; backfills do not have any source transaction."""
     assert story.back_to("0/29") == [(41, "0/29")]
     assert story.opened == []
     assert story.back_to("0/28") == [(40, "0/28"), (41, "0/29")]
@@ -144,7 +144,7 @@ def test_positions_are_found_back_to_the_one_that_is_enough(story: Story) -> Non
 def test_a_log_of_backfills_only_has_no_transactions_to_compare(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing before them has any either: one manifest says so."""
+    """Nothing before them has any either: a single manifest shows that."""
     story = Story(tmp_path / "log", monkeypatch)
     for number in (1, 2, 3):
         story.sealed(backfilled(number))
@@ -199,7 +199,7 @@ def test_keys_of_partial_rows_from_an_offset_on(
 def test_keys_are_those_of_the_newest_shape_whatever_a_column_was_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The source is asked by today's name and type; another key cannot be asked for."""
+    """The source is queried by today's name and type; another key cannot be queried."""
     wide = ColumnType("numeric", pa.decimal128(20, 0))
     renamed = replace(ORDERS, columns=(Column("number", 1, wide), Column("note", 2, TEXT)), key=("number",))
     story = Story(tmp_path / "log", monkeypatch)

@@ -1,4 +1,4 @@
-"""Which rows a reader gets of a log that lies in segments and journals: these offsets, these tables, each row once."""
+"""Which rows a reader gets of a log in segments and journals: these offsets, these tables, each row once."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ LAST = 13
 
 
 def story(log: FileLog) -> Writer:
-    """Two segments (offsets 1 to 3 and 4 to 7), a closed journal (8 to 10) and the newest one (11 to 13)."""
+    """Two segments (offsets 1 to 3 and 4 to 7), a closed journal (8 to 10) and the latest one (11 to 13)."""
     writer = Writer.of(log)
     writer.put(orders(1, 2, xid=1), transactions([2], [1], changes(PRODUCTS, [{"id": 3}])))
     log.roll()
-    writer.put(  # a shape comes, goes and comes back
+    writer.put(  # a shape appears, is dropped and returns
         orders(4, xid=3),
         transactions([4], [1], changes(ORDERS_WIDER, [{"id": 5, "due": date(2024, 2, 29)}])),
         orders(6, 7, xid=5),
@@ -56,7 +56,7 @@ def products(number: int) -> ChangeBatch:
 
 @pytest.fixture(scope="module")
 def log(tmp_path_factory: pytest.TempPathFactory) -> FileLog:
-    """Nobody changes it; who wants to takes a copy."""
+    """No test changes it; a test that needs to does so in a copy."""
     log = FileLog.open(tmp_path_factory.mktemp("readers") / "log", IDENTITY)
     story(log)
     return log
@@ -76,7 +76,7 @@ def ids(
 
 
 def test_story_has_what_the_tests_below_speak_of(log: FileLog) -> None:
-    """Else they would prove nothing."""
+    """Otherwise they would prove nothing."""
     layout = Layout(log.path)
     assert layout.segment_offsets() == [(1, 3), (4, 7)]
     assert layout.journal_offsets() == [8, 11]
@@ -85,7 +85,8 @@ def test_story_has_what_the_tests_below_speak_of(log: FileLog) -> None:
 
 @pytest.mark.parametrize("first", range(1, LAST + 1))
 def test_rows_from_any_offset_to_any_other_are_those_and_no_others(log: FileLog, first: int) -> None:
-    """Merges go on where the last one ended: an offset too few is a lost row, and one too many is applied twice."""
+    """A merge continues where the last one ended: an offset too few is a lost row, and one too many is applied
+    twice."""
     for last in range(first, LAST + 1):
         assert sorted(ids(log.path, first, last)) == list(range(first, last + 1))
         headers = [t for table in read_transactions(log.path, first, last) for t in table.to_pylist()]
@@ -108,7 +109,7 @@ def test_a_table_s_rows_ascend_over_segments_shapes_and_journals(log: FileLog) -
 
 
 def test_spools_before_the_first_offset_are_not_opened(tmp_path: Path) -> None:
-    """A transaction of gigabytes lies in one: who goes on right behind it must not read it first."""
+    """A spool holds a transaction of gigabytes: a reader that continues right after it must not read it first."""
     log = FileLog.open(tmp_path / "log", IDENTITY)
     writer = Writer.of(log)
     batch = changes(ORDERS, [{"id": 2}, {"id": 3}])
@@ -121,7 +122,7 @@ def test_spools_before_the_first_offset_are_not_opened(tmp_path: Path) -> None:
 
 
 def test_newest_checkpoint_and_shapes_are_found_wherever_the_log_ends(copy: Layout, tmp_path: Path) -> None:
-    """A merge asks for both before anything else."""
+    """A merge requests both before anything else."""
     assert newest_checkpoint(copy).next_offset == LAST + 1
     shapes = table_shapes(copy)
     assert shapes[ORDERS.id] == {1: ORDERS, 2: ORDERS_WIDER}
@@ -149,7 +150,7 @@ def test_shapes_that_only_a_journal_has_are_found(copy: Layout) -> None:
 def test_what_is_missing_between_two_others_is_told_and_never_passed_over(
     copy: Layout, missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader that went on behind it would leave rows out without a word."""
+    """A reader that continued after it would skip rows silently."""
     monkeypatch.setattr(reader, "TRIES_MAX", 2)
     if missing == "segment":
         shutil.rmtree(copy.segment(1, 3))
@@ -169,7 +170,7 @@ def test_what_is_missing_between_two_others_is_told_and_never_passed_over(
 def test_journal_that_is_sealed_while_a_reader_looks_for_it_is_read_as_a_segment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, to: int | None, journal_is_left: bool, asked: Callable[..., object]
 ) -> None:
-    """Its rows are in no segment that the reader has listed, and the journal that is left begins behind them."""
+    """Its rows are in no segment that the reader has listed, and the remaining journal begins after them."""
     other = FileLog.open(tmp_path / "log", IDENTITY)
     story(other)
     layout = Layout(other.path)
@@ -216,7 +217,7 @@ def test_shapes_are_read_although_a_restart_replaces_an_empty_journal(
 
 
 def test_files_behind_the_last_offset_are_not_opened(copy: Layout) -> None:
-    """A merge of a few rows costs those rows, and damage behind them is not its matter."""
+    """A merge of a few rows costs those rows, and damage after them does not concern it."""
     for file in copy.segment(4, 7).glob("*.parquet"):
         file.unlink()
     assert sorted(ids(copy.root, 1, 3)) == [1, 2, 3]
@@ -251,7 +252,7 @@ def test_another_log_s_segment_is_refused(copy: Layout) -> None:
 
 
 def test_offset_that_has_expired_is_refused_and_the_first_that_is_there_is_not(log: FileLog, tmp_path: Path) -> None:
-    """Who is told nothing believes that nothing had happened."""
+    """Without an error, a reader would assume that nothing had happened."""
     other = FileLog.open(tmp_path / "log", IDENTITY)
     writer = Writer.of(other)
     for number in (1, 2, 3):
@@ -302,7 +303,7 @@ def test_damaged_file_is_said_with_its_log_and_offset(copy: Layout, damage: str,
 
 
 def test_bounds_of_row_groups_only_save_reading_them(copy: Layout) -> None:
-    """Whoever wrote a file anew, without bounds, changed no row of it."""
+    """A program that rewrote a file, without bounds, changed no row of it."""
     files = list(copy.segment(4, 7).glob("*.[12].parquet"))
     assert len(files) == 2
     for file in files:
@@ -326,7 +327,7 @@ def test_a_log_is_read_from_its_first_row_on_unless_it_is_said(tmp_path: Path, s
 
 
 def test_a_log_in_a_folder_answers_for_itself_what_is_asked_of_its_place(log: FileLog, tmp_path: Path) -> None:
-    """Merges and commands ask one thing, wherever the log is; all of it unless they say which offsets."""
+    """Merges and commands use one query, wherever the log is; it covers the whole log unless they give offsets."""
     found = FolderReader(log.path)
     assert (found.name, found.exists(), FolderReader(tmp_path).exists()) == (str(log.path), True, False)
     assert found.newest_checkpoint() == newest_checkpoint(log.path)

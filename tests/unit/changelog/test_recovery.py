@@ -1,4 +1,4 @@
-"""How much of a journal counts, whatever became of its end."""
+"""How much of a journal counts, whatever happened to its end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Written:
 
 
 def journal(cuts: int, *, synced: int = 0, spool_in: int | None = None) -> Written:
-    """`cuts` cuts of one row each; each says that the first `synced` of the cuts before it were durable."""
+    """`cuts` cuts of one row each; each records that the first `synced` of the cuts before it were durable."""
     head, seed = JournalHeader("x", Epoch(1), Checkpoint()).encode()
     encoder = Encoder(seed)
     content, ends = head, [len(head)]
@@ -71,7 +71,7 @@ def test_journal_cut_short_anywhere_counts_up_to_the_last_whole_cut() -> None:
 
 
 def test_recovery_says_what_it_cut_off_and_why() -> None:
-    """An operator who reads it must be able to tell a torn write from a disk that lies."""
+    """An operator who reads it must be able to tell a torn write from a disk that loses synced data."""
     written = journal(3)
     torn = kept(written.content[:-30])
     assert (torn.reason, torn.dropped_rows) == ("torn", 1)
@@ -91,7 +91,7 @@ def test_unsynced_cut_may_be_missing_in_front_of_another() -> None:
 
 
 def test_damage_to_what_was_durable_stops_recovery() -> None:
-    """Going on from before it would tell the source to forget changes that we do not have (hard case L01)."""
+    """Resuming before it would let the source forget changes that the log does not have (hard case L01)."""
     written = journal(4, synced=4)
     for place in range(written.ends[0], written.ends[3], 7):
         content = bytearray(written.content)
@@ -131,7 +131,7 @@ def test_closed_journal_counts_up_to_where_its_successor_begins() -> None:
 
 @pytest.mark.parametrize("wrong", ["offset", "cut", "rows"])
 def test_whole_frames_that_contradict_each_other_stop_recovery(wrong: str) -> None:
-    """Only a fault of ours writes them; dropping them in silence would hide it."""
+    """Only a fault in cdcflow writes them; dropping them silently would hide it."""
     head, seed = JournalHeader("x", Epoch(1), Checkpoint()).encode()
     encoder = Encoder(seed)
     encoder.shape(ORDERS, 1)
@@ -172,7 +172,7 @@ def later_journal() -> tuple[bytes, list[int]]:
 
 
 def test_what_counts_of_a_later_journal_is_told_cut_by_cut() -> None:
-    """The log goes on with exactly this: shapes, spools and rows behind the last cut are none of it."""
+    """The log continues with exactly this: shapes, spools and rows after the last cut do not belong to it."""
     content, ends = later_journal()
     none = kept(content[: ends[0]])
     assert (none.bytes, none.checkpoint, none.cuts, none.first_cut, none.rows) == (ends[0], LATER, 0, 0, 0)
@@ -190,14 +190,14 @@ def test_what_counts_of_a_later_journal_is_told_cut_by_cut() -> None:
 
 def test_damage_right_behind_what_was_durable_is_the_unfinished_tail() -> None:
     """One byte decides between a crash, which is no loss, and a lost log."""
-    written = journal(3, synced=1)  # cuts 2 and 3 say that the file was durable up to the end of cut 1
+    written = journal(3, synced=1)  # cuts 2 and 3 record that the file was durable up to the end of cut 1
     content = bytearray(written.content)
     content[written.ends[1]] ^= 0xFF
     assert kept(bytes(content)).checkpoint.cut == 1
 
 
 def test_damage_in_a_closed_journal_stops_although_no_cut_calls_it_durable() -> None:
-    """The journal after it says that it was."""
+    """The next journal proves that it was durable."""
     written = journal(3, synced=0)
     content = bytearray(written.content)
     content[written.ends[2] + 20] ^= 0xFF
@@ -218,7 +218,7 @@ def test_frame_of_a_spool_does_not_belong_in_a_journal() -> None:
 
 
 def test_rows_outside_of_their_run_stop_recovery_although_their_number_and_sum_are_right() -> None:
-    """One before it and one behind it: nothing else would tell."""
+    """One row before it and one after it: nothing else would show this."""
     head, seed = JournalHeader("x", Epoch(1), Checkpoint(next_offset=Offset(10))).encode()
     for index, right in (([0, 1], True), ([-1, 2], False)):
         encoder = Encoder(seed)

@@ -72,7 +72,7 @@ def test_what_every_reader_has_goes_and_the_newest_stays(log: Layout) -> None:
 
 
 def test_a_table_that_is_left_out_holds_the_log(log: Layout) -> None:
-    """It may go on from where it stands, far behind the published cut."""
+    """It may continue from its position, far before the published cut."""
     notes.write(log, Note("merge", "/warehouse", 2, ("shop.items",)))
     told: Told = []
     assert len(stepped(log, OLD, told)) == 3
@@ -80,7 +80,7 @@ def test_a_table_that_is_left_out_holds_the_log(log: Layout) -> None:
 
 
 def test_a_publisher_counts_where_it_is_asked_for(log: Layout) -> None:
-    """It reads the log at its own pace, and stops for good where its rows have expired."""
+    """It reads the log at its own pace, and stops permanently where its rows have expired."""
     policy = Policy(age_s=60.0, bytes_max=None, keep_for=[MERGE, ("publish", "shop")])
     notes.write(log, Note("merge", "/warehouse", 8))
     assert len(stepped(log, policy)) == 4
@@ -172,7 +172,7 @@ def test_a_daemon_carries_it_out_beside_its_capture(log: Layout, tmp_path: Path)
 
 
 def test_a_publisher_notes_what_it_has_sent(log: Layout, tmp_path: Path) -> None:
-    """From where it begins on: an idle publisher must not hold the log for ever."""
+    """From its first offset: an idle publisher must not hold the log indefinitely."""
     told: Told = []
     tell = capturing._noting(load(_settings(tmp_path, path="log")), "shop", lambda *event: told.append(event))
     tell("publishing begun", {"prefix": "shop", "offset": 3})

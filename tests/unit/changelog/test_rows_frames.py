@@ -1,4 +1,4 @@
-"""In which form rows are written: what is left out, what leans on the frame before it, what is compressed."""
+"""The form in which rows are written: what is omitted, what refers to the frame before it, what is compressed."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_frame_s_head_says_what_is_in_it() -> None:
     ],
 )
 def test_columns_that_say_nothing_are_left_out(row: dict[str, object], left_out: int) -> None:
-    """And only those: one row that says something is enough."""
+    """And only those: one row with a value is enough."""
     batch = changes(ORDERS, [{"id": 1}, {"id": 2, **row}, {"id": 3}])
     payload = frame(RowsEncoder(ORDERS, 0), batch)
     assert HEAD.unpack_from(payload)[3] == left_out
@@ -117,7 +117,7 @@ def digests(count: int, seed: int) -> ChangeBatch:
 
 
 def test_what_lz4_leaves_is_written_plain_so_many_times_and_then_tried_again() -> None:
-    """Every time would cost as much as decoding did; never again would leave the next texts as they are."""
+    """A try every time would cost as much as decoding did; never trying again would leave later texts uncompressed."""
     encoder = RowsEncoder(ORDERS, 0)
     large, blank = digests(100, 1), inserts(100, " " * 2000)
     size = len(frame(encoder, large))
@@ -152,7 +152,7 @@ def test_a_message_that_is_not_large_says_nothing_of_those_to_come() -> None:
     ],
 )
 def test_gaps_between_offsets_take_as_few_bytes_as_hold_them(index: list[int], width: int, bytes_: int) -> None:
-    """In stretches of eight, so that the message behind them lies where Arrow wants it."""
+    """Padded to multiples of eight bytes, so that the message after it is aligned as Arrow requires."""
     rows = inserts(len(index)).rows
     payload = frame(RowsEncoder(ORDERS, 0, deflates=False), ChangeBatch(ORDERS, np.array(index, np.int64), rows), 100)
     plain = frame(RowsEncoder(ORDERS, 0, deflates=False), ChangeBatch(ORDERS, np.arange(len(index)), rows), 100)
@@ -188,7 +188,7 @@ def test_a_frame_is_needless_when_all_its_rows_are_and_no_other_leans_on_it() ->
 
 @pytest.mark.parametrize("at", ["count", "left_out", "op"])
 def test_a_head_that_contradicts_its_message_is_refused(at: str) -> None:
-    """Rows under offsets of others would be wrong tables without a word."""
+    """Rows under the offsets of others would silently make wrong tables."""
     payload = bytearray(frame(RowsEncoder(ORDERS, 0), inserts(3)))
     if at == "count":
         payload[16] = 2
@@ -201,7 +201,7 @@ def test_a_head_that_contradicts_its_message_is_refused(at: str) -> None:
 
 
 def test_the_largest_letter_is_one() -> None:
-    """127 is the last one that is a byte of its own in a text."""
+    """127 is the last one that is a single byte in a text."""
     payload = bytearray(frame(RowsEncoder(ORDERS, 0), inserts(1)))
     payload[5] = 127
     (found,) = read([bytes(payload)])

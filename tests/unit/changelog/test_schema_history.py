@@ -1,4 +1,4 @@
-"""The numbers of shapes, as they are kept while the log goes on."""
+"""The numbers of shapes, and how they are kept while the log grows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shape(number: int) -> Table:
 
 @contextmanager
 def collections_let_others_run() -> Iterator[None]:
-    """Any allocation may start a garbage collection, and that may hand over to another thread: here it does."""
+    """Any allocation may start a garbage collection, which may let another thread run: here it does."""
 
     def hand_over(phase: str, _info: dict[str, int]) -> None:
         if phase == "start":
@@ -39,7 +39,7 @@ def collections_let_others_run() -> Iterator[None]:
 
 
 def test_history_can_be_written_while_new_shapes_come() -> None:
-    """The sealing thread writes it down beside the live loop, and a thousand tables come up at once."""
+    """The sealing thread writes it while the capture runs, and a thousand tables appear at once."""
     history = SchemaHistory()
     for number in range(500):
         history.number(shape(number))

@@ -158,7 +158,7 @@ def test_error_of_the_encoding_thread_ends_the_sealing(monkeypatch: pytest.Monke
 
 
 def test_error_while_a_row_group_is_under_way_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are given up only when no other thread writes to them."""
+    """Files are abandoned only when no other thread writes to them."""
     monkeypatch.setattr(sealing, "HAND_ON_ROWS", 10)
     monkeypatch.setattr(parquet, "GROUP_ROWS_MAX", 20)
     under_way: list[int] = []
@@ -181,7 +181,7 @@ def test_error_while_a_row_group_is_under_way_waits_for_it(monkeypatch: pytest.M
     monkeypatch.setattr(parquet.Beside, "do", slow)
     monkeypatch.setattr(parquet.Parquet, "give_up", watched)
     records = runs(30)
-    records[3 * 22], records[3 * 23] = records[3 * 23], records[3 * 22]  # just behind the first full row groups
+    records[3 * 22], records[3 * 23] = records[3 * 23], records[3 * 22]  # right after the first full row groups
     with pytest.raises(InvariantViolated, match="comes after"):
         sealed(records, Targets())
     assert given_up_beside == []
@@ -209,7 +209,7 @@ def test_offsets_that_run_backwards_or_come_twice_are_not_sealed(earlier: int) -
     ],
 )
 def test_no_table_name_reaches_outside_or_collides(schema: str, name: str) -> None:
-    """A table's name comes from whoever may create tables at the source (hard cases S01, S11)."""
+    """Any user who may create tables at the source chooses a table's name (hard cases S01, S11)."""
     found = file_name(replace(ORDERS, id=TableId(schema, name)), 1)
     assert "/" not in found
     assert "\0" not in found
@@ -299,7 +299,7 @@ def test_keys_of_every_kind_are_bounded_over_many_hand_ons(arrow: pa.DataType, m
 
 
 def test_ranges_that_a_backfill_reads_in_turn_are_runs_of_the_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is handed on at once: chunks of two ranges, and rows that are inserted meanwhile."""
+    """For any rows passed at once: chunks of two ranges, and rows that are inserted in between."""
     monkeypatch.setattr(sealing, "HAND_ON_ROWS", 7)
     shape = Shape(ORDERS, 1)
     found: list[Record] = [shape]

@@ -1,4 +1,4 @@
-"""A large transaction's rows in a file of their own: what of it counts once it is attached."""
+"""A large transaction's rows in a separate file: how much of it counts once it is attached."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def test_rows_of_a_spool_stand_one_after_another_over_its_pieces() -> None:
 
 
 def test_rows_that_were_rolled_back_leave_no_gap() -> None:
-    """P04: offsets are gapless. A frame of which some, all or no rows are left, and a piece of which none is."""
+    """P04: offsets are gapless, also after frames that keep some, all or none of their rows, and a piece that keeps
+    none."""
     content = written(*PIECES)
     left = [(100, "ord", 1), (101, "ord", 4), (102, "ord", 6), (103, "pro", 7)]
     assert rows_of(content, attached(content, 4, 6)) == left
@@ -81,7 +82,7 @@ def test_rows_that_cannot_be_rolled_back_stay_whatever_was() -> None:
 
 
 def test_a_spool_with_other_rows_than_announced_is_refused() -> None:
-    """The transaction's header says how many; a reader would number what follows wrongly."""
+    """The transaction's header contains the number; a reader would number the following rows wrongly."""
     content = written(*PIECES)
     for count, aborted in ((6, ()), (8, ()), (7, (6,))):
         with pytest.raises(InvariantViolated, match=f"rows remain after {len(aborted)} rolled-back .* {count} were"):
@@ -105,7 +106,7 @@ def test_what_is_no_part_of_a_spool_is_refused() -> None:
 
 
 def test_what_lies_behind_the_attached_part_does_not_count() -> None:
-    """The file may be longer: what was attached says how much of it is meant."""
+    """The file may be longer: the attachment records how much of it is meant."""
     content = written(*PIECES[:1])
     assert len(rows_of(content + b"rubbish", attached(content, 4))) == 4
 

@@ -85,7 +85,7 @@ def test_a_topic_without_a_history_is_sealed_from_its_first_head() -> None:
 
 @pytest.mark.parametrize("after", range(5))
 def test_what_the_history_has_is_read_over(after: int) -> None:
-    """Up to and with the cut that it ends with, wherever that stands: in a topic range, or at its end."""
+    """Up to and including the last cut, wherever it is: within a topic range, or at its end."""
     topic = Topic().topic_range(2).topic_range(3)
     tail = topic.tail(topic.cuts[after])
     found = segments(tail)
@@ -94,7 +94,7 @@ def test_what_the_history_has_is_read_over(after: int) -> None:
 
 
 def test_a_tail_that_had_nothing_new_stands_behind_the_last_cut() -> None:
-    """Whoever looks again begins there, and not at a record that it has."""
+    """The next read begins there, and not at a record that was read already."""
     topic = Topic().topic_range(2).topic_range(1)
     for count, cut in enumerate(topic.cuts[1:], start=1):
         ends = [n for n, m in enumerate(topic.messages, start=1) if m.key[0] == FrameKind.CUT]
@@ -105,7 +105,7 @@ def test_a_tail_that_had_nothing_new_stands_behind_the_last_cut() -> None:
 
 @pytest.mark.parametrize("bytes_max", [1, 50])
 def test_frames_in_several_records_are_sealed_like_others(bytes_max: int) -> None:
-    """A topic takes no record larger than it says; the last cut ends with its last piece."""
+    """A topic accepts no record larger than its limit; the last cut ends with its last piece."""
     topic = Topic(bytes_max=bytes_max).topic_range(2).topic_range(1)
     assert len(topic.messages) > len(Topic().topic_range(2).topic_range(1).messages)
     for after in (0, 1, 2):
@@ -121,7 +121,7 @@ def test_segments_end_at_the_first_cut_behind_their_size() -> None:
 
 
 def test_cuts_of_an_idle_log_are_no_segment() -> None:
-    """They go with the rows that come next; alone they are nothing to seal."""
+    """They are sealed with the next rows; alone they are nothing to seal."""
     topic = Topic().topic_range(1, idle=3)
     assert segments(topic.tail(topic.cuts[1])) == []
     topic.topic_range(1)
@@ -157,7 +157,7 @@ def test_a_topic_that_ends_before_the_history_is_refused() -> None:
 
 
 def test_another_log_in_the_topic_is_refused() -> None:
-    """Whatever stands in it would be sealed as ours."""
+    """Otherwise its contents would be sealed as this log's."""
     refused(Topic(log_id="log-b").topic_range(1), None, "belongs to another log")
 
 
@@ -167,7 +167,7 @@ def without(topic: Topic, gone: Callable[[int, Message], bool]) -> Topic:
 
 
 def test_a_gap_is_refused_wherever_it_is() -> None:
-    """A run that is not there, a topic range that is not there, and a cut that came to stand behind other rows."""
+    """A missing run, a missing topic range, and a cut that moved after other rows."""
     one = Topic().topic_range(3)
     kinds = [m.key[0] for m in one.messages]
     runs = [n for n, kind in enumerate(kinds) if kind == FrameKind.TRANSACTIONS]
@@ -182,7 +182,7 @@ def test_a_gap_is_refused_wherever_it_is() -> None:
 
 @pytest.mark.parametrize("bytes_max", [1, 7, 100, 1 << 20])
 def test_frames_larger_than_a_record_come_back_whole(bytes_max: int) -> None:
-    """No record is larger than the topic takes, and none is empty."""
+    """No record is larger than the topic accepts, and none is empty."""
     topic = Topic(bytes_max=bytes_max).topic_range(2)
     assert all(0 < len(m.value) <= max(bytes_max, 1) for m in topic.messages)
     decoder = RangeDecoder("t")
@@ -208,7 +208,8 @@ def test_frames_that_nobody_wants_are_not_decoded() -> None:
 
 @pytest.mark.parametrize("before", range(1, 7))
 def test_rows_before_an_offset_are_not_decoded_and_everything_else_is(before: int) -> None:
-    """Who goes on in the middle of a range needs its shapes and numbers, and no rows that it has."""
+    """A reader that continues in the middle of a range needs its shapes and numbers, and no rows that it already
+    has."""
     topic = Topic().topic_range(5, idle=1)
     whole, late = RangeDecoder("t"), RangeDecoder("t", before=before)
     for message in topic.messages:
@@ -272,7 +273,7 @@ def test_a_segment_fills_over_the_heads_of_topic_ranges() -> None:
 
 
 def test_a_topic_that_begins_behind_the_history_is_refused() -> None:
-    """What came between the two has expired there: nothing may be put behind it."""
+    """The records between the two have expired there: nothing may be appended to the history."""
     topic = Topic().topic_range(2).topic_range(2)
     second = [n for n, m in enumerate(topic.messages) if m.key[0] == HEAD][1]
     late = without(topic, lambda n, _: n < second)

@@ -1,4 +1,4 @@
-"""Commands that do one thing again and again, until they are told to stop."""
+"""Commands that repeat one thing until they are stopped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cdcflow.cli.signals import again_and_again
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_what_is_under_way_is_finished_and_handlers_are_put_back(number: signal.Signals) -> None:
-    """A merge that is told to stop publishes its cut first."""
+    """A merge that is asked to stop publishes its cut first."""
     before = signal.getsignal(number)
     done: list[int] = []
 
@@ -29,7 +29,7 @@ def test_what_is_under_way_is_finished_and_handlers_are_put_back(number: signal.
 
 
 def test_second_signal_ends_what_does_not_come_to_its_end() -> None:
-    """Somebody who presses Ctrl-C twice does not want to wait."""
+    """An operator who presses Ctrl-C twice does not want to wait."""
     code = """
 import os, signal
 from cdcflow.cli.signals import again_and_again

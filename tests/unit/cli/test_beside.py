@@ -1,4 +1,5 @@
-"""What runs beside a capture while its settings change: all of it goes on with the new ones, or all with the old."""
+"""The components that run next to a capture while its settings change: all of them use the new settings, or all keep
+the old ones."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def config(tmp_path: Path, **service: Any) -> Config:
 
 
 class Stage:
-    """Parts that are made of `service.listen` or `service.hosts`, and note what is done with them."""
+    """Components built from `service.listen` or `service.hosts` that record what is done with them."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -67,7 +68,7 @@ class _Made:
 
 
 def test_only_what_differs_is_replaced(tmp_path: Path) -> None:
-    """The new one is there before the old one ends; what keeps its settings is not touched."""
+    """The new one exists before the old one ends; components whose settings are unchanged are not touched."""
     stage = Stage()
     stage.beside.use(config(tmp_path, listen="127.0.0.1:1"))
     assert stage.taken() == ["prepare listen 127.0.0.1:1", "begin listen 127.0.0.1:1"]
@@ -80,7 +81,7 @@ def test_only_what_differs_is_replaced(tmp_path: Path) -> None:
 
 
 def test_one_that_cannot_run_leaves_all_as_they_were(tmp_path: Path) -> None:
-    """Half of a file that is taken up is a state that nobody wrote down."""
+    """Applying half of a file's settings would be a state that no file describes."""
     stage = Stage()
     stage.beside.use(config(tmp_path, listen="127.0.0.1:1", hosts=["a"]))
     stage.taken()

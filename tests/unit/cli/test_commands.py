@@ -49,7 +49,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def daemon(folder: Path) -> Iterator[list[Mapping[str, Any]]]:
-    """A stand-in for a running daemon, which reads a table in three looks; gives the requests that it got."""
+    """A stand-in for a running daemon that reads a table while its status is polled three times; yields the requests
+    that it got."""
     asked: list[Mapping[str, Any]] = []
     generation = 1
 
@@ -97,18 +98,18 @@ def test_written_settings_are_valid_as_they_are(tmp_path: Path, kind: str | None
 
 @pytest.mark.parametrize("kind", ["postgres", "mysql", "mariadb"])
 def test_every_commented_setting_of_the_template_is_valid_too(tmp_path: Path, kind: str) -> None:
-    """Nobody should have to guess why an example line from our own file is refused."""
+    """A user should not have to guess why an example line from cdcflow's own file is refused."""
     path = tmp_path / "all.yaml"
     runner.invoke(app, ["init", str(path), "--kind", kind])
     lines = path.read_text().splitlines()
-    assert '    # - "!' in path.read_text()  # the pattern that leaves out stands in `tables:`, in quotes
+    assert '    # - "!' in path.read_text()  # the pattern that excludes a table is in `tables:`, in quotes
     path.write_text("\n".join(x.replace("# ", "", 1) if x.lstrip().startswith("# ") else x for x in lines[3:]))
     config = load(path)
     assert config.service.listen == "127.0.0.1:8079"
     assert config.database.backfill.rows_per_second_max == 50_000
     assert config.database.password is not None
     assert [t[0] for t in config.database.tables[1:]] == ["!"]
-    assert len({line.index(" # ", 5) for line in lines[5:10] if " # " in line[5:]}) == 1  # comments stand in a column
+    assert len({line.index(" # ", 5) for line in lines[5:10] if " # " in line[5:]}) == 1  # comments are aligned
 
 
 def test_kind_that_is_none_is_a_usage_error(tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def test_failure_is_one_block_and_a_code_of_its_kind(
 
 
 def test_unforeseen_error_does_not_show_its_text(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S03: the text of somebody else's exception may quote a row or a password; --debug is the user's own choice."""
+    """S03: the text of another library's exception may quote a row or a password; --debug is the user's own choice."""
 
     def fail(config: object) -> list[Finding]:
         raise KeyError(CANARY)
@@ -180,7 +181,7 @@ def test_wrong_option_is_a_usage_error() -> None:
 
 
 def test_rows_are_kept_only_where_a_loss_is_accepted(folder: Path) -> None:
-    """By itself it would say nothing, and somebody would think that it had."""
+    """By itself the option would have no effect, and a user would believe that it had."""
     result = runner.invoke(app, ["run", "--keep-rows"])
     assert result.exit_code == 78
     assert "--accept-history-loss" in result.stderr
@@ -190,7 +191,7 @@ def test_rows_are_kept_only_where_a_loss_is_accepted(folder: Path) -> None:
 def test_rows_that_the_log_itself_has_lost_are_never_kept(
     folder: Path, monkeypatch: pytest.MonkeyPatch, keep_rows: bool, accepted: bool
 ) -> None:
-    """A comparison with a log that lacks rows of its own would compare nothing."""
+    """A comparison with a log that lacks rows itself would prove nothing."""
     asked: list[dict[str, object]] = []
     monkeypatch.setattr(wiring.capturing, "open_log", lambda *_, **named: asked.append(named))
     settings = wiring.capturing.capture_settings(load(folder / "cdcflow.yaml"), keep_rows=keep_rows)
@@ -217,7 +218,8 @@ def test_missing_log_is_named(folder: Path, command: list[str]) -> None:
 
 
 def test_merge_that_leaves_a_table_out_says_so_and_ends_with_1(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The others have their cut; whoever waits for this one must learn why it is not in there, and what to do."""
+    """The other tables have their cut; a user who waits for this table must learn why it is not in the cut, and what
+    to do."""
     tables = (
         TableReport("public.orders", 0, 7, False, 0.0, left_out="column v was int\n  move the folder away"),
         TableReport("public.products", 3, 9, True, 0.1, state="cancelled"),
@@ -317,7 +319,7 @@ def test_table_orders_reach_the_daemon(folder: Path, daemon: list[Mapping[str, A
 
 
 def test_adjust_sends_only_what_was_said(folder: Path, daemon: list[Mapping[str, Any]]) -> None:
-    """A limit of 0 takes the limit away; an option left out leaves it."""
+    """A limit of 0 removes the limit; an omitted option leaves it."""
     result = runner.invoke(app, ["table", "adjust", "public.orders", "--rows-per-second-max", "0"])
     assert result.exit_code == 0
     assert daemon[-1] == {"op": "adjust", "tables": ["public.orders"], "rows_per_second_max": 0}
@@ -376,7 +378,7 @@ def test_commands_are_requests(
 def test_commands_that_say_too_little_or_too_much_are_refused(
     folder: Path, daemon: list[Mapping[str, Any]], words: list[str], said: str
 ) -> None:
-    """Before anything is asked of the daemon."""
+    """Before any request reaches the daemon."""
     result = runner.invoke(app, words)
     assert (result.exit_code, daemon) == (78, [])
     assert said in result.stderr
@@ -409,7 +411,7 @@ def test_table_orders_need_a_daemon(folder: Path) -> None:
 
 
 class Asked:
-    """A capture that only remembers what was asked of it."""
+    """A capture that only records the requests that it gets."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
@@ -434,7 +436,7 @@ class Asked:
     ],
 )
 def test_socket_requests_become_calls(request_: dict[str, Any], expected: tuple[Any, ...]) -> None:
-    """What a door hands on is what the capture does."""
+    """The capture does exactly what the socket passes on."""
     asked: Any = Asked()
     answering(asked, asked)(request_, "ann")
     assert asked.calls == [expected]
@@ -507,7 +509,7 @@ def test_event_as_json_has_a_level_and_nothing_that_says_nothing(event: str, exp
 
 
 def test_every_event_that_has_a_level_of_its_own_is_one_that_is_told() -> None:
-    """A name that was changed elsewhere would be info from then on, and nobody would hear of it."""
+    """An event that was renamed elsewhere would be logged as info, and no test would notice."""
     source = "\n".join(
         path.read_text() for path in Path(cdcflow.__file__).parent.rglob("*.py") if path.name != "events.py"
     )
@@ -517,7 +519,7 @@ def test_every_event_that_has_a_level_of_its_own_is_one_that_is_told() -> None:
 
 
 def test_lines_of_other_parts_are_json_with_their_own_level_where_lines_are_json() -> None:
-    """An upload that is put off was a line in another form between the JSON lines."""
+    """The line about a postponed upload had another form than the JSON lines around it."""
     file = io.StringIO()
     send_structlog_to(file, as_json=True)
     structlog.get_logger("cdcflow").warning("upload put off", tries=2)
@@ -565,10 +567,10 @@ def test_traceback_that_a_library_logs_at_an_interrupt_is_left_out() -> None:
 
 
 def test_command_that_is_interrupted_while_it_is_imported_says_so_too(tmp_path: Path) -> None:
-    """Half a second after Enter is when most people see their typing mistake."""
+    """Half a second after Enter is when most users see their typing mistake."""
     # The import of a part hangs, and is interrupted: what a person does whom it takes too long.
     (tmp_path / "typer.py").write_text(
-        # Whoever runs the tests in the background may have had them ignore the signal.
+        # A test run in the background may have been started with the signal ignored.
         "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "os.kill(os.getpid(), signal.SIGINT)\nimport time\ntime.sleep(60)\n"
     )
@@ -581,7 +583,7 @@ def test_command_that_is_interrupted_while_it_is_imported_says_so_too(tmp_path: 
 def test_interrupted_backfill_says_that_the_daemon_goes_on(
     folder: Path, daemon: list[Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever pressed Ctrl-C thought that the reading ends with it, and the source was read all night."""
+    """A user who pressed Ctrl-C thought that this ends the reading, and the source was read all night."""
 
     right = time.sleep
 

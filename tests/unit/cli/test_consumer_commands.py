@@ -1,4 +1,4 @@
-"""`cdcflow consumer …` and what the status says of consumers."""
+"""`cdcflow consumer …` and how the status shows consumers."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_limit_that_cuts_a_batch_commits_the_row_that_was_printed(log: HandLog) 
 
 
 def test_expiry_by_hand_names_the_consumers_that_it_leaves_behind(log: HandLog) -> None:
-    """It waits for nobody; the printed command leads on, once the table is in the log again."""
+    """It does not wait for consumers; the printed command continues for them, once the table is in the log again."""
     said("create", "shop")
     log.state(ORDERS, generation=2, since=3)
     log.segment([(ORDERS, "r", {"id": n, "v": "b", "_txn": 2}) for n in (1, 2)])

@@ -48,7 +48,7 @@ def raw(log: Path, sent: bytes) -> bytes:
 
 
 def test_nobody_answers_where_no_daemon_runs(tmp_path: Path) -> None:
-    """Commands then look into the log themselves, so this is no error."""
+    """Commands then read the log themselves, so this is no error."""
     assert ask(tmp_path, {"op": "status"}) is None
 
 
@@ -84,13 +84,13 @@ def test_fault_in_an_answer_ends_neither_server_nor_secrecy(tmp_path: Path, serv
 
 
 def test_only_the_owner_may_connect(tmp_path: Path, serve: Serve) -> None:
-    """S07: whoever can connect can pause a table; the file system decides who that is."""
+    """S07: any process that can connect can pause a table; the file system decides which may."""
     serve(tmp_path, echo)
     assert stat.S_IMODE((tmp_path / SOCKET_NAME).stat().st_mode) == 0o600
 
 
 def test_socket_of_a_killed_daemon_is_replaced(tmp_path: Path, serve: Serve) -> None:
-    """After SIGKILL the file is still there; the next daemon must not need a hand."""
+    """After SIGKILL the file still exists; the next daemon must start without manual cleanup."""
     left = socket.socket(socket.AF_UNIX)
     left.bind(str(tmp_path / SOCKET_NAME))
     left.close()
@@ -110,7 +110,7 @@ def test_second_daemon_does_not_take_the_first_ones_socket(tmp_path: Path, serve
 
 
 def test_closed_server_leaves_no_socket_behind(tmp_path: Path) -> None:
-    """A file that nobody listens on makes every later command wait or guess."""
+    """A socket file without a listener makes every later command wait or guess."""
     server = ControlServer(tmp_path, echo)
     server.start()
     server.close()
@@ -147,7 +147,7 @@ def test_endless_line_is_cut_off(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_who_asks_is_the_kernel_s_word(tmp_path: Path, serve: Serve) -> None:
-    """A name in the request would be whatever somebody writes there, and it goes into the log."""
+    """A name in the request could be anything the caller writes, and it is recorded in the log."""
     serve(tmp_path, lambda request, asked_by: {"by": asked_by})
     assert ask(tmp_path, {"op": "x", "asked_by": "root"}) == {"by": f"command line, {user_name(os.getuid())}"}
     assert user_name(2**31 - 7) == "uid 2147483641"
@@ -156,7 +156,8 @@ def test_who_asks_is_the_kernel_s_word(tmp_path: Path, serve: Serve) -> None:
 def test_an_answer_that_takes_long_keeps_nobody_from_the_status_and_is_given_at_the_end(
     tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One looks for rows for a minute; and who ordered a stop is answered although the server closes."""
+    """A query searches for rows for a minute; and the caller that requested a stop gets its answer although the
+    server closes."""
     asked, go_on = threading.Event(), threading.Event()
 
     def answer(request: Mapping[str, Any], asked_by: str) -> object:

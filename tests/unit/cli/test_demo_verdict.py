@@ -1,4 +1,4 @@
-"""When the demo may say that it passed."""
+"""When the demo may report that it passed."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ def test_what_was_not_compared_fails(verdicts: list[Verdict]) -> None:
 
 
 def test_failure_on_the_way_fails_though_all_is_equal() -> None:
-    """A daemon that does not stop in time, or a cut with an orphan, is a failure of its own."""
+    """A daemon that does not stop in time, or a cut with an orphan, is a separate failure."""
     assert not outcome(EQUAL, "the first cut is not consistent").passed
 
 
 @pytest.mark.parametrize("log", Log)
 def test_failed_demo_names_only_what_is_there(tmp_path: Path, log: Log) -> None:
-    """A demo that failed before its daemon started named seven files to look into, and none of them was there."""
+    """A demo that failed before its daemon started named seven files to read, none of which existed."""
     delta = TableFormat.DELTA
     assert look_into(tmp_path, log, delta, Engine.SPARK, "public") == []
     (tmp_path / "demo.json").write_text("{}")
     (tmp_path / "merge.log").touch()
     settings = tmp_path / ("cdcflow.yaml" if log is Log.FILES else "history.yaml")
     settings.write_text("source: {kind: postgres, url: postgresql://nobody@127.0.0.1/gone}\nlog: {path: log}\n")
-    # Settings without a log are nothing to look into either.
+    # Settings without a log are not worth reading either.
     assert look_into(tmp_path, log, delta, Engine.SPARK, "public") == [
         f"less {tmp_path}/merge.log {tmp_path}/demo.json"
     ]
@@ -73,7 +73,7 @@ def test_failed_demo_names_only_what_is_there(tmp_path: Path, log: Log) -> None:
 
 @pytest.mark.parametrize("kind", ["files", "kafka"])
 def test_settings_of_the_demo_are_ordinary_ones(tmp_path: Path, kind: logs.LogKind) -> None:
-    """The file that stays behind is one that a user may copy."""
+    """The file that remains is one that a user may copy."""
     path = tmp_path / "cdcflow.yaml"
     log = logs.demo_log(kind, tmp_path)
     lines = [line.replace("brokers: ", "brokers: 127.0.0.1:9092") for line in log.settings()]
@@ -85,7 +85,7 @@ def test_settings_of_the_demo_are_ordinary_ones(tmp_path: Path, kind: logs.LogKi
 
 
 def test_demo_never_writes_into_a_folder_that_is_in_use(tmp_path: Path) -> None:
-    """Somebody's files are there."""
+    """The folder contains a user's files."""
     (tmp_path / "mine").touch()
     with pytest.raises(ConfigurationError, match="not empty"):
         demo_run.new_directory(tmp_path)

@@ -1,4 +1,4 @@
-"""`doctor --sql`: one script that an administrator can run as it is; and what a terminal must never get."""
+"""`doctor --sql`: one script that an administrator can run unchanged; and what a terminal must never get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A start whose source or log never answers: what it says, how it ends, and how a stop ends it."""
+"""A start whose source or log never answers: its messages, how it ends, and how a stop ends it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRIED = {
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    """A port at which nobody listens; held, so that nobody else does meanwhile."""
+    """A port without a listener; it is held, so that no other process listens there during the test."""
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]
@@ -56,7 +56,7 @@ def settings(folder: Path, kind: str, port: int) -> Path:
 def test_source_that_never_answers_ends_the_start_with_what_was_tried(
     tmp_path: Path, closed_port: int, monkeypatch: pytest.MonkeyPatch, kind: str, command: str
 ) -> None:
-    """Whoever mistyped a host looked at lines of retries; the password is in none of it (S03)."""
+    """A user who mistyped a host saw only lines of retries; the password is in none of them (S03)."""
     monkeypatch.setenv("SHOP_PASSWORD", CANARY)
     path = settings(tmp_path, kind, closed_port)
     result = CliRunner().invoke(app, [command, "--config", str(path)])
@@ -72,7 +72,7 @@ def test_source_that_never_answers_ends_the_start_with_what_was_tried(
         "  or start `cdcflow run --wait`, which tries again until it answers",
         "  read more: cdcflow explain-error source-unavailable",
     ]
-    # The same for who reads lines: what ends it for good is an event, and nothing was tried again.
+    # The same for a reader of log lines: the final error is an event, and nothing was retried.
     assert [line.split(" ", 1)[1].split(" kind=")[0] for line in result.stdout.splitlines()] == (
         ["capture failed"] if command == "run" else []
     )
@@ -117,7 +117,8 @@ def test_stop_while_it_waits_is_no_failure(tmp_path: Path, closed_port: int, num
 
 
 def test_stop_while_a_server_is_silent_is_no_failure(tmp_path: Path, silent: socket.socket) -> None:
-    """The library waits for the first answer and cannot be woken; it ended with 75, as if something was in doubt."""
+    """The library waits for the first answer and cannot be woken; the process ended with 75, as if data were
+    unverified."""
     with daemon(settings(tmp_path, "mysql", silent.getsockname()[1])) as process:
         silent.settimeout(60)
         connection, _ = silent.accept()

@@ -1,4 +1,4 @@
-"""`cdcflow publish` whose brokers never answer: what it says, how it ends, and how a stop ends it."""
+"""`cdcflow publish` whose brokers never answer: its messages, how it ends, and how a stop ends it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CANARY = "c4n4ry-s3cret"
 
 
 def settings(folder: Path, port: int) -> Path:
-    """Settings beside a log of one row."""
+    """Settings next to a log of one row."""
     HandLog(folder / "log").segment([(make_table("orders", id="int64"), "c", {"id": 1})])
     path = folder / "cdcflow.yaml"
     kafka = f"{{brokers: '127.0.0.1:{port}', topic_prefix: shop, username: me, password: '${{env:P}}'}}"
@@ -46,11 +46,11 @@ def silent() -> Iterator[socket.socket]:
 def test_brokers_that_never_answer_end_it_with_what_was_tried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, once: list[str]
 ) -> None:
-    """It looked at lines of retries for ever; the password is in none of it (S03)."""
+    """It printed lines of retries indefinitely; the password is in none of them (S03)."""
     monkeypatch.setenv("P", CANARY)
     monkeypatch.setattr(producer, "WAIT_S", 0.2)
     with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))  # nobody listens there
+        held.bind(("127.0.0.1", 0))  # no process listens there
         port = held.getsockname()[1]
         result = CliRunner().invoke(app, ["publish", "--config", str(settings(tmp_path, port)), *once])
     assert result.exit_code == 74

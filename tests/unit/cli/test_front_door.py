@@ -1,4 +1,4 @@
-"""`cdcflow --help`: what it says, what it does not load, and the two ways to call it."""
+"""`cdcflow --help`: its text, what it does not load, and the two ways to call it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_help_loads_nothing_heavy() -> None:
 
 @pytest.mark.parametrize("path", [(), ("log",), ("table",)], ids=" ".join)
 def test_no_summary_is_cut_at_80_columns(path: tuple[str, ...]) -> None:
-    """Half a sentence with dots says nothing of what a command does."""
+    """A truncated sentence does not explain what a command does."""
     told = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80"}).stdout
     commands = told.partition("Commands:")[2]
     assert commands.strip()
@@ -53,7 +53,7 @@ def test_no_summary_is_cut_at_80_columns(path: tuple[str, ...]) -> None:
 
 
 def test_each_stand_in_is_a_command_with_help_of_its_own() -> None:
-    """A stand-in with a wrong path would fail only when somebody calls it."""
+    """A stand-in with a wrong path would fail only when a user calls it."""
     for name in COMMANDS:
         told = CliRunner().invoke(app, [name, "--help"])
         assert told.exit_code == 0, name
@@ -61,7 +61,7 @@ def test_each_stand_in_is_a_command_with_help_of_its_own() -> None:
 
 
 def test_help_and_package_name_every_database_and_format() -> None:
-    """Whoever looks for MySQL or Iceberg must find it in the first line."""
+    """A user who searches for MySQL or Iceberg must find it in the first line."""
     first = " ".join(CliRunner().invoke(app, ["--help"]).stdout.split("Options:")[0].split())
     declared = (Path(__file__).parents[3] / "pyproject.toml").read_text()
     described = tomllib.loads(declared)["project"]["description"]
@@ -71,7 +71,7 @@ def test_help_and_package_name_every_database_and_format() -> None:
 
 
 def test_the_package_is_the_command() -> None:
-    """`python -m cdcflow` is what people try where no script is on PATH."""
+    """`python -m cdcflow` is what users try where no script is on PATH."""
     assert _python("-m", "cdcflow", "--version").stdout.startswith("cdcflow ")
 
 

@@ -1,4 +1,4 @@
-"""Health, metrics and status over HTTP: what they say, and to whom."""
+"""Health, metrics and status over HTTP: their contents, and who may read them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ STATUS: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[HttpServer]:
-    """A server on a free loopback port that tells STATUS."""
+    """A server on a free loopback port that serves STATUS."""
     made = HttpServer("127.0.0.1:0", lambda: STATUS, hosts=["cdc.internal"])
     made.start()
     yield made
@@ -93,7 +93,7 @@ def test_what_stands_still_on_purpose_is_not_stalled(state: str, code: int) -> N
 
 
 def test_metrics_follow_the_text_format(server: HttpServer) -> None:
-    """One bad line makes Prometheus drop the whole page; table names come from outside."""
+    """One bad line makes Prometheus drop the whole page; table names are chosen by others."""
     code, text = ask(server, "/metrics")
     lines = text.splitlines()
     assert code == 200
@@ -119,24 +119,24 @@ def test_health_of_a_halted_capture_names_what_halted_it() -> None:
 
 @pytest.mark.parametrize("path", ["/metrics/", "/../etc/passwd", "/control", "/page/index.html", "/http.py"])
 def test_other_paths_are_not_there(server: HttpServer, path: str) -> None:
-    """S07: what is not meant to be seen cannot be had by a path either."""
+    """S07: no path leads to what is not meant to be seen."""
     assert ask(server, path)[0] == 404
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS"])
 def test_what_is_only_read_takes_no_other_method(server: HttpServer, method: str) -> None:
-    """S07: what shows something changes nothing, however it is asked."""
+    """S07: a path that only shows something changes nothing, whichever method is used."""
     assert ask(server, "/status", method=method)[0] == 405
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/healthz", "/readyz", "/metrics", "/status", "/api/v1/openapi.json"])
 def test_head_is_answered_like_get_without_a_body(server: HttpServer, path: str) -> None:
-    """Load balancers and people with curl -I ask this way."""
+    """Load balancers and operators with curl -I use this method."""
     assert ask(server, path, method="HEAD") == (ask(server, path)[0], "")
 
 
 def test_daemon_that_answers_is_alive_whatever_the_source_does() -> None:
-    """Who restarts what is not alive must not restart a daemon because its database is away."""
+    """A supervisor that restarts dead processes must not restart a daemon because its database is unavailable."""
 
     def away() -> dict[str, Any]:
         raise AssertionError("asked for")
@@ -159,7 +159,7 @@ def test_daemon_that_answers_is_alive_whatever_the_source_does() -> None:
     ],
 )
 def test_ready_means_that_changes_are_captured(status: dict[str, Any], code: int, said: str) -> None:
-    """O14: a capture that was paused on purpose is in order and says so; one that waits or stalls is not."""
+    """O14: a capture that was paused on purpose is healthy and reports so; one that waits or stalls is not."""
     found, text = readiness(status)
     assert (found, text["status"]) == (code, said)
 
@@ -230,7 +230,7 @@ def test_two_requests_of_one_connection_are_both_answered(server: HttpServer) ->
 
 
 def test_port_is_free_again_once_it_is_closed() -> None:
-    """Whoever restarts a daemon wants the same address at once."""
+    """An operator who restarts a daemon needs the same address at once."""
     first = HttpServer("127.0.0.1:0", lambda: STATUS)
     first.start()
     port = first.port
@@ -270,7 +270,7 @@ def test_extra_that_the_error_names_brings_what_is_missing() -> None:
     assert [name for name in LIBRARIES if name not in brought] == []
 
 
-# ── who says nothing ────────────────────────────────────────────────────────────────────────────────────────
+# ── silent connections ────────────────────────────────────────────────────────────────────────────────────
 
 _SILENT = {
     "nothing": b"",
@@ -297,7 +297,7 @@ def test_connections_that_say_nothing_keep_no_probe_out(server: HttpServer, said
 
 
 def test_probes_are_answered_while_others_wait_for_slow_answers() -> None:
-    """A dashboard that asks too much gets a 503, and the daemon stays alive for those who decide over its life."""
+    """A dashboard that sends too many requests gets a 503, and health probes of the daemon still succeed."""
     asked, let_go = threading.Semaphore(0), threading.Event()
 
     async def slow(scope: Scope, receive: Receive, send: Send) -> None:
@@ -337,7 +337,7 @@ EVERYWHERE = "0.0.0.0"  # noqa: S104  for the moment of a test
 def test_a_server_with_other_settings_takes_the_port_of_the_one_before(
     host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever watches must not find the port closed, nor another daemon come in; who was logged in stays so."""
+    """A monitor must not find the port closed, nor may another daemon take it; a logged-in user stays logged in."""
     monkeypatch.setenv("OPS", "c4n4ry-of-sixteen")
     before = HttpServer("127.0.0.1:0", lambda: STATUS, access=Access(TOKENS))
     before.start()
@@ -356,7 +356,8 @@ def test_a_server_with_other_settings_takes_the_port_of_the_one_before(
 
 @pytest.mark.parametrize("asks", [True, False])
 def test_who_has_connected_just_before_a_server_ends_is_answered(monkeypatch: pytest.MonkeyPatch, asks: bool) -> None:
-    """Settings are taken up while a dashboard asks: its request is on its way. Who says nothing is hung up on."""
+    """Settings are applied while a dashboard sends a request: the request is still answered. A silent connection is
+    closed."""
     from cdcflow.service import connection as module
 
     monkeypatch.setattr(module, "FIRST_WITHIN_S", 0.9 if asks else 0.1)
@@ -382,7 +383,7 @@ def test_who_has_connected_just_before_a_server_ends_is_answered(monkeypatch: py
 
 
 def test_a_token_that_is_asked_for_is_asked_for_by_the_server_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both listen for a moment, and whoever comes to the old one must not find it open."""
+    """Both servers listen briefly, and the old one must not answer a request without a token."""
     monkeypatch.setenv("OPS", "c4n4ry-of-sixteen")
     before = HttpServer("127.0.0.1:0", lambda: STATUS)
     before.start()
@@ -398,7 +399,7 @@ def test_a_token_that_is_asked_for_is_asked_for_by_the_server_that_ends(monkeypa
 
 
 def test_a_server_that_cannot_listen_leaves_the_one_before_alone() -> None:
-    """The settings are refused, and what answered goes on answering."""
+    """The settings are refused, and the previous server keeps answering."""
     before = HttpServer("127.0.0.1:0", lambda: STATUS)
     before.start()
     try:

@@ -1,4 +1,4 @@
-"""The metrics page: what Prometheus makes of it, its names, and how many series it has."""
+"""The metrics page: how Prometheus parses it, its names, and how many series it has."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_no_value_of_a_row_and_no_reason_is_a_label() -> None:
 
 
 def test_the_page_lists_every_metric() -> None:
-    """docs/metrics.md is written by this list: `python -m tests.unit.cli.test_metrics` prints the table anew."""
+    """docs/metrics.md contains this list: `python -m tests.unit.cli.test_metrics` prints the table again."""
     assert listed() in PAGE.read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""Who is told of what, once for each change, by a real server and a real command."""
+"""Who is notified of what, once per change, through a real server and a real command."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def events(noticing: Noticing, *statuses: Mapping[str, Any]) -> list[list[tuple[
 
 
 def test_a_lag_is_told_when_it_begins_and_when_it_is_over() -> None:
-    """Not with every look in between."""
+    """Not at every check in between."""
     late = status(lag_seconds=301.0)
     assert events(Noticing(300, 0.25, {}), status(), late, late, status(), status(), late) == [
         [],
@@ -43,7 +43,7 @@ def test_a_lag_is_told_when_it_begins_and_when_it_is_over() -> None:
 
 
 def test_room_that_runs_out_is_told_before_it_is_gone() -> None:
-    """Behind it lies a lost slot, or a purged binary log."""
+    """The next steps are a lost slot, or a purged binary log."""
     wide = status(retained_bytes=10, source={"safe_wal_bytes": "90"})
     near = status(retained_bytes=80, source={"safe_wal_bytes": "20"})
     assert events(Noticing(300, 0.25, {}), wide, near, near, wide) == [
@@ -196,7 +196,8 @@ def test_a_receiver_that_never_takes_it_is_given_up_without_its_url(
 
 
 def test_receivers_come_and_go_while_the_capture_runs(hook: Hook) -> None:
-    """One that stays is not told again what it knows; one that is gone hears nothing of the end."""
+    """A receiver that stays is not notified again of a known problem; one that was removed is not notified of the
+    end."""
     late = status(lag_seconds=400.0, tables={"public.a": {"state": "done", "generation": 1, "rows": 7}})
     stays, goes = (Notify(on=("lag", "stopped"), webhook=f"{hook.url}/{name}") for name in "sg")
     notifier = Notifier(lambda: late, lambda *_: None, look_every_s=0.01)
@@ -217,7 +218,7 @@ def test_receivers_come_and_go_while_the_capture_runs(hook: Hook) -> None:
 
 
 def test_a_daemon_that_ends_for_good_tells_why(hook: Hook, tmp_path: Path) -> None:
-    """From the settings to the webhook, and to whoever asks for the status afterwards."""
+    """From the settings to the webhook, and to a user who reads the status afterwards."""
     from cdcflow.cli import daemon
     from cdcflow.service import last_words
 
@@ -265,7 +266,7 @@ def test_a_daemon_that_ends_for_good_tells_why(hook: Hook, tmp_path: Path) -> No
     ],
 )
 def test_a_mistake_in_the_settings_is_named(tmp_path: Path, setting: str, complaint: str) -> None:
-    """A receiver that is never told anything looks like a system where nothing happens."""
+    """With a receiver that is never notified, the system looks as if nothing happened."""
     path = tmp_path / "cdcflow.yaml"
     path.write_text(
         "source: {kind: postgres, url: 'postgresql://me@db/shop'}\nlog: {path: log}\n"

@@ -1,4 +1,4 @@
-"""`cdcflow get`, `history`, `range`, `diff`, `transaction`, `log index`: what people and machines are told."""
+"""`cdcflow get`, `history`, `range`, `diff`, `transaction`, `log index`: their output for users and for programs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DONE = {"tables": {NAME: {"state": "done", "generation": 1, "since": 1, "whole_s
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Order 17 comes, is changed beside another table's row, and gets another key."""
+    """Order 17 is inserted, is changed along with another table's row, and gets another key."""
     monkeypatch.chdir(tmp_path)
     opened = FileLog.open(tmp_path / "cdcflow-log", SourceIdentity("postgres", "7301", "shop", "1"))
     writer = Writer.of(opened)

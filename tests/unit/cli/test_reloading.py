@@ -19,7 +19,8 @@ from cdcflow.pipeline.settings import CaptureSettings
 
 
 class Stage:
-    """A settings file with a log in a folder or in Kafka, and a capture that takes up what it is told to take up."""
+    """A settings file with a log in a folder or in Kafka, and a capture that applies the changes it is told to
+    apply."""
 
     settings_number = 1
 
@@ -59,7 +60,7 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
 
 
 def test_what_the_capture_gives_up_keeps_what_is_beside_it(stage: Stage) -> None:
-    """The server has moved when the capture goes back to the source from before; the plan says what is left to do."""
+    """The server has moved when the capture returns to the previous source; the plan lists what is left to do."""
     stage.begin()
     stage.write(source={"heartbeat": "3s"}, service={"listen": "127.0.0.1:1"})
     stage.reloading.reload()
@@ -73,7 +74,7 @@ def test_what_the_capture_gives_up_keeps_what_is_beside_it(stage: Stage) -> None
 
 
 def test_what_depends_on_the_source_follows_once_the_capture_has_it(stage: Stage) -> None:
-    """The control table of the old server was read on after the capture had moved to another one."""
+    """The control table of the old server was still read after the capture had moved to another one."""
     stage.begin()
     stage.write(source={"url": "postgresql://cdc@other/shop"})
     stage.reloading.reload()
@@ -101,7 +102,7 @@ def test_what_cannot_run_beside_it_refuses_the_whole_file(stage: Stage) -> None:
 
 
 def test_what_waits_for_a_restart_is_told_with_the_way_to_it(stage: Stage) -> None:
-    """SIGHUP has nobody to answer to; the folder in use stays, for the daemon and for what it opens anew."""
+    """SIGHUP has no caller to answer; the daemon keeps the folder in use, also for anything that it reopens."""
     kafka = {"brokers": "k:9092", "topic": "shop"}
     stage.begin(log={"kafka": kafka})
     work = stage.reloading.in_use.log.folder

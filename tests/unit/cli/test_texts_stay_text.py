@@ -1,4 +1,4 @@
-"""Names and reasons that a command prints: whatever a terminal library, a template or a log could make of them."""
+"""Names and reasons that a command prints: what a terminal library, a template or a log could turn them into."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_metrics_have_a_name_as_it_is() -> None:
 
 
 def test_a_command_that_is_printed_names_the_table_to_a_shell() -> None:
-    """`$(…)` in a table's name is run by the shell into which somebody pastes the remedy."""
+    """`$(…)` in a table's name is run by the shell into which a user pastes the remedy."""
     for name in ("public.$(touch x)", "public.`id`", "public.a b", "public.it's", "public.$HOME", "public.a;b"):
         printed = rebuilt(name).split("`cdcflow ", 1)[1].rsplit("` and `cdcflow merge`", 1)[0]
         assert shlex.split(f"cdcflow {printed}") == ["cdcflow", "backfill", name]

@@ -38,7 +38,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def captured(traces: Traces) -> None:
-    """A backfill of one table, beside a change."""
+    """A backfill of one table, with a change during it."""
     source: Any = Small(ORDERS)
     source.coming.append(committed(1))
     given: Any = lambda _identity, _accepted: MemoryLog(Memory())  # noqa: E731
@@ -148,7 +148,7 @@ def test_spans_reach_a_collector(collector: Collector, tmp_path: Path) -> None:
 
 
 def test_a_collector_that_is_away_is_told_once_and_without_its_address() -> None:
-    """Not a stack trace a second on stderr."""
+    """Without a stack trace per second on stderr."""
     told: list[tuple[str, Mapping[str, object]]] = []
     traces = Traces("http://127.0.0.1:1/s3cret", lambda *event: told.append(event))
     for number in range(3):

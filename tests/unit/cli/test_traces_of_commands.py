@@ -1,4 +1,4 @@
-"""The traces of what people told a capture, wherever in a log they are."""
+"""The audit records of operators' commands to a capture, wherever in a log they are."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def numbers(*options: str, of: str = "commands") -> list[int]:
 
 
 def test_commands_that_a_checkpoint_no_longer_has_are_found_in_older_segments(folder: Path) -> None:
-    """A checkpoint has the newest only, or it would grow for ever; a seal must not lose the others."""
+    """A checkpoint contains only the latest ones, or it would grow indefinitely; sealing must not lose the others."""
     newest = wiring.log_reader(load(folder / "cdcflow.yaml")).newest_checkpoint().progress
     assert len(Progress.from_json(newest).commands) == COMMANDS_KEPT == 50
     assert numbers("--limit", "200") == list(range(1, 91))
@@ -81,5 +81,5 @@ def test_repairs_are_found_in_older_segments_too(folder: Path) -> None:
 
 
 def test_a_log_of_an_older_cdcflow_has_none(folder: Path) -> None:
-    """It says so by an empty list, and is read as before."""
+    """Its list of commands is empty, and the log is read as before."""
     assert Progress.from_json({"version": 1, "tables": {}}) == Progress()

@@ -21,7 +21,7 @@ from cdcflow.warehouse.reports import MergeReport, TableReport
 
 
 class Capture:
-    """A capture that says what it is told to."""
+    """A capture that returns the status that a test sets."""
 
     def __init__(self) -> None:
         self.says: dict[str, Any] = {"state": "capturing", "position": "1", "cut": 7, "next_offset": 101, "tables": {}}
@@ -49,14 +49,15 @@ def config(tmp_path: Path) -> Config:
 
 
 @pytest.fixture
-def capture() -> Any:  # Any: it stands in for the pipeline's
+def capture() -> Any:  # Any: it replaces the pipeline's
     return Capture()
 
 
 def test_a_source_that_does_not_answer_holds_up_no_scrape(
     config: Config, capture: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Prometheus gives a page ten seconds, and a connection may take minutes to fail. It is asked once at a time."""
+    """Prometheus allows ten seconds per page, and a connection may take minutes to fail. The source is queried once
+    at a time."""
     answers, asked = threading.Event(), []
 
     def asks(_config: Config, position: object, _log_id: str) -> dict[str, object]:
@@ -92,7 +93,7 @@ def test_what_the_source_said_last_stays_when_it_says_no_more(
 
 @pytest.mark.parametrize("state", ["waiting", "halted"])
 def test_the_lag_of_a_source_that_never_answered_is_the_time_since_then(state: str) -> None:
-    """Unknown would fire no alert; and 0 would be a lie."""
+    """An unknown lag would fire no alert, and 0 would be false."""
     assert lag_seconds({"state": state}, 77.0) == 77.0
     assert lag_seconds({"state": "capturing"}, 77.0) is None
 
@@ -103,7 +104,7 @@ def report(cut: int = 6, left_out: str | None = None) -> MergeReport:
 
 
 def test_a_merge_leaves_word_for_the_daemon(config: Config, capture: Any, tmp_path: Path) -> None:
-    """Two processes, one folder: how far the tables are behind is the daemon's metric."""
+    """Two processes, one folder: the lag of the tables is the daemon's metric."""
     assert "merge" not in Watch(config, capture).status()
     merge_command._leaving_word(config, lambda: report(left_out="no key"))()
     merged = Watch(config, capture).status()["merge"]
@@ -127,7 +128,7 @@ def test_a_merge_leaves_word_for_the_daemon(config: Config, capture: Any, tmp_pa
 
 
 def test_a_merge_that_may_not_write_there_goes_on(config: Config, tmp_path: Path) -> None:
-    """Word of a merge is no part of it: on another machine the folder is not there."""
+    """The merge does not depend on this note: on another machine the folder does not exist."""
     elsewhere = config.model_copy(update={"log": config.log.model_copy(update={"path": tmp_path / "not" / "here"})})
     assert merge_command._leaving_word(elsewhere, report)().cut == 6
 
@@ -135,7 +136,7 @@ def test_a_merge_that_may_not_write_there_goes_on(config: Config, tmp_path: Path
 def test_status_says_that_the_last_daemon_was_halted(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the process has ended, `stopped` would look as if it only had to be started again."""
+    """After the process has ended, `stopped` would look as if it only needed a restart."""
     last_words.write_halt(tmp_path, HistoryLost("slot gone", remedy="run it with --accept-history-loss"))
     settings = tmp_path / "cdcflow.yaml"
     settings.write_text(

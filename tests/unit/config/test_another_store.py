@@ -28,7 +28,7 @@ def config(tmp_path: Path, url: str | None) -> Config:
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
-    """A log whose segment lies in a bucket, which is the folder `bucket` here."""
+    """A log whose segment is in a bucket, which is the folder `bucket` here."""
     made = HandLog(tmp_path / "log")
     made.segment([(make_table("orders", id="int64"), "c", {"id": 1})])
     (made.root / "uploads.json").write_text(f'{{"url": "{URL}", "last_offset": 1, "version": 1}}')
@@ -42,7 +42,7 @@ def layout(tmp_path: Path) -> Layout:
 
 @pytest.mark.parametrize("url", [None, "s3://bucket/other"])
 def test_segments_that_are_elsewhere_are_not_left_behind(layout: Layout, tmp_path: Path, url: str | None) -> None:
-    """The capture would go on, and no reader could read what is in the log."""
+    """The capture would continue, and no reader could read the log's contents."""
     (refusal,) = planned(config(tmp_path, url)).refused
     assert refusal.text.startswith(
         f"log.objects.url cannot become {url or 'unset'}: sealed segments of this log are in"
@@ -51,7 +51,7 @@ def test_segments_that_are_elsewhere_are_not_left_behind(layout: Layout, tmp_pat
 
 
 def test_the_way_back_to_files_is_the_one_that_is_named(layout: Layout, tmp_path: Path) -> None:
-    """The remedy, to the letter; after it only the source, which is nobody here, is asked."""
+    """The remedy, to the letter; after it only the source, which does not exist here, is contacted."""
     (refusal,) = planned(config(tmp_path, None)).refused
     assert f"copy {URL}/segments to {layout.segments}, remove {layout.root / 'uploads.json'}" in refusal.remedy
     shutil.copytree(tmp_path / "bucket", layout.segments, dirs_exist_ok=True)

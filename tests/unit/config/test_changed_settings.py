@@ -1,4 +1,4 @@
-"""What differs between two settings files, and how a running daemon takes it up."""
+"""What differs between two settings files, and how a running daemon applies it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def taken(found: tuple[Change, ...]) -> dict[str, str]:
     ],
 )
 def test_each_setting_is_taken_up_in_its_way(tmp_path: Path, section: str, value: Any, name: str, how: str) -> None:
-    """The plan says when."""
+    """The plan contains when."""
     assert taken(changes(settings(tmp_path), settings(tmp_path, **{section: value}))) == {name: how}
 
 
@@ -72,7 +72,7 @@ def test_another_token_is_a_change(tmp_path: Path, before: Any, now: Any, name: 
 
 
 def test_a_policy_of_retention_is_taken_up_at_once(tmp_path: Path) -> None:
-    """It is carried out beside the capture."""
+    """It is applied next to the capture."""
     kept = {"path": "log", "retention": {"age": "7d"}}
     assert set(taken(changes(settings(tmp_path), settings(tmp_path, log=kept))).values()) == {"running"}
 
@@ -81,7 +81,8 @@ KAFKA = {"brokers": "k:9092", "topic": "shop"}
 
 
 def test_a_folder_that_commands_look_into_waits_for_a_restart_and_says_why(tmp_path: Path) -> None:
-    """A daemon that moved would not be found by whoever has the old file, nor by `cdcflow apply` with the new one."""
+    """A daemon that moved would not be found by a command with the old file, nor by `cdcflow apply` with the new
+    one."""
     moved = {**KAFKA, "work": "elsewhere"}
     (change,) = changes(settings(tmp_path, log={"kafka": KAFKA}), settings(tmp_path, log={"kafka": moved}))
     assert (change.name, change.taken) == ("log.kafka.work", "restart")
@@ -99,14 +100,14 @@ def names(model: Any, above: str) -> Iterator[str]:
 
 
 def test_every_setting_has_a_rule() -> None:
-    """One that is forgotten waits for a restart without a reason that somebody could follow."""
+    """A setting without a rule waits for a restart without a reason that an operator could follow."""
     found = {*names(Config, ""), "log.retention.age"}
     assert {"source.slot", "source.server_id", "log.kafka.topic", "service.listen", "publish.kafka.brokers"} <= found
     assert [name for name in sorted(found) if rule_for(name) not in RULES] == []
 
 
 def test_another_kind_of_log_is_one_change(tmp_path: Path) -> None:
-    """All of its settings differ then, and only one thing is to be said."""
+    """All of its settings differ then, and only one difference is reported."""
     kafka = settings(tmp_path, log={"kafka": {"brokers": "k:9092", "topic": "shop"}})
     for before, now in ((settings(tmp_path), kafka), (kafka, settings(tmp_path))):
         assert taken(changes(before, now)) == {"log.path": "refused"}
@@ -122,7 +123,7 @@ def test_the_same_file_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_secrets_are_not_shown_and_references_are(tmp_path: Path) -> None:
-    """What a daemon tells anybody of its user must not hold a password of somebody's library."""
+    """What a daemon reports to its users must not contain a password of some library."""
     spark = {"spark.hadoop.fs.s3a.secret.key": "s3cret", "spark.master": "local[2]"}
     found = settings(tmp_path, merge={"spark": spark})
     assert found["merge.spark.spark.hadoop.fs.s3a.secret.key"] == HIDDEN

@@ -1,6 +1,6 @@
-"""Folders that settings name and that cannot be written: an error of the operator's, with path, reason and remedy.
+"""Folders that settings name and that cannot be written: an error for the operator, with path, reason and remedy.
 
-Under root each right is there, so the commands run without root's capabilities: they then have their owner's rights.
+Under root every right exists, so the commands run without root's capabilities: they then have their owner's rights.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def test_a_folder_that_cannot_be_written_is_named_with_its_setting(command: str,
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_each_of_them_is_found_before_anything_is_made(wrong: object, tmp_path: Path) -> None:
-    """The check itself leaves nothing behind: a log's folder that exists and is empty would be another log's loss."""
+    """The check itself creates nothing: an existing empty folder would count as the loss of an earlier log."""
     assert callable(wrong)
     place, _ = wrong(tmp_path)
     before = sorted(tmp_path.rglob("*"))
@@ -112,7 +112,8 @@ def test_each_of_them_is_found_before_anything_is_made(wrong: object, tmp_path: 
 
 
 def test_the_remedy_ends_it(tmp_path: Path) -> None:
-    """A printed remedy is a promise: with the right given, the daemon comes as far as its source, which is away."""
+    """A printed remedy is a promise: with the right granted, the daemon gets as far as its source, which is
+    unavailable."""
     place, _ = _no_rights(tmp_path)
     settings = _settings(tmp_path, log=place)
     refused = _cdcflow("run", "-c", settings)
@@ -137,7 +138,7 @@ def test_a_disk_that_is_mounted_read_only_is_named_as_one(tmp_path: Path) -> Non
 
 
 def test_a_reader_of_a_log_without_rights_gets_the_path(tmp_path: Path) -> None:
-    """Commands that only read look for nothing first: what the system refuses them is told in the same words."""
+    """Commands that only read check nothing first: a refusal by the system is reported in the same words."""
     (tmp_path / "log" / "journal").mkdir(parents=True)
     (tmp_path / "log" / "log.json").write_text("{}")
     (tmp_path / "log" / "log.json").chmod(0o000)
@@ -156,7 +157,7 @@ def test_a_full_disk_is_no_setting_to_change(code: int) -> None:
 
 
 def test_an_error_without_a_path_stays_what_it_was() -> None:
-    """Only what the system said of a path is the operator's; a library's own OSError may be a fault of ours."""
+    """Only the system's refusals of a path are the operator's; a library's own OSError may be a fault in cdcflow."""
     with pytest.raises(OSError, match="Generic error"), naming_paths():
         raise OSError("Generic error")
     with pytest.raises(BrokenPipeError), naming_paths():
@@ -187,7 +188,7 @@ log: {kafka: {brokers: "127.0.0.1:1", topic: t, work: work, history: history}}
 
 
 def test_no_time_is_no_interval() -> None:
-    """`--every 0s` was told to be a number with a unit, which it is."""
+    """The error for `--every 0s` was that it must be a number with a unit, which it is."""
     with pytest.raises(ConfigurationError, match="a time must be more than 0s, and 0s is not"):
         seconds("0s")
     with pytest.raises(ConfigurationError, match="a number with a unit"):

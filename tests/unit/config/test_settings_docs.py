@@ -1,4 +1,4 @@
-"""docs/settings.md and docs/commands.md say what the code says."""
+"""docs/settings.md and docs/commands.md match the code."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def names(model: type[Settings], before: str = "") -> set[str]:
 
 
 def test_every_setting_is_explained_and_no_other() -> None:
-    """A setting that nobody explains is not there; one that is explained and gone is a trap."""
+    """A setting without an explanation is as good as missing; an explanation of a removed setting is a trap."""
     explained = re.findall(r"^\| `([a-z_.]+)` \|", (DOCS / "settings.md").read_text(), re.MULTILINE)
     assert set(explained) == names(Config)
     assert len(explained) == len(set(explained))
 
 
 def test_every_command_is_in_the_table() -> None:
-    """The table is where one looks first."""
+    """Users read the table first."""
     text = (DOCS / "commands.md").read_text()
     command = typer.main.get_command(app)
     for name in command.commands:  # type: ignore[attr-defined]  # a group, which typer does not say

@@ -36,7 +36,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def complaint(folder: Path, text: str) -> str:
-    """What `load` says of this file, with the folder taken out."""
+    """The error of `load` for this file, without the folder."""
     with pytest.raises(ConfigurationError) as caught:
         load(written(folder, text))
     return str(caught.value).replace(f"{folder}/", "")
@@ -110,7 +110,7 @@ def test_mistake_is_answered_with_its_place_and_what_was_meant(
     ],
 )  # fmt: skip
 def test_tables_that_are_no_list_are_shown_as_one(tmp_path: Path, wrong: str, expected: str) -> None:
-    """What is printed can be put into the file as it is; what is no pattern is not repeated (S03)."""
+    """The printed lines can be copied into the file unchanged; a value that is not a pattern is not repeated (S03)."""
     right = """[public.*, "!public.audit_*", 'sales."Odd.Name"']"""
     assert right in WHOLE
     assert complaint(tmp_path, WHOLE.replace(right, wrong)) == f"cdcflow.yaml:{expected}"
@@ -132,7 +132,7 @@ def test_tables_that_are_no_list_are_shown_as_one(tmp_path: Path, wrong: str, ex
     ],
 )
 def test_value_that_yaml_takes_for_a_tag_is_named_at_its_own_line(tmp_path: Path, wrong: str, place: str) -> None:
-    """YAML complains about the line after it, or drops the ! and captures the very table that was to be left out."""
+    """YAML complains about the line after it, or drops the ! and captures the very table that was to be excluded."""
     right = """[public.*, "!public.audit_*", 'sales."Odd.Name"']"""
     assert complaint(tmp_path, WHOLE.replace(right, wrong)) == (
         f'cdcflow.yaml:{place}: a value that begins with ! needs quotes, such as "!public.audit_*"'
@@ -245,7 +245,7 @@ log:
 
 
 def test_log_in_kafka_is_read_with_its_files_beside_the_settings(tmp_path: Path) -> None:
-    """Two topics need two folders for their daemons; certificates and secrets lie where the settings do."""
+    """Two topics need two folders for their daemons; certificates and secrets are next to the settings."""
     log = load(written(tmp_path, KAFKA)).log
     assert isinstance(log, KafkaLog)
     assert log.folder == tmp_path / ".cdcflow" / "shop-log"
@@ -293,14 +293,14 @@ def test_mistake_in_a_log_in_kafka_is_answered_with_its_place(
 
 
 def test_plain_word_off_is_taken_for_the_mode(tmp_path: Path) -> None:
-    """YAML reads `off` as false, which nobody who writes it knows."""
+    """YAML reads `off` as false, which users who write it do not expect."""
     source = load(written(tmp_path, MYSQL.replace("{mode: verify-ca, ca: ca.pem}", "{mode: off}"))).source
     assert isinstance(source, MySQL)
     assert source.tls.mode == "off"
 
 
 def test_every_mistake_gets_a_line_of_its_own(tmp_path: Path) -> None:
-    """Nobody wants to mend a file one run at a time."""
+    """No user wants to fix a file one error per run."""
     text = WHOLE.replace("tables:", "tabels:").replace("merge:", "mrge:")
     lines = complaint(tmp_path, text).splitlines()
     assert len(lines) == 2
@@ -346,7 +346,7 @@ def test_literal_secret_is_refused_and_never_repeated(tmp_path: Path, wrong: str
 
 
 def test_models_made_in_python_do_not_repeat_a_secret_either() -> None:
-    """S03: a program that embeds cdcflow logs a ValidationError as it is."""
+    """S03: a program that embeds cdcflow logs a ValidationError unchanged."""
     with pytest.raises(ValueError, match="password") as caught:
         Config.model_validate(
             {"source": {"kind": "postgres", "url": f"postgres://u:{CANARY}@h/d"}, "log": {"path": "x"}}
@@ -408,7 +408,8 @@ def test_settings_that_nest_for_ever_are_refused(tmp_path: Path) -> None:
 
 
 def test_what_other_machines_reach_needs_a_token(tmp_path: Path) -> None:
-    """S07: row values and operations must not be one setting away from everybody; the message is the mended setting."""
+    """S07: row values and operations must not be one setting away from public access; the message is the corrected
+    setting."""
     wrong = 'listen: "0.0.0.0:8079"'
     text = WHOLE.replace('listen: "[::1]:8079"', wrong)
     said = complaint(tmp_path, text)

@@ -1,4 +1,4 @@
-"""Every command on a page is one that works: it parses against the real CLI, or a list says where else it is run."""
+"""Every command on a page is one that works: it parses against the real CLI, or a list names where else it is run."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ STAND_INS = {"COMMAND": "status", "N": "5", "FILE": "x.yaml", "NAME": "shop.orde
 
 
 def cdcflow_commands() -> Iterator[tuple[str, list[str]]]:
-    """Each command of cdcflow on any page, with the page: in blocks, behind `docker … exec`, and in sentences."""
+    """Each command of cdcflow on any page, with the page: in blocks, after `docker … exec`, and in sentences."""
     for page in pages():
         for block in blocks(page):
             if block.language in SHELL:
@@ -69,7 +69,7 @@ def spelled_out(span: str) -> list[str]:
 
 
 class Refused(Exception):
-    """What the command line says of a command that does not exist, or of an option or value that it does not take."""
+    """The command line's error for a command that does not exist, or for an option or value that it does not accept."""
 
 
 def parse(words: list[str]) -> None:

@@ -75,7 +75,7 @@ def test_every_page_of_the_books_list_is_there() -> None:
 
 
 def test_every_decision_is_in_the_books_list() -> None:
-    """A decision that is in no list is asked about again."""
+    """A decision that is in no list is discussed again."""
     named = set(listed(yaml.safe_load(BOOK.read_text())["nav"]))
     index = (DOCS / "decisions" / "index.md").read_text()
     missing = [p.name for p in (DOCS / "decisions").glob("0*.md") if f"({p.name})" not in index]
@@ -84,7 +84,7 @@ def test_every_decision_is_in_the_books_list() -> None:
 
 
 def test_pages_load_nothing_from_elsewhere() -> None:
-    """The book is read behind firewalls, and tells nobody who reads it."""
+    """The book is read without access to the internet, and its readers must not be tracked."""
     text = BOOK.read_text()
     assert yaml.safe_load(text)["theme"]["font"] is False
     assert "extra_javascript" not in text

@@ -20,7 +20,7 @@ ERRORS = ROOT / "docs" / "runbook" / "errors.md"
 ALERTS = ROOT / "docs" / "runbook" / "alerts.md"
 RULES = ROOT / "docker" / "prometheus" / "alerts.yaml"
 PARTS = ("Meaning", "Impact", "Diagnosis", "Mitigation")
-# Where a daemon or a merge is at work. Mistakes in settings and on the command line have a section of their own.
+# Where a daemon or a merge is at work. Mistakes in settings and on the command line have a separate section.
 RUNNING = ("changelog", "sinks", "sources", "pipeline", "warehouse", "merge", "local", "spark")
 MUST_NAME = {"HistoryLost", "ConfigurationError"}
 
@@ -33,7 +33,7 @@ def sections(page: Path, level: int) -> dict[str, str]:
 
 @functools.cache
 def nodes() -> list[tuple[Path, ast.AST]]:
-    """Everything in the code that these tests look at, each with its file."""
+    """Every node of the code that these tests inspect, each with its file."""
     kinds = (ast.Call, ast.keyword, ast.FunctionDef, ast.ClassDef)
     return [
         (path, node)
@@ -84,7 +84,7 @@ def test_errors_name_exactly_the_sections_of_the_page() -> None:
 
 
 def test_every_error_of_running_work_names_its_section() -> None:
-    """A lost history and a stop for a person are the two that somebody is woken for."""
+    """A lost history and a stop that needs an operator are the two that wake one."""
     bare = [
         f"{path.relative_to(SOURCES)}:{call.lineno}"
         for path, call in nodes()
@@ -121,7 +121,7 @@ def _ends_with_its_section(value: ast.expr) -> bool:
 
 
 def test_copy_of_an_error_keeps_its_section() -> None:
-    """An error that is told with other words (`type(found)(…)`) is still about the same thing."""
+    """An error that is raised with other words (`type(found)(…)`) is still about the same problem."""
     copies = [
         (path, {keyword.arg for keyword in call.keywords})
         for path, call in nodes()

@@ -1,4 +1,4 @@
-"""What both ends of a source make of changes: parts put together, a table emptied, key changes split."""
+"""What both ends of a source do with changes: joining parts, truncates, splitting key changes."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def test_parts_become_one_batch_in_the_order_of_their_run(
 
 
 def test_an_emptied_table_is_one_row_that_says_nothing_else() -> None:
-    """Of which row would its values be?"""
+    """Otherwise its values would belong to some row."""
     row = truncation(ORDERS)
     assert row.schema == ORDERS.change_schema
     assert row.to_pylist() == [{"id": None, "a": None, "b": None, "_op": "t", "_unchanged": None, "_before": None}]
 
 
 def test_a_table_that_is_read_whole_is_emptied_first() -> None:
-    """Its rows stand behind the truncate, in the same transaction, and nothing else is different."""
+    """Its rows follow the truncate, in the same transaction, and nothing else differs."""
     schema = ORDERS.row_schema
     run = reads(ORDERS, [pa.record_batch([[7], ["x"], ["y"]], schema=schema)] * 2, Position("0009"), 5)
     found = after_truncate(run, ORDERS)
@@ -96,7 +96,7 @@ def test_letters_become_the_column_of_ops() -> None:
 
 
 def test_each_change_names_the_columns_that_were_not_sent() -> None:
-    """NULL, and not an empty list, says that all were."""
+    """NULL, and not an empty list, means that all were sent."""
     omitted = np.array([[False, False, False, True], [True, False, False, True], [True, False, True, False]])
     type_ = ORDERS.change_schema.field("_unchanged").type
     found = unchanged_names(ORDERS, omitted, type_)
@@ -140,7 +140,7 @@ BUFFER = padded([b"abcdXbcdabcd"])
 
 
 def cells(*at: tuple[int, int] | None) -> Cells:
-    """Values by place and size; None is NULL, with a place and a size that mean nothing."""
+    """Values by position and size; None is NULL, with a meaningless position and size."""
     found = [(2, 3) if a is None else a for a in at]
     start, size = (np.array([a[i] for a in found], np.int64) for i in (0, 1))
     return Cells(BUFFER, start, size, np.array([a is not None for a in at]) if None in at else None)
@@ -163,12 +163,12 @@ def cells(*at: tuple[int, int] | None) -> Cells:
 def test_two_values_are_the_same_when_their_bytes_are(
     one: tuple[int, int] | None, other: tuple[int, int] | None, same: bool
 ) -> None:
-    """A key that only looks changed would be two changes; one that changed unseen would leave the old row."""
+    """A key wrongly taken as changed would be two changes; a missed change would leave the old row."""
     assert same_values(cells(one), cells(other)).tolist() == [same]
 
 
 def test_each_row_is_compared_with_its_own() -> None:
-    """Also when only some of them need a look at their bytes."""
+    """Also when only some of them need a comparison of their bytes."""
     one = cells((0, 4), None, (0, 4), (0, 2), (4, 1), None)
     other = cells((8, 4), None, (4, 4), (8, 2), (0, 1), (0, 1))
     assert same_values(one, other).tolist() == [True, True, False, True, False, False]
@@ -177,7 +177,7 @@ def test_each_row_is_compared_with_its_own() -> None:
 
 
 def test_deletes_come_before_the_rows_of_a_repair() -> None:
-    """Each has its key, and says of all other columns that nobody sent them."""
+    """Each has its key, and marks all other columns as not sent."""
     rows = pa.RecordBatch.from_pylist([{"id": 5, "a": "a5", "b": "b5"}], schema=ORDERS.row_schema)
     read = reads(ORDERS, [rows], Position("9"), 7)
     run = after_deletes(read, ORDERS, pa.table({"id": pa.array([3, 4], pa.int64())}))

@@ -71,7 +71,7 @@ def dies(connection: Connection) -> None:
 
 
 def test_connection_that_died_while_idle_is_replaced_once() -> None:
-    """A firewall or a restarted server ends what lies idle; nobody above needs to hear of it."""
+    """A firewall or a restarted server ends idle connections; callers need not notice."""
     server = Server()
     pool = Pool(Connector(server), "test")
     assert pool.run("asking", lambda c: c.number) == 0
@@ -119,7 +119,7 @@ def test_busy_connection_is_never_given_to_the_next_one() -> None:
 
 
 def test_closing_wakes_those_who_wait_and_lets_nobody_in() -> None:
-    """A daemon that stops must not wait for a query, and no thread may open a connection behind its back."""
+    """A daemon that stops must not wait for a query, and no thread may open a connection after closing began."""
     server = Server()
     connector = Connector(server)
     waiting = connector.connect("test")
@@ -130,7 +130,7 @@ def test_closing_wakes_those_who_wait_and_lets_nobody_in() -> None:
 
 
 def test_question_is_asked_again_on_a_new_connection_only_when_the_old_one_died() -> None:
-    """A refusal stays a refusal: asked twice it would only be told later."""
+    """A refusal stays a refusal: a second query would only report it later."""
     server = Server()
     connector = Connector(server)
     session = Session(connector, lambda: connector.connect("catalog"))

@@ -1,4 +1,4 @@
-"""Pools and sessions from their first connection to their last: which are kept, and that none is left open."""
+"""Pools and sessions from their first connection to their last: which are kept, and that none remains open."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def fails(connection: Connection) -> None:
 
 
 def test_connections_of_a_pool_are_opened_when_needed_and_used_again(connector: Connector) -> None:
-    """Two at the same time need two; afterwards both are there for the next."""
+    """Two at the same time need two; afterwards both are free for the next."""
     pool = Pool(connector, "chunks")
 
     def inside(outer: Connection) -> tuple[int, int]:
@@ -82,7 +82,7 @@ def test_connections_of_a_pool_are_opened_when_needed_and_used_again(connector: 
 
 
 def test_what_the_work_raises_is_raised_and_its_connection_is_looked_at(connector: Connector) -> None:
-    """An error of ours is as it was; one that was left busy serves nobody else."""
+    """An error of cdcflow is raised unchanged; a connection that was left busy is not used again."""
     pool = Pool(connector, "chunks")
 
     def raises(connection: Connection) -> None:
@@ -133,7 +133,7 @@ def test_all_that_died_while_idle_are_replaced_until_a_new_one_answers(connector
 
 
 def test_a_closed_pool_closes_what_is_idle_and_breaks_off_the_rest(connector: Connector) -> None:
-    """And what comes back later is closed, not kept."""
+    """And a connection that is returned later is closed, not kept."""
     pool = Pool(connector, "chunks")
 
     def closes(outer: Connection) -> None:
@@ -175,7 +175,7 @@ def test_what_is_broken_or_was_given_back_is_not_broken_off_again(connector: Con
 
 
 def test_what_was_given_back_is_not_woken_when_the_source_closes(connector: Connector) -> None:
-    """Its socket's number may be another connection's by then."""
+    """Its socket's number may already belong to another connection."""
     given_back, kept = connector.connect("test"), connector.connect("test")
     connector.discard(given_back)
     connector.close()
@@ -220,7 +220,7 @@ def test_a_library_that_cannot_tell_leaves_no_connection_behind_an_error() -> No
 
 
 def test_a_session_keeps_its_connection_until_it_is_closed(connector: Connector) -> None:
-    """And opens the next one when it is asked again; closing one that was never opened is nothing."""
+    """And opens the next one at the next use; closing one that was never opened does nothing."""
     session = Session(connector, lambda: connector.connect("catalog"))
     session.close()
     assert connector.made == []

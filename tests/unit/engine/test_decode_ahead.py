@@ -131,7 +131,7 @@ def test_closing_waits_for_the_turn_under_way(ahead_of: MakeAhead) -> None:
 
 
 def test_closing_ends_a_thread_that_waits_for_room(ahead_of: MakeAhead) -> None:
-    """A daemon that is told to stop while the disk is slow stops."""
+    """A daemon that is asked to stop while the disk is slow stops."""
     turns = Turns(100)
     ahead = ahead_of(turns, turns.go_on)
     ahead.start()

@@ -1,4 +1,4 @@
-"""Which tables `source.tables` means: patterns, names, and what is said of those that are wrong."""
+"""Which tables `source.tables` means: patterns, names, and the errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_what_is_taken_out_stays_out_wherever_it_stands() -> None:
 
 
 def test_a_table_is_asked_for_by_name_where_no_wildcard_is_needed_to_mean_it() -> None:
-    """Of such a table an operator expects an answer; what a wildcard meets besides may be left out."""
+    """An operator expects an error about a table that is named; a table that only a wildcard matches may be skipped."""
     selection = Selection.parse(["public.*", "public.orders", '"x"."a*"', "!public.gone", "public.gone"])
     assert selection.names(named("public/orders"))
     assert selection.names(named("x/a*"))
@@ -68,7 +68,7 @@ def test_a_table_is_asked_for_by_name_where_no_wildcard_is_needed_to_mean_it() -
 
 
 def test_names_that_no_table_has_are_told() -> None:
-    """Only those: a wildcard may mean tables to come, and what is taken out need not be there."""
+    """Only those: a wildcard may mean future tables, and an excluded table need not exist."""
     selection = Selection.parse(["public.orders", "public.gone", "public.x*", "p?.y", '"p?"."z"', "!public.none"])
     assert selection.unknown([named("public/orders")]) == ["public.gone", '"p?"."z"']
     assert selection.unknown(iter([named("public/orders"), named("public/gone"), named("p?/z")])) == []
@@ -114,7 +114,7 @@ def test_a_selection_of_nothing_stops() -> None:
 
 
 def test_tables_that_are_left_out_are_told_in_the_order_of_their_names() -> None:
-    """The list is read by people, and compared with the one before."""
+    """The list is read by operators, and compared with the previous one."""
     refused = {e.id: (("no key", "add one"),) for e in (C, A)}
     kept, left_out = Selected((C, B, A), refused, ()).for_restart(frozenset(), Selection.parse(["s.*"]))
     assert left_out == (A.id, C.id)
@@ -122,7 +122,7 @@ def test_tables_that_are_left_out_are_told_in_the_order_of_their_names() -> None
 
 
 def test_where_all_that_is_left_is_refused_the_stop_says_why() -> None:
-    """That the settings match no table would be wrong, and nobody could leave the stop by checking them."""
+    """The message that the settings match no table would be wrong, and checking them would not help the operator."""
     found = Selected((A,), {A.id: (("s.a has no key", "ALTER TABLE s.a ADD x"),)}, ())
     kept, left_out = found.for_restart(frozenset({B.id}), Selection.parse(["s.*"]))
     assert left_out == ()
@@ -151,7 +151,7 @@ def test_a_table_that_is_away_is_waited_for_by_its_name() -> None:
 
 
 def test_all_columns_that_cannot_be_kept_apart_are_told_at_once() -> None:
-    """Each is to be renamed before the capture can go on."""
+    """Each is to be renamed before the capture can continue."""
     with pytest.raises(ConfigurationError, match=r"column _op.*columns b and B") as stopped:
         check_columns(A.id, ["_op", "b", "a", "B", "_x"])
     assert "rename _op, B at the source" in (stopped.value.remedy or "")

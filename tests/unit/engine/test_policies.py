@@ -1,4 +1,4 @@
-"""Which tables another setting for values has read anew, and which it leaves as they are."""
+"""Which tables are read again because a setting for values changed, and which are not."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ def before(**kept: Kept) -> dict[str, str]:
     ],
 )
 def test_rows_that_the_old_setting_made_otherwise_are_read_anew(then: Kept, now: Kept) -> None:
-    """A NULL that stands for infinity stays in the log until the row is read again."""
+    """A NULL that replaces infinity stays in the log until the row is read again."""
     assert reread(before(due=then), {ORDERS: {2: now}}) == {ORDERS.id: f"due: {then} → {now}"}
 
 
 @pytest.mark.parametrize("now", [Kept(special="null"), Kept(special="clamp"), Kept()])
 def test_what_stopped_before_left_nothing_to_read_again(now: Kept) -> None:
-    """Who sets clamp after a stop must not pay with a whole table: no such value has come into the log."""
+    """Setting clamp after a stop must not cost reading a whole table: no such value has reached the log."""
     assert reread(before(due=Kept()), {ORDERS: {2: now}}) == {}
 
 
 def test_column_that_was_added_since_is_no_reason() -> None:
-    """Its rows came by the general setting; where one names the column, it was there plainly."""
+    """The general setting applied to its rows; where a setting names the column, it was kept plainly."""
     assert reread(before(), {ORDERS: {2: Kept("text")}}) == {}
     assert reread(before(), {ORDERS: {2: Kept("text", by_name=True)}}) == {ORDERS.id: "due: stop → as text"}
 
 
 def test_column_that_is_gone_is_no_reason_and_one_that_is_plain_again_is() -> None:
-    """Only the columns that are there are compared, also those that no setting concerns any more."""
+    """Only existing columns are compared, including those that no setting concerns any longer."""
     old = {"policies": to_json({ORDERS.id: {9: Kept(special="null")}})}
     assert reread(old, {ORDERS: {}}) == {}
     assert reread(before(due=Kept("text")), {ORDERS: {}}) == {ORDERS.id: "due: as text → stop"}
 
 
 def test_table_that_is_new_or_of_an_older_log_is_not_compared() -> None:
-    """A new one is read anyway; a log of an earlier cdcflow does not say how values were kept."""
+    """A new table is read anyway; a log of an earlier cdcflow does not record how values were kept."""
     assert reread(before(due=Kept("text")), {ITEMS: {1: Kept(special="null")}}) == {}
     assert reread({}, {ORDERS: {2: Kept("text")}}) == {}
 
@@ -71,7 +71,7 @@ def test_order_stays_until_it_is_taken_out() -> None:
 
 
 def test_order_for_a_table_that_is_left_out_meanwhile_goes_with_it() -> None:
-    """It is not captured any more, and read anew if it ever is again."""
+    """It is no longer captured, and is read again if it ever is captured again."""
     first = noted(before(due=Kept(special="null")), {ORDERS: {2: Kept()}})
     assert pending(noted(first, {ITEMS: {}})) == frozenset()
 
@@ -84,7 +84,8 @@ def test_policies_are_read_as_they_were_written() -> None:
 
 @pytest.mark.parametrize("now", [{2: Kept(special="clamp")}, {2: Kept("text", by_name=True)}, {}])
 def test_any_other_setting_is_a_reason_to_try_a_reading_that_failed(now: dict[int, Kept]) -> None:
-    """Also one that has nothing read again: what stopped it may be kept now. It is told until it is ordered."""
+    """Also for a table that is not read again: the value that stopped it may be allowed now. It is reported until it
+    is requested."""
     old = before(due=Kept("text") if not now else Kept())
     assert otherwise(old, {ORDERS: now, ITEMS: {1: Kept("text")}}).keys() == {ORDERS.id}
     first = noted(old, {ORDERS: now})

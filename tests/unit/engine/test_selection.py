@@ -39,7 +39,7 @@ def test_columns_that_differ_only_in_case_are_refused() -> None:
 
 
 def test_such_a_column_stops_the_stream_too() -> None:
-    """A table may get it while it is captured; the message says how to go on."""
+    """A table may get one while it is captured; the message explains how to continue."""
     check_columns(ORDERS, ["id", "a", "b"])
     with pytest.raises(ConfigurationError, match=r"shop\.orders has a column _op") as stopped:
         check_columns(ORDERS, ["id", "_op"])
@@ -47,7 +47,7 @@ def test_such_a_column_stops_the_stream_too() -> None:
 
 
 def test_table_that_came_up_refused_does_not_stop_the_others() -> None:
-    """Its key is still to be added, perhaps; one that was captured or is asked for by name does stop them."""
+    """Its key may still have to be added; a table that was captured or is named in the settings does stop them."""
     selection = Selection.parse(["shop.*", "shop.named"])
     found, left_out = selected(later=("no key", "add one")).for_restart(frozenset({ORDERS}), selection)
     assert left_out == (LATER,)
@@ -80,7 +80,7 @@ def test_a_table_that_takes_a_captured_tables_joined_name_is_left_out_alone() ->
     assert [t.id for t in kept.good] == [DOTTED, ORDERS]
     assert not kept.refused
     assert left_out == (TWIN,)
-    # Neither was captured before: neither is now, and the others go on.
+    # Neither was captured before: neither is now, and the others continue.
     kept, left_out = selected.for_restart(frozenset({ORDERS}), Selection.parse(["*.*"]))
     assert [t.id for t in kept.good] == [ORDERS]
     assert left_out == (TWIN, DOTTED)

@@ -9,7 +9,7 @@ from cdcflow.sources.engine.chunks import settle
 
 
 def test_part_that_never_began_is_not_waited_for() -> None:
-    """A daemon is told to stop while a chunk's parts wait for their turn: it stops."""
+    """A daemon is asked to stop while a chunk's parts wait for their turn: it stops."""
     readers = ThreadPoolExecutor(1)
     may_end = threading.Event()
     running = readers.submit(may_end.wait, 10)

@@ -1,4 +1,4 @@
-"""What is known of a transaction whose rows lie in a spool, when parts of it are taken back (P04)."""
+"""What is known of a transaction whose rows are in a spool, when parts of it are rolled back (P04)."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_a_table_whose_partial_rows_are_all_deletes_has_no_keys() -> None:
 
 
 def test_nothing_opens_no_spool_and_nothing_left_leaves_none() -> None:
-    """A file for each empty transaction would be a file for each of somebody else's."""
+    """A file for each empty transaction would be a file for each transaction of other databases."""
     opened, rows = Opened(), SpooledRows()
     rows.write(opened, [], None)
     assert opened.spools == []

@@ -1,4 +1,4 @@
-"""Answers and orders about tables that nobody reads: of a stopped table, of one that is not captured any more."""
+"""Answers and requests for tables that are not read: a stopped table, or one that is no longer captured."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_answers_about_a_table_that_is_not_captured_are_let_go_or_refused_by_nam
 
 
 def test_incomplete_rows_of_a_failed_table_do_not_begin_it_again() -> None:
-    """It would be tried, and fail, anew with every such row."""
+    """It would be tried again, and fail, at every such row."""
     reading = machine()
     reading.step(Tick(0))
     reading.step(ChunkFailed(ORDERS, "no grant", retry=False))
@@ -87,7 +87,7 @@ def test_incomplete_rows_of_a_failed_table_do_not_begin_it_again() -> None:
 
 
 def test_rows_of_a_failed_table_that_were_filled_begin_it_again() -> None:
-    """The statement may have mended what it failed at; and a table that it emptied would stay empty."""
+    """The statement may have fixed the cause of the failure; and a table that it emptied would stay empty."""
     reading = machine()
     reading.step(Tick(0))
     reading.step(ChunkFailed(ORDERS, "no grant", retry=False))
@@ -106,7 +106,7 @@ def test_table_that_was_paused_before_it_was_planned_just_goes_on() -> None:
 
 
 def test_a_look_that_failed_is_asked_for_again() -> None:
-    """Else the ids of what was delivered are kept for ever, more with every transaction."""
+    """Otherwise the ids of delivered transactions are kept indefinitely, more with every transaction."""
     reading = machine(Limits(delivered_max=10))
     reading.step(Tick(0))
     assert asked(reading, range(1, 11)) == 0
@@ -117,7 +117,7 @@ def test_a_look_that_failed_is_asked_for_again() -> None:
 
 
 def test_what_a_chunk_has_seen_is_forgotten_without_a_look() -> None:
-    """While a table is read, chunks say all the time what is visible: nobody need ask the source for it."""
+    """While a table is read, its chunks report continuously what is visible: no separate query is needed."""
     reading = machine(Limits(delivered_max=10))
     reading.step(Tick(0))
     assert asked(reading, range(1, 9)) == 0
@@ -134,7 +134,7 @@ def test_what_a_chunk_has_seen_is_forgotten_without_a_look() -> None:
 
 
 def asked(reading: Interleave, xids: range) -> int:
-    """These transactions come by; how many looks are asked for."""
+    """Deliver these transactions; return how many checks are requested."""
     items = tuple(Transaction(n, n, (Row(ORDERS, SHAPE, "c", {"id": n, "a": 1}),)) for n in xids)
     return sum(isinstance(e, TakeSnapshot) for e in reading.step(Committed(Plain(items))))
 
@@ -174,7 +174,7 @@ def test_chunk_of_a_rewritten_table_says_nothing_about_the_size_of_the_next() ->
 
 
 def test_a_version_that_is_known_holds_no_plan_up_a_second_time() -> None:
-    """A table that is compared at every look would never be planned."""
+    """A table that is compared at every check would never be planned."""
     reading = backlog()
     version = RowVersion(ORDERS, None, "b", changed=False)
     assert reading.keep_version(version) is True
@@ -209,7 +209,7 @@ def test_keys_that_come_while_a_table_is_paused_are_the_log_s_to_keep() -> None:
 
 @pytest.mark.parametrize("token", ["1/1/low", "1/7/low", "2/1/low", "hello"])
 def test_a_mark_that_nobody_asked_for_is_refused(token: str) -> None:
-    """Of a window to come, of another run, of somebody else: the machine and the source would go apart."""
+    """A mark of a future window, of another run, of another process: the machine and the source would diverge."""
     reading = machine()
     reading.step(Tick(0))
     with pytest.raises(InvariantViolated):
@@ -218,7 +218,7 @@ def test_a_mark_that_nobody_asked_for_is_refused(token: str) -> None:
 
 @pytest.mark.parametrize("token", ["1/1/low", "1/7/low", "2/1/low", "hello"])
 def test_a_chunk_behind_a_mark_that_nobody_asked_for_is_refused(token: str) -> None:
-    """Nobody knows what its rows stand behind."""
+    """The place of its rows in the log is unknown."""
     reading = machine()
     reading.step(Tick(0))
     chunk = Chunk(ORDERS, 1, 1, "plan", None, size=1, low=Token(token))
@@ -237,7 +237,7 @@ def test_a_plan_that_comes_too_late_is_told_so() -> None:
 
 @pytest.mark.parametrize("state", ["reading", "done"])
 def test_rows_that_were_read_are_right_at_the_newest_version_that_was_compared(state: State) -> None:
-    """Compared with the old one again and again, the table would be asked about at every look."""
+    """Compared with the old version repeatedly, the table would be queried at every check."""
     reading = backlog()
     plan(reading)
     assert reading.planned(planned(ORDERS)) == "taken"
@@ -251,14 +251,14 @@ def test_rows_that_were_read_are_right_at_the_newest_version_that_was_compared(s
 
 @pytest.mark.parametrize("state", ["cancelled", "failed", "forgotten"])
 def test_a_new_version_of_a_table_that_nobody_reads_holds_up_no_plan(state: State) -> None:
-    """Each look compares it anew: the other tables would wait for one mark after the other."""
+    """Each check compares it again: the other tables would wait for one mark after another."""
     reading = backlog()
     reading.stop(ORDERS, state)
     assert not reading.keep_version(RowVersion(ORDERS, None, "b", changed=False))
 
 
 def test_a_lost_connection_without_a_window_holds_up_no_mark() -> None:
-    """Nothing of it was under way: the next table that somebody orders is begun at once."""
+    """No window was under way: the next requested table is begun at once."""
     reading = Interleave(
         epoch=Epoch(2),
         checkpoint=Checkpoint(position=position_of(0)),
@@ -288,7 +288,8 @@ def test_changed_rows_of_a_table_that_nobody_reads_hold_up_its_next_plan() -> No
 def test_a_table_of_which_only_keys_are_left_stays_at_the_version_that_it_was_read_at(
     version: str | None, now: str | None
 ) -> None:
-    """Else a statement between the two would be compared with nothing, and what it changed never read again."""
+    """Otherwise a statement between the two would be compared with nothing, and the rows it changed would never be
+    read again."""
     done = TableProgress("done", 1, Offset(1), SHAPE.incarnation, exhausted=True, row_version=version)
     reading = Backlog(Progress({ORDERS: done}), {ORDERS: SHAPE}, Limits(), Offset(7), {})
     reading.read_keys(ORDERS, Keys((1, 2)), Offset(7))

@@ -1,4 +1,4 @@
-"""How large the next chunk is: as large as it may while nobody waits for it, small while somebody does."""
+"""How large the next chunk is: as large as allowed while no transaction waits for it, small while one does."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_first_chunk_has_no_more_rows_than_are_allowed(rows_max: int, rate: int,
 
 
 def test_keys_that_a_chunk_did_not_read_are_read_by_the_next_ones() -> None:
-    """Their rows are so large that fewer fit into memory: they must not be lost, and the next chunk asks for fewer."""
+    """Their rows are so large that fewer fit into memory: they must not be lost, and the next chunk requests fewer."""
     reading = Reading()
     reading.window()
     keys = KeySet(pa.table({"id": pa.array(range(100), pa.int64())}))

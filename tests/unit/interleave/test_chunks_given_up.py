@@ -1,4 +1,4 @@
-"""A chunk that was given up while it was read: its rows come, and the window they came for goes on without them."""
+"""A chunk that was abandoned while it was read: its rows arrive, and their window continues without them."""
 
 from __future__ import annotations
 

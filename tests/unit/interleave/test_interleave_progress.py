@@ -38,7 +38,7 @@ READING = TableProgress(
 
 
 def test_progress_survives_its_json() -> None:
-    """A restart goes on exactly where the checkpoint says (W24)."""
+    """A restart continues exactly at the checkpoint (W24)."""
     progress = Progress({ORDERS: READING, TableId("odd.schema", "na.me"): TableProgress("done", 1, Offset(1))})
     assert Progress.from_json(json.loads(json.dumps(progress.to_json()))) == progress
 
@@ -49,7 +49,7 @@ def test_a_log_without_progress_has_no_tables() -> None:
 
 
 def test_progress_of_a_newer_cdcflow_is_refused() -> None:
-    """Going on with half-understood progress would skip rows (O06)."""
+    """Continuing with half-understood progress would skip rows (O06)."""
     with pytest.raises(ValueError, match="newer"):
         Progress.from_json({"version": 2, "tables": {}})
 
@@ -70,7 +70,7 @@ def test_json_names_what_merge_and_status_read() -> None:
 
 
 def test_progress_of_an_older_cdcflow_has_no_row_version() -> None:
-    """A log from before row versions is taken up as it is: its tables count as read at today's version."""
+    """A log from before row versions is accepted: its tables count as read at today's version."""
     value = json.loads(json.dumps(Progress({ORDERS: READING}).to_json()))
     del value["tables"]["public.orders"]["row_version"]
     assert Progress.from_json(value).tables[ORDERS] == READING
@@ -88,7 +88,7 @@ def whole_since(backlog: Backlog) -> Offset | None:
 
 
 def test_what_was_whole_once_stays_whole_while_it_is_read_again() -> None:
-    """The merge goes on showing the table; only a hole in what was captured takes that away."""
+    """The merge keeps showing the table; only a hole in what was captured ends that."""
     backlog = taken_up(TableProgress("reading", 1, Offset(10), incarnation=7))
     assert whole_since(backlog) is None
     backlog.stop(ORDERS, "done")
@@ -119,7 +119,7 @@ def test_a_gap_survives_its_json_and_is_shown() -> None:
 
 
 def test_only_a_later_generation_ends_the_doubt() -> None:
-    """Rows that are read by key leave the others as they were, however often the table is done."""
+    """Rows that are read by key leave the others unchanged, however often the table is done."""
     backlog = taken_up(IN_DOUBT)
     backlog.order_repair(ORDERS, KeySet(pa.table({"id": [1]})), None, Offset(50))
     assert backlog.progress.tables[ORDERS].state == "waiting"
@@ -152,7 +152,7 @@ def test_a_table_is_proven_only_by_a_comparison_that_began_behind_the_gap(
 
 
 def test_what_was_proven_is_kept() -> None:
-    """A merge that comes later still has to know where changes were lost, and until where."""
+    """A later merge still has to know where changes were lost, and through which offset."""
     backlog = taken_up(IN_DOUBT)
     backlog.prove(ORDERS, "0/9", Offset(60))
     found = backlog.progress.tables[ORDERS]
@@ -160,7 +160,7 @@ def test_what_was_proven_is_kept() -> None:
 
 
 def test_an_older_cdcflow_s_done_is_whole_since_then() -> None:
-    """It did not say so."""
+    """The older progress did not record it."""
     entry = TableProgress("done", 2, Offset(9)).to_json(ORDERS)
     del entry["whole_since"]
     found = Progress.from_json({"version": 1, "tables": {"a": entry}})
@@ -173,7 +173,7 @@ def test_an_older_cdcflow_s_done_is_whole_since_then() -> None:
 def test_a_plan_that_finds_another_table_under_the_name_takes_back_that_it_was_whole(
     incarnation: int, since: int | None
 ) -> None:
-    """What the log has is of the one before it: a merge that showed it would show rows that nobody has any more."""
+    """The log's rows belong to the earlier table: a merge that showed them would show rows that no longer exist."""
     done = TableProgress("done", 1, Offset(10), incarnation=7, whole_since=Offset(10))
     backlog = taken_up(done)
     backlog.begin_generation(ORDERS, Offset(60))
@@ -198,7 +198,8 @@ def test_shapes_that_do_not_tell_one_table_from_another_are_all_of_the_same_one(
 
 
 def test_what_a_table_without_rows_looks_like_stands_in_the_log_until_a_row_of_it_is_read() -> None:
-    """Nothing else in a log tells it, and a merge would make no table. Of others it would only take room."""
+    """Nothing else in a log records it, and a merge would not create the table. For other tables it would only take
+    space."""
     new = Backlog(Progress(), {ORDERS: ORDERS_TABLE}, Limits(), Offset(1), {})
     stored = json.loads(json.dumps(new.json()))
     text = stored["tables"]["public.orders"]["shape"]
@@ -245,7 +246,7 @@ def test_a_table_gets_a_base_where_the_log_does_not_have_all_of_its_rows(known: 
 
 
 def test_a_table_with_a_base_is_not_read_and_its_repairs_do_not_make_it_whole_in_the_log() -> None:
-    """What was asked of the source before comes too late, and nothing but keys is read."""
+    """A plan that was requested before the base was attached arrives too late, and only keys are read."""
     backlog = taken_up(replace(READING, incarnation=7))
     backlog.attach(ORDERS, "b1", Epoch(1), Offset(90), "0/9")
     found = backlog.progress.tables[ORDERS]
@@ -285,14 +286,14 @@ def test_a_base_survives_its_json_and_goes_with_its_table() -> None:
 
 
 def test_only_a_comparison_of_its_own_base_proves_a_table() -> None:
-    """A table that got another base meanwhile is as much in doubt as before."""
+    """A table that got a different base in the meantime remains unverified."""
     assert outcome_of(Proven(ORDERS, "0/9", 1, "b1"), ORDERS, ATTACHED).outcome == "proven"
     assert outcome_of(Proven(ORDERS, "0/9", 1, "b0"), ORDERS, ATTACHED).outcome == "refused"
     assert outcome_of(Proven(ORDERS, "0/9", 1), ORDERS, ATTACHED).outcome == "refused"
 
 
 def test_a_gap_behind_a_base_keeps_the_base() -> None:
-    """`--keep-rows` keeps rows that were loaded another way, too; without it all are read anew."""
+    """`--keep-rows` also keeps rows that were loaded another way; without it all are read again."""
     proven = replace(ATTACHED, gap=replace(BASE, proven="0/8", until=Offset(60)))
     after = Checkpoint(
         position=Position("0/20"), next_offset=Offset(70), next_transaction=5, cut=3, epoch=Epoch(2),

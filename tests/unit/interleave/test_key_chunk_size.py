@@ -36,8 +36,8 @@ class Reading:
         self._count(self._chunk(), exhausted=True)
 
     def chunk(self, *, fits: int = 1 << 40, meanwhile: int = 0) -> int:
-        """One chunk of keys, of which `fits` rows at most are given; how many it asked for. `meanwhile`: so many more
-        keys come while it is read."""
+        """One chunk of keys, of which `fits` rows at most are read; return how many it requested. `meanwhile`: the
+        number of keys that are added while it is read."""
         read = self._chunk()
         if meanwhile:
             more = pa.array(range(1_000_000, 1_000_000 + meanwhile))
@@ -68,7 +68,7 @@ def test_chunk_that_got_fewer_rows_asks_for_so_many_the_next_time() -> None:
 
 
 def test_keys_grow_again_slowly_once_their_rows_fit() -> None:
-    """One run of large rows made every later chunk small: a chunk a row, each with its window and two marks."""
+    """One run of large rows made every later chunk small: one row per chunk, each with its window and two marks."""
     reading = Reading()
     reading.chunk(fits=1)
     assert [reading.chunk() for _ in range(6)] == [1, 2, 3, 4, 6, 8]
@@ -77,7 +77,7 @@ def test_keys_grow_again_slowly_once_their_rows_fit() -> None:
 
 
 def test_keys_of_a_window_that_held_too_much_grow_again() -> None:
-    """It was given up for what came meanwhile, which is over."""
+    """It was abandoned because of concurrent changes, which are over."""
     reading = Reading()
     for _ in range(5):
         reading.backlog.overflowed(ORDERS.id)
@@ -94,7 +94,7 @@ def test_chunk_of_the_last_few_keys_says_nothing_about_more_of_them() -> None:
 
 
 def test_a_chunk_of_keys_never_gets_so_small_that_it_asks_for_none() -> None:
-    """It would come back with nothing, and be asked for again, without end."""
+    """It would return without rows, and be requested again, endlessly."""
     reading = Reading()
     for _ in range(20):
         reading.backlog.read_less(ORDERS.id)

@@ -1,4 +1,4 @@
-"""Keys that are remembered while a table is read: its key column may change its type meanwhile."""
+"""Keys that are remembered while a table is read: the type of its key column may change during that."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ def test_a_batch_is_cut_where_it_first_touches_the_window() -> None:
 
 
 def test_keys_of_partial_rows_are_read_again_in_columns() -> None:
-    """The moved-row trap on the product's key sets: distinct, at most so many at once, none forgotten (W11)."""
+    """The moved-row trap on the product's key sets: distinct, with a limit per request, none forgotten (W11)."""
     interleave = machine(keys_per_chunk=2)
     request = opened(interleave)
     interleave.step(Committed(run_of((7, [(ORDERS, "u", k, None) for k in (5, 6, 5, 7)]))))
@@ -152,7 +152,7 @@ def test_only_key_changes_are_moved_keys() -> None:
 
 
 def test_a_spooled_transaction_is_held_whole() -> None:
-    """It cannot be split; what is before it goes on, it waits, and it keeps its number of rows."""
+    """It cannot be split; the transactions before it continue, it waits, and it keeps its number of rows."""
     interleave = machine()
     request = opened(interleave)
     spooled = SpooledTransaction(8, Position("00000008"), 8, 1_000_000, "1-1.spool", shapes=frozenset({ORDERS}))
@@ -181,7 +181,7 @@ def test_another_incarnation_is_read_anew() -> None:
 
 
 def test_a_position_that_is_reached_again_is_worth_no_cut() -> None:
-    """An idle server says the same again and again: each cut would be an fsync."""
+    """An idle server reports the same position repeatedly: each cut would be an fsync."""
     of = machine()
     of.step(Advanced(Position("00000000")))  # the first cut is for the table that is new
     assert [e for e in of.step(Advanced(Position("00000000"))) if isinstance(e, Cut)] == []

@@ -1,4 +1,4 @@
-"""Plans that come late: a table was ordered anew while it was being planned."""
+"""Plans that arrive late: a table was requested again while it was being planned."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ HOUR = 3600 * SECOND
 
 
 class Reading:
-    """A table of which 100 rows a second may be read, in chunks of 50 rows."""
+    """A table that may be read at 100 rows per second, in chunks of 50 rows."""
 
     def __init__(self, rate: int = 100) -> None:
         limits = Limits(rows_per_second_max=rate, chunk_rows_max=50)
@@ -53,7 +53,7 @@ def test_a_chunk_is_paid_for_before_the_next_one() -> None:
 
 
 def test_an_idle_hour_is_no_credit() -> None:
-    """After a pause the table goes on at its rate: no burst makes up for what was not read meanwhile."""
+    """After a pause the table continues at its rate: no burst makes up for the rows that were not read."""
     reading = Reading()
     reading.reads(0)
     reading.reads(HOUR)
@@ -90,7 +90,7 @@ def test_an_operator_s_rate_wins_over_the_settings() -> None:
 
 
 def test_a_chunk_never_has_more_rows_than_a_second_may_have() -> None:
-    """Else the rate would only hold on average, and one chunk would take a minute's rows at once."""
+    """Otherwise the rate would only hold on average, and one chunk would take a minute's rows at once."""
     reading = Reading(rate=10)
     chunk = replace(reading.chunk(), size=1000)
     run = reads(ORDERS, [pa.record_batch([pa.array(np.arange(1000))], schema=ORDERS.row_schema)], Position("0"), 0)

@@ -1,4 +1,5 @@
-"""A window of several tables that gives all of them up: in the order of their names, each once, and then goes on."""
+"""A window of several tables that abandons all of them: in the order of their names, each once; then the machine
+continues."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ ALL, NOT_7 = XidSnapshot(100, 100), XidSnapshot(7, 100, frozenset({7}))
 
 
 class Reading:
-    """A machine that reads eight tables in each window, and is as far as their chunks are asked for."""
+    """A machine that reads eight tables in each window, advanced until their chunks are requested."""
 
     def __init__(self, *, held_bytes_max: int = 1 << 20) -> None:
         self.machine = Interleave(
@@ -51,7 +52,7 @@ class Reading:
         asked = [e.table for e in self.machine.step(Tick(0)) if isinstance(e, PlanTable)]
         assert asked == TABLES
         self._begun([e for t in asked for e in self.machine.step(Planned(t, 1, "plan", 4, 8, SHAPE))])
-        # The first that is planned has a window for itself alone; behind that one they are all read together.
+        # The first table planned has a window for itself; after it they are all read together.
         self.low_comes_back()
         self.all_are_read(ALL)
         self._begun(self.machine.step(MarkSeen(self.high, position_of(1), 0)))
@@ -117,7 +118,7 @@ def too_much() -> list[Effect]:
 
 
 def connection_lost() -> list[Effect]:
-    """Nothing is known of what was asked for."""
+    """Nothing is known of the request."""
     return Reading().machine.step(ChunkFailed(None, "the connection is gone", retry=True))
 
 
@@ -128,7 +129,7 @@ def test_tables_of_a_window_are_given_up_in_the_order_of_their_names(happens: Ca
 
 
 def test_tables_that_saw_different_beginnings_are_laid_between_what_was_held() -> None:
-    """Each chunk stands behind what it saw, and where several stand at one place they are in the order of names."""
+    """Each chunk follows the transactions that it saw; several at one place are in the order of names."""
     reading = Reading()
     reading.low_comes_back()
     reading.machine.step(changes(7, "c", "a"))
@@ -143,7 +144,7 @@ def test_tables_that_saw_different_beginnings_are_laid_between_what_was_held() -
 
 
 def test_a_high_mark_that_overtakes_its_low_mark_is_refused() -> None:
-    """All chunks are there, but what was delivered before low is not known: rows that they missed would be lost."""
+    """All chunks have arrived, but what was delivered before low is unknown: rows that they missed would be lost."""
     reading = Reading()
     reading.all_are_read(ALL)
     with pytest.raises(InvariantViolated, match=r"mark 1/2/high came back before its low mark"):

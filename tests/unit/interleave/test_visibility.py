@@ -29,7 +29,7 @@ def test_an_id_at_xmax_is_hidden_although_it_is_in_no_list() -> None:
 
 
 def test_what_any_look_has_seen_is_forgotten() -> None:
-    """Memory does not grow with what is captured; an id is only needed until somebody has seen it."""
+    """Memory does not grow with what is captured; an id is only needed until a snapshot has seen it."""
     delivered = Delivered(ids(3), 100)
     delivered.add(ids(5, 7))
     delivered.seen(XidSnapshot(5, 8, frozenset({5})))

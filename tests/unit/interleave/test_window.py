@@ -41,7 +41,7 @@ def test_a_chunk_stands_behind_all_it_saw_and_before_all_it_did_not(seen: tuple[
 
 @pytest.mark.parametrize("count", range(6))
 def test_runs_split_between_any_two_transactions(count: int) -> None:
-    """Nothing is lost or doubled where a chunk is put between held transactions."""
+    """Nothing is lost or doubled where a chunk is inserted between held transactions."""
     first, rest = split_runs(HELD, count)
     xids = [[item.xid for part in parts for item in part.items] for parts in (first, rest)]  # type: ignore[attr-defined]
     assert xids == [[1, 2, 3, 4, 5][:count], [1, 2, 3, 4, 5][count:]]
@@ -49,7 +49,7 @@ def test_runs_split_between_any_two_transactions(count: int) -> None:
 
 @pytest.mark.parametrize("text", ["2/7/low", "1/7", "1/x/low", "1/7/middle", "hello", "", "1/7/low/high", "/7/low"])
 def test_other_marks_belong_to_no_window(text: str) -> None:
-    """Marks of another run, and other people's messages, mean nothing."""
+    """Marks of another run, and other programs' messages, mean nothing."""
     assert window_number(Token(text), Epoch(1)) is None
 
 
@@ -59,7 +59,7 @@ def test_a_token_names_its_window() -> None:
 
 
 def test_runs_that_are_not_split_stay_as_they_are_and_no_part_is_empty() -> None:
-    """A piece without transactions would be a run that nobody can place."""
+    """A piece without transactions would be a run without a place."""
     first, rest = split_runs(HELD, 2)
     assert (len(first), len(rest)) == (1, 1)
     assert first[0] is HELD[0]

@@ -1,4 +1,5 @@
-"""The settings for one client library, told to another: nothing that secures the connection is lost on the way."""
+"""The settings for one client library, translated for another: nothing that secures the connection is lost on the
+way."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def test_a_login_over_tls_is_told_in_java_s_words() -> None:
     "name", ["ssl.key.location", "sasl.kerberos.service.name", "enable.ssl.certificate.verification"]
 )
 def test_what_secures_the_connection_and_is_not_known_is_refused_by_name(name: str) -> None:
-    """Left out in silence, the connection would be another one than was asked for."""
+    """If it were silently omitted, the connection would differ from the requested one."""
     with pytest.raises(ConfigurationError, match=name.replace(".", r"\.")):
         java_options({name: "x"})
 
@@ -40,6 +41,6 @@ def test_what_only_tunes_the_other_library_means_nothing_here() -> None:
 
 
 def test_a_mechanism_without_a_login_module_is_refused() -> None:
-    """OAUTHBEARER wants more than a name and a password."""
+    """OAUTHBEARER needs more than a name and a password."""
     with pytest.raises(ConfigurationError, match="OAUTHBEARER"):
         java_options({"sasl.mechanism": "OAUTHBEARER", **LOGIN})

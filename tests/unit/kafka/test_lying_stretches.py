@@ -1,4 +1,5 @@
-"""Rows and cuts of a topic whose numbers cannot be: a reader refuses them by name, as it does those of a journal."""
+"""Rows and cuts of a topic with impossible numbers: a reader refuses them with an error that names them, as in a
+journal."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ def walked(rows_at: int, cut_at: int) -> list[object]:
 
 
 def test_stretch_without_a_lie_is_read() -> None:
-    """Else the refusals below would prove nothing."""
+    """Otherwise the refusals below would prove nothing."""
     assert len(walked(1, 4)) == 5
 
 

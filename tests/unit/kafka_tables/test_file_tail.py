@@ -1,4 +1,4 @@
-"""The tail of a log in files: everything once, whatever its writer does meanwhile, and each byte read once."""
+"""The tail of a log in files: everything once, whatever its writer does concurrently, and each byte read once."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ STEPS: list[Callable[[Shop], None]] = [
 def test_groups_are_the_log_whatever_its_writer_does(
     tmp_path: Path, rows_max: int, held_bytes_max: int, turn_s: float, every: int
 ) -> None:
-    """Journals go on, are closed, become segments and are begun again under the one who follows them (O07)."""
+    """Journals grow, are closed, become segments and are begun while a reader follows them (O07)."""
     shop = Shop(tmp_path / "log")
     tail = FileTail(tmp_path / "log", held_bytes_max, turn_s)
     rows: list[dict[str, Any]] = []
@@ -122,7 +122,7 @@ def test_groups_are_the_log_whatever_its_writer_does(
 
 
 def test_each_frame_of_a_journal_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A journal has up to 64 MiB, and a look comes after every few milliseconds."""
+    """A journal has up to 64 MiB, and is polled every few milliseconds."""
     shop = Shop(tmp_path / "log")
     tail = FileTail(tmp_path / "log")
     told(tail, 1, 1000)
@@ -145,7 +145,7 @@ def test_each_frame_of_a_journal_is_decoded_once(tmp_path: Path, monkeypatch: py
 
 
 def test_turn_ends_at_a_cut(tmp_path: Path) -> None:
-    """What a moment brought is given out; the rest comes with the next look."""
+    """The entries up to a cut are returned; the rest follows with the next poll."""
     shop = Shop(tmp_path / "log")
     for _ in range(5):
         shop.write()

@@ -1,4 +1,4 @@
-"""Many small parts of a log as few large ones, before messages are made of them."""
+"""Many small parts of a log joined into few large ones, before messages are built from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of rows of the log: keys, envelope, placeholders, orders, without a broker."""
+"""How rows of the log become messages: keys, envelope, placeholders, orders, without a broker."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BLOCKS = SourceBlocks(SourceIdentity("postgres", "7301", "shop", "1"), "p")
 
 
 def group(sizes: list[int], kinds: list[str] | None = None) -> Group:
-    """Transactions with so many rows each, from offset 1 on."""
+    """Transactions with the given numbers of rows, starting at offset 1."""
     ends = np.cumsum(sizes)
     count = len(sizes)
     columns = {
@@ -73,7 +73,7 @@ def payloads(messages: Messages) -> list[Any]:
 
 
 def test_a_value_that_was_not_sent_is_never_null_without_a_word() -> None:
-    """NULL, unchanged and absent are three things; the envelope has two, so the header says which columns."""
+    """NULL, unchanged and absent are three things; the envelope has two, so the header lists the columns."""
     messages = told(batch(TABLE, {"id": 1, OP: "u", UNCHANGED: ["note", "count"]}, {"id": 2, "note": None, "count": 0}))
     first, second = payloads(messages)
     assert first["after"] == {"id": 1, "note": "__debezium_unavailable_value", "count": 0}
@@ -101,7 +101,7 @@ def test_the_old_row_is_before_only_where_the_source_repeats_all_of_it() -> None
     rows = batch(full, {"id": 1, "note": "new", "count": 2, OP: "u", BEFORE: old}, {"id": 3, "count": 0, BEFORE: old})
     first, second = payloads(told(rows, table=full))
     assert first["before"] == old
-    assert second["before"] is None  # the creation behind a key change: the deletion before it has the old row
+    assert second["before"] is None  # the creation after a key change: the deletion before it has the old row
 
 
 def test_truncates_are_left_out_unless_they_are_asked_for() -> None:
@@ -114,7 +114,7 @@ def test_truncates_are_left_out_unless_they_are_asked_for() -> None:
 
 
 def test_orders_count_through_batches_tables_and_transactions() -> None:
-    """A consumer puts a transaction together again by them, and by the counts in END."""
+    """A consumer reassembles a transaction by them, and by the counts in END."""
     other = replace(TABLE, id=TableId("shop", "items"))
     both = group([3, 2])
     rules = Rules(transactions=True)
@@ -141,7 +141,7 @@ def test_orders_count_through_batches_tables_and_transactions() -> None:
 
 
 def test_rows_of_a_backfill_belong_to_no_transaction() -> None:
-    """They say what was so, not what became so: an incremental snapshot, in Debezium's words."""
+    """They report what existed, not what changed: an incremental snapshot, in Debezium's words."""
     reads = group([1], ["read"])
     messages = told(batch(TABLE, {"id": 1, "count": 0, OP: "r"}), Rules(transactions=True), reads)
     [payload] = payloads(messages)
@@ -151,7 +151,7 @@ def test_rows_of_a_backfill_belong_to_no_transaction() -> None:
 
 
 def test_the_place_of_the_commit_before_is_in_the_sequence() -> None:
-    """Consumers order by it over restarts, so it must go on where the last group ended."""
+    """Consumers order by it across restarts, so it must continue where the last group ended."""
     first = group([1, 1])
     rows = batch(TABLE, {"id": 1, "count": 0}, {"id": 2, "count": 0, TRANSACTION: 2})
     assert [p["source"]["sequence"] for p in payloads(told(rows, of=first))] == ['[null,"1"]', '["1","2"]']
@@ -169,7 +169,7 @@ def test_any_text_is_the_same_text_again(text: str) -> None:
 @pytest.mark.parametrize("form", ["json", "json-schema", "avro", "protobuf"])
 @pytest.mark.parametrize("op", ["c", "u", "d", "t"])
 def test_every_format_says_every_operation(form: FormatName, op: str) -> None:
-    """What is NULL for all rows of a batch is no column any more, which every format has to bear."""
+    """A column that is NULL in all rows of a batch is no longer in it, which every format must handle."""
     events = TableEvents(TABLE, BLOCKS, Rules(skipped=frozenset()), format_of(form, lambda subject, kind, text: 1))
     messages = events.messages(batch(TABLE, {"id": 1, "count": 5, OP: op}), group([1]))
     assert len(messages.values) == 1

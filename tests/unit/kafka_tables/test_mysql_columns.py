@@ -23,6 +23,6 @@ def test_a_mediumint_unsigned_is_an_int32() -> None:
 
 
 def test_a_precise_bigint_unsigned_names_its_precision() -> None:
-    """Sink connectors make a column of it: without a precision, of any number of digits."""
+    """Sink connectors derive a column from it: without a precision, one with any number of digits."""
     found = encoding("shop.t.n", column("bigint unsigned", pa.uint64()), Modes(bigint_unsigned="precise"))
     assert dict(found.schema.parameters)["connect.decimal.precision"] == "20"

@@ -1,4 +1,4 @@
-"""The publisher's loop: when it hears that it must stop, and what it does where Kafka's transaction lasts too long."""
+"""The publisher's loop: when it notices a stop, and what it does where Kafka's transaction lasts too long."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from cdcflow.testing.sinks import Writer, orders
 
 
 class MemoryTail:
-    """A log in memory, of so many transactions of so many rows."""
+    """A log in memory, of this many transactions with this many rows each."""
 
     log_id = "memory"
     identity = SourceIdentity("postgres", "7301", "shop", "1")
@@ -59,7 +59,7 @@ class MemoryTail:
 
 
 class SlowBrokers:
-    """Gives up each transaction in which more than so many messages are sent."""
+    """Aborts each transaction in which more than this many messages are sent."""
 
     timeout_ms = 1000
 
@@ -72,7 +72,7 @@ class SlowBrokers:
         self.stop: Callable[[], None] = lambda: None
 
     def make_topics(self, names: object) -> None:
-        """They are there."""
+        """The topics exist already."""
 
     def begin(self) -> None:
         self.sent, self.overdue = 0, False
@@ -106,7 +106,7 @@ def publisher(tail: MemoryTail, brokers: SlowBrokers, monkeypatch: pytest.Monkey
 
 
 def test_group_that_lasts_too_long_is_published_as_smaller_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It was tried again as it was, for ever."""
+    """It was retried unchanged, endlessly."""
     brokers = SlowBrokers(5)
     publisher(MemoryTail(8, 2), brokers, monkeypatch).run(once=True)
     assert sum(brokers.groups) == 16
@@ -144,7 +144,7 @@ def test_stop_is_heard_inside_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Away:
-    """Brokers that do not answer so many times, and are called on after `run` has gone on to wait."""
+    """Brokers that fail to answer this many times, and are called after `run` has begun to wait."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, times: int, after: SlowBrokers) -> None:
         self.tail = MemoryTail(1, 1)
@@ -165,7 +165,7 @@ class Away:
 
 
 def test_brokers_that_never_answered_end_it_unless_they_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name that was mistyped is tried for ever, and looks like brokers that are slow."""
+    """A mistyped name is retried endlessly, and looks like slow brokers."""
     away = Away(monkeypatch, 2, SlowBrokers(9))
     with pytest.raises(SinkUnavailable):
         away.publisher.run(once=True, wait=False)
@@ -175,7 +175,7 @@ def test_brokers_that_never_answered_end_it_unless_they_are_waited_for(monkeypat
 
 
 def test_brokers_that_answered_once_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They restart, and publishing goes on."""
+    """Brokers restart, and publishing continues."""
     brokers = SlowBrokers(9)
     away = Away(monkeypatch, 0, brokers)
 
@@ -190,7 +190,7 @@ def test_brokers_that_answered_once_are_waited_for(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_stop_while_it_waits_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What could not be sent is sent at the next start; nobody is asked again after the stop."""
+    """What could not be sent is sent at the next start; no broker is contacted after the stop."""
     away = Away(monkeypatch, 9, SlowBrokers(9))
     away.stop_at = 2
     away.publisher.run()

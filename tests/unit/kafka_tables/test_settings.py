@@ -1,4 +1,4 @@
-"""Settings of published topics, and the publisher beside the daemon."""
+"""Settings of published topics, and the publisher next to the daemon."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def loaded(folder: Path, line: str) -> Config:
     ],
 )
 def test_a_wrong_setting_is_answered_with_its_place(tmp_path: Path, line: str, said: str) -> None:
-    """Who moves from Debezium copies settings by hand, and may put a secret where it does not belong."""
+    """A user who moves from Debezium copies settings by hand, and may write a secret where it does not belong."""
     with pytest.raises(ConfigurationError) as told:
         loaded(tmp_path, line)
     assert said in str(told.value)
@@ -65,7 +65,8 @@ def test_what_is_not_set_is_what_debeziums_connector_does(tmp_path: Path) -> Non
 
 
 def test_files_are_named_from_the_folder_of_the_settings(tmp_path: Path) -> None:
-    """A service manager starts the daemon anywhere; a password beside the settings must be found from there, too."""
+    """A service manager starts the daemon anywhere; a password file next to the settings must be found from there,
+    too."""
     lines = (
         "username: shop",
         "password: ${file:secrets/kafka}",
@@ -78,7 +79,7 @@ def test_files_are_named_from_the_folder_of_the_settings(tmp_path: Path) -> None
 
 
 class Waiting:
-    """A capture or publisher that runs until it is told to stop, or fails."""
+    """A capture or publisher that runs until it is asked to stop, or fails."""
 
     def __init__(self, failure: Exception | None = None) -> None:
         self.stopped = threading.Event()
@@ -97,7 +98,7 @@ class Waiting:
 
 
 def test_a_publisher_that_cannot_go_on_ends_the_daemon_with_its_reason(tmp_path: Path) -> None:
-    """A daemon that captures and no longer publishes looks healthy, and nobody would know."""
+    """A daemon that captures but no longer publishes looks healthy, and no operator would notice."""
     capture, publisher = Waiting(), Waiting(InvariantViolated("another process publishes"))
     config = loaded(tmp_path, "partitions: 1")
     with pytest.raises(InvariantViolated, match="another process"):
@@ -106,7 +107,7 @@ def test_a_publisher_that_cannot_go_on_ends_the_daemon_with_its_reason(tmp_path:
 
 
 def test_the_publisher_stops_with_the_capture(tmp_path: Path) -> None:
-    """SIGTERM must end the process, not leave a thread behind."""
+    """SIGTERM must end the process, not leave a thread running."""
     capture, publisher = Waiting(), Waiting()
     capture.stop()
     config = loaded(tmp_path, "partitions: 1")

@@ -50,7 +50,7 @@ def test_numbers_of_any_length_keep_every_digit() -> None:
 
 @pytest.mark.parametrize("longest", [0, 1, 2, 3, 4, 16, 24, 25, 100])
 def test_base64_of_a_column_is_base64_of_each_value(longest: int) -> None:
-    """It is made for all values of a length at once; one wrong place would mix rows up."""
+    """All values of a length are encoded at once; one wrong place would mix rows up."""
     chance = random.Random(longest)
     cells = [None if chance.random() < 0.2 else chance.randbytes(chance.randint(0, longest)) for _ in range(300)]
     column = pa.array(cells, pa.binary())
@@ -61,7 +61,7 @@ def test_base64_of_a_column_is_base64_of_each_value(longest: int) -> None:
 
 
 def test_varints_of_a_column_are_those_of_each_number() -> None:
-    """Avro and Protobuf both stand on them."""
+    """Avro and Protobuf both rely on them."""
 
     def plain(number: int) -> bytes:
         found = b""
@@ -93,7 +93,7 @@ def test_moments_of_any_year_are_iso_texts(digits: int) -> None:
 
 
 def test_an_interval_that_64_bits_do_not_hold_stops_with_the_setting() -> None:
-    """A number that wrapped round would be a silent lie."""
+    """A number that wrapped round would be silently wrong."""
     column = pa.array([{"months": 2_000_000_000, "days": 0, "microseconds": 0}], INTERVAL)
     with pytest.raises(ConfigurationError, match="interval_handling_mode"):
         values.micro_duration(column)

@@ -71,7 +71,7 @@ def test_a_type_is_taken_only_where_no_value_can_become_another(
 
 
 def test_columns_that_do_not_fit_are_all_named(tmp_path: Path) -> None:
-    """One run tells everything that is to be loaded otherwise."""
+    """One run reports everything that must be loaded differently."""
     pq.write_table(ROWS, tmp_path / "rows.parquet")
     base = opened(str(tmp_path / "rows.parquet"), None)
     with pytest.raises(ConfigurationError) as raised:
@@ -93,7 +93,7 @@ def test_keys_are_counted_and_not_shown(tmp_path: Path) -> None:
 
 
 def test_a_key_may_be_named_like_the_count(tmp_path: Path) -> None:
-    """`n` was summed for the number of rows, and keys that are there twice passed."""
+    """`n` was summed for the number of rows, and duplicate keys passed."""
     pq.write_table(pa.table({"n": [1, 1, 2], "k0": [5, 5, 6]}), tmp_path / "rows.parquet")
     found = fitted(opened(str(tmp_path), None), target(n="bigint", k0="bigint"), "attaching t")
     with pytest.raises(ConfigurationError, match="1 keys are there more than once"):

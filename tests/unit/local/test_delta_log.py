@@ -55,7 +55,7 @@ def actions(folder: Path, version: int) -> list[dict[str, Any]]:
 
 
 def rewrite(folder: Path, version: int, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change what the log says, as another writer would have said it."""
+    """Change the log's contents, as another writer would have written them."""
     told = actions(folder, version)
     for action in told:
         change(action)
@@ -102,7 +102,8 @@ def test_a_version_belongs_to_whoever_makes_it_first(tmp_path: Path) -> None:
 
 
 def test_what_stands_is_the_same_with_and_without_checkpoints(tmp_path: Path) -> None:
-    """A checkpoint comes every so many versions; who begins there has the files, properties and transactions."""
+    """A checkpoint is written every few versions; a reader that begins there has the files, properties and
+    transactions."""
     folder = tmp_path / "t"
     table = made(folder)
     for number in range(1, 2 * CHECKPOINT_EVERY + 4):
@@ -126,7 +127,7 @@ def test_what_stands_is_the_same_with_and_without_checkpoints(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("said", "every"), [("3", 3), ("0", 10), ("often", 10)])
 def test_a_table_says_itself_how_often_a_checkpoint_comes(tmp_path: Path, said: str, every: int) -> None:
-    """Somebody may have told it otherwise; of what is no number Delta's default is taken."""
+    """A user may have set it differently; for a value that is not a number Delta's default is used."""
     table = made(tmp_path / "t", **{CHECKPOINTS: said})
     for number in range(1, 12):
         table.append(rows(number), {"cut": number}, "", 0, 1)
@@ -150,7 +151,7 @@ def test_where_no_checkpoint_can_be_made_versions_are_read_one_by_one(
 
 
 def vector_in_file(folder: Path, content: bytes, crc: int | None = None) -> dict[str, Any]:
-    """A deletion vector in a file, behind another one."""
+    """A deletion vector in a file, after another one."""
     body = struct.pack(">I", len(content)) + content
     body += struct.pack(">I", zlib.crc32(content) if crc is None else crc)
     (folder / "deletion_vector_00000000-0000-0000-0000-000000000000.bin").write_bytes(b"\1" + body)
@@ -227,8 +228,8 @@ def test_tables_that_only_spark_writes_are_handed_over(
 
 
 def test_a_log_that_begins_with_what_is_not_read_here_is_handed_over(tmp_path: Path) -> None:
-    """Nothing is guessed where versions are missing, or a checkpoint is in several files; cuts say what to do. Only a
-    version that is missing without such a checkpoint is called that."""
+    """Nothing is guessed where versions are missing, or a checkpoint is in several files; the error about cuts says
+    what to do. Only a version that is missing without such a checkpoint is called missing."""
     folder = tmp_path / "_cdcflow_cuts"
     table = made(folder)
     table.append(rows(1), {"cut": 2}, "", 0, 1)
@@ -254,7 +255,7 @@ def test_files_outside_of_the_table_are_handed_over(tmp_path: Path, path: str) -
 
 
 def test_bounds_are_kept_where_their_order_is_that_of_sql(tmp_path: Path) -> None:
-    """A text that others cut off says nothing of what comes behind it."""
+    """A text that was truncated does not bound the values that continue it."""
     table = made(tmp_path / "t", pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.date32())]))
     for name in ("short", "x" * 40):
         listed = [{"id": 3, "name": name, "day": 1}, {"id": None, "name": "a", "day": None}]
@@ -268,7 +269,7 @@ def test_bounds_are_kept_where_their_order_is_that_of_sql(tmp_path: Path) -> Non
 
 
 def test_a_table_without_features_is_the_same_behind_a_checkpoint(tmp_path: Path) -> None:
-    """There its protocol has features that are NULL; of a table that was mapped since, all of them are there."""
+    """There its protocol has features that are NULL; a table that was mapped since has all of them."""
     table = DeltaTable(tmp_path / "t", None)
     columns = pa.schema([("id", pa.int64()), ("v", pa.string())])
     table.create(columns, {CHECKPOINTS: "10"}, {"cut": 1}, RULES.making([], wide=True))

@@ -38,7 +38,7 @@ def engines(folder: Path, merge: str, log: str = "{path: ./log}") -> Any:
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Spark sessions that were asked for."""
+    """Spark sessions that were requested."""
     found: list[Any] = []
 
     def session_for(config: Any) -> Any:

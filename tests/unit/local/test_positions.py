@@ -61,7 +61,7 @@ def shared(table: IcebergTable, gone: dict[str, list[int]]) -> DataFile:
 
 
 def test_marks_of_several_files_at_once_are_read_and_stay(table: IcebergTable) -> None:
-    """Each file has its own rows of them; what is marked beside them later adds to it, and goes with the file."""
+    """Each file has its own marked rows; later marks add to them, and go with the file."""
     first, second = by_first_id(table)
     both = shared(table, {first.file.file_path: [2, 1, 2], second.file.file_path: [9]})
     with table._changing() as change:

@@ -1,4 +1,4 @@
-"""Which files are written again beside a change, and that it costs no more than so much."""
+"""Which files are rewritten along with a change, and that the cost is bounded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_files_that_are_tiny_or_much_of_which_is_dead_are_written_again() -> Non
 
 
 def test_what_is_written_again_is_bounded_and_what_lives_of_it_counts() -> None:
-    """Others keep their marks until it is their turn. A file of which nothing lives costs nothing and goes."""
+    """Other files keep their marks until it is their turn. A file without live rows costs nothing and is removed."""
     half = {n: Touched(AGAIN_BYTES_MAX, 100, 50) for n in range(5)}
     assert len(replacing.again(half, 0)) == 2
     assert len(replacing.again(half, AGAIN_BYTES_MAX // 2)) == 1
@@ -40,7 +40,7 @@ def test_what_is_written_again_is_bounded_and_what_lives_of_it_counts() -> None:
 
 
 def test_in_an_upkeep_files_join_as_many_as_are_worth_it() -> None:
-    """A large file is not written again for a small one beside it; many small ones are worth it, in portions."""
+    """A large file is not rewritten for a single small one; many small ones are worth it, in portions."""
     assert replacing.joined([]) == replacing.joined([1]) == []
     assert replacing.joined([MB, 30 * MB]) == []
     assert replacing.joined([30 * MB, MB, 2 * MB]) == [1, 2]

@@ -38,7 +38,7 @@ def among(*keys: int) -> Callable[[pa.Table], Numbers]:
 def test_rows_have_the_numbers_that_they_have_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    """Whichever row groups are left out, and however many are read at a time."""
+    """Whichever row groups are skipped, and however many are read at a time."""
     monkeypatch.setattr(scan, "ROWS_AT_ONCE", at_once)
     with opened(tmp_path / "f") as rows:
         chosen = [rows.groups[n] for n in (2, 3, 7, 9)]
@@ -117,7 +117,7 @@ def test_each_row_group_tells_its_bounds(tmp_path: Path) -> None:
     ],
 )
 def test_bounds_are_told_where_their_order_is_that_of_sql(tmp_path: Path, held: pa.Array, told: Any) -> None:
-    """A text that somebody cut off in the middle of a character is no text."""
+    """A text that was cut off in the middle of a character is not valid text."""
     pq.write_table(pa.table({"c": held}), tmp_path / "f")
     schema = pa.schema([("c", held.type)])
     with Rows(pq.ParquetFile(tmp_path / "f"), schema, schema, lambda: NONE) as rows:

@@ -41,7 +41,7 @@ def numbers(listed: Any) -> Numbers:
 
 
 def made(folder: Path, count: int, files: int = 1) -> DeltaTable:
-    """A table of so many rows, in so many files of equal size."""
+    """A table with this many rows, in this many files of equal size."""
     table = DeltaTable(folder, None)
     table.create(COLUMNS, {"cdcflow.begun": "0"}, {"cut": 1})
     for ids in np.split(np.arange(count), files):
@@ -65,7 +65,7 @@ def others_ids(folder: Path) -> list[int]:
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    """Vectors of one commit lie in one file, one behind the other."""
+    """Vectors of one commit are in one file, one after the other."""
     said = vectors.write(tmp_path, [numbers(listed) for listed in SETS])
     assert len(list(tmp_path.iterdir())) == 1
     for listed, vector in zip(SETS, said, strict=True):
@@ -75,7 +75,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 
 
 def test_bytes_are_those_of_the_protocol(tmp_path: Path) -> None:
-    """Version, sizes and checksums around a magic number and, per 2^32 rows, a bitmap of 32 bits behind its number."""
+    """Version, sizes and checksums around a magic number and, per 2^32 rows, its number and a bitmap of 32 bits."""
     first, second = vectors.write(tmp_path, [numbers([1, 5]), numbers([7, 2**32 + 9])])
     (path,) = tmp_path.iterdir()
     assert path.name == vector_path(first["pathOrInlineDv"])
@@ -105,7 +105,7 @@ def test_names_are_those_of_the_protocol() -> None:
 
 
 def test_vectors_in_the_log_itself_are_read_and_other_forms_handed_over(tmp_path: Path) -> None:
-    """The protocol's example of one is of a form that Delta has given up; others pad theirs to what Z85 can hold."""
+    """The protocol's example has a form that Delta has abandoned; other writers pad theirs to what Z85 can hold."""
     content = struct.pack("<I", 1681511377) + BitMap64([2, 40, 41]).serialize()
     inline = {"storageType": "i", "pathOrInlineDv": to_z85(content + b"\0" * (-len(content) % 4))}
     assert vectors.deleted(tmp_path, {**inline, "sizeInBytes": len(content)}).tolist() == [2, 40, 41]
@@ -116,7 +116,7 @@ def test_vectors_in_the_log_itself_are_read_and_other_forms_handed_over(tmp_path
 
 
 def test_others_find_the_same_rows_gone(tmp_path: Path) -> None:
-    """delta-rs, of one file and of two, after a second vector of the same file, and from a checkpoint of its own."""
+    """delta-rs, of one file and of two, after a second vector of the same file, and from its own checkpoint."""
     folder = tmp_path / "t"
     table = made(folder, 400_000, files=2)
     first, second = table._files()
@@ -151,7 +151,7 @@ def test_a_marked_file_goes_with_its_newest_vector(tmp_path: Path) -> None:
 
 
 def test_checkpoints_know_the_vectors_of_all_versions_before(tmp_path: Path) -> None:
-    """A file has another one with each version; only the newest counts."""
+    """A file has a different vector in each version; only the latest counts."""
     folder = tmp_path / "t"
     table = made(folder, 4 * CHECKPOINT_EVERY, files=2)
     for number in range(1, 2 * CHECKPOINT_EVERY):
@@ -167,7 +167,7 @@ def test_checkpoints_know_the_vectors_of_all_versions_before(tmp_path: Path) -> 
 
 
 def test_what_is_known_of_a_marked_file_stays_as_it_was_written(tmp_path: Path) -> None:
-    """A bound that were read as a number and written again could be another one, and others would pass rows over."""
+    """A bound that was parsed as a number and written again could differ, and other engines would skip rows."""
     least, greatest = "-0.10", "123456789012345678901234567890.12345678"
     bounds = f'"minValues":{{"a":{least}}} ,"maxValues":{{"a":{greatest},"b":"}}"}}'
     told = f'{{ "numRecords":5, "tightBounds" : true,{bounds}}}'
@@ -181,7 +181,7 @@ def test_what_is_known_of_a_marked_file_stays_as_it_was_written(tmp_path: Path) 
 
 
 def test_how_many_rows_a_file_has_is_told_though_another_writer_did_not(tmp_path: Path) -> None:
-    """Delta asks for it of each file with a vector."""
+    """Delta requires it of each file with a vector."""
     folder = tmp_path / "t"
     table = made(folder, 10)
     (file,) = table._files()
