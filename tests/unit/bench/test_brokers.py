@@ -1,4 +1,4 @@
-"""Of a topic that lacks a row, or has one twice, no number is printed."""
+"""For a topic that lacks a row, or has one twice, no number is printed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_topic_without_a_row_or_with_one_twice_fails_the_run(found: list[int]) -
 
 
 def test_processes_side_by_side_count_from_the_first_begin_to_the_last_end() -> None:
-    """The slower of the two makes the time, both make the cost."""
+    """The slower of the two determines the time, both determine the cost."""
     first = Outcome(seconds=4, rows=10, cpu_s=1, rss_bytes=100, found={"ended_ns": 5_000_000_000})
     second = Outcome(seconds=6, rows=10, cpu_s=2, rss_bytes=200, found={"ended_ns": 8_000_000_000})
     both = tokafka.as_one([first, second])

@@ -41,7 +41,7 @@ def test_a_slow_peer_sits_out_the_warm_up_and_the_last_rounds() -> None:
 
 
 def test_a_party_that_breaks_gives_no_figures() -> None:
-    """No number without a run that ended well."""
+    """No number without a run that ended successfully."""
     with pytest.raises(Failed, match="ended with 3: broken"):
         Child([sys.executable, "-c", "import sys; sys.stderr.write('broken'); sys.exit(3)"]).outcome()
 

@@ -17,7 +17,7 @@ def test_a_ratio_is_the_median_of_each_rounds_own() -> None:
 
 
 def test_rounds_of_unequal_number_are_compared_by_their_medians() -> None:
-    """A slow peer sits rounds out."""
+    """A slow peer skips some rounds."""
     line = compared("drain", "c", "rows/s", [100, 300, 200], [50], "peer", at_least(3.5))
     assert (line.ratio, line.met) == (4.0, True)
 
@@ -60,7 +60,7 @@ def test_a_page_keeps_the_words_around_its_figures() -> None:
 
 
 def test_a_missed_target_is_named_as_such() -> None:
-    """The docs must not hide what is missed."""
+    """The docs must not hide missed targets."""
     line = Line(
         "drain", "c", 1, "rows/s", 2, "limit", 0.5, "≥ 0.9", met=False, machine="2 cores", at="2026-01-01T00:00"
     )

@@ -125,7 +125,7 @@ def with_column(name: str, values: list[Any]) -> Callable[[pa.Table], pa.Table]:
 def test_a_whole_log_has_no_faults_and_everything_in_it_is_counted(
     written: Path, copy: Copy, deep: bool, never_opened: bool
 ) -> None:
-    """Who restores a copy compares these counts with those of the log that is gone."""
+    """An operator who restores a copy compares these counts with those of the lost log."""
     root = copy.root if never_opened else written
     layout = Layout(root)
     sealed = [f.stat().st_size for f in root.glob("segments/*/*.parquet")]
@@ -136,7 +136,7 @@ def test_a_whole_log_has_no_faults_and_everything_in_it_is_counted(
 
 
 def test_a_log_whose_oldest_part_has_expired_is_whole(tmp_path: Path) -> None:
-    """It begins with another offset, transaction and cut than the first; nothing before them is missed."""
+    """It begins with another offset, transaction and cut than the first; nothing before them counts as missing."""
     log = FileLog.open(tmp_path / "log", IDENTITY)
     writer = Writer.of(log)
     for number in (1, 2, 3):
@@ -167,7 +167,7 @@ def test_a_journal_that_was_sealed_and_is_still_there_is_not_counted_twice(tmp_p
 
 
 def test_a_segment_of_another_log_is_told(copy: Copy) -> None:
-    """Restored into the wrong place, perhaps."""
+    """For example, because it was restored into the wrong place."""
     copy.rewrite(1, log_id="another")
     assert copy.faults() == [(copy.name(1), "it belongs to another log")]
 
@@ -282,8 +282,7 @@ def counted(there: int, rows: int, all_: int = 4) -> str:
 def test_transactions_that_do_not_follow_each_other_are_told(
     copy: Copy, column: str, values: list[int], texts: list[str]
 ) -> None:
-    """In transactions 1 to 3 of offsets 1-2, none, 3-4. A reader that asks for a range would miss some, or take one
-    twice."""
+    """In transactions 1 to 3 of offsets 1-2, none, 3-4. A reader of a range would miss some rows, or read one twice."""
     copy.put(0, "transactions", with_column(column, values))
     faults = [text for where, text in copy.faults() if where == copy.name(0)]
     assert faults == texts
@@ -363,7 +362,7 @@ def test_what_the_manifest_counts_is_counted_again_when_asked(copy: Copy) -> Non
 
 @pytest.mark.parametrize("runs", [(("6", "6"),), (("5", "5"),), (("8", "9"),), ()])
 def test_keys_that_are_not_where_the_manifest_says_are_told_when_asked(copy: Copy, runs: Any) -> None:
-    """A first merge takes its word, and reduces nothing."""
+    """A first merge trusts it, and reduces nothing."""
     files = list(copy.manifest(1).files)
     (at,) = (i for i, f in enumerate(files) if f.path.startswith("shop.orders"))
     assert files[at].key_runs == (("5", "6"),)
@@ -375,13 +374,13 @@ def test_keys_that_are_not_where_the_manifest_says_are_told_when_asked(copy: Cop
 
 
 def test_columns_that_are_not_the_shape_s_are_told_when_asked(copy: Copy) -> None:
-    """A merge would cast them, or fail in the night."""
+    """A merge would cast them, or fail during the night."""
     name = copy.put(0, "shop.orders", lambda table: table.drop_columns(["note"]))
     assert copy.faults(deep=True) == [(name, "its columns differ from the shape in the manifest")]
 
 
 def test_rows_without_a_commit_time_are_told_when_asked(copy: Copy) -> None:
-    """A reader takes it for there."""
+    """A reader would assume that the file exists."""
 
     def without(table: pa.Table) -> pa.Table:
         at = table.schema.get_field_index("_commit_ts")
@@ -457,7 +456,7 @@ def test_a_clock_that_a_heartbeat_moved_is_whole() -> None:
     ],
 )
 def test_what_cannot_follow_in_a_journal_is_told(records: list[Record], words: str) -> None:
-    """Its checksums may be right: only a fault of cdcflow's own writes such a frame."""
+    """Its checksums may be right: only a fault in cdcflow writes such a frame."""
     (text,) = texts(seen_in(*records))
     assert words in text
 
@@ -504,7 +503,7 @@ def test_a_journal_that_is_damaged_in_front_of_a_cut_is_told(copy: Copy) -> None
 
 
 def test_what_a_start_would_refuse_is_told(written: Path, tmp_path: Path) -> None:
-    """`log check` and the daemon have one opinion of a log."""
+    """`log check` and the daemon must agree about a log."""
     layout = Layout(shutil.copytree(written, tmp_path / "log"))
     layout.journal(10).unlink()
     found = check(layout)
@@ -567,7 +566,7 @@ def _restarted(path: Path) -> FileLog:
 def test_a_file_that_vanishes_while_the_log_is_looked_over_is_looked_for_again(
     written: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A daemon that seals is no fault; one that never lets it be seen whole is."""
+    """A daemon that seals during the check is no fault; one that never lets the log be read whole is."""
     gone = [FileNotFoundError(2, "gone", "journal"), FileNotFoundError(2, "gone", "journal")]
 
     def vanishes(*given: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Which segments become one, and what that one says."""
+"""Which segments become one, and what its manifest contains."""
 
 from __future__ import annotations
 
@@ -262,8 +262,8 @@ def without_runs(segment: Segment) -> Segment:
 
 
 def test_runs_of_keys_are_those_of_all_rows_together(log: FileLog) -> None:
-    """Of two files that tell a key once each, the one that they become must not: the next merge would take it for
-    whole, and have the row twice."""
+    """Of two files in which a key appears once each, the joined file must not claim so: the next merge would trust
+    it, and have the row twice."""
     writer = Writer.of(log)
     for keys in ((1, 2, 3), (9, 4, 8), (4, 20), (5,)):
         writer.put(orders(*keys))

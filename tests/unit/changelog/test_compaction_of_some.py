@@ -113,7 +113,7 @@ def test_one_that_was_compacted_before_still_stands_for_what_it_did(layout: Layo
 
 @pytest.mark.parametrize("changed", [{"first_offset": 6}, {"previous": "0" * 64}, {"previous": ""}])
 def test_what_does_not_continue_the_one_before_is_not_compacted(layout: Layout, changed: dict[str, Any]) -> None:
-    """By its offsets, and by the hash of what was sealed there."""
+    """By its offsets, and by the hash of the segment that was sealed there."""
     (first, (second, text)) = manifests(layout, 2, 4)
     with pytest.raises(InvariantViolated, match="does not continue 4-4"):
         compacted(layout, [first, (replace(second, **changed), text)])

@@ -77,7 +77,7 @@ def test_many_rows_at_once_are_each_of_them_in_order() -> None:
 
 
 def test_log_with_the_key_alone_has_no_preimages_and_deletes_of_the_key() -> None:
-    """What the log does not have is not made up."""
+    """A value that the log does not have is not invented."""
     shape = replace(NEW, identity=Identity.KEY)
     rows = [{OP: "u", "id": 1, "b": 2, "added": 1}, {OP: "d", "id": 1}]
     assert found(feed(log_rows(shape, rows), shape, NEW)) == [
@@ -144,7 +144,7 @@ def test_older_rows_of_the_log_have_newer_names_in_all_of_their_columns() -> Non
 
 
 def test_table_that_was_made_again_is_read_by_names() -> None:
-    """Its numbers are another table's."""
+    """Its column numbers are another table's."""
     again = replace(make_table(id="int64", added="int32", b="int64"), incarnation=2)
     rows = log_rows(NEW, [{OP: "c", "id": 1, "b": 5, "added": 3}])
     assert aligned(rows, NEW, again, {}).select(["id", "added", "b"]).to_pylist() == [{"id": 1, "added": 3, "b": 5}]

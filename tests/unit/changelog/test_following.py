@@ -57,7 +57,7 @@ def test_every_record_comes_once_over_all_journals(log: FileLog, layout: Layout)
 
 
 def test_what_no_whole_cut_covers_is_not_given_out_yet(log: FileLog, layout: Layout) -> None:
-    """A crash may take it away again, and what was published cannot be taken back."""
+    """A crash may remove it again, and what was published cannot be undone."""
     writer = Writer.of(log)
     writer.put(orders(1))
     journal = layout.journal(1)
@@ -75,7 +75,7 @@ def test_what_no_whole_cut_covers_is_not_given_out_yet(log: FileLog, layout: Lay
 
 
 def test_new_journal_that_has_no_cut_yet_gives_nothing(log: FileLog, layout: Layout) -> None:
-    """Where the last cut of the journal before it ended means nothing in this one."""
+    """The position of the last cut in the previous journal means nothing in this one."""
     writer = Writer.of(log)
     writer.put(orders(*range(1, 50)))
     following = Following(layout, 1)
@@ -187,7 +187,7 @@ def test_journal_of_an_older_process_does_not_continue_this_one(log: FileLog, la
 
 
 def test_damage_in_front_of_a_whole_cut_is_told_by_name(log: FileLog, layout: Layout) -> None:
-    """Rows that were never given out and are unreadable now must not be passed over."""
+    """Rows that were never returned and are unreadable now must not be skipped."""
     writer = Writer.of(log)
     writer.put(orders(1))
     following = Following(layout, 1)

@@ -14,7 +14,7 @@ from cdcflow.model import position
 
 
 def test_kinds_of_files_and_frames_have_the_numbers_of_the_format_s_page() -> None:
-    """A reader of another version goes by them."""
+    """A reader of another version relies on them."""
     assert {kind.name: int(kind) for kind in FileKind} == {"JOURNAL": 1, "SPOOL": 2}
     assert {kind.name: int(kind) for kind in FrameKind} == {
         "SCHEMA": 1,
@@ -47,7 +47,7 @@ def test_bits_and_forms_in_frames_are_those_of_the_format_s_page() -> None:
 
 
 def test_headers_of_transactions_are_all_there_but_for_their_origin() -> None:
-    """A reader need not ask whether a position or a time is NULL."""
+    """A reader need not check whether a position or a time is NULL."""
     schema = segment.TRANSACTIONS_SCHEMA
     assert [field.name for field in schema if field.nullable] == ["origin"]
     assert schema.names == [
@@ -59,7 +59,7 @@ def test_headers_of_transactions_are_all_there_but_for_their_origin() -> None:
 
 
 def test_what_a_file_of_a_segment_does_not_say_is_nothing() -> None:
-    """The transactions' entry has none of it."""
+    """The transactions' entry contains none of it."""
     entry = segment.SegmentFile("transactions.parquet", 3, 30, "aa")
     assert (entry.table, entry.version, entry.first_offset, entry.last_offset) == (None, 0, 0, 0)
     assert (entry.key_min, entry.key_max, entry.ops, entry.partial, entry.moved) == (None, None, None, 0, 0)

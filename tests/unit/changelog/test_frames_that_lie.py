@@ -1,4 +1,4 @@
-"""Frames whose numbers are not those of what they hold: whole, with the right checksum, and refused by everybody."""
+"""Frames whose numbers do not match their contents: whole, with the right checksum, and refused by every reader."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_frame_that_says_other_numbers_than_it_holds_is_refused_by_readers(log
 
 @pytest.mark.parametrize("by", [-1, 1])
 def test_a_run_of_one_that_says_another_offset_is_refused(tmp_path: Path, by: int) -> None:
-    """The short way for one transaction of one row must not be one without checks."""
+    """The fast path for one transaction of one row must not skip the checks."""
     opened = FileLog.open(tmp_path / "log", SourceIdentity("postgres", "7301", "shop", "1"))
     writer = Writer.of(opened)
     for n in range(3):

@@ -1,4 +1,4 @@
-"""Frames: only whole ones of the right file, in the right place, pass."""
+"""Frames: only whole ones of the right file, in the right place, are accepted."""
 
 from __future__ import annotations
 

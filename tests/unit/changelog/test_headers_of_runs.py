@@ -100,7 +100,7 @@ def test_origins_are_written_where_there_are_any(origin: list[str | None]) -> No
 
 
 def test_one_transaction_with_a_long_origin_is_compressed_like_many() -> None:
-    """What is read of it without decoding all of it must not be read from compressed bytes."""
+    """What is read without decoding the whole frame must not be read from compressed bytes."""
     one = run(1, origin=pa.array(["x" * 2 * PLAIN_BYTES_MAX], pa.string()))
     payload = one.encode()
     assert HEAD.unpack_from(payload)[2] == LZ4 | ORIGINS

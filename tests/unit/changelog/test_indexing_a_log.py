@@ -56,7 +56,7 @@ def places(layout: Layout, key: int) -> list[tuple[int, int]]:
 
 
 def assert_right(grown: GrowingLog, shift: int = 0) -> None:
-    """Every row of a key is in what is named for it."""
+    """Every row of a key is in the ranges that the index names for it."""
     first = grown.layout.log_file().first_offset
     for offset in range(first, grown.next):
         assert any(a <= offset <= b for a, b in places(grown.layout, (offset + shift) % KEYS)), offset

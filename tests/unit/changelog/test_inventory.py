@@ -83,7 +83,7 @@ def test_log_that_was_just_made_has_nothing_and_is_whole(tmp_path: Path) -> None
 )
 def test_what_is_missing_between_the_others_is_named(layout: Layout, gone: list[str], missing: int | None) -> None:
     """Without the check its rows would be skipped. No other file shows that the last journals are missing, so they
-    are noted: the source was told that the log has them."""
+    are noted: they were acknowledged to the source."""
     for name in gone:
         first, _, last = name.partition("-")
         if last:
@@ -128,7 +128,7 @@ def test_note_that_says_nothing_is_refused(layout: Layout) -> None:
 
 
 def test_manifest_that_is_not_the_one_its_successor_saw_breaks_the_chain(layout: Layout) -> None:
-    """Another segment was put in its place; its rows are not those that were acknowledged."""
+    """Another segment replaced it; its rows are not those that were acknowledged."""
     manifest = layout.segment(1, 1) / "segment.json"
     manifest.write_text(manifest.read_text() + " ")
     with pytest.raises(InvariantViolated, match="hash chain breaks at segment 1-1"):

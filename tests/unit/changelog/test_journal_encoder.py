@@ -66,7 +66,7 @@ def test_a_journal_s_head_is_read_as_it_was_written() -> None:
 
 
 def test_bytes_are_counted_when_they_are_put_in_and_waiting_ones_until_they_are_taken() -> None:
-    """By them a journal is closed, and a loop waits for the disk."""
+    """They decide when a journal is closed, and when the loop waits for the disk."""
     made = encoder()
     assert (made.bytes, made.waiting) == (0, 0)
     made.shape(ORDERS, 1)
@@ -153,7 +153,7 @@ def test_a_cut_s_frame_tells_its_number_and_what_was_durable_without_the_rest() 
 
 
 def test_what_is_skipped_is_told_by_its_kind_and_changes_nothing() -> None:
-    """Shapes and progress are needed by what follows, so their readers do not skip them."""
+    """Later frames need shapes and progress, so their readers do not skip them."""
     made = encoder()
     made.shape(ORDERS, 1)
     made.rows(orders(1).batches[0], 11)
@@ -242,7 +242,7 @@ def cut_payload(*numbers: int, placed: int = 0, rest: bytes = b"") -> bytes:
     [b"{}", b'{"other": 1}', b'{"progress": {}, "other": 1}', b"[]", b"7", b'{"entries": {"tables": 7}}'],
 )
 def test_what_is_no_change_of_the_progress_is_refused(payload: bytes) -> None:
-    """By its place, without its content."""
+    """By its position, without its content."""
     with pytest.raises(InvariantViolated, match="reading the journal: the progress frame at byte 640 is complete, but"):
         read(FrameKind.PROGRESS, payload)
 
@@ -277,7 +277,7 @@ def test_a_position_is_there_or_it_is_not() -> None:
 
 
 def test_a_piece_has_as_many_sub_transactions_as_rows_or_none() -> None:
-    """Each row is of one."""
+    """Each row belongs to one of them."""
     ids = np.array([1, 2], "<u8").tobytes()
     assert read(FrameKind.PIECE, (2).to_bytes(8, "little") + ids).subxids.tolist() == [1, 2]
     for rows in (1, 3):

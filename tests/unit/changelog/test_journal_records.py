@@ -48,7 +48,7 @@ def encoder() -> tuple[bytes, Encoder]:
 
 @pytest.mark.parametrize("widest", [0, 1, 300, 70_000, 1 << 33])
 def test_offsets_come_back_exactly(widest: int) -> None:
-    """Offsets are the only order there is; gaps of every width are written in as few bytes as hold them."""
+    """Offsets are the only order; gaps of every width are written in as few bytes as they need."""
     chance = random.Random(widest)
     gaps = [0, widest, *(chance.randint(0, widest) for _ in range(50))]
     index = np.cumsum(np.array(gaps) + 1) - 1
@@ -77,7 +77,7 @@ def test_small_and_large_batches_come_back(count: int) -> None:
 
 
 def test_what_lz4_cannot_make_smaller_is_written_as_it_is_until_it_can_again() -> None:
-    """Compressing digests costs as much as decoding them did and leaves every byte; the next rows may be others."""
+    """Compressing digests costs as much as decoding them did and saves no byte; the next rows may be different."""
     chance = random.Random(5)
     digests = changes(ORDERS, [{"id": i, "note": chance.randbytes(1000).hex()} for i in range(100)])
     blanks = changes(ORDERS, [{"id": i, "note": " " * 2000} for i in range(100)])
@@ -152,7 +152,7 @@ def test_everything_else_comes_back() -> None:
 
 
 def test_rows_find_their_transactions_past_empty_ones() -> None:
-    """A transaction without rows has a number and no offsets; a row must not be given to it."""
+    """A transaction without rows has a number and no offsets; a row must not be assigned to it."""
     run = transactions([1, 2, 3, 4], [0, 2, 2, 3], changes(ORDERS, [{"id": i} for i in range(3)]))
     owners = Owners.of(Transactions.of(run, 10, 1, np.array([1, 2, 3, 4])).headers)
     rows = owners.log_rows(ORDERS, np.array([10, 11, 12]), run.batches[0].rows)
@@ -171,7 +171,8 @@ def test_rows_that_are_none_of_these_transactions_are_refused(first: int, last: 
 
 
 def test_small_batches_of_one_shape_are_deflated_and_still_come_back() -> None:
-    """One row a transaction is mostly Arrow's description of its columns; what differs must come through whole."""
+    """A batch of one row per transaction is mostly Arrow's description of its columns; the parts that differ must be
+    kept whole."""
     batches = [
         changes(PRODUCTS, [{"id": 1, "tags": ["a"]}]),
         changes(PRODUCTS, [{"id": 2, "picture": b"x" * 300}]),
@@ -215,7 +216,7 @@ def test_deflated_rows_that_claim_another_size_are_refused() -> None:
 @pytest.mark.parametrize("count", [1, 2, 300])
 @pytest.mark.parametrize("origins", [False, True])
 def test_headers_come_back_whatever_their_number(count: int, origins: bool) -> None:
-    """Runs of one take a short way through the code, long ones are compressed; all must say the same."""
+    """Runs of one take a fast path through the code, long ones are compressed; all must give the same result."""
     chance = random.Random(count)
     ends = np.cumsum([chance.randrange(3) for _ in range(count)]) + 1
     run = replace(

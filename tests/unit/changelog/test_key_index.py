@@ -1,4 +1,4 @@
-"""The index of keys: it leaves nothing out, whatever is joined, and costs little more than two bytes a row."""
+"""The index of keys: it misses no row, whatever is joined, and costs little more than two bytes per row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which keys a file has and that each comes once: what a first merge takes the manifest's word for."""
+"""Which keys a file has and that each appears once: what a first merge trusts the manifest for."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def expected(keys: Sequence[int | None]) -> list[tuple[int, int]] | None:
 
 @st.composite
 def few_keys(draw: st.DrawFn) -> tuple[pa.DataType, list[int | None]]:
-    """Too few for a gap to be closed. Near an end of their type or around 0, dense or not, rarely twice or NULL."""
+    """Too few for a gap to be closed: near an end of their type or around 0, dense or not, rarely twice or NULL."""
     arrow = draw(st.sampled_from(TYPES))
     low, high = ENDS[arrow]
     near = draw(st.sampled_from([low, high - 70, max(low, -35)]))
@@ -65,7 +65,7 @@ def few_keys(draw: st.DrawFn) -> tuple[pa.DataType, list[int | None]]:
 @settings(max_examples=500, deadline=None)
 @given(few_keys(), st.lists(st.integers(0, RUNS_MAX), max_size=6))
 def test_few_keys_are_told_exactly(drawn: tuple[pa.DataType, list[int | None]], splits: list[int]) -> None:
-    """Whatever their width, their order, and where a batch ends: nothing of that is in the promise."""
+    """Whatever their width, their order, and where a batch ends: the promise depends on none of these."""
     arrow, keys = drawn
     found = runs_of(keys, arrow, splits)
     wanted = expected(keys)
@@ -146,7 +146,7 @@ def test_the_widest_gaps_stay_open_and_the_others_are_closed() -> None:
 
 
 def test_gaps_are_measured_over_the_whole_width() -> None:
-    """As a signed number the widest gap of all is less than nothing, and would be closed first."""
+    """As a signed number the widest gap of all is negative, and would be closed first."""
     low, high = ENDS[pa.int64()]
     keys = [low, *(n * 10 for n in range(RUNS_MAX + 10)), high]
     found = runs_of(keys, pa.int64())
@@ -184,7 +184,7 @@ def test_gaps_are_measured_over_the_whole_width() -> None:
     ids=str,
 )
 def test_other_types_than_integers(arrow: pa.DataType, texts: Any) -> None:
-    """Days and microseconds are integers; a nanosecond no engine keeps, and of texts the order is the server's."""
+    """Days and microseconds are integers; no engine keeps nanoseconds, and texts are in the server's order."""
     values = pa.array([1, 2, 8], pa.int32() if arrow == pa.date32() else pa.int64())
     if arrow == pa.bool_():
         values = pa.array([False, True])
@@ -242,7 +242,7 @@ def told(rows: Sequence[tuple[str, int, int]], key: tuple[str, ...] = ("id",)) -
 
 
 def test_only_whole_rows_that_came_new_are_told() -> None:
-    """Whatever else a file has must be reduced anyway, and costs nothing more here."""
+    """A file with other rows must be reduced anyway, and costs nothing more here."""
     assert told([("r", 1, 0), ("c", 2, 0), ("r", 5, 0)]) == (("1", "2"), ("5", "5"))
     for op in "udt":
         assert told([("r", 1, 0), (op, 7, 0)]) is None

@@ -17,7 +17,7 @@ SEGMENT = Segment("log-a", 1, 9, 1, 9, 1, 1, (FILE,), {}, "", 1)
 
 
 class Store:
-    """Only says what it was asked for."""
+    """Records its requests."""
 
     name = "s3://bucket/shop"
 
@@ -70,7 +70,7 @@ def test_a_log_whose_files_went_to_a_store_says_so_where_the_settings_do_not(tmp
 
 
 def test_a_log_is_called_by_where_it_is_written(tmp_path: Path) -> None:
-    """Its directory, and the store only for those who have nothing else of it."""
+    """Its directory, and the store only for readers that have no copy of the file."""
     layout, _ = with_store(tmp_path)
     assert (layout.is_home, layout.name) == (False, "s3://bucket/shop")
     assert layout.listed_segments() == ([(1, 9), (10, 12)], [])
@@ -93,7 +93,8 @@ def test_listings_are_in_the_order_of_offsets_and_know_what_was_never_finished(t
 
 
 def test_only_what_is_named_like_a_segment_is_one() -> None:
-    """Numbers are read more freely than they are written: a sign, a space or a line between them is another name."""
+    """Numbers are parsed more freely than they are written: a sign, a space or a line break makes it a different
+    name."""
     name = f"{12:020}-{345:020}"
     assert segment_bounds(name) == (12, 345)
     assert segment_bounds(f"{10**20 - 1}-{10**20 - 1}") == (10**20 - 1, 10**20 - 1)

@@ -56,7 +56,7 @@ SEGMENT = Segment(
 
 
 class Store:
-    """A bucket: what it has not is a FileNotFoundError."""
+    """A bucket: a missing object is a FileNotFoundError."""
 
     name = "s3://bucket/shop"
 
@@ -122,7 +122,7 @@ def test_journals_are_listed_by_their_whole_names(tmp_path: Path) -> None:
 
 
 def test_a_segment_s_name_says_its_offsets_and_nothing_else_is_one() -> None:
-    """A listing is all that is known of most segments."""
+    """Most segments are known only from a listing."""
     name = segment_name((7, 12345))
     assert segment_bounds(name) == (7, 12345)
     digits = "0" * 20
@@ -141,7 +141,7 @@ def test_what_was_begun_and_never_put_in_place_is_told_apart(tmp_path: Path) -> 
 
 
 def test_segments_that_a_wider_one_covers_do_not_count() -> None:
-    """Whatever their order, and however many it covers; neighbours cover nothing of each other."""
+    """Whatever their order, and however many it covers; neighbours do not cover each other."""
     assert uncovered([(1, 4), (5, 9), (1, 9), (10, 12)]) == [(1, 9), (10, 12)]
     assert uncovered([(5, 9), (10, 10), (11, 11), (5, 11), (12, 13)]) == [(5, 11), (12, 13)]
     assert uncovered([(1, 1), (2, 2)]) == [(1, 1), (2, 2)]
@@ -149,7 +149,7 @@ def test_segments_that_a_wider_one_covers_do_not_count() -> None:
 
 
 def test_a_name_out_of_a_file_stays_in_its_directory(tmp_path: Path) -> None:
-    """L28, S11: a crafted journal must not make anybody read, or remove, files elsewhere."""
+    """L28, S11: a crafted journal must not make any process read, or remove, files elsewhere."""
     for name in ("", ".", "..", "../x", "a/b", "a\0b", "/etc/passwd"):
         with pytest.raises(InvariantViolated, match="points outside"):
             Layout(tmp_path).spool(name)
@@ -322,7 +322,7 @@ def test_what_is_no_manifest_is_refused_without_its_content(tmp_path: Path, text
 
 @pytest.mark.parametrize("changed", [{"first_offset": 2}, {"last_offset": 8}])
 def test_a_manifest_in_another_s_place_is_refused(tmp_path: Path, changed: dict[str, int]) -> None:
-    """Its offsets would be taken for those that the directory says."""
+    """Its offsets would be taken for those in the directory's name."""
     other = replace(SEGMENT, **changed)  # type: ignore[arg-type]  # offsets only
     put(Layout(tmp_path), SEGMENT, other.to_json())
     with pytest.raises(InvariantViolated, match=f"it is the manifest of {other.first_offset}-{other.last_offset}"):
@@ -397,7 +397,7 @@ def shape(name: str, *columns: str) -> Table:
 
 
 def test_shapes_are_numbered_table_by_table_and_keep_their_numbers() -> None:
-    """The number is in the names of files: one that changed would be another shape's."""
+    """The number is in the names of files: a changed number would be another shape's."""
     a, b, wider = shape("a"), shape("b"), shape("a", "x")
     history = SchemaHistory()
     assert [history.number(t) for t in (a, b, wider, a, b, wider)] == [1, 1, 2, 1, 1, 2]

@@ -39,7 +39,7 @@ LIES = [
 
 
 def told(lie: str) -> bytes:
-    """A journal of two runs of three rows, the second of which is wrong."""
+    """A journal of two runs of three rows; the second run is wrong."""
     head, seed = JournalHeader("x", Epoch(1), Checkpoint()).encode()
     encoder = Encoder(seed)
     encoder.shape(ORDERS, 1)
@@ -127,7 +127,7 @@ def test_check_names_a_frame_that_lies_about_its_numbers(lie: str) -> None:
 
 @pytest.mark.parametrize("ends", [[3], [1, 3]])
 def test_transactions_that_have_other_rows_than_their_head_says_are_refused(ends: list[int]) -> None:
-    """The head is what recovery goes by, and the rest is what readers get."""
+    """Recovery relies on the head, and readers get the rest."""
     ids = np.arange(1, len(ends) + 1)
     positions = pa.array([f"p{i}" for i in ids])
     truth = Transactions(1, 1, Kind.SOURCE, np.array(ends), ids.astype(np.uint64), positions, ids, ids).encode()
@@ -139,13 +139,14 @@ def test_transactions_that_have_other_rows_than_their_head_says_are_refused(ends
 
 
 def heard(*, base: Checkpoint | None = None) -> tuple[Numbers, list[str]]:
-    """Numbers, and what they have to say."""
+    """Numbers, and the values that they must have."""
     wrong: list[str] = []
     return Numbers.after(base or Checkpoint(None, Offset(10), 5, 3), wrong.append), wrong
 
 
 def test_numbers_go_on_from_where_the_journal_before_ended() -> None:
-    """A journal that begins late is as right as the first one, and an offset before its beginning is another's."""
+    """A journal that begins late is as valid as the first one, and an offset before its beginning belongs to
+    another."""
     numbers, wrong = heard()
     numbers.transactions(10, 2, 5, 1)
     numbers.rows(10, 10, 1, 10)
@@ -171,7 +172,7 @@ def test_numbers_go_on_from_where_the_journal_before_ended() -> None:
     ],
 )
 def test_a_run_that_cannot_come_next_is_told(first: int, rows: int, number: int, count: int, says: str) -> None:
-    """Each number alone is enough: a reader that let one pass would give rows to another transaction."""
+    """Each number alone is enough: a reader that accepted a wrong one would assign rows to another transaction."""
     numbers, wrong = heard()
     numbers.transactions(first, rows, number, count)
     assert says in wrong[0]

@@ -46,7 +46,7 @@ def known(layout: Layout) -> list[tuple[int, int, str]]:
 
 
 def test_every_time_means_what_was_committed_before_it(layout: Layout) -> None:
-    """Against all headers read: one wrong step of the halving would lose, or repeat, a transaction."""
+    """Compared with reading all headers: one wrong step of the binary search would lose, or repeat, a transaction."""
     headers = known(layout)
     assert len(headers) == 2 * SEGMENTS
     for clock in range(COMMIT_TS - 2, headers[-1][1] + 3):
@@ -92,7 +92,7 @@ def test_transactions_behind_the_sealed_ones_count_where_they_are_given(layout: 
     assert offset_before(layout, newest + 1, tail) == 13
     assert offset_before(layout, newest, tail) == 12
     assert offset_of_position(layout, "0/50", tail) == 13
-    assert offset_of_position(layout, "0/60", tail, reached="0/60") == 13  # nothing came since, and a heartbeat did
+    assert offset_of_position(layout, "0/60", tail, reached="0/60") == 13  # no transaction since, but a heartbeat
     with pytest.raises(ConfigurationError, match="has come to 0/60"):
         offset_of_position(layout, "0/61", tail, reached="0/60")
     with pytest.raises(ConfigurationError, match="has come to 0/41"):
@@ -100,7 +100,7 @@ def test_transactions_behind_the_sealed_ones_count_where_they_are_given(layout: 
 
 
 def test_cuts_that_end_segments_are_found_also_after_compaction(layout: Layout) -> None:
-    """A merge published them, so readers will ask for them; compaction keeps them as seams."""
+    """A merge published them, so readers will request them; compaction keeps them as seams."""
     before = {cut: offset_of_cut(layout, cut) for cut in range(0, 2 * SEGMENTS + 1, 2)}
     assert before == {0: 0, 2: 3, 4: 6, 6: 9, 8: 12}
     between = r"cut 3: that cut lies inside .*\n  name cut 2 \(offset 3\) or cut 4 \(offset 6\)"
@@ -117,11 +117,11 @@ def test_cuts_that_end_segments_are_found_also_after_compaction(layout: Layout) 
 
 
 def test_moments_that_have_expired_name_the_first_offset_left(layout: Layout) -> None:
-    """Read from the wrong place, a log would show some changes as all there were."""
+    """Read from the wrong place, a log would show some changes as if they were all."""
     headers = known(layout)
     Retention(layout, grace_s=0).expire(Rule(before_cut=5))
     assert layout.segment_offsets()[0] == (7, 9)
-    assert offset_before(layout, headers[4][1]) == 6  # the first one left, exactly: nothing of it has expired
+    assert offset_before(layout, headers[4][1]) == 6  # exactly the first remaining one: nothing of it has expired
     asks: list[Callable[[], int]] = [
         lambda: offset_before(layout, headers[4][1] - 1),
         lambda: offset_of_cut(layout, 2),

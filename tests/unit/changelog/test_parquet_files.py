@@ -114,7 +114,7 @@ def test_our_own_columns_of_few_words_always_have_a_dictionary() -> None:
 
 
 def test_files_are_compressed_by_zstd_s_quickest() -> None:
-    """The higher levels take the writer's time for a few bytes (docs/changelog-format.md)."""
+    """Higher levels cost the writer time and save a few bytes (docs/changelog-format.md)."""
     rows = pa.Table.from_batches([batch(v=[f"{i * 7919 % 3001} and {i % 13}" for i in range(SAMPLE_ROWS)])])
 
     def size(level: int) -> int:
@@ -140,7 +140,7 @@ def test_bounds_are_stored_of_what_readers_skip_by() -> None:
 
 
 def test_rows_go_out_in_groups_of_a_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader takes a group at a time; and what was gathered is counted until it is written."""
+    """A reader reads one group at a time; and gathered rows are counted until they are written."""
     monkeypatch.setattr(parquet, "GROUP_ROWS_MAX", 10)
     target = Target()
     ten, one = batch(a=list(range(10))), batch(a=[1])
@@ -163,7 +163,7 @@ def test_rows_go_out_in_groups_of_a_bounded_size(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_file_without_rows_is_a_file() -> None:
-    """Of transactions there may be none."""
+    """There may be no transactions."""
     target = Target()
     schema = batch(a=[1]).schema
     assert Parquet("x.parquet", schema, target, ()).close()[0] == len(target.content)
@@ -261,7 +261,7 @@ def test_closing_waits_for_what_is_under_way() -> None:
 
 
 def test_a_file_written_beside_is_the_same_file() -> None:
-    """The thread writes what the owner would have."""
+    """The thread writes the same bytes as the owner would have."""
     found = []
     for beside in (None, Beside()):
         target = Target()

@@ -31,7 +31,7 @@ def backfilled(number: int) -> Run:
 
 
 class Story:
-    """A log whose segments each have one run, and what of them is opened."""
+    """A log whose segments each have one run, and which of its files are opened."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.log = FileLog.open(path, SourceIdentity("postgres", "1", "shop"))
@@ -106,8 +106,8 @@ def story(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Story:
 def test_transactions_are_looked_for_where_they_may_be(
     story: Story, asked: tuple[int, ...], found: list[int], opened: list[int]
 ) -> None:
-    """A commit that is applied twice, or never, is what a wrong answer costs; a start that reads the whole log, what
-    a careless one does. Manifests bound what each segment has."""
+    """A wrong answer costs a commit that is applied twice, or never; a careless start reads the whole log. Manifests
+    bound what each segment has."""
     assert story.delivered(*asked) == found
     assert story.opened == opened
 
@@ -226,7 +226,7 @@ def listed(found: KeySet | None) -> list[object] | None:
 
 
 def test_keys_are_made_distinct_as_they_come_and_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hot row of a wide table comes a million times: it is one key, and must not be a million in memory."""
+    """A hot row of a wide table appears a million times: it is one key, and must not be a million in memory."""
     assert gathered(ORDERS.id, []) is None
     assert gathered(ORDERS.id, [keys(), keys()]) is None
     monkeypatch.setattr(lookup, "GATHERED_ROWS_MAX", 3)

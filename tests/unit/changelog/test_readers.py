@@ -97,7 +97,7 @@ def test_rows_from_any_offset_to_any_other_are_those_and_no_others(log: FileLog,
 
 
 def test_a_table_s_rows_ascend_over_segments_shapes_and_journals(log: FileLog) -> None:
-    """The last row of a key is the one that counts, and the one that comes last is taken for it."""
+    """The last row of a key is the one that counts, and readers take the one that arrives last."""
     assert ids(log.path, tables=[ORDERS.id]) == [1, 2, 4, 5, 6, 7, 8, 9, 10, 11, 13]
     assert ids(log.path, tables=[PRODUCTS.id]) == [3, 12]
     assert ids(log.path, tables=[]) == []
@@ -135,7 +135,7 @@ def test_newest_checkpoint_and_shapes_are_found_wherever_the_log_ends(copy: Layo
 
 @pytest.mark.parametrize("question", [newest_checkpoint, table_shapes, list_segments])
 def test_a_folder_without_a_log_is_not_an_empty_log(question: Callable[[Path], object], tmp_path: Path) -> None:
-    """A mistyped path would else look like a log in which nothing has happened yet."""
+    """Otherwise a mistyped path would look like a log in which nothing has happened yet."""
     with pytest.raises(ConfigurationError, match="there is no log here"):
         question(tmp_path)
 
@@ -228,7 +228,7 @@ def test_files_behind_the_last_offset_are_not_opened(copy: Layout) -> None:
 
 
 def test_middle_segment_that_is_missing_is_told(log: FileLog, tmp_path: Path) -> None:
-    """The two around it do not meet."""
+    """The two segments around it do not meet."""
     other = FileLog.open(tmp_path / "log", IDENTITY)
     writer = Writer.of(other)
     for number in (1, 2, 3):
@@ -284,7 +284,7 @@ def test_rows_are_cut_out_of_the_middle_of_what_was_written_together(tmp_path: P
 @pytest.mark.parametrize("damage", ["cut off", "no footer", "overwritten"])
 @pytest.mark.parametrize("name", ["*orders*", "transactions*"])
 def test_damaged_file_is_said_with_its_log_and_offset(copy: Layout, damage: str, name: str) -> None:
-    """A reader that took it for missing would look for it twenty times, and then name the wrong trouble."""
+    """A reader that assumed it missing would search for it twenty times, and then report the wrong problem."""
     (file,) = copy.segment(1, 3).glob(name)
     content = file.read_bytes()
     footer = len(content) // 2

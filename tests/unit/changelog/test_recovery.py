@@ -52,7 +52,7 @@ def kept(content: bytes, *, spool: bool = True, end: int | None = None) -> Whole
 
 
 def test_whole_journal_counts_whole() -> None:
-    """Recovery of a journal that was closed well cuts nothing off."""
+    """Recovery of a journal that was closed properly cuts nothing off."""
     written = journal(3)
     found = kept(written.content)
     assert (found.bytes, found.checkpoint.cut, found.rows, found.reason) == (len(written.content), 3, 3, "")
@@ -60,7 +60,7 @@ def test_whole_journal_counts_whole() -> None:
 
 
 def test_journal_cut_short_anywhere_counts_up_to_the_last_whole_cut() -> None:
-    """A crash may end the file anywhere; never is a transaction half there (hard cases L01, L02)."""
+    """A crash may end the file anywhere; half a transaction is never recovered (hard cases L01, L02)."""
     written = journal(3)
     for size in range(written.ends[0], len(written.content) + 1):
         found = kept(written.content[:size])
@@ -210,7 +210,7 @@ def test_damage_in_a_closed_journal_stops_although_no_cut_calls_it_durable() -> 
 
 
 def test_frame_of_a_spool_does_not_belong_in_a_journal() -> None:
-    """Skipping it would be skipping rows."""
+    """Skipping it would skip rows."""
     head, seed = JournalHeader("x", Epoch(1), Checkpoint()).encode()
     piece = b"".join(Framer(seed).frame(FrameKind.PIECE, (0).to_bytes(8, "little")))
     with pytest.raises(InvariantViolated, match="a PIECE does not belong in a journal"):

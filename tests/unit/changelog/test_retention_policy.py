@@ -1,4 +1,4 @@
-"""Retention by policy: what goes, what waits for a reader, and what never ends the capture. Logs in files."""
+"""Retention by policy: what expires, what waits for a reader, and that it never ends the capture. Logs in files."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def log(tmp_path: Path) -> Layout:
 
 
 def stepped(log: Layout, policy: Policy, told: Told | None = None) -> list[tuple[int, int]]:
-    """The segments that are left after one step."""
+    """The segments that remain after one step."""
     events: Told = [] if told is None else told
     Expiring(log, policy, lambda event, fields: events.append((event, fields)), every_s=600).step()
     return [(s.first_offset, s.last_offset) for s in list_segments(log)]
@@ -59,7 +59,7 @@ def test_nothing_goes_before_the_merge_has_told_how_far_it_is(log: Layout) -> No
 
 
 def test_what_every_reader_has_goes_and_the_newest_stays(log: Layout) -> None:
-    """Of two warehouses the slower one counts, also in the middle of a segment."""
+    """Of two warehouses the slower one decides, also in the middle of a segment."""
     notes.write(log, Note("merge", "/warehouse", 8))
     notes.write(log, Note("merge", "/other", 5))
     told: Told = []
@@ -89,7 +89,7 @@ def test_a_publisher_counts_where_it_is_asked_for(log: Layout) -> None:
 
 
 def test_who_waits_for_nobody_keeps_by_age_and_size_alone(log: Layout) -> None:
-    """The operator's word: `keep_for: []`."""
+    """The operator decided so: `keep_for: []`."""
     size = sum(s.size for s in list_segments(log))
     assert len(stepped(log, Policy(None, size, []))) == 4
     assert len(stepped(log, Policy(None, size - 1, []))) == 3
@@ -151,7 +151,7 @@ def test_a_policy_that_cannot_be_carried_out_is_refused(log: dict[str, Any], wor
 
 
 def test_a_daemon_carries_it_out_beside_its_capture(log: Layout, tmp_path: Path) -> None:
-    """The capture below ends when retention has spoken, and no sooner."""
+    """The capture below ends when retention has finished, and not before."""
     spoken = threading.Event()
 
     class Capturing:
@@ -159,7 +159,7 @@ def test_a_daemon_carries_it_out_beside_its_capture(log: Layout, tmp_path: Path)
             assert spoken.wait(30)
 
         def stop(self) -> None:
-            """Nothing is under way."""
+            """No expiry is under way."""
 
     def tell(event: str, fields: Mapping[str, object]) -> None:
         if event == "log expired":

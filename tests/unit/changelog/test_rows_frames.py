@@ -81,7 +81,7 @@ def test_columns_that_say_nothing_are_left_out(row: dict[str, object], left_out:
 
 
 def test_small_messages_lean_on_the_first_one_with_the_same_columns() -> None:
-    """Each set of columns has its own first one; a message of more rows has none and is none."""
+    """Each set of columns has its own first message; a message of more rows neither refers to one nor serves as one."""
     encoder = RowsEncoder(ORDERS, 0)
     partial = changes(ORDERS, [{"id": 1, "_op": "u", "_unchanged": ["note"]}])
     batches = [inserts(1), partial, inserts(SMALL_ROWS), partial, inserts(SMALL_ROWS + 1), inserts(2)]
@@ -104,7 +104,7 @@ def test_a_small_message_with_large_values_leans_on_nothing() -> None:
 
 
 def test_a_message_beside_its_dictionary_is_small() -> None:
-    """All that is the same costs next to nothing."""
+    """Repeated parts cost next to nothing."""
     encoder = RowsEncoder(ORDERS, 0)
     note = random.Random(3).randbytes(50).hex()
     first, second = (frame(encoder, inserts(1, note)) for _ in range(2))
@@ -128,7 +128,7 @@ def test_what_lz4_leaves_is_written_plain_so_many_times_and_then_tried_again() -
 
 
 def test_a_message_that_is_not_large_says_nothing_of_those_to_come() -> None:
-    """A few short digests are no reason to leave compression out."""
+    """A few short digests are no reason to skip compression."""
     encoder = RowsEncoder(ORDERS, 0)
     assert len(frame(encoder, digests(50, 1))) < 64 << 10
     blank = inserts(100, " " * 2000)
@@ -174,7 +174,7 @@ def test_gaps_that_are_not_there_or_lead_back_are_refused() -> None:
 
 
 def test_a_frame_is_needless_when_all_its_rows_are_and_no_other_leans_on_it() -> None:
-    """A reader that begins later skips it undecoded; one that it cannot read it does not skip."""
+    """A reader that begins later skips it undecoded; a reader does not skip one that it cannot read."""
     encoder = RowsEncoder(ORDERS, 0)
     first, second = (frame(encoder, inserts(3), at) for at in (10, 20))
     large = frame(encoder, inserts(20), 30)
@@ -209,7 +209,7 @@ def test_the_largest_letter_is_one() -> None:
 
 
 def test_a_piece_of_a_message_is_kept_as_the_dictionary_of_those_behind_it() -> None:
-    """No more of it than a message may have: a crafted one must not fill the memory."""
+    """Its size is limited to that of a message: a crafted one must not fill the memory."""
     encoder = RowsEncoder(ORDERS, 0)
     payloads = [frame(encoder, inserts(1, note)) for note in ("a", "b")]
     decoder = RowsDecoder()

@@ -94,7 +94,8 @@ def test_manifest_tells_what_the_files_hold() -> None:
 
 
 def test_memory_is_bounded_by_handing_on_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A journal is read frame by frame; many small frames must become few row groups, and large ones must not pile."""
+    """A journal is read frame by frame; many small frames must become few row groups, and large ones must not pile
+    up."""
     monkeypatch.setattr(sealing, "HAND_ON_ROWS", 50)
     monkeypatch.setattr(parquet, "GROUP_ROWS_MAX", 100)
     targets = Targets()
@@ -108,7 +109,7 @@ def test_memory_is_bounded_by_handing_on_early(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_encoding_beside_makes_the_same_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row groups of several files go out in another thread, in the order in which they became full."""
+    """Row groups of several files are written in another thread, in the order in which they became full."""
     monkeypatch.setattr(sealing, "HAND_ON_ROWS", 10)
     monkeypatch.setattr(parquet, "GROUP_ROWS_MAX", 20)
     encoded_by: set[str] = set()
@@ -139,7 +140,7 @@ class Full(Target):
 
 
 def test_error_of_the_encoding_thread_ends_the_sealing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The journal stays and is sealed another time; nothing writes or waits once the error is out."""
+    """The journal stays and is sealed later; nothing writes or waits once the error was raised."""
     monkeypatch.setattr(sealing, "HAND_ON_ROWS", 10)
     monkeypatch.setattr(parquet, "GROUP_ROWS_MAX", 20)
     targets = Targets()
@@ -189,7 +190,7 @@ def test_error_while_a_row_group_is_under_way_waits_for_it(monkeypatch: pytest.M
 
 @pytest.mark.parametrize("earlier", [3, 6])
 def test_offsets_that_run_backwards_or_come_twice_are_not_sealed(earlier: int) -> None:
-    """Readers skip by offset bounds: a file that is not in order would lose rows in silence."""
+    """Readers skip by offset bounds: a file that is not in order would lose rows silently."""
     records = runs(2)
     records[3], records[6] = records[earlier], records[3]
     with pytest.raises(InvariantViolated, match="comes after"):
@@ -221,7 +222,7 @@ def test_no_table_name_reaches_outside_or_collides(schema: str, name: str) -> No
 
 
 def test_shape_that_comes_back_has_its_old_number() -> None:
-    """The number names the file; the same shape under two numbers would be two schemas to the warehouse."""
+    """The number names the file; the same shape under two numbers would be two schemas for the warehouse."""
     history = SchemaHistory()
     assert [history.number(t) for t in (ORDERS, ORDERS_WIDER, ORDERS, PRODUCTS)] == [1, 2, 1, 1]
     again = SchemaHistory.from_json(history.to_json())
@@ -242,12 +243,12 @@ def test_shape_that_comes_back_has_its_old_number() -> None:
     ],
 )
 def test_newest_transaction_id_goes_round(known: int | None, ids: list[int], newest: int) -> None:
-    """By it a start decides what it need not read; after four thousand million transactions it is small again."""
+    """A start uses it to decide what it need not read; after four thousand million transactions it is small again."""
     assert newest_xid(known, np.array(ids, np.uint32)) == newest
 
 
 def test_manifest_bounds_the_transaction_ids_of_the_source() -> None:
-    """An id that may have been delivered is looked for where it can be, and nowhere else."""
+    """An id that may have been delivered is searched for where it can be, and nowhere else."""
     segment = sealed(runs(300), Targets())
     assert (segment.xid_min, segment.xid_max, segment.xid_newest) == (0, 299, 299)
     assert segment.before is None

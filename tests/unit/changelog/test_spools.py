@@ -55,7 +55,7 @@ PIECES: tuple[list[Row], ...] = (
 
 
 def test_rows_of_a_spool_stand_one_after_another_over_its_pieces() -> None:
-    """Each piece counts its rows from 0; in the log they have the offsets from the one that they are attached at."""
+    """Each piece counts its rows from 0; in the log their offsets begin at the one at which they are attached."""
     content = written(*PIECES)
     expected = [(100, "ord", 1), (101, "pro", 2), (102, "ord", 3), (103, "ord", 4), (104, "pro", 5)]
     expected += [(105, "ord", 6), (106, "pro", 7)]
@@ -112,7 +112,7 @@ def test_what_lies_behind_the_attached_part_does_not_count() -> None:
 
 
 def test_a_spool_is_whole_when_it_has_the_bytes_that_were_attached(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A crash may leave it shorter, or with other blocks; a recovery has to see that before it counts its rows."""
+    """A crash may leave it shorter, or with other blocks; recovery has to detect that before it counts its rows."""
     content = written(*PIECES)
     attach = attached(content, 7)
     for block in (1 << 20, 7, len(content)):
@@ -124,6 +124,6 @@ def test_a_spool_is_whole_when_it_has_the_bytes_that_were_attached(monkeypatch: 
 
 
 def test_a_spool_s_head_says_whose_it_is() -> None:
-    """docs/changelog-format.md names these fields: who finds a spool has to know what it belongs to."""
+    """docs/changelog-format.md names these fields: an operator who finds a spool has to know what it belongs to."""
     found: Any = read_header(io.BytesIO(written()), FileKind.SPOOL, "spool").value
     assert found == {"log_id": "log-a", "epoch": 3, "number": 7}

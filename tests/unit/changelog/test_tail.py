@@ -1,4 +1,4 @@
-"""A topic's records as frames again, and what of them is not in the history yet: without a broker."""
+"""A topic's records as frames again, and which of them are not in the history yet: without a broker."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_frames_larger_than_a_record_come_back_whole(bytes_max: int) -> None:
 
 
 def test_frames_that_nobody_wants_are_not_decoded() -> None:
-    """Shapes and progress always are: what follows needs them."""
+    """Shapes and progress are always decoded: later frames need them."""
     topic = Topic().topic_range(1)
     decoder = RangeDecoder("t", wanted=[FrameKind.CUT])
     found = [p.record for m in topic.messages if (p := decoder.take(m)) is not None]
@@ -217,7 +217,7 @@ def test_rows_before_an_offset_are_not_decoded_and_everything_else_is(before: in
         assert expected is not None
         assert found is not None
         if isinstance(expected.record, Rows):
-            # Later rows lean on the first ones of a shape: those are always decoded.
+            # Later rows refer to the first ones of a shape: those are always decoded.
             needed = isinstance(found.record, Rows)
             assert needed == (int(expected.record.offsets[-1]) >= before or int(expected.record.offsets[0]) == 1)
         elif isinstance(expected.record, Transactions):
@@ -228,7 +228,7 @@ def test_rows_before_an_offset_are_not_decoded_and_everything_else_is(before: in
 
 
 def test_records_that_cdcflow_did_not_write_are_refused() -> None:
-    """By the place of the record, never by what is in it."""
+    """By the position of the record, never by its content."""
     good = Topic().topic_range(1).messages
     bad = [
         [Message(7, b"", b"secret")],
@@ -247,7 +247,7 @@ def test_records_that_cdcflow_did_not_write_are_refused() -> None:
 
 
 def test_a_cut_that_comes_twice_is_refused() -> None:
-    """Each cut is a later one: two with one number would make two segments of one."""
+    """Each cut is a later one: two with one number would make two segments out of one."""
     topic = Topic().topic_range(1, idle=1)
     topic.messages.append(topic.messages[-1])
     refused(topic, None, "cut 2 is not at the end")
@@ -263,7 +263,7 @@ def test_a_segment_is_full_with_its_last_byte() -> None:
 
 
 def test_a_segment_fills_over_the_heads_of_topic_ranges() -> None:
-    """A daemon that starts often would else never fill one."""
+    """Otherwise a daemon that starts often would never fill one."""
     topic = Topic().topic_range(1).topic_range(2)
     kinds = [message.key[0] for message in topic.messages]
     ends = [n for n, kind in enumerate(kinds, start=1) if kind == FrameKind.CUT]

@@ -1,4 +1,4 @@
-"""Commands as a person meets them: messages, exit codes, and what never shows."""
+"""Commands as a user sees them: messages, exit codes, and what is never shown."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def daemon(folder: Path) -> Iterator[list[Mapping[str, Any]]]:
 
 @pytest.mark.parametrize("kind", [None, "postgres", "mysql", "mariadb"])
 def test_written_settings_are_valid_as_they_are(tmp_path: Path, kind: str | None) -> None:
-    """The first thing a user does after `init` must not be an error about our own file."""
+    """The first thing a user does after `init` must not be an error about cdcflow's own file."""
     path = tmp_path / "new.yaml"
     result = runner.invoke(app, ["init", str(path), *(["--kind", kind] if kind else [])])
     assert result.output == f"wrote {path}; set source.url and source.tables in it, then run `cdcflow doctor`\n"
@@ -146,7 +146,7 @@ def test_existing_settings_are_never_overwritten(folder: Path) -> None:
 def test_failure_is_one_block_and_a_code_of_its_kind(
     folder: Path, monkeypatch: pytest.MonkeyPatch, kind: type[errors.CdcflowError], code: int
 ) -> None:
-    """A service manager decides by the code whether to restart; a person reads the block at night."""
+    """A service manager decides by the code whether to restart; an operator reads the block at night."""
 
     def fail(config: object) -> list[Finding]:
         raise kind("the slot is gone", remedy="run `cdcflow run --accept-history-loss`")
@@ -176,7 +176,7 @@ def test_unforeseen_error_does_not_show_its_text(folder: Path, monkeypatch: pyte
 
 
 def test_wrong_option_is_a_usage_error() -> None:
-    """Scripts tell a typing mistake (2) from a failure."""
+    """Scripts distinguish a typing mistake (2) from a failure."""
     assert runner.invoke(app, ["run", "--nope"]).exit_code == 2
 
 
@@ -237,7 +237,7 @@ def test_merge_that_leaves_a_table_out_says_so_and_ends_with_1(folder: Path, mon
 
 
 def test_secret_shows_nowhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """S03: the canary in the environment must not come out in output, settings or errors of a failing connection."""
+    """S03: the canary in the environment must not appear in output, settings or errors of a failing connection."""
     monkeypatch.setenv("CDCFLOW_PASSWORD", CANARY)
     path = folder / "cdcflow.yaml"
     text = path.read_text().replace("# password: ${env:CDCFLOW_PASSWORD}", "password: ${env:CDCFLOW_PASSWORD}")
@@ -279,7 +279,7 @@ def test_doctor_without_errors_succeeds(folder: Path, monkeypatch: pytest.Monkey
 
 
 def test_status_asks_the_daemon(folder: Path, daemon: list[Mapping[str, Any]]) -> None:
-    """A running daemon knows more than its files."""
+    """A running daemon has more information than its files."""
     result = runner.invoke(app, ["status"])
     assert result.exit_code == 0
     assert "capturing" in result.stdout
@@ -290,7 +290,7 @@ def test_status_asks_the_daemon(folder: Path, daemon: list[Mapping[str, Any]]) -
 def test_backfill_is_followed_to_its_end(
     folder: Path, daemon: list[Mapping[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It must wait for the new generation: the old one was done already before the order."""
+    """It must wait for the new generation: the old one was done already before the command."""
     monkeypatch.setattr(backfill_module, "LOOK_EVERY_S", 0.01)
     result = runner.invoke(app, ["backfill", "public.orders", "--json"])
     assert result.exit_code == 0
@@ -305,7 +305,7 @@ def test_backfill_is_followed_to_its_end(
 
 
 def test_unknown_table_is_the_daemons_word(folder: Path, daemon: list[Mapping[str, Any]]) -> None:
-    """Same message and exit code as if the command had looked itself."""
+    """Same message and exit code as if the command had checked itself."""
     result = runner.invoke(app, ["backfill", "public.nothing"])
     assert result.exit_code == 78
     assert "public.nothing is not captured" in result.stderr
@@ -356,7 +356,7 @@ def test_adjust_is_taken_back_by_a_reset(folder: Path, daemon: list[Mapping[str,
 def test_commands_are_requests(
     folder: Path, daemon: list[Mapping[str, Any]], words: list[str], request_: dict[str, Any]
 ) -> None:
-    """And each of them is one that the list of operations knows."""
+    """And each of them is in the list of operations."""
     assert runner.invoke(app, words).exit_code == 0
     expected = request_ if "op" in request_ else {"op": "reread", "tables": ["a.b"], **request_}
     assert daemon[-1] == expected
@@ -385,7 +385,7 @@ def test_commands_that_say_too_little_or_too_much_are_refused(
 
 
 def test_an_order_that_changes_nothing_says_why_and_exits_with_1(folder: Path, daemon: list[Mapping[str, Any]]) -> None:
-    """A script must not take it for done."""
+    """A script must not consider it done."""
     result = runner.invoke(app, ["table", "pause", "public.done"])
     assert result.exit_code == 1
     assert result.stdout == "public.done: nothing to do (public.done is done: nothing to pause)\n"
@@ -497,7 +497,7 @@ def test_event_as_json_is_one_document() -> None:
     ],
 )
 def test_event_as_json_has_a_level_and_nothing_that_says_nothing(event: str, expected: str) -> None:
-    """An alert on errors must not wake anybody for a retry; `reason=None` looks like a reason. Plain lines, too."""
+    """An alert on errors must not wake an operator for a retry; `reason=None` looks like a reason. Plain lines, too."""
     for as_json in (True, False):
         file = io.StringIO()
         event_lines(as_json=as_json, file=file)(event, {"table": "a.b", "reason": None, "rows": 0})
@@ -549,7 +549,8 @@ def test_interrupted_command_says_so_in_one_line(
 
 
 def test_traceback_that_a_library_logs_at_an_interrupt_is_left_out() -> None:
-    """py4j logs what Ctrl-C interrupted, as an error of the root logger, before anybody can catch it; others stay."""
+    """py4j logs what Ctrl-C interrupted, as an error of the root logger, before any handler can catch it; others
+    stay."""
     root, file = logging.Logger("root"), io.StringIO()
     root.addHandler(logging.StreamHandler(file))
     with pytest.MonkeyPatch.context() as patched:
@@ -568,7 +569,7 @@ def test_traceback_that_a_library_logs_at_an_interrupt_is_left_out() -> None:
 
 def test_command_that_is_interrupted_while_it_is_imported_says_so_too(tmp_path: Path) -> None:
     """Half a second after Enter is when most users see their typing mistake."""
-    # The import of a part hangs, and is interrupted: what a person does whom it takes too long.
+    # The import of a part hangs, and a user who finds it too slow interrupts it.
     (tmp_path / "typer.py").write_text(
         # A test run in the background may have been started with the signal ignored.
         "import os, signal\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
@@ -588,7 +589,7 @@ def test_interrupted_backfill_says_that_the_daemon_goes_on(
     right = time.sleep
 
     def interrupted(seconds: float) -> None:
-        if threading.current_thread() is not threading.main_thread():  # Spark has some that sleep, too
+        if threading.current_thread() is not threading.main_thread():  # some of Spark's threads sleep, too
             right(seconds)
             return
         raise KeyboardInterrupt
@@ -628,7 +629,7 @@ def test_lag_of_an_idle_source_is_not_the_age_of_its_last_change(
 
 
 def test_lag_of_a_source_that_is_ahead_is_the_age_of_the_newest_change() -> None:
-    """While a backlog is read the position moves all the time, and still the news is old."""
+    """While a backlog is read the position moves continuously, and yet the changes are old."""
     behind = lag_seconds({"lag_bytes": 10**9, "commit_clock": 1_000_000}, 0.1)
     assert behind is not None
     assert behind > 10**8
@@ -644,7 +645,7 @@ def test_lag_of_a_source_that_is_ahead_is_the_age_of_the_newest_change() -> None
     ],
 )
 def test_only_a_done_table_shows_hundred_percent(fields: dict[str, Any], expected: str) -> None:
-    """After the last page there still are moved rows to read: 100% means that it is over."""
+    """After the last page there are still moved rows to read: 100% means that the backfill is over."""
     assert output.percent(fields) == expected
 
 

@@ -47,7 +47,7 @@ def told(*words: str) -> list[Any]:
 
 
 def test_life_of_a_consumer(log: HandLog) -> None:
-    """Every command, as a person types it."""
+    """Every command, as a user types it."""
     assert said("create", "shop", "--table", "public.orders").splitlines() == [
         "consumer shop begins with the rows of 1 table at offset 2: `cdcflow consumer read shop`"
     ]
@@ -105,7 +105,7 @@ def test_expiry_by_hand_names_the_consumers_that_it_leaves_behind(log: HandLog) 
 
 
 def test_daemons_service_has_the_consumers_of_its_log(log: HandLog) -> None:
-    """What the command makes is read over HTTP, and the other way round."""
+    """A consumer that the command creates can be read over HTTP, and the other way round."""
     said("create", "shop")
     settings = yaml.safe_load(Path("cdcflow.yaml").read_text()) | {"service": {"listen": "127.0.0.1:0"}}
     Path("cdcflow.yaml").write_text(yaml.safe_dump(settings))

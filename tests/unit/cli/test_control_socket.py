@@ -60,7 +60,7 @@ def test_request_gets_its_answer(tmp_path: Path, serve: Serve) -> None:
 
 
 def test_refusal_keeps_its_kind_and_message(tmp_path: Path, serve: Serve) -> None:
-    """The person at the other end needs the daemon's own words, and the exit code that belongs to them."""
+    """The caller needs the daemon's own words, and the exit code that belongs to them."""
 
     def refuse(request: Mapping[str, Any], asked_by: str) -> object:
         raise SourceUnavailable("the capture is waiting", remedy="wait")
@@ -100,7 +100,7 @@ def test_socket_of_a_killed_daemon_is_replaced(tmp_path: Path, serve: Serve) -> 
 
 
 def test_second_daemon_does_not_take_the_first_ones_socket(tmp_path: Path, serve: Serve) -> None:
-    """P75: orders would reach the wrong process."""
+    """P75: commands would reach the wrong process."""
     serve(tmp_path, echo)
     second = ControlServer(tmp_path, lambda request, asked_by: {"second": True})
     with pytest.raises(ConfigurationError, match="another cdcflow daemon"):
@@ -128,7 +128,7 @@ def test_path_longer_than_the_kernel_allows_still_works(tmp_path: Path, serve: S
 
 @pytest.mark.parametrize("sent", [b"\n", b"[]\n", b"nonsense\n", b"\xff\xfe\n", b'{"op": "status"', b'"x"\n'])
 def test_garbage_gets_an_error_and_the_server_goes_on(tmp_path: Path, serve: Serve, sent: bytes) -> None:
-    """Anybody's stray bytes must not end the capture."""
+    """Stray bytes from any process must not end the capture."""
     serve(tmp_path, echo)
     assert b'"error"' in raw(tmp_path, sent)
     assert ask(tmp_path, {"op": "x"}) == {"heard": {"op": "x"}}

@@ -19,7 +19,7 @@ STATUS = {"cut": 3, "tables": {"public.flights": {"state": "reading", "units": 1
 
 
 def test_without_a_terminal_a_status_prints_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    """Thirty-nine lines of "writer" were between the reader and what the demo shows."""
+    """Thirty-nine lines of "writer" were printed before the demo's own output."""
     with Screen(2) as shown:
         shown.step("reading")
         for _ in range(100):

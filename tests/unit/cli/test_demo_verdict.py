@@ -24,7 +24,7 @@ def outcome(verdicts: list[Verdict], *failures: str) -> demo_run.Outcome:
 
 
 def test_five_equal_tables_pass() -> None:
-    """The good case, so that the others mean something."""
+    """The passing case, so that the others mean something."""
     assert outcome(EQUAL).passed
 
 
@@ -101,5 +101,5 @@ def test_demo_never_writes_into_a_folder_that_is_in_use(tmp_path: Path) -> None:
     ],
 )
 def test_bar_has_its_width_whatever_the_counts(fields: dict[str, int], expected: str) -> None:
-    """A table that jumps about on the screen cannot be read."""
+    """A table that moves on the screen cannot be read."""
     assert bar(fields, 4) == expected

@@ -49,7 +49,7 @@ def test_no_name_breaks_out_of_a_comment_or_reaches_a_terminal() -> None:
 
 
 def test_text_of_a_server_is_shown_without_control_characters() -> None:
-    """An error message of a server may have anything in it."""
+    """A server's error message may contain anything."""
     assert plain("a\x1b[31mb\tc\nd\x07\x9b\u202e") == "a\\x1b[31mb\tc\nd\\x07\\x9b\\x202e"
     assert "\x1b" not in block(ConfigurationError("said \x1b[2J", remedy="run \x1b[2J"))
 

@@ -35,7 +35,7 @@ def settings(folder: Path, port: int) -> Path:
 
 @pytest.fixture
 def silent() -> Iterator[socket.socket]:
-    """A port that takes connections and never says a word."""
+    """A port that accepts connections and never answers."""
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         listening.listen(8)

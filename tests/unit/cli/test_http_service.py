@@ -86,7 +86,8 @@ def test_health_fails_when_nothing_flows() -> None:
 
 @pytest.mark.parametrize(("state", "code"), [("paused", 200), ("halted", 503)])
 def test_what_stands_still_on_purpose_is_not_stalled(state: str, code: int) -> None:
-    """O14: a pause is an order; what was halted needs a person, and must not look like what passes by itself."""
+    """O14: a pause is a command; what was halted needs an operator, and must not look like a condition that passes
+    by itself."""
     found, text = health({**STATUS, "state": state, "heartbeat_age_seconds": 31, "reason": "the slot is gone"})
     assert (found, text["status"]) == (code, state)
     assert ("reason" in text) == (state == "halted")
@@ -112,7 +113,7 @@ def test_metrics_of_a_capture_that_waits_are_a_page_too() -> None:
 
 
 def test_health_of_a_halted_capture_names_what_halted_it() -> None:
-    """It never becomes well by itself, so it must not look like one that is only stalled."""
+    """It never recovers by itself, so it must not look like one that is only stalled."""
     code, text = health({**STATUS, "state": "halted", "kind": "HistoryLost", "reason": "slot gone"})
     assert (code, text["status"], text["kind"], text["reason"]) == (503, "halted", "HistoryLost", "slot gone")
 
@@ -203,7 +204,7 @@ def test_taken_port_is_a_setting_to_change(server: HttpServer) -> None:
     "sent", [b"", b"GET /healthz HT", b"POST /x HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n{"]
 )
 def test_request_that_does_not_arrive_is_hung_up_on(monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
-    """A few silent connections must not take all there are from the probes, or a daemon that is well is restarted."""
+    """A few silent connections must not take all slots from the probes, or a healthy daemon is restarted."""
     from cdcflow.service import connection as module
 
     monkeypatch.setattr(module, "ARRIVES_WITHIN_S", 0.2)
@@ -220,7 +221,7 @@ def test_request_that_does_not_arrive_is_hung_up_on(monkeypatch: pytest.MonkeyPa
 
 
 def test_two_requests_of_one_connection_are_both_answered(server: HttpServer) -> None:
-    """A scraper keeps its connection; a request that has arrived is not hung up on."""
+    """A scraper keeps its connection; a request that has arrived is not cut off."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     for _ in range(2):
         connection.request("GET", "/healthz", headers={"Host": "localhost"})
@@ -283,7 +284,7 @@ _SILENT = {
 @pytest.mark.parametrize("said", _SILENT)
 @pytest.mark.parametrize("number", [64, 3 * CONNECTIONS_MAX])
 def test_connections_that_say_nothing_keep_no_probe_out(server: HttpServer, said: str, number: int) -> None:
-    """Anybody who reaches the port could have a healthy daemon restarted: no token is needed to connect."""
+    """Any client that reaches the port could have a healthy daemon restarted: no token is needed to connect."""
     with contextlib.ExitStack() as stack:
         for _ in range(number):
             idle = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=10))

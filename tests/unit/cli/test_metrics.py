@@ -32,7 +32,7 @@ def table(number: int) -> dict[str, Any]:
 
 
 def whole_status(tables: int = 3) -> dict[str, Any]:
-    """A status with everything in it that a metric looks for."""
+    """A status with every value that a metric uses."""
     return {
         "state": "capturing",
         "source_kind": "postgres",
@@ -98,7 +98,7 @@ def samples(status: dict[str, Any]) -> dict[str, float]:
 
 
 def test_every_metric_of_the_list_is_on_the_page_and_no_other() -> None:
-    """The docs, the alerts and the dashboard go by this list."""
+    """The docs, the alerts and the dashboard rely on this list."""
     families = {f.name: f for f in text_string_to_metric_families(exposition(whole_status()))}
     ours = {name: f for name, f in families.items() if name.startswith("cdcflow_")}
     assert set(ours) == {m.full_name.removesuffix("_total") for m in METRICS}
@@ -121,7 +121,7 @@ def test_names_keep_to_the_conventions(metric: Any) -> None:
 
 
 def test_promtool_finds_nothing_to_mend() -> None:
-    """The project that scrapes the page has a linter for it; where it is installed, it has the last word."""
+    """Prometheus has a linter for the page; where it is installed, it decides."""
     promtool = shutil.which("promtool")
     if promtool is None:
         return
@@ -173,7 +173,7 @@ def test_a_thousand_tables_are_not_a_thousand_series_unless_asked(tables: int, s
 
 
 def test_the_pipeline_and_the_metrics_know_the_same_words() -> None:
-    """A cause or a state that only one of them knows would be counted nowhere."""
+    """A cause or a state that only one of the two lists contains would be counted nowhere."""
     from cdcflow.interleave.progress import State
     from cdcflow.pipeline import freshness
     from cdcflow.service import metrics
@@ -183,7 +183,7 @@ def test_the_pipeline_and_the_metrics_know_the_same_words() -> None:
 
 
 def test_no_value_of_a_row_and_no_reason_is_a_label() -> None:
-    """Reasons are texts without bound, and may name what they should not."""
+    """Reasons are texts without a bound, and may name what they should not."""
     status = whole_status()
     status["tables"]["public.t0"] |= {"freshness_reason": "canary-text", "reason": "canary-text"}
     assert "canary-text" not in exposition({**status, "reason": "canary-text", "source_error": "canary-text"})

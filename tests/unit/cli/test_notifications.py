@@ -60,7 +60,7 @@ def test_room_that_runs_out_is_told_before_it_is_gone() -> None:
 
 
 def test_each_backfill_that_ends_well_is_told_once() -> None:
-    """Those that were over when the daemon began are no news, and an outage makes none."""
+    """Problems that were over when the daemon began are not reported, and an outage creates none."""
 
     def reading(state: str, generation: int = 1) -> dict[str, Any]:
         return status(tables={"public.a": {"state": state, "generation": generation, "rows": 7}})
@@ -80,7 +80,7 @@ def test_each_backfill_that_ends_well_is_told_once() -> None:
 
 
 def test_an_end_is_told_with_its_reason_and_what_to_do() -> None:
-    """Of a fault in cdcflow only the kind: its text may hold a row's values."""
+    """Of a fault in cdcflow only the kind: its text may contain a row's values."""
     lost = of_the_end(HistoryLost("slot gone\nat 0/1", remedy="run it again"))
     assert lost.fields == {"kind": "HistoryLost", "reason": "slot gone", "remedy": "run it again"}
     assert "canary" not in str(of_the_end(ValueError("canary")))
@@ -88,7 +88,7 @@ def test_an_end_is_told_with_its_reason_and_what_to_do() -> None:
 
 
 class Hook:
-    """A server that keeps what it is sent. `answers` are its next status codes, 200 after them."""
+    """A server that keeps the requests it gets. `answers` are its next status codes, 200 after them."""
 
     def __init__(self) -> None:
         self.got: list[tuple[str, dict[str, Any]]] = []
@@ -147,7 +147,7 @@ def test_a_webhook_gets_what_it_asked_for(hook: Hook, monkeypatch: pytest.Monkey
 
 
 def test_a_command_gets_the_same_on_its_standard_input(tmp_path: Path) -> None:
-    """For those who have no webhook."""
+    """For users who have no webhook."""
     file = tmp_path / "said"
     script = f"import sys; open({str(file)!r}, 'a').write(sys.stdin.read() + chr(10))"
     receiver = Notify(on=("stopped",), command=(sys.executable, "-c", script))
@@ -159,7 +159,7 @@ def test_a_command_gets_the_same_on_its_standard_input(tmp_path: Path) -> None:
 
 
 def test_a_receiver_that_does_not_take_it_is_tried_again(hook: Hook) -> None:
-    """A webhook that restarts must not cost the one message of the night."""
+    """A webhook that restarts must not cost the only message of the night."""
     hook.answers = [500, 503]
     now = status(lag_seconds=400.0)
     with notifying(
@@ -171,7 +171,7 @@ def test_a_receiver_that_does_not_take_it_is_tried_again(hook: Hook) -> None:
 def test_a_receiver_that_never_takes_it_is_given_up_without_its_url(
     hook: Hook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The event goes to a log that many may read; and the other receiver is not held up."""
+    """The event goes to a log that many may read; and the other receiver is not delayed."""
     monkeypatch.setenv("HOOK", f"{hook.url}/{CANARY}")
     hook.answers = [500] * 20
     told: list[tuple[str, Mapping[str, object]]] = []

@@ -1,4 +1,4 @@
-"""A settings file that is read again: what counts at once, what waits for the capture, what is refused."""
+"""A settings file that is read again: what applies at once, what waits for the capture, what is refused."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from cdcflow.pipeline.settings import CaptureSettings
 
 
 class Stage:
-    """A settings file with a log in a folder or in Kafka, and a capture that applies the changes it is told to
-    apply."""
+    """A settings file with a log in a folder or in Kafka, and a capture that applies the changes that a test allows."""
 
     settings_number = 1
 
@@ -85,7 +84,7 @@ def test_what_depends_on_the_source_follows_once_the_capture_has_it(stage: Stage
 
 
 def test_what_cannot_run_beside_it_refuses_the_whole_file(stage: Stage) -> None:
-    """The capture is given nothing of it."""
+    """The capture gets none of it."""
     stage.begin()
     stage.write(source={"heartbeat": "3s"}, service={"listen": "127.0.0.1:1"})
 

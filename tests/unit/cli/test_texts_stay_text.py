@@ -53,7 +53,7 @@ def test_bars_of_a_backfill_show_a_name_as_it_is(text: str, monkeypatch: pytest.
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("as_json", [False, True])
 def test_a_daemons_log_has_a_name_as_it_is(text: str, as_json: bool) -> None:
-    """Log lines are not formatted again with what they hold."""
+    """Log lines are not formatted again with their contents."""
     file = io.StringIO()
     event_lines(as_json=as_json, file=file)("table failed", {"table": text})
     send_structlog_to(file, as_json=as_json)

@@ -54,7 +54,7 @@ def captured(traces: Traces) -> None:
 
 
 def test_each_cut_and_each_window_is_a_span() -> None:
-    """With what it was about, and no value of a row."""
+    """With its subject, and no value of a row."""
     exporter = InMemorySpanExporter()
     traces = Traces("http://127.0.0.1:1", lambda *_: None, exporter)
     captured(traces)

@@ -23,7 +23,7 @@ SEGMENT = 30
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A log with two sealed segments and a journal, each with thirty commands and repairs more."""
+    """A log with two sealed segments and a journal, each with thirty more commands and repairs."""
     monkeypatch.chdir(tmp_path)
     assert runner.invoke(app, ["init"]).exit_code == 0
     config = load(tmp_path / "cdcflow.yaml")
@@ -66,7 +66,7 @@ def test_commands_are_listed_with_who_when_and_what_came_of_it(folder: Path) -> 
 
 
 def test_repairs_are_found_in_older_segments_too(folder: Path) -> None:
-    """Where the log may be wrong about rows must not be forgotten by a seal."""
+    """A seal must not remove the record of where the log may be wrong about rows."""
     assert numbers("--limit", "200", of="repairs") == list(range(1, 91))
     assert numbers("--limit", "3", of="repairs") == [88, 89, 90]
     result = runner.invoke(app, ["log", "repairs", "--limit", "1"])

@@ -1,4 +1,4 @@
-"""The status around a capture: it answers when the source does not, and knows what others left."""
+"""The status around a capture: it answers when the source does not, and includes what other processes left."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_source_that_does_not_answer_holds_up_no_scrape(
 def test_what_the_source_said_last_stays_when_it_says_no_more(
     config: Config, capture: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also while the stream still runs: a login that was changed hits the status first."""
+    """Also while the stream still runs: a changed login fails in the status first."""
     said: list[dict[str, object]] = [{"lag_bytes": 5, "retained_bytes": 6, "source": {"safe_wal_bytes": "9"}}]
     monkeypatch.setattr(watch, "source_status", lambda *_: said[-1])
     on = Watch(config, capture)
@@ -168,7 +168,7 @@ def test_freshness_is_said_in_a_few_words(fields: dict[str, Any], expected: str)
 
 
 def test_an_outage_has_one_line_under_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    """A reason at each of twelve tables made a table that no terminal is wide enough for."""
+    """A reason at each of twelve tables made the printed table too wide for any terminal."""
     away = {"state": "done", "freshness": "not proven", "freshness_reason": "no answer", "fresh_as_of": 0.0}
     _print({"state": "waiting", "tables": {f"shop.t{n}": away for n in range(3)}})
     text = capsys.readouterr().out
@@ -177,7 +177,7 @@ def test_an_outage_has_one_line_under_the_tables(capsys: pytest.CaptureFixture[s
 
 
 def test_why_the_last_merge_failed_is_in_the_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It said only that the last merge failed. Of an error of a library only the kind is kept."""
+    """It reported only that the last merge failed. Of a library's error only the kind is kept."""
     last_words.write_merge_failure(tmp_path, SinkUnavailable("merging into /w: another merge works there"))
     _print({"state": "capturing", "tables": {}, "merge": last_words.of_merge(tmp_path)})
     assert "no cut yet; the last merge failed: merging into /w: another merge works there" in capsys.readouterr().out
@@ -192,7 +192,7 @@ def test_why_the_last_merge_failed_is_in_the_status(tmp_path: Path, capsys: pyte
 def test_a_row_that_a_shadow_check_found_is_in_the_status(
     config: Config, capture: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With the table that it is of, and with what to do."""
+    """With its table, and with what to do."""
     monkeypatch.setattr(watch, "source_status", lambda *_: {})
     capture.says["tables"] = {"public.orders": {"state": "done"}, "public.items": {"state": "done"}}
     status = Watch(config, capture).status()

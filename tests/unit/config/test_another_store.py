@@ -1,4 +1,4 @@
-"""Another object store in the settings of a log that has segments in one: refused in the plan, with the way there."""
+"""Another object store in the settings of a log that has segments in one: refused in the plan, with the remedy."""
 
 from __future__ import annotations
 

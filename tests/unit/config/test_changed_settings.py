@@ -47,7 +47,7 @@ def taken(found: tuple[Change, ...]) -> dict[str, str]:
     ],
 )
 def test_each_setting_is_taken_up_in_its_way(tmp_path: Path, section: str, value: Any, name: str, how: str) -> None:
-    """The plan contains when."""
+    """The plan records for each setting when it takes effect."""
     assert taken(changes(settings(tmp_path), settings(tmp_path, **{section: value}))) == {name: how}
 
 
@@ -65,14 +65,14 @@ HOOK = {"on": ["lag"], "webhook": "${env:HOOK}"}
     ],
 )
 def test_another_token_is_a_change(tmp_path: Path, before: Any, now: Any, name: str) -> None:
-    """All tokens were hidden as one text, so that a plan saw none come or go."""
+    """All tokens were hidden as one text, so that a plan did not show added or removed ones."""
     found = changes(settings(tmp_path, service=before), settings(tmp_path, service=now))
     assert taken(found)[name] == "running"
     assert HIDDEN not in str(found)
 
 
 def test_a_policy_of_retention_is_taken_up_at_once(tmp_path: Path) -> None:
-    """It is applied next to the capture."""
+    """Retention runs next to the capture."""
     kept = {"path": "log", "retention": {"age": "7d"}}
     assert set(taken(changes(settings(tmp_path), settings(tmp_path, log=kept))).values()) == {"running"}
 
@@ -91,7 +91,7 @@ def test_a_folder_that_commands_look_into_waits_for_a_restart_and_says_why(tmp_p
 
 
 def names(model: Any, above: str) -> Iterator[str]:
-    """Every setting's name below a model of settings, those of all kinds that it may be."""
+    """Every setting's name below a model of settings, with all kinds that it may be."""
     for name, field in model.model_fields.items():
         inner = [m for m in (field.annotation, *get_args(field.annotation)) if hasattr(m, "model_fields")]
         yield from (n for m in inner for n in names(m, f"{above}{name}."))
@@ -133,7 +133,7 @@ def test_secrets_are_not_shown_and_references_are(tmp_path: Path) -> None:
 
 
 def test_rules_come_before_those_that_would_hide_them() -> None:
-    """The first rule whose name a setting's begins with counts: a general one above it would swallow it."""
+    """The first rule whose name is a prefix of the setting's counts: a general one above it would hide it."""
     for rule in RULES:
         assert rule_for(rule.name) is rule
     assert rule_for("logs.path").taken == "restart", "a name that only begins alike is another one"

@@ -37,7 +37,7 @@ def _settings(tmp_path: Path, log: str = "log", warehouse: str = "warehouse") ->
 
 
 def _cdcflow(*arguments: str | Path, without: bool = True) -> subprocess.CompletedProcess[str]:
-    """The command as an ordinary user has it: without the capability to pass over rights."""
+    """The command as an ordinary user runs it: without the capability to bypass permissions."""
     ordinary = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if without and os.geteuid() == 0 else []
     command = [*ordinary, sys.executable, "-m", "cdcflow.cli", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -124,7 +124,7 @@ def test_the_remedy_ends_it(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_mounted_read_only_is_named_as_one(tmp_path: Path) -> None:
-    """Kubernetes mounts a container's root so: no chmod helps there."""
+    """Kubernetes mounts a container's root like this: chmod does not help there."""
     prefix = confinement([])
     if not prefix:
         assert shutil.which("unshare") is None or os.geteuid() != 0
@@ -149,7 +149,7 @@ def test_a_reader_of_a_log_without_rights_gets_the_path(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
 def test_a_full_disk_is_no_setting_to_change(code: int) -> None:
-    """A service manager should start it again when there is room."""
+    """A service manager should start it again when there is space."""
     error = of_system(OSError(code, os.strerror(code), "/data/warehouse/part-0"))
     assert isinstance(error, SinkUnavailable)
     assert "/data/warehouse/part-0" in str(error)

@@ -62,7 +62,7 @@ def test_paths_begin_at_the_folder_of_the_file(tmp_path: Path) -> None:
 def test_settings_that_cannot_be_are_refused_and_the_remedy_works(
     tmp_path: Path, text: str, said: str, mended: str
 ) -> None:
-    """Each of them would lose rows, or take them from anybody."""
+    """Each of them would lose rows, or accept them from anyone."""
     with pytest.raises(ConfigurationError) as caught:
         load(written(tmp_path, text))
     assert said in str(caught.value)

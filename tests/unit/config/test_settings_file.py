@@ -1,4 +1,4 @@
-"""Settings: what a person gets to read who made a mistake in cdcflow.yaml."""
+"""Settings: the messages for a user who made a mistake in cdcflow.yaml."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def test_value_that_yaml_takes_for_a_tag_is_named_at_its_own_line(tmp_path: Path
 
 @pytest.mark.parametrize("wrong", ["8079", "listen", "127.0.0.1", "12:34", '"h:70000"'])
 def test_listen_says_what_it_wants(tmp_path: Path, wrong: str) -> None:
-    """A port alone is what everybody writes first, and 12:34 is a number in YAML."""
+    """A port alone is what most users write first, and 12:34 is a number in YAML."""
     assert complaint(tmp_path, WHOLE.replace('"[::1]:8079"', wrong)) == (
         "cdcflow.yaml:13:11: service.listen must be host:port, such as 127.0.0.1:8079"
     )
@@ -378,7 +378,7 @@ def test_relative_secret_file_lies_beside_the_settings(tmp_path: Path) -> None:
 
 
 def test_secret_that_everybody_may_read_is_refused(tmp_path: Path) -> None:
-    """S12: a secret that any account of the machine can read is none."""
+    """S12: a secret that any account of the machine can read is not secret."""
     file = tmp_path / "secret"
     file.write_text(CANARY)
     file.chmod(0o644)
@@ -389,7 +389,7 @@ def test_secret_that_everybody_may_read_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("reference", ["${env:CDCFLOW_NOT_SET}", "${file:/nowhere/secret}", CANARY])
 def test_secret_that_is_not_there_is_named(reference: str) -> None:
-    """The message names the variable or file, and never what was given instead of a reference (S03)."""
+    """The message names the variable or file, and never the text given instead of a reference (S03)."""
     with pytest.raises(ConfigurationError) as caught:
         secret(reference)
     assert CANARY not in str(caught.value)

@@ -142,7 +142,7 @@ def test_every_other_command_is_listed_with_where_it_is_run() -> None:
 
 
 def test_every_target_of_make_on_a_page_exists() -> None:
-    """`make help` and the pages tell of the same targets."""
+    """`make help` and the pages list the same targets."""
     from bookpages import ROOT
 
     makefile = (ROOT / "Makefile").read_text()

@@ -14,7 +14,7 @@ from bookpages import DOCS, ROOT, name_of, pages, prose
 
 BOOK = ROOT / "mkdocs.yml"
 OUTSIDE = {"architecture.md", "contributing.md", "changelog.md", "docker.md"}
-"""Pages of the book that lie outside of docs/ (docs/book/hooks.py)."""
+"""Pages of the book outside of docs/ (docs/book/hooks.py)."""
 LINK = re.compile(r"\]\(([^)\s]+)\)|^\[[^\]]+\]: (\S+)", re.MULTILINE)
 SRC = re.compile(r'src="([^"]+)"')
 
@@ -68,7 +68,7 @@ def listed(entry: Any) -> Iterator[str]:
 
 
 def test_every_page_of_the_books_list_is_there() -> None:
-    """`make docs` would end at it, and it is not part of every build."""
+    """`make docs` would stop at it, and it is not part of every build."""
     named = list(listed(yaml.safe_load(BOOK.read_text())["nav"]))
     assert len(named) == len(set(named))
     assert [page for page in named if page not in OUTSIDE and not (DOCS / page).exists()] == []

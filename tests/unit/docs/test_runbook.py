@@ -145,7 +145,7 @@ def test_every_kind_of_error_has_a_section_of_its_own() -> None:
 
 @pytest.mark.parametrize(("page", "level"), [(ERRORS, 3), (ALERTS, 2)], ids=["errors", "alerts"])
 def test_every_section_says_meaning_impact_diagnosis_and_mitigation(page: Path, level: int) -> None:
-    """Who is woken at night finds the same four answers in the same order."""
+    """An operator who is woken at night finds the same four answers in the same order."""
     for name, text in sections(page, level).items():
         found = tuple(re.findall(r"^\*\*(\w+)\.\*\* \S", text, flags=re.MULTILINE))
         assert found == PARTS, name

@@ -212,7 +212,7 @@ def test_delete_of_a_row_that_is_all_key_leaves_nothing_out() -> None:
 def test_keys_that_no_row_has_are_told_value_for_value(
     asked: list[tuple[int, str]], found: list[tuple[int, str]], gone: list[tuple[int, str]]
 ) -> None:
-    """What the server takes for the same key may be another row downstream, and the other way round."""
+    """Keys that are equal for the server may be different rows downstream, and the other way round."""
     schema = pa.schema([("k", pa.int64()), ("t", pa.dictionary(pa.int32(), pa.string()))])
     keys = pa.Table.from_pylist([{"k": k, "t": t} for k, t in asked], schema)
     rows = [pa.RecordBatch.from_pylist([{"v": 0, "t": t, "k": k}]) for k, t in found]

@@ -1,4 +1,4 @@
-"""Connections that die, that are broken off, and that are kept: the same rules for every dialect."""
+"""Connections that die, that are cancelled, and that are kept: the same rules for every dialect."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_connection_that_died_while_idle_is_replaced_once() -> None:
 
 
 def test_new_connection_that_dies_is_not_replaced() -> None:
-    """Then something is wrong with the server, and the pause before the next try is the caller's."""
+    """Then the server has a problem, and the pause before the next try is the caller's."""
     server = Server()
     pool = Pool(Connector(server), "test")
     with pytest.raises(SourceUnavailable, match="asking: refused"):

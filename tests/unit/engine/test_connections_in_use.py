@@ -183,7 +183,7 @@ def test_what_was_given_back_is_not_woken_when_the_source_closes(connector: Conn
 
 
 def test_a_closed_source_opens_nothing(connector: Connector) -> None:
-    """The question comes before the connection where a dialect can ask it."""
+    """A dialect may check whether the source is open before it opens a connection."""
     connector.check_open()
     assert not connector.closed
     connector.close()
@@ -193,7 +193,7 @@ def test_a_closed_source_opens_nothing(connector: Connector) -> None:
 
 
 def test_the_library_s_errors_become_ours_with_what_was_attempted(connector: Connector) -> None:
-    """Others stay what they are."""
+    """Other errors stay unchanged."""
     with pytest.raises(SourceUnavailable, match="reading x: no"), connector.mapping_errors("reading x"):
         raise DriverError("no")
     with pytest.raises(KeyError), connector.mapping_errors("reading x"):
@@ -203,7 +203,7 @@ def test_the_library_s_errors_become_ours_with_what_was_attempted(connector: Con
 
 
 def test_a_library_that_cannot_tell_leaves_no_connection_behind_an_error() -> None:
-    """Unless a dialect says otherwise."""
+    """Unless a dialect specifies otherwise."""
 
     class Plain(Connector):
         def is_idle_after_error(self, connection: Connection) -> bool:
@@ -232,7 +232,7 @@ def test_a_session_keeps_its_connection_until_it_is_closed(connector: Connector)
 
 
 def test_a_session_s_connection_that_died_is_closed_and_one_that_refuses_is_kept(connector: Connector) -> None:
-    """A new one may be refused, too; then the next question tries again."""
+    """A new one may be refused, too; then the next query tries again."""
     session = Session(connector, lambda: connector.connect("catalog"))
     session.ask("looking", number)
     with pytest.raises(SourceUnavailable, match="looking: no"):
@@ -251,7 +251,7 @@ def test_a_session_s_connection_that_died_is_closed_and_one_that_refuses_is_kept
 
 
 def test_questions_of_a_session_come_one_after_another(connector: Connector) -> None:
-    """One connection answers one question at a time."""
+    """One connection answers one query at a time."""
     session = Session(connector, lambda: connector.connect("catalog"))
     inside, may_go = threading.Event(), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Turns in another thread: whose they are, in which order their answers come, and how it ends."""
+"""Turns in another thread: who owns them, in which order their answers arrive, and how it ends."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def is_readable(ahead: DecodeAhead[int], seconds: float) -> bool:
 
 
 def taken(ahead: DecodeAhead[int], found: list[int] | None = None) -> list[int]:
-    """What it gives (added to `found`) until the turns are the caller's again, waiting as the loop does."""
+    """Return what it gives (added to `found`) until the turns are the caller's again, waiting as the loop does."""
     found = [] if found is None else found
     while ahead.active:
         if not ahead.ready:
@@ -64,7 +64,7 @@ def taken(ahead: DecodeAhead[int], found: list[int] | None = None) -> list[int]:
 
 
 def test_answers_come_in_order_and_then_the_turns_are_the_callers_again(ahead_of: MakeAhead) -> None:
-    """Order is all that a log has; and only while much comes is another thread worth it."""
+    """A log has nothing but its order; and another thread is only worth it while many changes arrive."""
     turns = Turns(500)
     ahead = ahead_of(turns, turns.go_on)
     assert not ahead.active
@@ -111,7 +111,7 @@ def test_an_error_comes_after_the_answers_before_it_and_once(ahead_of: MakeAhead
 
 
 def test_closing_waits_for_the_turn_under_way(ahead_of: MakeAhead) -> None:
-    """What the turns work on is taken apart next."""
+    """The objects that the turns use are dismantled next."""
     begun, may_end = threading.Event(), threading.Event()
     ended = []
 

@@ -34,14 +34,14 @@ def named(text: str) -> TableId:
 def test_a_pattern_means_whole_names_as_the_catalog_has_them(
     pattern: str, means: list[str], not_these: list[str]
 ) -> None:
-    """A table too many would be copied somewhere it must not go; one too few would be missed later."""
+    """An extra table would be copied somewhere it must not go; a missing one would be noticed too late."""
     selection = Selection.parse([pattern])
     assert [t for t in [*means, *not_these] if selection.selects(named(t))] == means
 
 
 @pytest.mark.parametrize("text", ["orders", "", "a.b.c", 'a."b', '"a".', ".b", 'a""b.c', "!a", 'a."".'])
 def test_what_is_no_pattern_is_refused_by_its_text(text: str) -> None:
-    """A slip of the pen must not select nothing in silence."""
+    """A typing mistake must not silently select nothing."""
     with pytest.raises(ConfigurationError, match="is not a table pattern") as refused:
         Pattern.parse(text)
     assert repr(text) in str(refused.value)

@@ -62,7 +62,8 @@ def test_table_that_is_new_or_of_an_older_log_is_not_compared() -> None:
 
 
 def test_order_stays_until_it_is_taken_out() -> None:
-    """A crash between the checkpoint that has the new settings and the cut that orders must not lose the order."""
+    """A crash between the checkpoint with the new settings and the cut that requests the reading must not lose the
+    request."""
     first = noted(before(due=Kept(special="null")), {ORDERS: {2: Kept()}, ITEMS: {}})
     assert pending(first) == {ORDERS.id}
     second = noted(first, {ORDERS: {2: Kept()}, ITEMS: {}})
@@ -77,7 +78,7 @@ def test_order_for_a_table_that_is_left_out_meanwhile_goes_with_it() -> None:
 
 
 def test_policies_are_read_as_they_were_written() -> None:
-    """Names that no pattern is safe from."""
+    """Names with quotes and dots."""
     policies: Policies = {TableId('a"b', "c.d"): {3: Kept("text", "clamp")}, ORDERS.id: {}}
     assert from_json(to_json(policies)) == policies
 

@@ -1,4 +1,4 @@
-"""Which tables are captured, and which names nothing downstream could keep apart."""
+"""Which tables are captured, and which names downstream systems could not distinguish."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def selected(**refused: Refusal) -> Selected[Entry]:
 
 @pytest.mark.parametrize("name", ["_op", "_OFFSET", "_Missing", "_before", "_unchanged", "_txn", "_commit_ts"])
 def test_column_with_a_name_of_cdcflows_own_is_refused(name: str) -> None:
-    """The log or the merged table has a column of that name; Spark does not tell names apart by case."""
+    """The log or the merged table has a column of that name; Spark does not distinguish names by case."""
     ((text, remedy),) = name_refusals(ORDERS, ["id", name], lambda n: f"RENAME {n}")
     assert name in text
     assert remedy == f"RENAME {name}"

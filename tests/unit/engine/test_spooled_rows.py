@@ -21,7 +21,7 @@ OTHER = replace(ORDERS, id=TableId("public", "other"))
 
 
 class Spool:
-    """Implements `cdcflow.ports.Spool`: keeps what it is given."""
+    """Implements `cdcflow.ports.Spool`: keeps everything written to it."""
 
     name = "spool-7"
 
@@ -96,7 +96,7 @@ def test_what_is_left_of_a_transaction_is_what_was_not_taken_back() -> None:
 
 
 def test_a_shape_that_only_rows_taken_back_had_is_not_among_its_shapes() -> None:
-    """It would get an entry in the schema history that no row bears."""
+    """It would get an entry in the schema history that no row uses."""
     opened, rows = Opened(), SpooledRows()
     rows.write(opened, [batch(ORDERS, (0, "c", 1)), batch(WIDER, (1, "c", 2))], parts(1, 2))
     rows.aborted.add(2)
@@ -124,7 +124,7 @@ def test_rows_that_cannot_be_taken_back_are_counted_too() -> None:
 
 
 def test_a_table_whose_partial_rows_are_all_deletes_has_no_keys() -> None:
-    """An empty set would be a table to read again."""
+    """An empty set would mean a table to read again."""
     opened, rows = Opened(), SpooledRows()
     rows.write(opened, [batch(ORDERS, (0, "d", 1), partial=True)], parts(1))
     rows.write(opened, [batch(OTHER, (0, "u", 1), partial=True)], parts(2))

@@ -140,7 +140,7 @@ def asked(reading: Interleave, xids: range) -> int:
 
 
 def test_nothing_is_held_while_no_window_is_open() -> None:
-    """What is held is what `cdcflow status` and the memory limit speak of."""
+    """`cdcflow status` and the memory limit count what is held."""
     assert machine().held == (0, 0)
     assert machine().window_tables == ()
 
@@ -154,7 +154,7 @@ def plan(of: Backlog) -> PlanTable | None:
 
 
 def test_keys_from_before_the_plan_are_not_read_by_key() -> None:
-    """The plan's chunks show them; a table with many of them would be begun again for nothing."""
+    """The plan's chunks show them; a table with many of them would be begun again needlessly."""
     reading = backlog(Limits(keys_max=2))
     reading.pause(ORDERS)
     reading.resume(ORDERS, [Keys((1, 2, 3))])
@@ -195,7 +195,7 @@ def test_keys_of_a_table_that_is_not_planned_yet_are_not_remembered() -> None:
 
 
 def test_keys_that_come_while_a_table_is_paused_are_the_log_s_to_keep() -> None:
-    """It may be paused for a week; who resumes it brings them."""
+    """It may be paused for a week; its plan is requested when it is resumed."""
     reading = backlog(Limits(keys_max=2))
     plan(reading)
     assert reading.planned(planned(ORDERS)) == "taken"
@@ -227,7 +227,7 @@ def test_a_chunk_behind_a_mark_that_nobody_asked_for_is_refused(token: str) -> N
 
 
 def test_a_plan_that_comes_too_late_is_told_so() -> None:
-    """Of a generation that is over, or when there is one already: neither is taken, and neither is an error."""
+    """Of a generation that is over, or when there is one already: neither is accepted, and neither is an error."""
     reading = backlog()
     plan(reading)
     assert reading.planned(replace(planned(ORDERS), generation=0)) == "late"
@@ -273,7 +273,7 @@ def test_a_lost_connection_without_a_window_holds_up_no_mark() -> None:
 
 
 def test_changed_rows_of_a_table_that_nobody_reads_hold_up_its_next_plan() -> None:
-    """Changes from before the statement may still be on their way, and would outlive the sweep of the next order."""
+    """Changes from before the statement may still arrive, and would survive the sweep of the next reading."""
     reading = machine(Limits(backfill_new=False))
     reading.step(Tick(0))
     assert told(reading.step(RowsCompared((RowVersion(ORDERS, None, "b", changed=True),)))) == ["rows changed unseen"]

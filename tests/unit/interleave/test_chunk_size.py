@@ -38,7 +38,7 @@ class Reading:
         return chunk
 
     def window(self, *, holding: bool = False, held: bool = False, live: bool = False, live_later: bool = False) -> int:
-        """One window; gives the size of the chunk after it."""
+        """One window; return the size of the chunk after it."""
         chunk = self.next_chunk()
         self.units += chunk.size
         rows = pa.record_batch([pa.array(np.arange(chunk.size))], schema=ORDERS.row_schema)
@@ -69,7 +69,7 @@ def test_chunk_that_live_transactions_wait_for_makes_the_next_one_short_at_once(
 
 
 def test_chunks_stay_short_until_it_has_been_quiet_for_a_while() -> None:
-    """A table that is written to now and then would else be in the way each time."""
+    """Otherwise a table with occasional writes would be delayed each time."""
     reading = Reading()
     reading.window(holding=True)
     assert {reading.window() for _ in range(QUIET_WINDOWS_MIN - 1)} == {10}
@@ -84,7 +84,7 @@ def test_transactions_that_come_after_the_chunk_was_read_count_too() -> None:
 
 
 def test_chunks_are_of_middle_length_while_other_tables_are_written_to() -> None:
-    """What live transactions wait for is then only the chunk's way into the log and to the disk."""
+    """Live transactions then wait only for the chunk to be written to the log and to the disk."""
     reading = Reading()
     while reading.window() < 200:
         pass
@@ -97,7 +97,7 @@ def test_chunks_are_of_middle_length_while_other_tables_are_written_to() -> None
 
 
 def test_live_transactions_after_the_chunk_was_read_count_too() -> None:
-    """Between a chunk's read and its high mark is much of the time in which they can come."""
+    """Much of the time in which they can arrive is between a chunk's read and its high mark."""
     reading = Reading()
     while reading.window() < 200:
         pass
@@ -106,7 +106,7 @@ def test_live_transactions_after_the_chunk_was_read_count_too() -> None:
 
 
 def test_waiting_for_a_chunk_weighs_more_than_coming_by() -> None:
-    """A table that is written to has short chunks, whatever else is written to; then those of middle length."""
+    """A table that is written to has short chunks, whatever else is written; after that, chunks of middle length."""
     reading = Reading()
     reading.window(holding=True)
     assert {reading.window(live=True) for _ in range(QUIET_WINDOWS_MIN - 1)} == {10}
@@ -179,7 +179,7 @@ def test_limit_that_is_lowered_while_a_table_is_read_counts_for_its_next_chunk(l
 @pytest.mark.parametrize("rows_of_unit", [100, 300, 501, 1000, 5000])
 @pytest.mark.parametrize("rows_max", [1000, 3000])
 def test_a_chunk_has_no_more_units_than_their_rows_allow(size: int, rows_of_unit: int, rows_max: int) -> None:
-    """Measured by the one before it, however few units that had; one unit at least is read."""
+    """Measured by the previous one, however few units that had; at least one unit is read."""
     limits = Limits(chunk_rows_max=rows_max)
     backlog = Backlog(Progress.from_json({}), {ORDERS.id: ORDERS}, limits, Offset(1), {})
     backlog.plan(ORDERS.id, Offset(1), Delivered(np.empty(0, np.uint64), 1))
@@ -195,6 +195,6 @@ def test_a_chunk_has_no_more_units_than_their_rows_allow(size: int, rows_of_unit
 
 
 def test_a_chunk_is_a_range_unless_it_is_said_otherwise() -> None:
-    """A source reads what the kind says."""
+    """A source reads what the kind specifies."""
     chunk = Chunk(ORDERS.id, 1, 1, "all", None, size=1, low=Token("1/1/low"))
     assert (chunk.kind, chunk.keys, chunk.single_connection) == ("range", None, False)

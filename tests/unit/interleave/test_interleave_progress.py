@@ -110,7 +110,7 @@ IN_DOUBT = TableProgress("done", 1, Offset(10), incarnation=7, whole_since=Offse
 
 
 def test_a_gap_survives_its_json_and_is_shown() -> None:
-    """Nothing but the log knows that changes were lost."""
+    """Only the log records that changes were lost."""
     progress = Progress({ORDERS: IN_DOUBT})
     assert Progress.from_json(json.loads(json.dumps(progress.to_json()))) == progress
     assert progress.to_status(0)[str(ORDERS)]["gap"]["before"] == "0/5"  # type: ignore[index]
@@ -147,7 +147,7 @@ def test_only_a_later_generation_ends_the_doubt() -> None:
 def test_a_table_is_proven_only_by_a_comparison_that_began_behind_the_gap(
     known: TableProgress, epoch: int, outcome: str
 ) -> None:
-    """One from before it found what was so then."""
+    """A comparison from before it found what was true then."""
     assert outcome_of(Proven(ORDERS, "0/9", epoch), ORDERS, known).outcome == outcome
 
 
@@ -241,7 +241,7 @@ ATTACHED = TableProgress("done", 4, Offset(50), incarnation=7, exhausted=True, g
     ],
 )
 def test_a_table_gets_a_base_where_the_log_does_not_have_all_of_its_rows(known: TableProgress, outcome: str) -> None:
-    """Who has all rows in the log needs no others."""
+    """A table with all its rows in the log needs no others."""
     assert outcome_of(Attach(ORDERS, "b2"), ORDERS, known).outcome == outcome
 
 

@@ -36,7 +36,7 @@ class Reading:
         self._count(self._chunk(), exhausted=True)
 
     def chunk(self, *, fits: int = 1 << 40, meanwhile: int = 0) -> int:
-        """One chunk of keys, of which `fits` rows at most are read; return how many it requested. `meanwhile`: the
+        """One chunk of keys; at most `fits` of its rows are read. Return how many it requested. `meanwhile`: the
         number of keys that are added while it is read."""
         read = self._chunk()
         if meanwhile:
@@ -60,7 +60,7 @@ class Reading:
 
 
 def test_chunk_that_got_fewer_rows_asks_for_so_many_the_next_time() -> None:
-    """What does not fit is read for nothing."""
+    """Keys that do not fit are read in vain."""
     reading = Reading()
     assert reading.chunk() == KEYS_PER_CHUNK
     assert reading.chunk(fits=4) == KEYS_PER_CHUNK
@@ -102,8 +102,8 @@ def test_a_chunk_of_keys_never_gets_so_small_that_it_asks_for_none() -> None:
 
 
 def test_keys_that_cannot_be_compared_are_asked_for_as_often_as_they_came() -> None:
-    """Arrow finds no two nested values equal; more of them than came would be read for nothing, or begin the table
-    again."""
+    """Arrow finds no two nested values equal; more of them than were sent would be read needlessly, or begin the
+    table again."""
     work = Work(keys_max=3)
     for number in range(4):
         work.remember(KeySet(pa.table({"id": pa.array([[number]])})))

@@ -22,6 +22,6 @@ def keys(values: list[object], arrow: pa.DataType) -> KeySet:
     ids=["widened", "made text", "made a number"],
 )
 def test_keys_of_several_shapes_are_one_set(first: KeySet, then: KeySet, expected: list[object]) -> None:
-    """W11: the server compares them by its own type in the end, so text names the same row as the number."""
+    """W11: in the end the server compares them by its own type, so text names the same row as the number."""
     found = first.union(then).distinct().keys.column("id").to_pylist()
     assert sorted(found) == expected

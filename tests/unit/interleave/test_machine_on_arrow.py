@@ -142,7 +142,7 @@ def test_keys_of_partial_rows_are_read_again_in_columns() -> None:
 
 
 def test_only_key_changes_are_moved_keys() -> None:
-    """After the last range only those must be remembered; all of them would never end on a busy table."""
+    """After the last range only those must be remembered; remembering all of them would never end on a busy table."""
     run = run_of((7, [(ORDERS, "u", 5, None), (ORDERS, "d", 7, ""), (ORDERS, "c", 8, None), (ORDERS, "c", 9, "x")]))
     moved, partial = run.moved_keys(ORDERS.id), run.partial_keys(ORDERS.id)
     assert moved is not None

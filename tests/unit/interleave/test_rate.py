@@ -62,7 +62,7 @@ def test_an_idle_hour_is_no_credit() -> None:
 
 
 def test_chunks_that_were_under_way_together_are_all_paid_for() -> None:
-    """A window has several chunks of a table: each adds its own time, though all come in at once."""
+    """A window has several chunks of a table: each adds its own time, though all arrive at once."""
     reading = Reading()
     for _ in range(3):
         reading.reads(0)

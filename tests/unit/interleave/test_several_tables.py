@@ -94,7 +94,7 @@ def truncated() -> list[Effect]:
 
 
 def not_visible() -> list[Effect]:
-    """What was delivered before low, no chunk has seen."""
+    """No chunk has seen what was delivered before low."""
     reading = Reading()
     reading.machine.step(changes(7, "u"))
     reading.all_are_read(NOT_7)

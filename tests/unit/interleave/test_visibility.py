@@ -24,7 +24,7 @@ def test_ids_are_compared_across_widths_after_a_wraparound(epoch: int) -> None:
 
 
 def test_an_id_at_xmax_is_hidden_although_it_is_in_no_list() -> None:
-    """A transaction that waits for its standby may bear the highest id of all (W01, E1)."""
+    """A transaction that waits for its standby may have the highest id of all (W01, E1)."""
     assert XidSnapshot(10, 10).hidden(ids(9, 10, 11)).tolist() == [10, 11]
 
 
@@ -39,7 +39,7 @@ def test_what_any_look_has_seen_is_forgotten() -> None:
 
 
 def test_ids_taken_for_a_window_do_not_change_with_later_ones() -> None:
-    """A window's ids from before low must not get those that came after it, which need not be visible."""
+    """A window's ids from before low must not include those that arrived after it, which need not be visible."""
     delivered = Delivered(ids(1), 100)
     before = delivered.ids()
     delivered.add(ids(2))
@@ -48,7 +48,7 @@ def test_ids_taken_for_a_window_do_not_change_with_later_ones() -> None:
 
 
 def test_a_look_is_asked_for_once_and_again_when_ids_have_doubled() -> None:
-    """A hanging commit must not make every step of the machine ask the source."""
+    """A hanging commit must not make every step of the machine query the source."""
     delivered = Delivered(ids(), 3)
     asked = []
     for xid in range(1, 20):

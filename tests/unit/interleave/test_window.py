@@ -54,7 +54,7 @@ def test_other_marks_belong_to_no_window(text: str) -> None:
 
 
 def test_a_token_names_its_window() -> None:
-    """What we write is what we find again."""
+    """The mark that cdcflow writes is the one it reads."""
     assert window_number(token(Epoch(1), 7, "high"), Epoch(1)) == 7
 
 

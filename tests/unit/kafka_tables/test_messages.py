@@ -95,7 +95,7 @@ def test_a_delete_is_followed_by_a_tombstone_with_its_key() -> None:
 
 
 def test_the_old_row_is_before_only_where_the_source_repeats_all_of_it() -> None:
-    """Under DEFAULT the log's `_before` is an old key, which is no row."""
+    """Under DEFAULT the log's `_before` is an old key, which is not a row."""
     full = replace(TABLE, identity=Identity.FULL)
     old = {"id": 1, "note": "old", "count": 1}
     rows = batch(full, {"id": 1, "note": "new", "count": 2, OP: "u", BEFORE: old}, {"id": 3, "count": 0, BEFORE: old})
@@ -105,7 +105,7 @@ def test_the_old_row_is_before_only_where_the_source_repeats_all_of_it() -> None
 
 
 def test_truncates_are_left_out_unless_they_are_asked_for() -> None:
-    """As at Debezium: few consumers expect a message without a key."""
+    """As in Debezium: few consumers expect a message without a key."""
     rows = batch(TABLE, {"id": 1, "count": 0}, {OP: "t"})
     assert len(told(rows).values) == 1
     messages = told(rows, Rules(skipped=frozenset()))
@@ -161,7 +161,7 @@ def test_the_place_of_the_commit_before_is_in_the_sequence() -> None:
 
 @pytest.mark.parametrize("text", ["", '"', "\\", 'a"b\\c\n\x00\x1f', "Zoë \U0001f600", "\\u0041"])
 def test_any_text_is_the_same_text_again(text: str) -> None:
-    """Escaping is done a column at a time, and each character must survive it."""
+    """Escaping is done one column at a time, and each character must survive it."""
     rows = batch(TABLE, *[{"id": 1, "note": text, "count": 0}] * 2)
     assert [p["after"]["note"] for p in payloads(told(rows))] == [text] * 2
 

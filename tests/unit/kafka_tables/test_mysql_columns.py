@@ -1,4 +1,5 @@
-"""Unsigned numbers of MySQL as Debezium's connector publishes them; the witness is in the integration tests."""
+"""Unsigned numbers of MySQL as Debezium's connector publishes them; the integration tests compare with Debezium
+itself."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ def column(source: str, arrow: pa.DataType) -> Column:
 
 
 def test_a_mediumint_unsigned_is_an_int32() -> None:
-    """It has 24 bits; what the log keeps it in has 32 without a sign."""
+    """It has 24 bits; the log's type for it has 32, unsigned."""
     found = encoding("shop.t.n", column("mediumint unsigned", pa.uint32()), Modes())
     assert found.schema == connect.INT32
     assert found.convert(pa.array([2**24 - 1, None], pa.uint32())) == pa.array([2**24 - 1, None], pa.int32())

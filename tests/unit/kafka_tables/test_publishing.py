@@ -89,7 +89,7 @@ class SlowBrokers:
         self.published = published
 
     def close(self) -> None:
-        """Nothing is open."""
+        """No transaction is open."""
 
 
 def publisher(tail: MemoryTail, brokers: SlowBrokers, monkeypatch: pytest.MonkeyPatch) -> Publisher:

@@ -21,7 +21,7 @@ INTERVAL = pa.struct([("months", pa.int32()), ("days", pa.int32()), ("microsecon
 
 
 def test_unscaled_numbers_have_as_few_bytes_as_hold_them() -> None:
-    """Java's BigInteger says a number so, and Connect's Decimal is that: one byte too many is another message."""
+    """Java's BigInteger encodes a number so, and Connect's Decimal uses that: one byte too many is another message."""
     large = [n * sign for n in (2**63, 2**64, 10**37) for sign in (1, -1)]
     numbers = [0, 1, -1, 127, 128, -128, -129, 255, 256, *large]
     for kind in (pa.decimal128(38, 0), pa.decimal256(60, 0)):
@@ -40,7 +40,7 @@ def test_a_decimal_is_never_written_with_an_exponent() -> None:
 
 
 def test_numbers_of_any_length_keep_every_digit() -> None:
-    """Python itself refuses to make a number of more than 4,300 digits; a source does not."""
+    """Python itself refuses to parse a number of more than 4,300 digits; a source does not."""
     digits = "123456789" * 1000
     [found] = values.variable_scale(pa.array([f"-{digits}.5"])).to_pylist()
     assert found["scale"] == 1
@@ -77,7 +77,7 @@ def test_varints_of_a_column_are_those_of_each_number() -> None:
 
 @pytest.mark.parametrize("digits", [0, 3, 6])
 def test_moments_of_any_year_are_iso_texts(digits: int) -> None:
-    """Years before 1 and after 9999 are formatted by other means, which must agree where both can."""
+    """Years before 1 and after 9999 are formatted in another way, which must agree with the first where both can."""
     days = [(year, month) for year in (1, 4, 1600, 1899, 1970, 2000, 9999) for month in (1, 2, 12)]
     near = [dt.datetime(year, month, 28, 23, 59, 59, 999_999, dt.UTC) for year, month in days]
     us = [int((t - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(microseconds=1)) for t in near]
@@ -109,14 +109,14 @@ def test_an_unsigned_number_beyond_int64_stops_with_the_setting() -> None:
 
 
 def test_what_is_no_time_of_day_stops_in_mode_connect() -> None:
-    """MySQL's TIME is a duration too, which Connect's Time cannot say."""
+    """MySQL's TIME is a duration too, which Connect's Time cannot represent."""
     with pytest.raises(ConfigurationError, match="time_precision_mode"):
         values.duration_millis("shop.t.at")(pa.array([-1], pa.duration("us")))
     assert values.duration_millis("x")(pa.array([None, 1_999], pa.duration("us"))).to_pylist() == [None, 1]
 
 
 def test_geometry_goes_out_as_wkb_and_srid() -> None:
-    """Debezium's struct has the two apart; a log of an older version has WKB alone."""
+    """Debezium's struct has the two separately; a log of an older version has only WKB."""
     point = struct.pack("<BIdd", 1, 1, 1.0, 2.0)
     located = struct.pack("<BIIdd", 1, 0x20000001, 4326, 1.0, 2.0)
     assert values.geometry(pa.array([located, None, point], pa.binary())).to_pylist() == [

@@ -66,7 +66,7 @@ def all_of(base: Base, wanted: Target) -> pa.Table:
 def test_a_type_is_taken_only_where_no_value_can_become_another(
     there: pa.DataType, wanted: pa.DataType, exact: bool
 ) -> None:
-    """What is guessed here would be called a difference, or worse, would not."""
+    """A guessed value would be reported as a difference, or worse, would hide one."""
     assert is_exact(there, wanted) is exact
 
 
@@ -82,7 +82,7 @@ def test_columns_that_do_not_fit_are_all_named(tmp_path: Path) -> None:
 
 
 def test_keys_are_counted_and_not_shown(tmp_path: Path) -> None:
-    """A row that is twice there would stay so: a merge changes both."""
+    """A duplicate row would stay duplicate: a merge changes both."""
     more = pa.table({"id": pa.array([1, 2, 2, None, None], pa.int32()), "name": ["secret"] * 5})
     pq.write_table(pa.concat_tables([ROWS, more]), tmp_path / "rows.parquet")
     found = fitted(opened(str(tmp_path), None), target(id="int", name="string"), "attaching t")
@@ -169,7 +169,7 @@ def test_versions_of_a_delta_table_are_read_by_number_and_by_time(tmp_path: Path
 
 
 def test_rows_that_a_delta_table_marks_as_deleted_are_not_read(tmp_path: Path) -> None:
-    """As Spark's DELETE leaves them, and our own merges."""
+    """As Spark's DELETE leaves them, and cdcflow's own merges."""
     with closing(DeltaTables(tmp_path, None).table(("shop", "items"))) as made:
         made.create(ROWS.schema, {}, {}, RULES)
         made.snapshot()

@@ -1,4 +1,4 @@
-"""Logs of Delta tables without Spark: what is read of them, what is refused, and who commits a version."""
+"""Logs of Delta tables without Spark: what is read from them, what is refused, and who commits a version."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def rewrite(folder: Path, version: int, change: Callable[[dict[str, Any]], None]
 
 
 def test_what_is_written_is_read_by_others(tmp_path: Path) -> None:
-    """delta-rs and pyarrow find every value, under the names that the table has by now."""
+    """delta-rs and pyarrow find every value, under the current names of the columns."""
     table = made(tmp_path / "t")
     table.append(rows(1, 2), {"cut": 2}, "me", 7, 1)
     table.rename("name", "other", {"cut": 3})
@@ -180,7 +180,7 @@ def test_rows_that_a_vector_takes_away_are_not_read_and_it_goes_with_its_file(tm
     assert late.rows().column("id").to_pylist() == [9]
     other = ForeignTable(folder)
     assert len(other.file_uris()) == 1
-    # What docs/merge.md says of old files: these go, and every row stays.
+    # What docs/merge.md states about old files: these are removed, and every row stays.
     other.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
     assert len(list(folder.glob("*.parquet"))) == 1
     assert late.rows().column("id").to_pylist() == [9]

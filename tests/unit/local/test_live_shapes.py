@@ -34,7 +34,7 @@ def after(acts: Sequence[Act]) -> list[dict[str, Any]]:
 
 
 def renamed(old: str, new: str, names: tuple[str, ...]) -> list[Act]:
-    """As `Evolution.acts` says a rename."""
+    """A rename as `Evolution.acts` represents it."""
     return [MissAlso(old, new), Rename(old, new), MissOnly(names)]
 
 
@@ -44,7 +44,7 @@ def test_without_acts_rows_stay_as_they_are() -> None:
 
 
 def test_two_columns_take_each_others_name() -> None:
-    """By way of a third name, and what a row misses goes with its column."""
+    """By way of a third name; a column's missing values go with the column."""
     acts = [
         *renamed("a", "__cdcflow_2", ("id", "__cdcflow_2", "b's")),
         *renamed("b's", "a", ("id", "__cdcflow_2", "a")),

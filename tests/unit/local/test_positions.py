@@ -1,4 +1,4 @@
-"""Position deletes of other writers, which may be of several files at once."""
+"""Position deletes of other writers, which may cover several files at once."""
 
 from __future__ import annotations
 

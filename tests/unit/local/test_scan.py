@@ -1,4 +1,4 @@
-"""Files that are looked into by a few columns: which rows are found, and what is read for it."""
+"""Files of which only a few columns are read first: which rows are found, and what is read for that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deletion vectors: what is written is what Delta's protocol says, and others find the same rows gone."""
+"""Deletion vectors: the bytes written follow Delta's protocol, and other readers find the same rows deleted."""
 
 from __future__ import annotations
 
