@@ -1,4 +1,4 @@
-"""The commands on a log in Kafka: a real daemon captures, and every command sees the log or says why it cannot."""
+"""The commands on a log in Kafka: a real daemon captures, and every command sees the log or explains why it cannot."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ def told(result: Result) -> str:
 
 
 def test_commands_work_on_a_log_in_kafka_as_on_a_folder(bank: Bank) -> None:
-    """L21, O07: what runs, what is there and whether it is whole is asked the same way wherever the log is."""
+    """L21, O07: the commands that show what runs, what exists and whether it is whole are the same wherever the log is.
+    """
     assert json.loads(cdcflow(bank, "status", "--json").stdout)["state"] == "never run"
     assert "there is no change log at topic" in told(cdcflow(bank, "log", "show"))
     daemon = bank.daemon()
@@ -67,7 +68,7 @@ def test_commands_work_on_a_log_in_kafka_as_on_a_folder(bank: Bank) -> None:
 
 
 def consumed(bank: Bank) -> list[Any]:
-    """What comes next for the consumer."""
+    """The next changes for the consumer."""
     read = cdcflow(bank, "consumer", "read", "shop", "--json", "--commit")
     assert read.exit_code == 0, told(read)
     return [json.loads(line) for line in read.stdout.splitlines()]
@@ -75,7 +76,7 @@ def consumed(bank: Bank) -> list[Any]:
 
 @pytest.mark.parametrize("command", ["log compact", "log expire --older-than 30d"])
 def test_what_only_files_can_do_is_refused_by_name_for_a_log_in_kafka(bank: Bank, command: str) -> None:
-    """A traceback about a missing folder would tell nobody what to do."""
+    """A traceback about a missing folder would not name a remedy."""
     refused = cdcflow(bank, *command.split())
     assert refused.exit_code == 78
     assert "the log is in Kafka" in told(refused)
@@ -89,7 +90,7 @@ def test_merge_of_a_log_that_is_not_there_is_refused_by_name(bank: Bank) -> None
 
 
 def test_doctor_names_brokers_that_are_not_there(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first thing to look at when nothing is captured."""
+    """The first thing to check when nothing is captured."""
     monkeypatch.setattr(doctor, "PATIENCE_S", 2.0)
     with TcpProxy() as nobody:
         settings = yaml.safe_load(bank.config_path.read_text())

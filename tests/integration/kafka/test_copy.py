@@ -28,7 +28,7 @@ pytestmark = pytest.mark.kafka
 
 
 class Killed(Exception):
-    """Stands for the end of the process."""
+    """Simulates the end of the process."""
 
 
 def nothing(first: int, last: int) -> None:
@@ -36,7 +36,7 @@ def nothing(first: int, last: int) -> None:
 
 
 def killing(after: int) -> Iterator[None]:
-    """Lets so many parts pass."""
+    """Lets this many parts pass."""
     yield from [None] * after
     raise Killed
 
@@ -50,7 +50,7 @@ def topics(broker: KafkaBroker) -> Topics:
 def test_a_folder_goes_into_a_topic_and_back(
     topics: Topics, tmp_path: Path, spooled_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows, transactions, shapes and the newest checkpoint are the same in all three; large transactions too."""
+    """Rows, transactions, shapes and the latest checkpoint are the same in all three; large transactions too."""
     monkeypatch.setattr(copying, "SPOOLED_ROWS", spooled_rows)
     there, back = tmp_path / "there", tmp_path / "back"
     into_folder(there, history_of_a_shop())
@@ -99,7 +99,7 @@ def test_a_folder_goes_into_a_topic_and_a_daemon_can_go_on_there(topics: Topics,
 
 @pytest.mark.parametrize("parts", [0, 2])
 def test_a_copy_into_a_topic_that_was_killed_goes_on_where_it_was(topics: Topics, tmp_path: Path, parts: int) -> None:
-    """Nothing twice, nothing left out: every part is one Kafka transaction with its cut."""
+    """Nothing twice, nothing skipped: every part is one Kafka transaction with its cut."""
     into_folder(tmp_path / "log", history_of_a_shop())
     countdown = killing(parts)
     with pytest.raises(Killed):
@@ -126,7 +126,7 @@ def test_a_copy_into_a_folder_that_was_killed_is_no_log_until_it_is_whole(
 
 
 def test_rows_in_the_journal_are_copied_when_they_are_sealed(topics: Topics, tmp_path: Path) -> None:
-    """Beside a running daemon a copy takes what is sealed, and says what is left."""
+    """While a daemon runs a copy takes what is sealed, and reports what is left."""
     log = FileLog.open(tmp_path / "log", IDENTITY)
     writer = Writer.of(log)
     put(writer, history_of_a_shop()[:4])
@@ -139,7 +139,7 @@ def test_rows_in_the_journal_are_copied_when_they_are_sealed(topics: Topics, tmp
 
 
 def test_a_topic_of_another_log_is_not_taken_over(topics: Topics, tmp_path: Path) -> None:
-    """A mistyped name would stop somebody else's daemon."""
+    """A mistyped name would stop another user's daemon."""
     daemon = KafkaLog.open(topics, replace(IDENTITY, database="other"))
     into_folder(tmp_path / "log", history_of_a_shop()[:1])
     with pytest.raises(ConfigurationError, match="another log"):

@@ -1,4 +1,4 @@
-"""Brokers that die, move, say nothing or refuse: what was durable stays, and the reason is told."""
+"""Brokers that die, move, stay silent or refuse: what was durable stays, and the reason is reported."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def ids(topics: Topics) -> list[int]:
 
 
 def make(topics: Topics, *made: NewTopic) -> None:
-    """Make topics as somebody else would, and wait until they are led."""
+    """Create topics as another program would, and wait until they have leaders."""
     admin = AdminClient({"bootstrap.servers": topics.brokers})
     for future in admin.create_topics(list(made)).values():
         future.result()
@@ -89,7 +89,7 @@ def closed_without_a_word(log: Log) -> None:
 
 
 def reopened(topics: Topics, patience_s: float = 60) -> Writer:
-    """Opened again as the pipeline does it: until the brokers are there."""
+    """Opened again as the pipeline does it: until the brokers are available."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
@@ -135,7 +135,7 @@ def test_broker_killed_in_a_transaction_loses_it_and_nothing_else(
 def test_broker_killed_before_it_answers_a_commit_leaves_no_doubt_behind(
     far: tuple[KafkaBroker, TcpProxy, Topics], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K04: whether it was committed is the brokers' word alone, and it is asked for before anything is written."""
+    """K04: only the brokers know whether it was committed, and they are queried before anything is written."""
     broker, _, topics = far
     writer = opened(topics)
     first = writer.put(orders(1, 2))
@@ -189,7 +189,7 @@ def test_commit_whose_answer_was_lost_is_found_in_the_log(
 def test_link_that_is_gone_or_silent_leaves_the_log_as_it_was(
     far: tuple[KafkaBroker, TcpProxy, Topics], fault: str
 ) -> None:
-    """O07: a half-open link says nothing at all; the sync ends all the same, and nothing was acknowledged."""
+    """O07: a half-open link stays silent; the sync still ends, and nothing was acknowledged."""
     _, proxy, topics = far
     writer = opened(topics)
     first = writer.put(orders(1))
@@ -294,7 +294,7 @@ def test_record_that_the_topic_does_not_take_is_named(topics: Topics) -> None:
 
 
 def test_topic_that_is_deleted_stops_the_writer_by_name(topics: Topics) -> None:
-    """L05, K11: to go on in a new, empty topic would be a log with a hole that nobody ordered."""
+    """L05, K11: continuing in a new, empty topic would leave an unrequested hole in the log."""
     writer = opened(topics)
     writer.put(orders(1))
     admin = AdminClient({"bootstrap.servers": topics.brokers})
@@ -308,7 +308,7 @@ def test_topic_that_is_deleted_stops_the_writer_by_name(topics: Topics) -> None:
 
 
 def test_topic_that_was_made_anew_is_not_taken_for_the_log(topics: Topics) -> None:
-    """L05, L21: an empty topic beside a position would lose everything between, and nobody would know."""
+    """L05, L21: an empty topic with an existing position would lose everything between, unnoticed."""
     writer = opened(topics)
     writer.put(orders(1))
     writer.log.close()
@@ -335,7 +335,7 @@ def test_topic_that_was_made_anew_is_not_taken_for_the_log(topics: Topics) -> No
 def test_topic_that_no_log_can_be_in_is_refused(
     topics: Topics, topic: str, partitions: int, config: dict[str, str], expected: str
 ) -> None:
-    """A topic that somebody made beforehand can undo every promise: order, rows, or the position."""
+    """A topic that an operator created beforehand can break every promise: order, rows, or the position."""
     make(topics, NewTopic(f"{topics.name}{topic}", partitions, 1, config=config))
     with pytest.raises(ConfigurationError, match=expected) as caught:
         opened(topics)
@@ -347,7 +347,7 @@ def test_topic_that_no_log_can_be_in_is_refused(
 
 
 def test_writer_that_was_replaced_is_refused_by_the_brokers_and_says_by_whom(topics: Topics) -> None:
-    """L10, L11, P75: a daemon that was suspended wakes up after another one took over; nothing of it may count."""
+    """L10, L11, P75: a suspended daemon wakes up after another one fenced it; nothing that it writes may count."""
     old = opened(topics)
     old.put(orders(1))
     new = opened(topics)
@@ -389,7 +389,9 @@ def test_transaction_that_takes_too_long_is_not_taken_for_a_second_writer(
 def test_transaction_that_fails_before_anything_was_sent_leaves_nothing_behind(
     topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """K04: to abort then is a fatal error of the client library; so nothing is aborted, and the next one takes over."""
+    """K04: aborting at that point is a fatal error of the client library; so nothing is aborted, and the next producer
+    fences it.
+    """
     writer = opened(topics)
     first = writer.put(orders(1))
 
@@ -409,7 +411,7 @@ def test_transaction_that_fails_before_anything_was_sent_leaves_nothing_behind(
 
 
 def test_brokers_that_are_not_there_are_named() -> None:
-    """O07: the daemon goes on trying, and says what it tries to reach."""
+    """O07: the daemon keeps trying, and reports what it tries to reach."""
     with TcpProxy() as nobody:
         topics = Topics(f"127.0.0.1:{nobody.port}", "nowhere", wait_s=2)
         with pytest.raises(
@@ -429,7 +431,7 @@ def test_unknown_option_is_named_and_its_value_is_not(broker: KafkaBroker) -> No
 
 
 def test_stretches_that_expired_are_refused_by_name(topics: Topics) -> None:
-    """L19: whoever asks for what the brokers let go of hears the first offset that is there."""
+    """L19: a reader of expired records gets an error with the first offset that exists."""
     writer = opened(topics)
     for number in (1, 2, 3):
         writer.put(orders(number))
@@ -452,7 +454,7 @@ def test_stretches_that_expired_are_refused_by_name(topics: Topics) -> None:
 
 
 def test_spools_of_a_killed_writer_are_removed_by_the_next(topics: Topics, tmp_path: Path) -> None:
-    """L17: a large transaction that a crash cut off would stay on the disk for ever."""
+    """L17: the spool of a large transaction that a crash cut off would stay on the disk indefinitely."""
     killed = KafkaLog.open(topics, IDENTITY, scratch=tmp_path)
     killed.open_spool().write([changes(ORDERS, [{"id": 1}])], None)
     [left] = tmp_path.iterdir()

@@ -72,7 +72,7 @@ def assert_history(history: Path, topics: Topics) -> None:
 
 
 def test_what_is_sealed_is_what_the_topic_has(topics: Topics, history: Path) -> None:
-    """Every value, offset and transaction of the log: the warehouse is made from the history alone."""
+    """Every value, offset and transaction of the log: the warehouse is built from the history alone."""
     into_topic(topics, history_of_a_shop())
     assert seal(topics, history) > 3
     assert_history(history, topics)
@@ -80,7 +80,7 @@ def test_what_is_sealed_is_what_the_topic_has(topics: Topics, history: Path) -> 
 
 
 def test_sealing_goes_on_where_it_ended(topics: Topics, history: Path) -> None:
-    """Daemon and merge go on by turns, over restarts of the daemon and cuts without rows."""
+    """Daemon and merge take turns, over restarts of the daemon and cuts without rows."""
     steps = history_of_a_shop()
     for at in range(len(steps)):
         into_topic(topics, steps[at : at + 1], roll=at % 2 == 0)
@@ -90,7 +90,7 @@ def test_sealing_goes_on_where_it_ended(topics: Topics, history: Path) -> None:
 
 
 def test_one_stretch_is_sealed_piece_by_piece(topics: Topics, history: Path) -> None:
-    """Behind a long topic range's head each merge reads over what it has, by cuts, and takes only what is new."""
+    """After a long topic range's head each merge skips what it has, by cuts, and takes only what is new."""
     log = KafkaLog.open(topics, IDENTITY)
     writer = Writer.of(log)
     for step in history_of_a_shop():
@@ -133,7 +133,7 @@ def test_a_task_that_dies_in_a_segment_leaves_nothing_that_counts(topics: Topics
 
 
 def test_segments_in_another_order_are_refused(topics: Topics, history: Path) -> None:
-    """The driver trusts no task: what does not follow is not put in place."""
+    """The driver does not trust tasks: a segment that does not follow is not installed."""
     into_topic(topics, history_of_a_shop())
     with KafkaTier(topics, history, SMALL).opened() as opened:
         first, second, *_ = sealed(opened, topics)
@@ -143,7 +143,7 @@ def test_segments_in_another_order_are_refused(topics: Topics, history: Path) ->
 
 
 def test_two_do_not_add_to_a_history_at_once(topics: Topics, history: Path) -> None:
-    """Two merges of one log, on a clock each: the second is told to come again."""
+    """Two merges of one log, each on its own schedule: the second gets an error to retry later."""
     into_topic(topics, history_of_a_shop())
     with (
         KafkaTier(topics, history).opened(),
@@ -177,14 +177,16 @@ def test_a_transaction_that_is_open_or_was_aborted_is_not_sealed(topics: Topics,
 
 
 def expire(topics: Topics, topic_offset: int) -> None:
-    """The brokers let go of what is before this offset."""
+    """The brokers delete the records before this offset."""
     admin = AdminClient({"bootstrap.servers": topics.brokers})
     for future in admin.delete_records([TopicPartition(topics.name, 0, topic_offset)]).values():
         future.result(30)
 
 
 def test_history_is_read_from_files_and_only_the_tail_from_the_brokers(topics: Topics, history: Path) -> None:
-    """Brokers with a short retention keep the newest only; who reads from offset 1 still gets every row."""
+    """Brokers with a short retention keep only the latest records; a reader that starts at offset 1 still gets every
+    row.
+    """
     steps = history_of_a_shop()
     into_topic(topics, steps[:4])
     seal(topics, history)
@@ -210,7 +212,7 @@ def test_history_is_read_from_files_and_only_the_tail_from_the_brokers(topics: T
 
 
 def test_what_expired_before_it_was_sealed_is_lost_history(topics: Topics, history: Path) -> None:
-    """A hole in the history would be rows missing in the warehouse, without a word."""
+    """A hole in the history would silently be missing rows in the warehouse."""
     steps = history_of_a_shop()
     into_topic(topics, steps[:1])
     seal(topics, history)
@@ -259,7 +261,7 @@ def test_a_history_of_something_else_is_refused(
     kind: type[Exception],
     words: str,
 ) -> None:
-    """A folder that was mixed up must not get another log's rows behind its own."""
+    """A mistaken folder must not get another log's rows after its own."""
     steps = history_of_a_shop()
     into_topic(topics, steps[:3])
     seal(topics, history)

@@ -103,8 +103,9 @@ def other(topics: Topics, objects: Objects, tmp_path: Path) -> Machine:
 
 
 def test_what_is_sealed_is_what_the_topic_has(machine: Machine, other: Machine) -> None:
-    """Every value, offset and transaction of the log, sealed by turns from two machines; no rows lie on either's disk,
-    and where in the topic it ends is known everywhere."""
+    """Every value, offset and transaction of the log, sealed by turns from two machines; neither machine's disk holds
+    rows, and both know where in the topic it ends.
+    """
     steps = history_of_a_shop()
     ends = []
     for at in range(len(steps)):
@@ -142,7 +143,7 @@ def test_a_reader_takes_the_rest_from_the_brokers(machine: Machine) -> None:
 
 
 class Dies(BaseException):
-    """Stands for the end of a process."""
+    """Simulates the end of a process."""
 
 
 @pytest.fixture
@@ -174,9 +175,10 @@ def dying(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, bool], None]:
 def test_whoever_dies_at_any_request_is_succeeded_by_another_machine(
     topics: Topics, objects: Objects, tmp_path: Path, dying: Callable[[int, bool], None], *, after: bool
 ) -> None:
-    """Before or after each request that changes something, the files', the link's and the manifest's among them: the
-    next one goes on where what counts ends, and what counts for nobody is removed. The log goes on meanwhile, so that
-    the next one's segments end elsewhere."""
+    """Before or after each request that changes something, including the files', the link's and the manifest's: the
+    next process continues where the valid history ends, and removes invalid leftovers. The log grows in the meantime,
+    so that the next one's segments end elsewhere.
+    """
     into_topic(topics, history_of_a_shop()[:1])
     died = True
     count = 0
@@ -205,7 +207,7 @@ def test_whoever_dies_at_any_request_is_succeeded_by_another_machine(
 def test_of_two_that_seal_at_once_one_adds_and_the_other_hears_of_it(
     machine: Machine, other: Machine, monkeypatch: pytest.MonkeyPatch, *, looked: bool
 ) -> None:
-    """They share no lock, and the later one ends its segment further on: nothing may come twice or be left out."""
+    """They share no lock, and the later one ends its segment further on: nothing may appear twice or be skipped."""
     steps = history_of_a_shop()
     into_topic(machine.topics, steps[:3])
     with machine.tier(1 << 20).opened() as early:
@@ -232,7 +234,7 @@ def test_of_two_that_seal_at_once_one_adds_and_the_other_hears_of_it(
 
 
 def test_of_two_with_equal_segments_each_has_files_of_its_own(machine: Machine, other: Machine) -> None:
-    """The same offsets from both: what the one put stays whole whatever the other does, and is no hindrance."""
+    """The same offsets from both: files that one uploaded stay whole whatever the other does, and do not block it."""
     into_topic(machine.topics, history_of_a_shop())
     with machine.tier().opened() as one, other.tier().opened() as two:
         first, second = list(machine.sealed(one)), list(other.sealed(two))
@@ -365,7 +367,7 @@ def test_a_wrong_setting_is_named_as_it_is_called(
 
 
 def test_what_goes_to_an_executor_shows_no_secret(machine: Machine) -> None:
-    """Spark shows functions by their names, and people print what they get."""
+    """Spark shows functions by their names, and users print them."""
     into_topic(machine.topics, history_of_a_shop()[:1])
     with machine.tier().opened() as opened:
         assert SECRET_KEY not in repr(opened.sealer)

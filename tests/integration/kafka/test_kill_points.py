@@ -9,7 +9,7 @@ POINTS = [
     ("after:records sent", "9"),
     ("after:commit", "8"),
 ]
-# Where a line says start, all calls count from the process's begin; else those of a capture that is live.
+# Where a line has "start", all calls count since the process's begin; otherwise those of a capture that is live.
 MORE_POINTS: list[tuple[str, ...]] = [
     ("after:transaction begun", "7"),
     ("after:roll", "1"),

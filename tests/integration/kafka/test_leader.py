@@ -1,4 +1,5 @@
-"""Three brokers under a running capture: they die, lead in turn, are restarted and fall silent, and it goes on."""
+"""Three brokers under a running capture: they die, lead in turn, are restarted and fall silent, and it keeps running.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ _numbers = itertools.count(1)
 pytestmark = [pytest.mark.postgres, pytest.mark.kafka]
 PATIENCE_S = 180.0  # brokers take 9 s to miss one of them, and the machine may be busy
 MORE_TRANSACTIONS = 40
-# The lead goes back to the preferred broker soon after it is there again, from one that lives and goes on.
+# The lead returns to the preferred broker soon after it restarts, from a broker that is alive and keeps running.
 SETTINGS = {
     "min.insync.replicas": "2",
     "auto.leader.rebalance.enable": "true",
@@ -48,7 +49,7 @@ class Led:
         self.daemon: subprocess.Popen[bytes] = bank.daemon()
 
     def until_more_is_durable(self, when: str) -> None:
-        """What the bank commits from here on comes to be read in the log."""
+        """The bank's commits since now become readable in the log."""
         written = self.bank.transactions + MORE_TRANSACTIONS
         self._until(lambda: self.bank.transactions >= written, f"the bank to go on {when}")
         fence = self.bank.fence()
@@ -66,7 +67,7 @@ class Led:
         )
 
     def until_interrupted(self) -> None:
-        """The daemon gives an attempt up, and goes on to the next."""
+        """The daemon abandons an attempt, and starts the next."""
         self._until(lambda: "capture interrupted" in self.bank.output(), "the capture to be interrupted")
 
     def assert_nothing_is_lost_or_doubled(self) -> None:
@@ -85,7 +86,7 @@ class Led:
 
     def _until(self, holds: Callable[[], bool], what: str) -> None:
         def does() -> bool:
-            # Who reads while the leader changes hears that it should try again.
+            # A reader during a change of leader gets an error to retry.
             with contextlib.suppress(SinkUnavailable):
                 return holds()
             return False
@@ -107,20 +108,20 @@ def led(kafka_server: PostgresServer, cluster: KafkaCluster, tmp_path: Path) -> 
 
 @pytest.mark.long
 def test_topic_that_was_just_made_is_not_taken_for_one_that_is_gone(cluster: KafkaCluster) -> None:
-    """L05: brokers hear of a topic one after another; who reads beside a daemon's first start must not stop there."""
+    """L05: brokers learn of a topic one after another; a reader during a daemon's first start must not stop there."""
     for number in range(40):
         topics = Topics(cluster.address, f"made{number}", replicas=3)
         maker = threading.Thread(target=topics.make)
         maker.start()
         while maker.is_alive():
-            # Of a topic without a leader yet it may say that this is to be tried again, and nothing worse.
+            # For a topic without a leader yet it may report an error to retry, and nothing worse.
             with contextlib.suppress(SinkUnavailable):
                 assert not KafkaReader(topics).exists()
 
 
 @pytest.mark.long
 def test_leader_that_dies_moves_and_is_restarted_costs_the_daemon_nothing(led: Led) -> None:
-    """K01, O07: brokers are replaced under a running capture every month; nobody should have to look at it."""
+    """K01, O07: brokers are replaced under a running capture every month; no operator should have to intervene."""
     cluster = led.cluster
     led.until_more_is_durable("at the start")
     first = cluster.leader(led.topic)
@@ -163,7 +164,7 @@ def test_brokers_without_a_majority_are_waited_for(led: Led) -> None:
 
 
 def inserted_twice(bank: Bank) -> list[int]:
-    """Keys that the log says were inserted more than once, of a table whose keys are never used again."""
+    """Keys that the log inserted more than once, of a table whose keys are never used again."""
     seen: Counter[int] = Counter()
     for _, _, rows in bank.reader.read_rows(tables={TableId(bank.schema, "entries")}):
         operations = zip(rows.column(OP).to_pylist(), rows.column("id").to_pylist(), strict=True)

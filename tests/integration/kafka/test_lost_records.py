@@ -1,4 +1,6 @@
-"""Records that the brokers no longer have: found at the start, by doctor, status and `log check`, each by name."""
+"""Records that the brokers no longer have: found at the start, by doctor, status and `log check`, each with an error
+that names them.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,7 @@ def seal(topics: Topics, history: Path) -> None:
 
 
 class FromItsBeginning(KafkaReader):
-    """Reads from the first offset that is there."""
+    """Reads from the first offset that exists."""
 
     def read_rows(
         self, from_offset: int = 1, to_offset: int | None = None, tables: Collection[TableId] | None = None
@@ -94,8 +96,9 @@ def assert_found_everywhere(bank: Bank, words: str) -> None:
 
 
 def test_log_whose_records_have_all_expired_is_not_gone_on_with(bank: Bank) -> None:
-    """L19: its rows are in no reader's reach, and the next daemon went on behind them. What is printed helps: all
-    tables are read anew."""
+    """L19: its rows are out of every reader's reach, and the next daemon continued after them. The printed message
+    helps: all tables are read again.
+    """
     topics = wiring.topics(load(bank.config_path).log.kafka)  # type: ignore[union-attr]  # it is in Kafka
     bank.catch_up_and_stop(bank.daemon())
     assert "the log is whole" in told(bank, "log", "check")
@@ -117,7 +120,7 @@ def test_log_whose_records_have_all_expired_is_not_gone_on_with(bank: Bank) -> N
 
 
 def test_topics_that_were_both_deleted_are_not_made_anew_in_silence(bank: Bank) -> None:
-    """L05: with the checkpoint gone too, nothing at the brokers tells that there was a log. This machine does."""
+    """L05: with the checkpoint gone too, the brokers have no evidence that a log existed. This machine does."""
     topics = wiring.topics(load(bank.config_path).log.kafka)  # type: ignore[union-attr]  # it is in Kafka
     bank.catch_up_and_stop(bank.daemon())
     delete_topics(topics, topics.name, topics.state)
@@ -134,7 +137,7 @@ def test_topics_that_were_both_deleted_are_not_made_anew_in_silence(bank: Bank) 
 
 
 def test_log_topic_that_was_made_anew_is_told_by_every_command(bank: Bank) -> None:
-    """L05, L21: its checkpoint speaks of rows that nobody has any more."""
+    """L05, L21: its checkpoint refers to rows that no longer exist."""
     topics = wiring.topics(load(bank.config_path).log.kafka)  # type: ignore[union-attr]  # it is in Kafka
     bank.catch_up_and_stop(bank.daemon())
     delete_topics(topics, topics.name)
@@ -169,7 +172,7 @@ def test_what_its_history_has_is_not_lost(topics: Topics, tmp_path: Path) -> Non
 
 
 def test_stretch_ends_by_age(topics: Topics) -> None:
-    """A stretch whose head has expired cannot be read, and a quiet source would never fill one."""
+    """A topic range whose head has expired cannot be read, and a quiet source would never fill one."""
     writer = Writer.of(KafkaLog.open(topics, IDENTITY))
     writer.put(orders(1))
     assert not writer.log.seal_due(100.0)

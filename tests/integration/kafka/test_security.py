@@ -1,4 +1,5 @@
-"""A broker that asks who is there, over TLS: who may not come in hears it by name, and no secret is told."""
+"""A broker that authenticates, over TLS: a refused client gets an error that names the reason, and no secret is shown.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,7 @@ def settings(folder: Path, broker: KafkaBroker, **changed: object) -> Path:
 def test_login_over_tls_opens_the_log(
     secured: tuple[KafkaBroker, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The settings as people have them: TLS with their own authority, a user, a password from elsewhere."""
+    """The settings as users have them: TLS with their own authority, a user, a password from elsewhere."""
     broker, authority = secured
     (tmp_path / "ca.pem").write_bytes(authority.read_bytes())
     monkeypatch.setenv("KAFKA_PASSWORD", CANARY)
@@ -63,7 +64,7 @@ def test_login_over_tls_opens_the_log(
 def test_login_that_is_refused_is_told_at_once_and_without_the_secret(
     secured: tuple[KafkaBroker, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
-    """S03: the library would go on trying for ever, and say only that it waited in vain."""
+    """S03: the library would retry indefinitely, and report only a timeout."""
     broker, authority = secured
     pem = certificate()[1] if wrong == "authority" else authority.read_text()
     (tmp_path / "ca.pem").write_text(pem)

@@ -19,7 +19,7 @@ WITHIN_S = 60.0
 
 
 def come_to(logs: Logs, clock: int) -> Common:
-    """Wait until both logs have come to a commit clock."""
+    """Wait until both logs have reached a commit clock."""
     deadline = time.monotonic() + WITHIN_S
     while (common := logs.common()).commit_clock < clock:
         assert time.monotonic() < deadline, common.text
@@ -30,7 +30,7 @@ def come_to(logs: Logs, clock: int) -> Common:
 @pytest.mark.postgres
 @pytest.mark.kafka
 def test_changes_of_a_topic_and_a_folder_come_in_one_order(bank: Bank, tmp_path: Path) -> None:
-    """Up to a time that both have reached, and an idle topic's clock goes on by its heartbeats."""
+    """Up to a time that both have reached, and an idle topic's clock advances by its heartbeats."""
     (tmp_path / "other").mkdir()
     other = Bank(bank.database, tmp_path / "other", create=False)
     for one in (bank, other):
@@ -43,7 +43,7 @@ def test_changes_of_a_topic_and_a_folder_come_in_one_order(bank: Bank, tmp_path:
     logs = cdcflow.open_logs({"folder": other.config_path, "topic": bank.config_path})
     clock = bank.database.execute("SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint")[0][0]
     assert come_to(logs, clock).behind >= 0
-    come_to(logs, clock + 1_500_000)  # nothing is written any more
+    come_to(logs, clock + 1_500_000)  # nothing is written from now
     seen: dict[str, list[int]] = {"folder": [], "topic": []}
     order: list[tuple[int, str]] = []
     cursor = None

@@ -1,4 +1,4 @@
-"""The tail that a publisher reads: the log as it is, in groups, while it grows; each record read once."""
+"""The tail that a publisher reads: the log in groups, while it grows; each record read once."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def written(topics: Topics, steps: list[Step], *, roll: bool) -> None:
 
 
 def told(tail: KafkaTail, first: int, rows_max: int, end: int | None = None) -> Told:
-    """All that the tail has from an offset on, taken as the publisher takes it: group by group, to its end."""
+    """All that the tail has since an offset, taken as the publisher takes it: group by group, to its end."""
     rows: list[tuple[str, dict[str, Any]]] = []
     headers: list[dict[str, Any]] = []
     end = tail.next_offset() if end is None else end
@@ -65,8 +65,9 @@ def told(tail: KafkaTail, first: int, rows_max: int, end: int | None = None) -> 
 def test_groups_are_the_log_whatever_is_held(
     topics: Topics, held_bytes_max: int, turn_s: float, rows_max: int, roll: bool
 ) -> None:
-    """O07: however little may be held, and wherever a topic range or a writer ends, nothing is missed and nothing comes
-    twice, also by what was written after the tail had come to the end."""
+    """O07: however little may be held, and wherever a topic range or a writer ends, nothing is missed and nothing
+    appears twice, also of what was written after the tail had reached the end.
+    """
     steps = history_of_a_shop()
     written(topics, steps[:4], roll=roll)
     tail = KafkaTail(topics, held_bytes_max, turn_s)
@@ -79,7 +80,7 @@ def test_groups_are_the_log_whatever_is_held(
 
 
 def test_tail_begins_in_the_middle_and_may_go_back(topics: Topics) -> None:
-    """A publisher that starts again begins where its position is, inside a run; and what failed is asked for again."""
+    """A publisher that restarts begins at its position, inside a run; and what failed is requested again."""
     written(topics, history_of_a_shop(), roll=False)
     log = KafkaReader(topics)
     tail = KafkaTail(topics)

@@ -39,7 +39,7 @@ def answers(root: Path, last: int) -> list[object]:
 
 @pytest.mark.parametrize("number", range(4))
 def test_each_offset_has_the_answers_that_it_had(tmp_path: Path, number: int) -> None:
-    """Two backfills in one segment: the last checkpoint alone says of most offsets that nothing is known."""
+    """Two backfills in one segment: the last checkpoint alone would report most offsets as unknown."""
     chance = random.Random(SEED + number)
     log = HandLog(tmp_path / "log", has_transactions=True)
     log.segment([(ITEMS, "c", {"id": 0, "v": 0})])

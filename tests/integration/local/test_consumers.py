@@ -1,4 +1,4 @@
-"""Consumers of random logs: whoever stores result and cursor together ends with exactly the fold of the log.
+"""Consumers of random logs: storing result and cursor together yields exactly the fold of the log.
 
 A seed runs alone with `CDCFLOW_CONSUMER_SEED=<seed>`.
 """
@@ -66,7 +66,7 @@ class World:
         self.transactions = 1
 
     def write(self, count: int) -> None:
-        """A segment of so many transactions."""
+        """A segment of this many transactions."""
         steps: list[tuple[Table, str, dict[str, Any]]] = []
         for _ in range(count):
             self.transactions += 1
@@ -111,7 +111,8 @@ class World:
         }
 
     def check_end(self, batch: Batch, names: Any) -> None:
-        """That a batch says it ends a transaction if nothing more of it follows, and only then (if a window has it)."""
+        """Check that a batch claims to end a transaction if no more of it follows, and only then (if a window has it).
+        """
         if batch.is_backfill:
             return
         last = batch.rows.column(OFFSET)[-1].as_py()
@@ -169,7 +170,7 @@ def _change(shape: Table, row: Mapping[str, Any]) -> Change:
 
 
 def told(rows: Rows) -> Any:
-    """Rows for comparing: of a table without a key how often each is there."""
+    """Rows for comparing: for a table without a key, how often each occurs."""
     return {
         table: {key: (dict(row.values), row.count) for key, row in found.items()}
         for table, found in rows.items()
@@ -182,8 +183,9 @@ class Killed(Exception):
 
 
 def read_some(world: World, store: Store, chance: random.Random, tables: Any, *, stores: bool) -> None:
-    """Read on from where the store is (or, if it keeps no cursor, behind the last commit), and be killed at some batch,
-    or reach the end."""
+    """Continue reading at the store's cursor (or, if it keeps none, after the last commit), and be killed at some
+    batch, or reach the end.
+    """
     killed_at = chance.choice([0, 1, 2, 5, None])
     bound = chance.choice([1, 2, 7, 1000])
     with cdcflow.open(world.root).consumer("c", tables, batch_rows=bound) as consumer:
@@ -236,7 +238,7 @@ def run(seed: int, folder: Path, *, stores: bool = True) -> None:
 
 @pytest.mark.parametrize("number", NUMBERS[:3])
 def test_result_that_is_stored_with_its_cursor_is_the_fold_of_the_log(number: int, tmp_path: Path) -> None:
-    """Killed anywhere, in the backfill and behind it, between compactions and expiries: every change counts once."""
+    """Killed anywhere, in the backfill and after it, between compactions and expiries: every change counts once."""
     seed = SEEDS[number]
     print(f"CDCFLOW_CONSUMER_SEED={seed}")
     run(seed, tmp_path)
@@ -252,7 +254,7 @@ def test_reader_that_commits_what_it_has_processed_misses_nothing(number: int, t
 
 @pytest.mark.parametrize("number", NUMBERS[:1])
 def test_changes_of_tables_whose_shapes_change_come_in_the_logs_order(number: int, tmp_path: Path) -> None:
-    """Renamed and retyped columns, keys that go, tables made again: a batch has one shape, and nothing is missing."""
+    """Renamed and retyped columns, removed keys, recreated tables: a batch has one shape, and nothing is missing."""
     seed = SEEDS[number]
     print(f"CDCFLOW_CONSUMER_SEED={seed}")
     made = Histories(

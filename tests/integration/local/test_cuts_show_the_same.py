@@ -45,7 +45,9 @@ def shown(warehouse: Path, cut: int | None = None) -> list[int] | str:
 
 
 class Copy:
-    """A copy of a table, as of now, that is put back later: its folder, and of Iceberg what its catalog points to."""
+    """A copy of a table's current state, which is restored later: its folder, and for Iceberg what its catalog points
+    to.
+    """
 
     def __init__(self, warehouse: Path, format_name: str, away: Path) -> None:
         self._warehouse, self._format, self._away = warehouse, format_name, away
@@ -103,7 +105,7 @@ def test_a_copy_with_as_many_versions_as_the_cut_is_no_cut(
 
 
 def strange(warehouse: Path, format_name: str, what: str) -> None:
-    """Somebody else's commit: "delete" takes row 1, "restore" goes back by a version, "none" changes no row."""
+    """A commit by another program: "delete" removes row 1, "restore" goes back by a version, "none" changes no row."""
     folder = warehouse / "public" / "orders"
     if format_name == "delta":
         log = DeltaLog(folder)

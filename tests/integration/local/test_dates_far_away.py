@@ -1,4 +1,4 @@
-"""Dates and moments that Python has none for: the sources have them, and so have the tables."""
+"""Dates and timestamps outside Python's range: the sources have them, and so have the tables."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from cdcflow.warehouse.reports import MergeReport
 FIRST, LAST = -2_440_588, 2_145_031_948
 """PostgreSQL's first and last date (4713 BC, the year 5874897), in days since 1970."""
 EARLY, LATE = -210_866_803_200_000_000, 2**63 - 2
-"""Its first moment, and the last one in microseconds since 1970."""
+"""Its first timestamp, and the last one in microseconds since 1970."""
 
 
 def test_dates_beyond_the_calendars_of_most_come_through_exactly(
     format_name: str, merge: Callable[..., MergeReport], hand_log: HandLog, warehouse: Path
 ) -> None:
-    """They would stop the merge of all tables, or be other dates. As keys they find their rows. What PyIceberg cannot
-    write goes to Spark, or is left out by name."""
+    """They would stop the merge of all tables, or become other dates. As keys they find their rows. What PyIceberg
+    cannot write is delegated to Spark, or its table is skipped with an error that names it.
+    """
     moment = pa.timestamp("us")
     table = make_table("far", key=("d",), d=pa.date32(), at=moment, zoned=pa.timestamp("us", "UTC"), v="int32")
 

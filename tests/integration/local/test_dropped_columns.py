@@ -70,7 +70,7 @@ def test_a_version_that_begins_later_has_nothing_of_a_dropped_column(
 def test_a_column_that_is_missed_and_dropped_is_missed_no_longer(
     hand_log: HandLog, merged: Callable[..., list[Any]]
 ) -> None:
-    """The version that misses it was read again at each backfill, and became another one each time."""
+    """The version that lacks it was read again at each backfill, and became a new one each time."""
     hand_log.has_transactions = True
     hand_log.state(BEFORE, "reading", since=1)
     hand_log.segment([(BEFORE, "u", {"id": 1, "qty": 1, "_unchanged": ["note"]})])

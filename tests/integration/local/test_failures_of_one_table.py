@@ -1,4 +1,4 @@
-"""Whatever the merge of one table ends with, by the local engine: the others go on, and what is printed helps."""
+"""However the merge of one table by the local engine ends: the others are merged, and the printed message helps."""
 
 from __future__ import annotations
 
@@ -118,8 +118,9 @@ def test_an_error_in_any_step_is_of_that_table_alone(
     error: Exception,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An exception that nobody foresaw stopped the cut of all tables. Nothing of it is said but its kind: its text may
-    have a row's values."""
+    """An unforeseen exception stopped the cut of all tables. Only its kind is reported: its text may contain a row's
+    values.
+    """
     kind = TABLES[format_name]
     right = getattr(kind, step)
 
@@ -166,7 +167,7 @@ def test_an_error_at_every_table_is_raised(
 def test_rows_that_somebody_removed_come_back_by_a_backfill(
     shop: HandLog, warehouse: Path, merge: Merge, format_name: str, times: int
 ) -> None:
-    """A change of some columns of such a row made the whole merge contradict itself, for all tables and for ever."""
+    """A change of some columns of such a row made the whole merge contradict itself, for all tables and permanently."""
     remove(warehouse, format_name, "public.orders", 3)
     for _ in range(times):  # nor is anything else said of it later
         shop.segment([(ORDERS, "u", {"id": 3, "_unchanged": ["v"]}), (FINE, "u", {"id": 3, "v": 9})])
@@ -184,7 +185,7 @@ def test_rows_that_somebody_removed_come_back_by_a_backfill(
 
 
 def remove(warehouse: Path, format_name: str, table: str, key: int) -> None:
-    """Delete a row as somebody else does."""
+    """Delete a row as another program does."""
     if format_name == "delta":
         from deltalake import DeltaTable as Foreign
 
@@ -214,7 +215,7 @@ def test_what_all_tables_have_in_common_is_named_and_what_is_printed_helps(
 
 
 def test_a_damaged_catalog_is_named(shop: HandLog, warehouse: Path, format_name: str, merge: Merge) -> None:
-    """Where each table is stands in it."""
+    """It contains the position of each table."""
     if format_name != "iceberg":
         return
     (warehouse / CATALOG).write_bytes(b"no database" * 1000)
@@ -248,7 +249,7 @@ def test_a_damaged_file_of_the_log_is_told_from_one_of_the_table(shop: HandLog, 
 def test_a_damaged_table_does_not_keep_others_from_their_upkeep(
     shop: HandLog, warehouse: Path, merge: Merge, format_name: str
 ) -> None:
-    """It ended the upkeep of all tables after it, each time."""
+    """It ended the maintenance of all tables after it, each time."""
     what = {"delta": "oldest commit is no JSON", "iceberg": "metadata is no JSON"}[format_name]
     name = damage(warehouse / "public" / "fine", what)
     with closing(LocalEngine(warehouse, format_name)) as engine:

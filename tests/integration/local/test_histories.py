@@ -41,7 +41,7 @@ def hand_log(tmp_path: Path) -> HandLog:
 def test_versions_in_a_table_are_those_of_the_oracle(
     seed: int, hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
 ) -> None:
-    """After every merge, also when some segments were made one."""
+    """After every merge, also when some segments were compacted into one."""
     log = make(seed, blocks=20)
     transactions = {c.offset: c.transaction for c in log.changes(log.pieces)}
     merges = split(random.Random(seed), log.pieces)
@@ -107,7 +107,7 @@ local.merge(log, warehouse, table_format=format_name, policies=Policies(TablePol
 
 
 def killed(log: HandLog, warehouse: Path, format_name: str, before: int) -> bool:
-    """Whether a merge was killed before a commit of that number, or before it published. Else it came to its end."""
+    """Whether a merge was killed before a commit of that number, or before it published. Otherwise it completed."""
     told = [sys.executable, "-c", KILLED, str(log.root), str(warehouse), format_name, str(before)]
     ended = subprocess.run(told, capture_output=True, text=True, check=False)
     assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
@@ -117,9 +117,10 @@ def killed(log: HandLog, warehouse: Path, format_name: str, before: int) -> bool
 def test_a_merge_that_is_killed_before_any_commit_is_finished_by_the_next(
     hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
 ) -> None:
-    """G10: SIGKILL, so that nothing is let go of. In one range a column comes with a default, versions end and begin,
-    and the table is dropped and made again, which is a commit of its own: no version comes twice, none has the default
-    that ended before, and none of the old rows is open."""
+    """G10: SIGKILL, so that no cleanup runs. In one range a column is added with a default, versions end and begin, and
+    the table is dropped and recreated, which is a separate commit: no version appears twice, none that ended before the
+    default has it, and none of the old rows is open.
+    """
     old = make_table("orders", id="int64", a="int32")
     b = Column("b", 3, ColumnType("int32", pa.int32()), missing="7")
     new = replace(old, columns=(*old.columns, b))
@@ -158,7 +159,8 @@ def ends(found: list[dict[str, Any]], *columns: str) -> list[tuple[Any, ...]]:
 def test_a_sweep_ends_what_a_backfill_did_not_find(
     hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
 ) -> None:
-    """Also one that is done when no change has come since: the row went away somewhere before the backfill began."""
+    """Also a sweep that ends when no change has arrived since: the row was deleted somewhere before the backfill began.
+    """
     orders = make_table("orders", id="int64", a="int32")
     hand_log.segment([(orders, "c", {"id": 1, "a": 1}), (orders, "c", {"id": 2, "a": 1})])
     hand_log.state(orders, "reading", 2, 3)
@@ -178,8 +180,9 @@ def test_a_sweep_ends_what_a_backfill_did_not_find(
 def test_what_an_empty_backfill_ends_has_a_position_and_a_time(
     hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str, *, in_one_go: bool
 ) -> None:
-    """It began behind the log's last row, and found nothing: the rows were gone when the newest transaction came. A
-    version whose end has no time is in no answer as of a moment."""
+    """The backfill began after the log's last row, and found nothing: the rows had been deleted when the latest
+    transaction arrived. A version whose end has no time is in no answer for a point in time.
+    """
     orders = make_table("orders", id="int64", a="int32")
     hand_log.segment([(orders, "c", {"id": 1, "a": 1}), (orders, "c", {"id": 2, "a": 1})])
     if not in_one_go:
@@ -197,7 +200,7 @@ def test_what_an_empty_backfill_ends_has_a_position_and_a_time(
 def test_a_column_that_comes_gives_its_default_to_what_is_open(
     hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
 ) -> None:
-    """The source did so without a change. Versions that had ended knew nothing of it, however merges cut the log."""
+    """The source did so without a change. Versions that had ended did not get it, however merges cut the log."""
     old = make_table("orders", id="int64", a="int32")
     b = Column("b", 3, ColumnType("int32", pa.int32()), missing="7")
     new = replace(old, columns=(*old.columns, b))
@@ -233,7 +236,7 @@ def test_columns_are_renamed_and_dropped_ones_stay(
 def test_versions_of_a_table_that_was_made_again_stay(
     hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str, *, in_one_go: bool
 ) -> None:
-    """The old table's rows end where the new one's first row is; when it was dropped nobody saw."""
+    """The old table's rows end where the new one's first row is; the log does not contain the time of the drop."""
     old = make_table("orders", id="int64", a="int32")
     new = replace(old, incarnation=2)
     segments: list[list[Step]] = [
@@ -256,8 +259,9 @@ def test_versions_of_a_table_that_was_made_again_stay(
 def test_the_first_row_of_a_table_that_was_made_again_has_nothing_of_the_old_one(
     hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
 ) -> None:
-    """An update that leaves a column out, of a row that nobody has read yet: it was taken for one of the old row
-    with that key, whose value its version then had."""
+    """An update without one column, of a row that was not read yet: it was taken for an update of the old row with that
+    key, and its version then had that row's value.
+    """
     old = make_table("orders", id="int64", a="int32", doc="string")
     hand_log.segment([(old, "c", {"id": 1, "a": 1, "doc": "old"})])
     merge(hand_log.root, warehouse, policies=HISTORIES)
@@ -270,8 +274,9 @@ def test_the_first_row_of_a_table_that_was_made_again_has_nothing_of_the_old_one
 def test_a_history_that_is_made_anew_is_swept_again(
     hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
 ) -> None:
-    """Its folder was moved away, and it begins where the log does: before a backfill that the old one was swept by.
-    What that did not find stayed open for ever."""
+    """Its folder was moved away, and it begins where the log does: before a backfill that had swept the old one. Rows
+    that the backfill did not find stayed open permanently.
+    """
     orders, beside = make_table("orders", id="int64", a="int32"), make_table("beside", id="int64")
     hand_log.segment([(orders, "c", {"id": 1, "a": 1}), (orders, "c", {"id": 2, "a": 1})])
     hand_log.state(orders, "done", 2, 3)
@@ -286,7 +291,7 @@ def test_a_history_that_is_made_anew_is_swept_again(
 
 
 def test_a_table_without_a_key_is_refused_by_name(hand_log: HandLog, warehouse: Path) -> None:
-    """Nobody could say which row a change is about. The remedy is to keep its changes."""
+    """A change could not be assigned to a row. The remedy is to keep its changes."""
     events = make_table("events", key=(), a="int32")
     hand_log.segment([(events, "c", {"a": 1})])
     with pytest.raises(CdcflowError, match=r"public\.events .*mode history: it has no key") as error:

@@ -29,7 +29,7 @@ print(local.read_cut(warehouse)["public.orders"].num_rows)
 
 
 def test_merges_and_the_live_view_need_no_widgets(hand_log: HandLog, warehouse: Path) -> None:
-    """DuckDB refuses to set its progress bar there, off as well as on: each call ended with an exception of its own."""
+    """DuckDB refuses to set its progress bar there, off as well as on: each call ended with DuckDB's exception."""
     orders = make_table("orders", id="int64")
     hand_log.state(orders)
     hand_log.segment([(orders, "c", {"id": n}) for n in (1, 2)])

@@ -1,4 +1,6 @@
-"""What a live view says of itself, and what it does where it cannot show a table or the log changes under it."""
+"""What a live view reports about itself, and what it does where it cannot show a table or the log changes while it is
+read.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def behind(hand_log: HandLog, warehouse: Path, merge: Merge) -> HandLog:
 
 
 def test_live_view_shows_one_moment_and_names_it(behind: HandLog, warehouse: Path) -> None:
-    """Who reads two tables must know that they are of one moment, and of which."""
+    """A reader of two tables must know that both are as of one point in time, and which."""
     shown = read_live(behind.root, warehouse)
     assert (shown.cut, shown.published, shown.offset) == (3, 1, 5)
     assert shown.position
@@ -53,7 +55,7 @@ def test_live_view_shows_one_moment_and_names_it(behind: HandLog, warehouse: Pat
 
 
 def test_only_tables_that_were_asked_for_are_read(behind: HandLog, warehouse: Path) -> None:
-    """A warehouse may have hundreds; a name that nobody knows is a mistake, and not an empty answer."""
+    """A warehouse may have hundreds; an unknown name is a mistake, and not an empty answer."""
     assert list(read_live(behind.root, warehouse, ["public.items"])) == ["public.items"]
     with pytest.raises(
         ConfigurationError, match=r"a table public\.order\n  did you mean public\.orders\? name one of: public\.items"
@@ -62,7 +64,7 @@ def test_only_tables_that_were_asked_for_are_read(behind: HandLog, warehouse: Pa
 
 
 def test_table_that_is_still_read_is_shown_on_request(behind: HandLog, warehouse: Path) -> None:
-    """As `read_cut` has it: rows that are not there yet are no missing rows unless somebody wants to see them."""
+    """As in `read_cut`: rows that have not been read yet do not count as missing unless the caller asks for them."""
     late = make_table("late", id="int64", note="string")
     behind.state(late, "reading", since=6)
     behind.segment([(late, "r", {"id": 1, "note": "n"})])
@@ -73,7 +75,7 @@ def test_table_that_is_still_read_is_shown_on_request(behind: HandLog, warehouse
 
 
 def test_table_that_cannot_follow_is_left_out_by_name(behind: HandLog, warehouse: Path) -> None:
-    """The others go on, of the newest moment; the reason says what to do."""
+    """The others are shown at the latest cut; the reason names the remedy."""
     behind.segment([(make_table("items", id="int64", note="int64"), "c", {"id": 9, "note": 9})])
     shown = read_live(behind.root, warehouse)
     assert list(shown) == ["public.orders"]
@@ -116,7 +118,7 @@ def test_another_log_is_refused(behind: HandLog, warehouse: Path, tmp_path: Path
 
 
 def test_older_copy_of_the_log_is_refused(behind: HandLog, warehouse: Path, merge: Merge, tmp_path: Path) -> None:
-    """It would show an older moment as the newest one."""
+    """It would show an older point in time as the latest one."""
     merge(behind.root, warehouse)
     copy = HandLog(tmp_path / "copy")
     copy.segment([(ORDERS, "c", {"id": 1, "note": "a"}), (ITEMS, "c", {"id": 7, "note": "x"})])
@@ -144,7 +146,7 @@ def test_log_that_is_compacted_under_the_reader_is_read_anew(
 def test_log_that_is_compacted_again_and_again_is_an_error_whose_remedy_works(
     behind: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What three tries do not find is said, with what to do; and that is all there is to do."""
+    """After three tries the error reports what failed, with the remedy; the remedy is sufficient."""
     behind.segment([(ORDERS, "c", {"id": 3, "note": "d"})])
     with monkeypatch.context() as patch:
         compacting(behind, patch, times=live.TRIES_MAX)
@@ -154,8 +156,9 @@ def test_log_that_is_compacted_again_and_again_is_an_error_whose_remedy_works(
 
 
 def compacting(log: HandLog, patch: pytest.MonkeyPatch, *, times: int) -> list[int]:
-    """Between the listing of a log's segments and a look at their files two of them become one, so many times.
-    Returns the numbers of the listings, as they come."""
+    """Between the listing of a log's segments and the reading of their files two of them become one, this many times.
+    Returns the numbers of the listings, as they occur.
+    """
     right, listed = segments.sealed, list[int]()
 
     def sealed(*given: Any, **more: Any) -> Any:

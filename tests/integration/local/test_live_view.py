@@ -1,7 +1,7 @@
 """The live view of random histories, read without Spark, against the fold in plain Python.
 
-As in `test_random_histories.py`, each history has a seed of its own: `CDCFLOW_HISTORY_SEED=<seed> CDCFLOW_HISTORIES=1`
-runs one alone (`CDCFLOW_HISTORY_FORMAT` says in which format).
+As in `test_random_histories.py`, each history has its own seed: `CDCFLOW_HISTORY_SEED=<seed> CDCFLOW_HISTORIES=1` runs
+one alone (`CDCFLOW_HISTORY_FORMAT` sets the format).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ ONLY = os.environ.get("CDCFLOW_HISTORY_FORMAT", "")
 
 @pytest.mark.parametrize("table_format", [ONLY] if ONLY else FORMATS)
 def test_live_view_of_histories_is_the_fold_of_all_that_is_sealed(table_format: str, tmp_path: Path) -> None:
-    """Whoever reads live reads what a merge would leave, before it, while it runs, and after it."""
+    """A live read shows what a merge would leave, before it, while it runs, and after it."""
     livehistories.run(Here(table_format), SEED, ALONE or HISTORIES, tmp_path, ROUNDS)
 
 
@@ -64,13 +64,13 @@ def test_live_view_of_histories_is_the_fold_of_all_that_is_sealed(table_format: 
 @pytest.mark.parametrize("table_format", [ONLY] if ONLY else FORMATS)
 @pytest.mark.parametrize("mode", MODES)
 def test_live_view_in_each_mode_is_the_fold(mode: Mode, table_format: str, tmp_path: Path) -> None:
-    """What a table keeps beside the rows of now is there when it is read live: deleted rows, changes, and versions."""
+    """What a table keeps in addition to the current rows is in its live view: deleted rows, changes, and versions."""
     livehistories.run(Here(table_format), SEED, ALONE or IN_MODES, tmp_path, ROUNDS, [mode])
 
 
 @pytest.mark.parametrize("table_format", [ONLY] if ONLY else FORMATS)
 def test_live_view_follows_the_policies_of_shape(table_format: str, tmp_path: Path) -> None:
-    """What a merge would leave out is left out, and a column beside the one of its new type is shown as one."""
+    """What a merge would exclude is excluded, and a column next to the one of its new type is shown as one."""
     is_known = not ALONE and table_format == FORMATS[0]
     seed = KNOWN if is_known else SEED
     made = livehistories.run(Here(table_format), seed, ALONE or HISTORIES, tmp_path, ROUNDS, with_policies=True)
@@ -80,7 +80,9 @@ def test_live_view_follows_the_policies_of_shape(table_format: str, tmp_path: Pa
 
 
 def test_live_view_shows_a_table_without_a_row_as_the_next_merge_will(tmp_path: Path) -> None:
-    """Before a merge made it, after that, and once it has rows. One whose rows have expired is left out by name."""
+    """Before a merge created it, after that, and once it has rows. A table whose rows have expired is skipped with an
+    error that names it.
+    """
     log, warehouse = HandLog(tmp_path / "log"), tmp_path / "warehouse"
     orders, beside = make_table("orders", id="int64", v="string"), make_table("beside", id="int64")
     log.state(orders)

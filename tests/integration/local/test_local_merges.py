@@ -72,7 +72,7 @@ def rows_of(warehouse: Path, table: Table) -> list[dict[str, Any]]:
 
 
 def folded(world: World, warehouse: Path, told: str) -> None:
-    """Every table is what the fold says."""
+    """Check that every table equals the fold."""
 
     def actual(table: Table) -> list[Any]:
         with read(warehouse, table) as there:
@@ -108,8 +108,9 @@ def test_merges_at_random_cuts_give_what_the_fold_gives(
 def test_a_merge_cut_off_before_any_commit_is_finished_by_the_next(
     merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch, commits: Counter[str]
 ) -> None:
-    """G10: whatever was committed by then, rows come out as the fold says, and each once. Marks that were written
-    before a commit that did not come are nobody's."""
+    """G10: whatever was already committed, the rows equal the fold's, and each appears once. Marks that were written
+    before a commit that never happened are ignored.
+    """
     monkeypatch.setattr(job, "TABLES_AT_ONCE", 1)
     monkeypatch.setattr(replacing, "TINY_BYTES", 0)
     monkeypatch.setattr(replacing, "DEAD_SHARE_MAX", 0.9)
@@ -132,7 +133,7 @@ def test_a_merge_cut_off_before_any_commit_is_finished_by_the_next(
     for round_ in range(6):
         write_round(world, hand_log, round_)
         for allowed in itertools.count():
-            left = allowed  # a run says again what may be said again before it comes to something new
+            left = allowed  # a run repeats what may be repeated before it gets to new work
             try:
                 report = merge(hand_log.root, warehouse)
             except KeyboardInterrupt:
@@ -148,8 +149,9 @@ def test_a_merge_cut_off_before_any_commit_is_finished_by_the_next(
 def test_two_merges_at_once_do_nothing_twice(
     format_name: str, merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G13: the lock saves work only. Without it the second to commit meets the first one's snapshot, and looks again:
-    also where both append to an empty table, which Iceberg itself would let pass."""
+    """G13: the lock saves work only. Without it the second to commit meets the first one's snapshot, and checks again:
+    also where both append to an empty table, which Iceberg itself would allow.
+    """
     warehouse.mkdir()
     monkeypatch.setattr(LocalEngine, "lease", lambda _: nullcontext())
     orders = make_table("orders", id="int64", v="int32")
@@ -241,7 +243,7 @@ KEYS: dict[str, tuple[Any, list[Any]]] = {
 
 
 def test_keys_of_each_type_find_their_rows(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:
-    """A row whose key is not found again would stand there twice, with its old values."""
+    """A row whose key is not found again would appear twice, once with its old values."""
     tables = {name: make_table(name, key=("k",), k=type_, v="int32") for name, (type_, _) in KEYS.items()}
     for table in tables.values():
         hand_log.state(table)
@@ -321,8 +323,9 @@ def test_rows_that_go_are_marked_in_their_file_until_much_of_it_is_dead(
 def test_rows_that_are_newer_than_a_change_stay_as_they_are(
     merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G08: a range that is merged again, after a merge of somebody else, changes nothing. Of such rows only keys were
-    read, so none of them may be written."""
+    """G08: a range that is merged again, after a merge by another process, changes nothing. Only the keys of such rows
+    were read, so none of them may be written.
+    """
     monkeypatch.setattr(replacing, "TINY_BYTES", 0)
     orders = make_table("orders", id="int64", v="int32")
     hand_log.state(orders)
@@ -375,7 +378,7 @@ def test_of_a_table_only_keys_are_read_and_what_a_change_leaves_as_it_was(
 def test_many_small_files_become_one(
     merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A source that only inserts would leave a file a cycle, for ever. A cut from before shows what it did."""
+    """A source that only inserts would leave one file per cycle, indefinitely. An older cut shows what it did."""
     monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 3)
     orders = make_table("orders", id="int64", v="int32")
     hand_log.state(orders)
@@ -395,7 +398,7 @@ def test_many_small_files_become_one(
 
 
 class Other(LocalEngine):
-    """The engine that takes what the first declines; Spark's place."""
+    """The engine that merges what the first does not support, in Spark's role."""
 
     name = "other"
 
@@ -434,7 +437,7 @@ def test_what_is_not_for_it_goes_to_the_other_engine_or_is_left_out_with_a_remed
     assert "set merge.engine to auto" in (left_out.left_out or "")
     assert (left_out.left_out or "").endswith("read more: cdcflow explain-error table-not-followed")
     assert {"id": 2, "v": 2} in rows_of(warehouse, orders)
-    # The remedy, to the letter: with another engine there the table goes on, and nothing is lost.
+    # The remedy, to the letter: with another engine the table is merged, and nothing is lost.
     job.merge(Engines(engine(warehouse), other), hand_log.root, warehouse)
     assert rows_of(warehouse, floats) == [{"f": 0.5}, {"f": 1.5}]
 
@@ -477,7 +480,7 @@ def test_a_table_that_is_moved_away_is_made_anew_and_cuts_tell(
 def test_the_newest_cut_is_told_by_its_commit_and_by_its_row(
     merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody else's commit (a compaction of the table of cuts, say) may be the newest."""
+    """A commit by another program (a compaction of the table of cuts, say) may be the latest."""
     orders, floats = make_table("orders", id="int64"), make_table("floats", key=("f",), f="float64")
     hand_log.state(orders)
     for number in range(2):
@@ -537,7 +540,9 @@ def test_command_merges_where_there_is_neither_spark_nor_java(hand_log: HandLog,
 def test_a_change_of_a_small_table_does_not_write_the_table_again(
     merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
-    """What it replaces stays until upkeep removes it: a table of 1 MB that is merged each 30 s left 16 GB a week."""
+    """The files that it replaces stay until maintenance removes them: a table of 1 MB that is merged each 30 s left 16
+    GB a week.
+    """
     orders = make_table("orders", id="int64", note="string")
     chance = random.Random(1)
     hand_log.state(orders)
@@ -568,7 +573,7 @@ def test_a_lock_is_named(merge: Merge, hand_log: HandLog, warehouse: Path) -> No
 def test_a_merge_opens_the_manifests_of_new_segments_only(
     merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it costs does not grow with the age of the log; tables that have nothing new are still looked at."""
+    """The cost of a merge does not grow with the age of the log; tables without changes are still checked."""
     orders, quiet = make_table("orders", id="int64", v="int32"), make_table("quiet.one", schema="odd/_x~", id="int64")
     hand_log.state(orders)
     hand_log.state(quiet)

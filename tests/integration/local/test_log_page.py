@@ -1,4 +1,4 @@
-"""docs/log.md runs as it stands: each block, one after another, over a log that is made here."""
+"""docs/log.md runs as printed: each block, one after another, over a log that is created here."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "log.md"
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::UserWarning")
 def test_each_block_of_the_page_runs_and_shows_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody answers from this page alone what a row was, who changed it, and who else was in that transaction."""
+    """With this page alone an operator finds what a row was, who changed it, and what else was in that transaction."""
     monkeypatch.chdir(tmp_path)
     log = HandLog(tmp_path / "cdcflow-log", has_transactions=True)
     orders, products = make_table("orders", id="int64", note="string"), make_table("products", id="int64")

@@ -45,7 +45,7 @@ def test_a_terminal_is_told_which_table_of_how_many_is_merged(hand_log: HandLog)
 
 
 def test_a_merge_tells_the_log_what_it_does_not_need_any_more(hand_log: HandLog) -> None:
-    """Retention by policy waits for this word; a table that is left out takes it back to nobody's harm."""
+    """Retention by policy waits for this report; a skipped table lowers it again, which harms no reader."""
     table = make_table("orders", id="int64")
     hand_log.state(table)
     hand_log.segment([(table, "c", {"id": 1}), (table, "c", {"id": 2})])

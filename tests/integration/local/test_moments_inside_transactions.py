@@ -54,7 +54,7 @@ def test_an_offset_inside_a_transaction_is_the_one_before_it(log: Path) -> None:
 
 
 def test_whole_tables_and_ranges_have_whole_transactions(log: Path) -> None:
-    """The sum of all accounts is the same at each offset at which both are there."""
+    """The sum of all accounts is the same at each offset at which both exist."""
     asked = cdcflow.open(log)
     for offset in range(2, 7):
         for rows in (asked.current(NAME, offset), asked.range(NAME, 1, 2, offset)):
@@ -72,7 +72,7 @@ def test_a_comparison_is_of_whole_transactions(log: Path, first: int, last: int,
 
 
 def test_commands_and_http_say_so(log: Path) -> None:
-    """Whoever asks is told which moment he sees."""
+    """The answer names the point in time that it shows."""
     for words in (["get", NAME, "1", "--as-of"], ["history", NAME, "1", "--as-of"], ["diff", NAME]):
         said = CliRunner().invoke(app, [*words, str(INSIDE), "--log", str(log)])
         assert said.exit_code == 0, said.output
@@ -108,7 +108,7 @@ def test_a_table_that_had_no_row_yet_is_empty_and_not_unknown(tmp_path: Path) ->
 
 
 def test_an_error_about_a_logs_past_names_the_log_that_was_asked() -> None:
-    """The past of a log is made in a temporary folder, which is nobody's log."""
+    """The past of a log is built in a temporary folder, which no user knows."""
     error = HistoryLost("reading /past/room/log at 7: gone", remedy="look at /past/room/log", runbook="log-expired")
     told = _about(error, "/past/room", "/data/shop")
     assert str(told) == "reading /data/shop at 7: gone\n  look at /data/shop"
@@ -116,7 +116,7 @@ def test_an_error_about_a_logs_past_names_the_log_that_was_asked() -> None:
 
 
 def test_a_table_of_a_name_that_is_nearly_right_is_named(log: Path) -> None:
-    """A letter wrong, or the schema left out."""
+    """A letter wrong, or the schema missing."""
     for name in ("public.account", "accounts", "Public.Accounts"):
         with pytest.raises(ConfigurationError, match=r"did you mean public\.accounts\? "):
             cdcflow.open(log).get(name, 1)

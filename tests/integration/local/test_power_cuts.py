@@ -1,4 +1,4 @@
-"""What a cut shows outlives a power cut: everything of it is synced before the log may let go of its rows."""
+"""What a cut shows survives a power cut: everything of it is synced before the log may expire its rows."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_published_cut_is_durable(merge: Merge, hand_log: HandLog, warehouse: 
 
 @pytest.mark.usefixtures("marked")
 def test_a_merge_goes_on_from_what_a_power_cut_left(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:
-    """At moments within a merge, with any part of what was not synced there, or half of it."""
+    """At several points within a merge, with any part of what was not synced, or half of it."""
     warehouse.mkdir()
     hand_log.state(ORDERS)
     hand_log.segment([(ORDERS, "c", {"id": n, "v": 0}) for n in range(4)])

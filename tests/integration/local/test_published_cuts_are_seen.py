@@ -32,7 +32,7 @@ def test_newest_merges_are_told_newest_first(
 
 
 def test_warehouse_that_cannot_be_read_shows_nothing(tmp_path: Path) -> None:
-    """Another machine's folder, or a commit that is being written: no merge is shown, and the page goes on."""
+    """Another machine's folder, or a commit that is being written: no merge is shown, and the page still works."""
     assert facts.merges(None) is None
     (tmp_path / "_delta_log").mkdir()
     (tmp_path / "_delta_log" / "00000000000000000000.json").write_text('{"commitInfo": {"userMetadata": "{')

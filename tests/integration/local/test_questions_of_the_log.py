@@ -1,7 +1,7 @@
-"""What a log is asked, of random histories, against the fold in plain Python.
+"""Queries against logs of random histories, compared with the fold in plain Python.
 
-As in `test_random_histories.py`, each history has a seed of its own: `CDCFLOW_HISTORY_SEED=<seed> CDCFLOW_HISTORIES=1`
-runs one alone.
+As in `test_random_histories.py`, each history has its own seed: `CDCFLOW_HISTORY_SEED=<seed> CDCFLOW_HISTORIES=1` runs
+one alone.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ ROUNDS = 4
 
 @pytest.mark.parametrize("indexed", ["not at all", "by halves", "wholly"])
 def test_row_at_any_offset_is_what_the_fold_has(indexed: str, tmp_path: Path) -> None:
-    """Whatever is indexed: partial rows, key changes, truncates, backfills begun anew, tables made again, columns that
-    come and go; and compacted segments."""
+    """Whatever is indexed: partial rows, key changes, truncates, restarted backfills, recreated tables, added and
+    dropped columns; and compacted segments.
+    """
     made = Histories(range(SEED, SEED + HISTORIES), HandLog(tmp_path / "log", has_transactions=True))
     layout = Layout(made.log.root)
     asked = ChangeLog(FolderReader(made.log.root), layout, LocalCurrent)
@@ -145,7 +146,9 @@ def _key(shape: Table, values: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def test_moment_before_a_backfill_had_read_all_does_not_say_that_a_row_was_not_there(tmp_path: Path) -> None:
-    """The segment's end knows that the backfill is done. Within it, only behind the last row that was read."""
+    """The segment's end records that the backfill is done. Within the segment, that holds only after the last row that
+    was read.
+    """
     log = HandLog(tmp_path / "log", has_transactions=True)
     orders = make_table("orders", id="int64")
     log.state(orders)

@@ -1,7 +1,7 @@
 """Random histories of tables, merged without Spark, against the fold in plain Python.
 
-Each history has a seed of its own, and the seeds of a run follow each other. A failure names the seeds of the histories
-that differ: `CDCFLOW_HISTORY_SEED=<seed> CDCFLOW_HISTORIES=1` runs one of them alone, in a log of its own.
+Each history has its own seed, and the seeds of a run follow each other. A failure names the seeds of the histories that
+differ: `CDCFLOW_HISTORY_SEED=<seed> CDCFLOW_HISTORIES=1` runs one of them alone, in a log of its own.
 """
 
 from __future__ import annotations
@@ -147,8 +147,9 @@ def test_a_row_without_its_beginning_has_null_in_a_later_version_of_a_column(tab
 
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_histories_of_tables_with_policies_give_what_the_fold_gives(table_format: str, tmp_path: Path) -> None:
-    """Tables that follow some changes of their source only, and such as keep a column beside the one of its new type,
-    by merges that die. What is refused comes once the policy is `evolve`, as its message says."""
+    """Tables that follow only some changes of their source, and tables that keep a column next to the one of its new
+    type, by merges that die. Refused changes are applied once the policy is `evolve`, as the message promises.
+    """
     is_known = table_format != ONLY
     merge = Dying(KNOWN) if is_known else local.merge
     modes: Sequence[Mode] = ("current", "current", "soft_delete")
@@ -161,8 +162,7 @@ def test_histories_of_tables_with_policies_give_what_the_fold_gives(table_format
 
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_histories_of_tables_with_repairs_give_what_the_fold_gives(table_format: str, tmp_path: Path) -> None:
-    """Deletes of rows that a repair did not find: of one whose delete the log never got, and of keys that nobody
-    knows."""
+    """Deletes of rows that a repair did not find: of one whose delete the log never got, and of unknown keys."""
     made = run(SEED, REPAIRS, tmp_path, rounds=ROUNDS, table_format=table_format, with_repairs=True)
     assert sum(history.covered["repair"] for history in made.listed) > REPAIRS // 2
 
@@ -179,14 +179,14 @@ def test_histories_of_returning_shapes_give_what_the_fold_gives(table_format: st
 def test_histories_of_tables_that_keep_versions_survive_a_death_before_each_commit(
     table_format: str, tmp_path: Path
 ) -> None:
-    """G10: whatever was committed by then, each version is there once, and ends where the fold says."""
+    """G10: whatever was already committed, each version appears once, and ends where the fold ends it."""
     merge = DyingEachTime()
     run(SEED, VERSIONED, tmp_path, merge, ROUNDS, table_format, ["history"])
     assert merge.deaths > VERSIONED
 
 
 def test_default_of_a_column_that_a_dead_merge_added_is_in_no_version_that_had_ended(tmp_path: Path) -> None:
-    """In this history the merge dies when the column is there, and its range has versions from before it."""
+    """In this history the merge dies when the column exists, and its range has versions from before it."""
     run(74_682_003, 1, tmp_path, DyingEachTime(), ROUNDS, "delta", ["history"])
 
 
@@ -203,7 +203,7 @@ def test_many_histories_of_tables_give_what_the_fold_gives(part: int, tmp_path: 
 
 
 class Dying:
-    """Merges of which each dies before some commit, if it has so many, and is begun again."""
+    """Merges that each die before some commit, if they have that many, and are started again."""
 
     def __init__(self, seed: int) -> None:
         self._chance = random.Random(seed)
@@ -214,7 +214,7 @@ class Dying:
         return local.merge(log, warehouse, **more)
 
     def dies(self, before: int, log: Path, warehouse: Path, **more: Any) -> bool:
-        """Whether a merge died before a commit of that number; else it came to its end."""
+        """Whether a merge died before a commit of that number; otherwise it completed."""
         self.left = before
         with pytest.MonkeyPatch.context() as patch, suppress(KeyboardInterrupt):
             patch.setattr(job, "TABLES_AT_ONCE", 1)

@@ -1,4 +1,4 @@
-"""What a cut shows of tables that are read again, empty, dropped at the source, or taken away by somebody."""
+"""What a cut shows of tables that are read again, empty, dropped at the source, or removed by an operator."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def rows_of(warehouse: Path, format_name: str, table: Table) -> list[dict[str, A
 
 
 def captured(log: HandLog, table: Table, state: str = "done", **more: Any) -> None:
-    """A table of which no row was read: its shape stands beside its progress."""
+    """A table of which no row was read: its shape is stored next to its progress."""
     log.state(table, state, **more)
     log.progress[str(table.id)] |= {"schema": table.id.schema, "name": table.id.name, "shape": table.to_text()}
 
@@ -87,7 +87,7 @@ def test_an_empty_table_is_there_and_stays_right_when_rows_come_and_older_segmen
 def test_a_table_whose_rows_have_expired_is_not_taken_for_an_empty_one(
     format_name: str, merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
-    """It would be shown whole, and without its rows. With the backfill that the message asks for it comes."""
+    """It would be shown whole, and without its rows. It returns with the backfill that the message requests."""
     orders, beside = make_table("orders", id="int64"), make_table("beside", id="int64")
     captured(hand_log, orders, since=1)
     hand_log.segment([(beside, "c", {"id": 1}), (orders, "c", {"id": 1})])
@@ -107,10 +107,11 @@ def test_a_table_whose_rows_have_expired_is_not_taken_for_an_empty_one(
 def test_a_table_that_was_dropped_at_the_source_stays_until_somebody_moves_its_folder_away(
     format_name: str, merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
-    """Nobody's report may break because of a DROP TABLE; and who has moved the table away must not find it made again,
-    or every later cut unreadable. Captured again it is there again."""
+    """A DROP TABLE must not break a report; and an operator who has moved the table away must not find it recreated, or
+    every later cut unreadable. Captured again it returns.
+    """
     orders, beside = make_table("orders", id="int64"), make_table("beside", id="int64")
-    floats = make_table("floats", key=("f",), f="float64")  # left out: segments are then looked through for tables
+    floats = make_table("floats", key=("f",), f="float64")  # skipped: segments are then scanned for tables
     hand_log.state(orders, whole_since=1)
     hand_log.segment([(orders, "c", {"id": 1}), (beside, "c", {"id": 1}), (floats, "c", {"f": 1.5})])
     merge(hand_log.root, warehouse)

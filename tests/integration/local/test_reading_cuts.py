@@ -1,4 +1,4 @@
-"""One moment over all tables: by number, position and time, through cdcflow and without it, while merges go on."""
+"""One point in time over all tables: by number, position and time, with cdcflow and without it, while merges run."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ def warehouse(tmp_path: Path) -> Path:
 
 
 class Shop:
-    """Products and orders of them: each order comes in the cut of its product or later. Names of tables are such that
-    the one that must not be ahead is merged first."""
+    """Products and their orders: each order arrives in the cut of its product or later. The table that must not be
+    ahead has the name that is merged first.
+    """
 
     def __init__(self, log: HandLog) -> None:
         self.log = log
@@ -65,7 +66,7 @@ class Shop:
 
 
 def check_moment(tables: Mapping[str, pa.Table], told: str) -> None:
-    """Every order's product is there, and nothing of a later cut."""
+    """Every order's product exists, and nothing of a later cut is visible."""
     products = tables["public.products"].column("id").to_pylist()
     orders = tables["public.orders"].column("product").to_pylist()
     assert set(orders) <= set(products), told
@@ -100,8 +101,9 @@ def latest_sql(warehouse: Path) -> str:
 def test_no_order_is_seen_before_its_product_while_merges_go_on(
     merge: Merge, hand_log: HandLog, warehouse: Path, format_name: str
 ) -> None:
-    """200 reads at random cuts, through `read_cut`, `read_live` and the SQL for people without cdcflow: each is one
-    moment over both tables, also of what a merge replaces just then. `CDCFLOW_CUTS_SEED` replays the choices."""
+    """200 reads at random cuts, through `read_cut`, `read_live` and the SQL for readers without cdcflow: each shows one
+    point in time over both tables, also of rows that a merge is replacing. `CDCFLOW_CUTS_SEED` replays the choices.
+    """
     shop, chance = Shop(hand_log), random.Random(SEED)
     shop.sells()
     published = [merge(hand_log.root, warehouse).cut]
@@ -145,8 +147,9 @@ def test_no_order_is_seen_before_its_product_while_merges_go_on(
 def test_tables_that_are_read_as_they_are_show_orders_without_products(
     merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
-    """What the cuts are for, and that the check above can fail: between two tables of a merge the newest rows of both
-    are of two moments, and the cut is of one."""
+    """This is why cuts exist, and proof that the check above can fail: between the merges of two tables their latest
+    rows are of two points in time, and the cut is of one.
+    """
     shop = Shop(hand_log)
     shop.sells()
     merge(hand_log.root, warehouse)
@@ -164,8 +167,9 @@ def test_tables_that_are_read_as_they_are_show_orders_without_products(
 def test_a_cut_is_read_when_the_table_has_forgotten_its_metadata_of_then(
     merge: Merge, hand_log: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Iceberg keeps a hundred of them: in a table that is merged every minute a cut of this morning has none, and its
-    snapshot is there all the same. Also after columns came and were renamed, and of a cut without a row."""
+    """Iceberg keeps a hundred metadata files: in a table that is merged every minute a cut of this morning has none,
+    but its snapshot still exists. Also after columns were added and renamed, and of a cut without a row.
+    """
     log, first = hand_log, make_table("orders", id="int64", product="int64")
     log.state(first)
     log.progress["public.orders"] |= {"schema": "public", "name": "orders", "shape": first.to_text()}
@@ -221,7 +225,7 @@ def sold(merge: Merge, hand_log: HandLog, warehouse: Path) -> Shop:
 
 
 def test_each_kind_of_moment_finds_its_cut(sold: Shop, warehouse: Path) -> None:
-    """A position or a commit time is what people know of the source; cuts are ours."""
+    """Users know a position or a commit time of the source; cut numbers are cdcflow's."""
     found = [local.published_cut(warehouse, n) for n in (1, 2, 3)]
     for number, cut in enumerate(found, 1):
         at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=cut.commit_clock)
@@ -251,7 +255,7 @@ def test_a_cut_that_was_published_again_shows_what_it_came_to(merge: Merge, hand
 
 
 def test_sql_that_a_dead_merge_did_not_write_comes_with_the_next(merge: Merge, sold: Shop, warehouse: Path) -> None:
-    """Else people without cdcflow would read an older moment until something changes."""
+    """Otherwise readers without cdcflow would read an older point in time until something changes."""
     right = latest_sql(warehouse)
     for left in ("-- cut 2: of before", None):
         path = warehouse / "_cdcflow_views" / "latest.sql"
@@ -263,7 +267,7 @@ def test_sql_that_a_dead_merge_did_not_write_comes_with_the_next(merge: Merge, s
 
 
 def test_a_cut_whose_files_are_gone_is_named(sold: Shop, warehouse: Path, format_name: str) -> None:
-    """Reading some of the rows of a moment would be worse than an error; the message's remedy reads the other table."""
+    """Reading only some rows of a cut would be worse than an error; the message's remedy reads the other table."""
     for file in (warehouse / "public" / "orders").rglob("*.parquet"):
         if "checkpoint" not in file.name:
             file.unlink()
@@ -273,7 +277,7 @@ def test_a_cut_whose_files_are_gone_is_named(sold: Shop, warehouse: Path, format
 
 
 def test_the_command_lists_cuts_and_prints_sql(sold: Shop, warehouse: Path, format_name: str, tmp_path: Path) -> None:
-    """Whoever reads with plain Spark asks here for a cut that is not the newest; no Spark is started for it."""
+    """Users of plain Spark get the SQL for a cut other than the latest here; no Spark is started for it."""
     settings = tmp_path / "cdcflow.yaml"
     settings.write_text(
         "source: {kind: postgres, url: 'postgresql://nobody@127.0.0.1/shop'}\n"

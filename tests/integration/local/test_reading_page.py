@@ -1,4 +1,4 @@
-"""docs/reading.md runs as it stands: each block, one after another, over a log and two warehouses made here."""
+"""docs/reading.md runs as printed: each block, one after another, over a log and two warehouses created here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NOW = [(1, "n1"), (2, "new"), (4, "n4")]
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Four rows, of which one was updated and one deleted in a second cut that both warehouses have."""
+    """Four rows, one updated and one deleted in a second cut that both warehouses have."""
     log, orders = HandLog(tmp_path / "cdcflow-log"), make_table("orders", id="int64", note="string")
     products = make_table("products", id="int64", name="string")
     log.state(orders)
@@ -64,7 +64,7 @@ def test_each_block_of_the_page_runs_and_shows_what_is_there(shop: Path) -> None
 def test_sql_of_the_warehouse_is_read_by_plain_spark(
     shop: Path, spark: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One moment of all tables for who has no cdcflow."""
+    """One point in time of all tables for readers without cdcflow."""
     _, block = python_of(PAGE, spark=True)
     exec(compile(block, str(PAGE), "exec"), {"spark": spark})  # noqa: S102
     assert "|  2| new|  p2|" in capsys.readouterr().out

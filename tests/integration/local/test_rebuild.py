@@ -65,7 +65,7 @@ EXPECTED = {1: "v1", 2: "v2", 4: "new", 5: "v5"}
 
 
 def test_warehouse_is_made_anew_of_a_log_whose_beginning_has_expired_and_a_merge_goes_on(log: HandLog) -> None:
-    """Every daemon is off, and nobody asks the database: the state, and what came since."""
+    """Every daemon is off, and the database is not queried: the state, and what was logged since."""
     run("log", "expire", "--before-cut", "3", "--state")
     assert states.listed(Layout(log.root)) == [9]
     text = run("rebuild", "--into", "anew")
@@ -90,7 +90,7 @@ def test_warehouse_is_made_anew_of_a_log_that_has_everything(log: HandLog) -> No
 
 
 def test_rows_from_before_the_state_are_found_by_every_question(log: HandLog) -> None:
-    """With the change that made each of them what it is."""
+    """With the change that gave each of them its values."""
     run("log", "expire", "--before-cut", "3", "--state")
     asked = cdcflow.open(log.root)
     found = asked.get("public.orders", 2)
@@ -118,7 +118,7 @@ def test_table_that_is_not_whole_is_not_expired_without_a_word(log: HandLog) -> 
 
 
 def test_retention_keeps_a_state_first_or_waits(log: HandLog) -> None:
-    """`log.retention.state`: by itself, beside the daemon; one state is there at a time."""
+    """`log.retention.state`: automatically, next to the daemon; only one state exists at a time."""
     told: list[tuple[str, Any]] = []
     log.segment([(EMPTIED, "c", {"id": 8})])
     expiring = wiring.expiring(load(Path("cdcflow.yaml")), lambda event, fields: told.append((event, dict(fields))))

@@ -46,14 +46,14 @@ def ids(warehouse: Path, **more: Any) -> dict[str, set[int]]:
 
 @pytest.mark.parametrize("seed", [*range(SEEDS), *(pytest.param(n, marks=pytest.mark.long) for n in range(50, 100))])
 def test_a_cut_of_random_logs_shows_each_as_of_its_place_in_it(tmp_path: Path, merge: Any, seed: int) -> None:
-    """G34: whoever joins customers and orders sees both as of one bounded time, never one of them ahead."""
+    """G34: a reader that joins customers and orders sees both as of one bounded time, never one of them ahead."""
     check_random(tmp_path, Random(seed), 4, merge, local.published_cut, ids)
 
 
 def test_a_log_that_stands_still_holds_the_cut_and_is_named(
     tmp_path: Path, merge: Any, branches: tuple[Branch, Branch]
 ) -> None:
-    """Its rows of then must not be shown as those of now. Heartbeats let the cut go on; so does a person's word."""
+    """Its old rows must not be shown as current. The cut advances with heartbeats, or when an operator says so."""
     crm, shop = branches
     warehouse = tmp_path / "warehouse"
     crm.insert(10)
@@ -91,7 +91,7 @@ def test_a_log_that_stands_still_holds_the_cut_and_is_named(
 def test_cuts_of_several_logs_are_found_by_their_time(
     tmp_path: Path, merge: Any, branches: tuple[Branch, Branch]
 ) -> None:
-    """A report of last night names a time. A position of one source says nothing of the others, and is refused."""
+    """A report on last night names a time. A position of one source does not apply to the others, and is refused."""
     crm, shop = branches
     warehouse = tmp_path / "warehouse"
     for ts in (1_000_000, 2_000_000):
@@ -121,8 +121,9 @@ def test_cuts_of_several_logs_are_found_by_their_time(
 def test_tables_of_one_name_and_logs_that_are_not_named_are_refused(
     tmp_path: Path, branches: tuple[Branch, Branch]
 ) -> None:
-    """One table would take the other's rows; and a log that is left out by mistake would stand still unseen. Each
-    remedy works."""
+    """One table would replace the other's rows; and a log that is skipped by mistake would stop unnoticed. Each remedy
+    works.
+    """
     merge, format_name = merge_delta, "delta"
     crm, shop = branches
     other = Branch(tmp_path / "other", "other", "people")
@@ -217,7 +218,7 @@ def test_bug_a_log_merged_beyond_the_slowest_one_is_found(
 
 
 def test_the_command_merges_the_logs_of_several_settings_files(tmp_path: Path, branches: tuple[Branch, Branch]) -> None:
-    """It says which log holds the cut, in words and as JSON."""
+    """It reports which log holds the cut back, as text and as JSON."""
     crm, shop = branches
     crm.insert(10)
     shop.insert(10)

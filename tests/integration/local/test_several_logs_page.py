@@ -1,4 +1,4 @@
-"""docs/several-logs.md runs as it stands: each block, one after another, over two logs and a warehouse made here."""
+"""docs/several-logs.md runs as printed: each block, one after another, over two logs and a warehouse created here."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def rows_of(warehouse: Path, format_name: str, table: Table) -> list[dict[str, A
 
 
 def as_the_remedy_says(left_out: str) -> Policies:
-    """The settings that a message asks for."""
+    """The settings that a message requests."""
     found = re.search(r"set merge\.tables\.each\.'([^']+)'\.(\w+) to (\w+)", left_out)
     assert found is not None, left_out
     return Policies(each={found[1]: TablePolicy(**{found[2]: found[3]})})  # type: ignore[arg-type]  # as it says
@@ -38,7 +38,7 @@ def as_the_remedy_says(left_out: str) -> Policies:
 def test_what_add_only_refuses_comes_when_its_remedy_is_followed(
     format_name: str, merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
-    """The other tables go on meanwhile, and afterwards the policy may be what it was."""
+    """The other tables are merged in the meantime, and afterwards the policy may be set back."""
     orders, beside = make_table("orders", id="int64", qty="int32"), make_table("beside", id="int64")
     policies = Policies(each={"public.orders": TablePolicy(evolve="add_only")})
     hand_log.segment([(orders, "c", {"id": 1, "qty": 1}), (beside, "c", {"id": 1})])

@@ -93,13 +93,13 @@ AFTER: dict[str, list[tuple[Any, ...]]] = {
 def test_a_column_comes_beside_the_one_of_another_type_in_every_mode(
     mode: Mode, format_name: str, merge: Merge, hand_log: HandLog, warehouse: Path, *, in_one_go: bool
 ) -> None:
-    """Each value stands where its type is, however merges cut the log, also when the table is made again."""
+    """Each value is in the column of its type, however merges cut the log, also when the table is recreated."""
     policies = one_table(mode=mode, incompatible="new_column")
     for segment in SEGMENTS:
         hand_log.segment(segment)
         if not in_one_go:
             assert merge(hand_log.root, warehouse, policies=policies).tables[0].left_out is None
-    if in_one_go and mode != "soft_delete":  # else the new table would be all that it knows
+    if in_one_go and mode != "soft_delete":  # otherwise it would know only the new table
         hand_log.segment(MADE_AGAIN)
         merge(hand_log.root, warehouse, policies=policies)
     else:
@@ -149,7 +149,7 @@ def dies(_: object) -> None:
 def test_an_empty_table_is_one_of_its_mode(
     mode: Mode, format_name: str, merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
-    """Its columns are there before its first row, and the first rows come in as they would into any other."""
+    """It has its columns before its first row, and the first rows are merged as into any other table."""
     policies = one_table(mode=mode)
     hand_log.state(ORDERS)
     hand_log.progress[str(ORDERS.id)] |= {"schema": "public", "name": "orders", "shape": ORDERS.to_text()}

@@ -1,7 +1,8 @@
-"""States of a log, of random histories: what has expired is asked as if it had not, and tables are made of it.
+"""States of a log, of random histories: queries for what has expired answer as before, and tables are built from
+states.
 
-As in `test_random_histories.py`, each history has a seed of its own: `CDCFLOW_HISTORY_SEED=<seed> CDCFLOW_HISTORIES=1`
-runs one alone.
+As in `test_random_histories.py`, each history has its own seed: `CDCFLOW_HISTORY_SEED=<seed> CDCFLOW_HISTORIES=1` runs
+one alone.
 """
 
 from __future__ import annotations
@@ -43,13 +44,14 @@ def listed(rows: Any) -> list[Any]:
 
 
 def counted(rows: Any) -> Counter[str]:
-    """How often each row of a table without a key stands there. Which of their changes equal rows have the offset of
-    depends on the columns that told them apart when they were folded, as it does from merge to merge."""
+    """How often each row of a table without a key occurs. Which change's offset equal rows get depends on the columns
+    that distinguished them when they were folded, as it does from merge to merge.
+    """
     return Counter(str(row) for row in rows.drop_columns([OFFSET]).to_pylist())
 
 
 def test_log_that_expires_behind_states_answers_as_one_that_does_not(tmp_path: Path) -> None:
-    """Whole tables and single rows, at offsets from the state on, over several expiries."""
+    """Whole tables and single rows, at offsets since the state, over several expiries."""
     made = Histories(range(SEED, SEED + HISTORIES), HandLog(tmp_path / "log", has_transactions=True))
     layout = Layout(made.log.root)
     chance, compared, kept = random.Random(SEED), 0, 0
@@ -103,7 +105,7 @@ def _compare(name: str, offset: int, written: Any, expired: ChangeLog, other: Ch
         return False
     if expired.known.standing(id_, offset).is_whole is False:
         assert "expired" in " ".join(expired.known.standing(id_, offset).notes), told
-        return False  # it was not whole when the state was made
+        return False  # it was not whole when the state was built
     _, shape = other.known.shapes(id_, offset)
     living = [*shape.row_schema.names, OFFSET]  # a column that was dropped before is not in a state
     now = expired.current(name, offset).select(living)

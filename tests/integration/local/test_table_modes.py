@@ -55,7 +55,7 @@ def move_away(warehouse: Path, table: Table) -> None:
 
 
 def settings_of(remedy: str, folder: Path) -> Policies:
-    """What the settings say that a remedy names, read from a settings file."""
+    """The settings that a remedy requests, read from a settings file."""
     (said,) = re.findall(r"merge\.tables\.each: (\{.*?\}\})", remedy)
     file = folder / "cdcflow.yaml"
     source = {"kind": "postgres", "url": "postgresql://me@localhost/shop"}
@@ -66,7 +66,7 @@ def settings_of(remedy: str, folder: Path) -> Policies:
 
 @pytest.fixture
 def log(hand_log: HandLog) -> HandLog:
-    """Two tables, of which one has a row that was changed and one that was deleted."""
+    """Two tables, one of which has a row that was changed and one that was deleted."""
     hand_log.state(ORDERS)
     hand_log.state(BESIDE)
     hand_log.segment(
@@ -118,8 +118,9 @@ def test_a_row_that_was_deleted_before_anything_was_known_of_it_is_not_missing(
 def test_rows_that_stay_keep_their_columns_where_a_new_table_s_names_come_back(
     merge: Merge, hand_log: HandLog, warehouse: Path, mode: Mode
 ) -> None:
-    """The table is made again, two of its columns swap their names and swap them back, all in one range. Rows of the
-    old one had their values under each other's name."""
+    """In one range, the table is recreated and two of its columns swap their names and swap them back. Rows of the old
+    one had their values under each other's name.
+    """
     old, new = (make_table("orders", incarnation=n, id="int64", a="string", b="string") for n in (1, 2))
     swapped = make_table("orders", incarnation=2, id="int64", b="string", a="string")
     hand_log.state(old)
@@ -145,7 +146,7 @@ def test_a_table_keeps_its_mode_where_the_settings_say_none(merge: Merge, log: H
 def test_both_remedies_of_a_mode_that_is_not_the_tables_work_to_the_letter(
     merge: Merge, log: HandLog, warehouse: Path, remedy: str
 ) -> None:
-    """The table is left out, by name, and as it was; the other one goes on."""
+    """The table is skipped, with an error that names it, and unchanged; the other one is merged."""
     each = Policies(each={"public.orders": TablePolicy("soft_delete")})
     merge(log.root, warehouse)
     log.segment([(ORDERS, "c", {"id": 3, "v": "x"}), (BESIDE, "c", {"id": 2})])
@@ -168,7 +169,7 @@ def test_both_remedies_of_a_mode_that_is_not_the_tables_work_to_the_letter(
 
 
 def test_the_remedy_for_a_table_without_a_key_works_to_the_letter(merge: Merge, log: HandLog, warehouse: Path) -> None:
-    """Its deleted rows could not be told apart; nothing of it was made by then."""
+    """Its deleted rows could not be told apart; no part of the table had been created yet."""
     bag = make_table("bag", key=(), a="int64")
     log.state(bag)
     log.segment([(bag, "c", {"a": 1}), (bag, "c", {"a": 1}), (bag, "d", {"a": 1})])
@@ -209,7 +210,7 @@ def test_settings_of_a_table_that_the_log_does_not_have_are_said_to_be(
 def test_the_remedy_of_changes_that_expired_before_they_were_appended_works_to_the_letter(
     merge: Merge, log: HandLog, warehouse: Path
 ) -> None:
-    """A table of all changes that lacks some, and does not say so, would be believed."""
+    """A table of all changes that lacks some without reporting it would be trusted."""
     merge(log.root, warehouse, policies=all_in("append"))
     log.segment([(ORDERS, "u", {"id": 1, "v": "missed"})])
     log.segment([(ORDERS, "u", {"id": 1, "v": "newest"}), (BESIDE, "c", {"id": 2})])
@@ -232,7 +233,7 @@ def test_the_remedy_of_changes_that_expired_before_they_were_appended_works_to_t
 
 
 def test_a_new_table_of_changes_has_all_that_the_log_has(merge: Merge, log: HandLog, warehouse: Path) -> None:
-    """Also what was before the newest backfill, which a table of rows does not need."""
+    """Also the changes before the latest backfill, which a table of rows does not need."""
     log.state(ORDERS, "done", 2, since=log.next_offset, whole_since=log.next_offset)
     log.segment([(ORDERS, "r", {"id": 1, "v": "new"})])
     merge(log.root, warehouse, policies=all_in("append"))
@@ -255,7 +256,7 @@ def test_changes_of_floating_point_numbers_without_a_key_are_appended_without_sp
 def test_files_of_appended_changes_do_not_grow_in_number_for_ever(
     merge: Merge, log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each merge leaves a file; small ones become one beside it."""
+    """Each merge writes a file; it also compacts small ones into one."""
     monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 3)
     for n in range(6):
         log.segment([(ORDERS, "c", {"id": 10 + n, "v": "x"})])

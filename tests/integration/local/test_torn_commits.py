@@ -68,7 +68,7 @@ def test_a_reader_takes_a_torn_commit_for_none_and_leaves_it(merge: Merge, hand_
 def test_a_torn_commit_under_later_ones_leaves_the_table_out_and_its_remedy_works(
     merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
-    """An earlier cdcflow went on over it: what came later was worked out without the range."""
+    """An earlier cdcflow merged on top of it: later commits were computed without the range."""
     for table in (ORDERS, ITEMS):
         hand_log.state(table)
     for n in range(3):
@@ -139,7 +139,7 @@ def test_a_commit_that_is_missing_is_named_and_its_remedy_works(
 def test_a_table_of_cuts_that_lacks_a_commit_says_so_and_its_remedy_works(
     merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
-    """No table is read again for it: where each is, it says itself."""
+    """No table is read again for it: each table records its own position."""
     hand_log.state(ORDERS)
     for n in range(3):
         hand_log.segment([(ORDERS, "c", {"id": n, "v": n})])

@@ -1,4 +1,4 @@
-"""Upkeep never changes what a kept cut reads: whatever it does, wherever it dies, and beside merges."""
+"""Maintenance never changes what a kept cut reads: whatever it does, wherever it dies, and concurrently with merges."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def read(warehouse: Path, cut: int | None = None) -> Rows:
 
 
 def looked_after(warehouse: Path, format_name: str, kept: int = KEPT, **more: Any) -> UpkeepReport:
-    """Upkeep at the moment at which so many cuts are as young as they must be to stay."""
+    """Maintenance at a time when this many cuts are young enough to be kept."""
     with closing(LocalEngine(warehouse, format_name)) as engine:
         oldest = engine.cuts().listed()[-kept]
         now = time.time() + 60  # what is done now is over for a while then
@@ -101,7 +101,7 @@ def kept_versions(warehouse: Path, format_name: str) -> int:
 
 
 def newest_rows(warehouse: Path, format_name: str) -> list[dict[str, Any]]:
-    """Those of the newest version of the table that changes, which the next merge goes on from."""
+    """Those of the latest version of the changing table, where the next merge continues."""
     with closing(LocalEngine(warehouse, format_name)) as engine:
         there = engine.table(("public", "orders"))
         there.snapshot()
@@ -128,7 +128,9 @@ def is_readable(table: FileTable[Any], version: int) -> bool:
 def test_kept_cuts_read_the_same_and_expired_ones_say_so(
     merge: Merge, history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reports over an older moment are why cuts are kept; and a reader of an expired one learns what it is."""
+    """Cuts are kept for reports over an older point in time; and a reader of an expired one gets an error that explains
+    it.
+    """
     before = {cut: read(warehouse, cut) for cut in range(1, CUTS + 1)}
     versions, files = kept_versions(warehouse, format_name), files_of(warehouse)
     report = looked_after(warehouse, format_name)
@@ -146,7 +148,7 @@ def test_kept_cuts_read_the_same_and_expired_ones_say_so(
     listed = [one.cut for one in LocalEngine(warehouse, format_name).cuts().listed()]
     assert listed == list(range(CUTS - KEPT + 1, CUTS + 1))
 
-    # What upkeep committed is nobody's edit, and moves no position: only what is new is merged.
+    # Maintenance commits are not reported as edits, and move no position: only new changes are merged.
     history.segment([(ORDERS, "u", {"id": 0, "v": 77})])
     merged = merge(history.root, warehouse)
     assert [(t.name, t.changes, t.edits, t.left_out) for t in merged.tables] == [
@@ -214,7 +216,7 @@ WAYS: dict[str, dict[str, int]] = {
 
 
 def portions(patch: pytest.MonkeyPatch, way: str) -> None:
-    """What upkeep writes again, and how much of it in one commit."""
+    """What maintenance rewrites, and how much of it in one commit."""
     for name, value in WAYS[way].items():
         patch.setattr(replacing, name, value)
 
@@ -268,7 +270,8 @@ def test_upkeep_that_dies_at_any_step_is_finished_by_the_next(
 def test_what_the_budget_leaves_no_time_for_is_written_again_the_next_time(
     history: HandLog, warehouse: Path, format_name: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A large table takes as many upkeeps as it needs; each commits what it has done, and cuts stay as they are."""
+    """A large table takes as many maintenance runs as it needs; each commits what it has done, and cuts do not change.
+    """
     portions(monkeypatch, way)
     before = {cut: read(warehouse, cut) for cut in range(1, CUTS + 1)}
     made = []
@@ -310,7 +313,9 @@ def test_a_file_of_which_few_rows_are_dead_keeps_its_marks(
 def test_upkeep_beside_a_merge_is_left_out(
     merge: Merge, history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A merge never fails by it: while one works upkeep passes, and while a step of upkeep works a merge waits."""
+    """Maintenance never makes a merge fail: while a merge runs, maintenance is skipped, and while a maintenance step
+    runs, a merge waits.
+    """
     seen: list[UpkeepReport] = []
     right = job.Run.pinned
 
@@ -342,7 +347,7 @@ def test_upkeep_beside_a_merge_is_left_out(
 def test_a_commit_that_comes_first_puts_a_table_off(
     history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Somebody's own job knows nothing of locks; the table is looked after the next time, the others now."""
+    """Another program's job does not take cdcflow's lock; the table is maintained the next time, the others now."""
     of = IcebergTable if format_name == "iceberg" else DeltaTable
     right: Callable[..., None] = of._replace
 
@@ -364,7 +369,9 @@ def test_a_commit_that_comes_first_puts_a_table_off(
 def test_turns_come_when_due_and_within_the_budget(
     history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A merge every half minute must not look after everything each time, nor be held up by a hundred tables."""
+    """With a merge every half minute, maintenance must not process everything each time, and a hundred tables must not
+    delay a merge.
+    """
     now = 1_000_000.0
 
     def asked(passed: float) -> UpkeepReport:
@@ -392,8 +399,9 @@ def test_turns_come_when_due_and_within_the_budget(
 def test_a_turn_comes_after_many_merges(
     merge: Merge, history: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table that is merged every few seconds would have a thousand small files when its hour is over, which each
-    merge reads. What is not worn waits; a table that could not be looked after has its turn with the next merge."""
+    """A table that is merged every few seconds would have a thousand small files after its hour, which each merge
+    reads. Tables that need nothing wait; one that could not be maintained has its turn with the next merge.
+    """
     monkeypatch.setattr(replacing, "TINY_BYTES", 1 << 20)
     with closing(LocalEngine(warehouse, format_name)) as engine:
         due = UpkeepWhenDue(Engines(engine), UpkeepPolicy(after_merges=3))
@@ -432,7 +440,7 @@ def test_a_quiet_table_is_kept_however_old_its_version_is(history: HandLog, ware
 
 
 def test_the_command_expires_and_tells(history: HandLog, warehouse: Path, format_name: str, tmp_path: Path) -> None:
-    """What an operator runs by hand, and what a merge does by itself when the time has come."""
+    """What an operator runs by hand, and a merge does automatically when it is due."""
     settings = tmp_path / "cdcflow.yaml"
     text = (
         "source: {kind: postgres, url: 'postgresql://nobody@127.0.0.1/shop'}\n"

@@ -59,7 +59,7 @@ def by_duckdb(folder: Path) -> Any:
 
 
 def files_alone(folder: Path, warehouse: Path) -> Any:
-    """The rows of an Iceberg table's files, as a reader has them that knows nothing of deletes."""
+    """The rows of an Iceberg table's files, as seen by a reader that does not support deletes."""
     with closing(catalog(warehouse)) as there:
         tasks = list(there.load_table(iceberg.identifier(folder.parts[-2:])).scan().plan_files())
         assert not any(task.delete_files for task in tasks)
@@ -82,7 +82,7 @@ def written(log: HandLog, warehouse: Path, merge: Merge, policies: Policies) -> 
 def test_readers_that_know_neither_marks_nor_mapped_names_read_a_wide_table(
     format_name: str, hand_log: HandLog, warehouse: Path, merge: Merge, commits: Counter[str]
 ) -> None:
-    """Any other they refuse, or they show rows that are gone: the second half says that the test can fail."""
+    """They refuse any other table, or show deleted rows: the second half proves that the test can fail."""
     folder = warehouse.joinpath(*table_path(written(hand_log, warehouse, merge, WIDE).id))
     readers: list[Callable[[Path], Any]] = [delta_rs, by_polars, by_duckdb]
     if format_name == "iceberg":
@@ -103,7 +103,7 @@ def test_readers_that_know_neither_marks_nor_mapped_names_read_a_wide_table(
 
 
 def protocol(folder: Path) -> dict[str, Any]:
-    """The newest protocol of a Delta table."""
+    """The latest protocol of a Delta table."""
     found: dict[str, Any] = {}
     for path in sorted((folder / "_delta_log").glob("*.json")):
         for line in path.read_text().splitlines():

@@ -65,7 +65,7 @@ def test_without_pyspark_auto_is_local_and_what_it_cannot_do_is_left_out_alone(
     """A table of more than 500,000 rows, or one with an `interval`, ended the merge of every table: "merging needs
     pyspark", exit 78, no cut."""
     code, told, errors = run(WITHOUT, tmp_path, written, "merge", "--json")
-    assert code == 1, errors  # a table was left out
+    assert code == 1, errors  # a table was skipped
     report = json.loads(told)
     left_out: dict[str, Any] = {table["name"]: table["left_out"] for table in report["tables"]}
     assert left_out["public.large"] is None

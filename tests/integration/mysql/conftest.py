@@ -26,5 +26,5 @@ def make_capture() -> Iterator[MakeMySQLCapture]:
 
 @pytest.fixture
 def capture(mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture) -> MySQLCapture:
-    """A capture of all of the test's database; not prepared yet, so that tables can be made first."""
+    """A capture of all of the test's database; not prepared yet, so that tables can be created first."""
     return make_capture(mysql_database)

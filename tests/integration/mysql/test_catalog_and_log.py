@@ -96,7 +96,7 @@ def test_named_table_that_is_gone_does_not_stop_what_is_asked_of_the_others(
 
 
 def test_tables_whose_names_differ_in_case_are_two(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
-    """M53: on a server that tells case, so do we."""
+    """M53: on a server whose names are case-sensitive, so are cdcflow's."""
     if mysql_database.execute("SELECT @@lower_case_table_names")[0][0]:
         pytest.fail("the servers of these tests tell case")
     mysql_database.execute(
@@ -143,8 +143,9 @@ def test_what_cannot_be_captured_is_refused_by_name(
 def test_cascading_foreign_key_is_told(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, flavor: Flavor
 ) -> None:
-    """M10: rows that a parent's delete takes with it are in MySQL's log from 9.6 on; where they are not, doctor and
-    status name their tables, also to a user who may only SELECT, from whom MariaDB hides the rules."""
+    """M10: rows that a parent's delete removes are in MySQL's log since 9.6; where they are not, doctor and status name
+    their tables, also to a user who may only SELECT, from whom MariaDB hides the rules.
+    """
     mysql_database.execute(*FAMILY)
     capture = make_capture(mysql_database, url=_reader(mysql_database, flavor), fence="read-only")
     warned = {f.subject: f for f in capture.source.doctor() if f.level == "warning"}
@@ -181,7 +182,7 @@ FAMILY = (
 
 
 def _reader(database: MySQLDatabase, flavor: Flavor) -> str:
-    """The url of a user with the rights that docs/mysql.md asks for."""
+    """The url of a user with the rights that docs/mysql.md requires."""
     user, monitor = "'cascades'@'127.0.0.1'", "REPLICATION CLIENT" if flavor == "mysql" else "BINLOG MONITOR"
     database.server.execute(
         f"DROP USER IF EXISTS {user}",
@@ -227,7 +228,7 @@ def test_table_that_comes_later_does_not_disturb(mysql_database: MySQLDatabase, 
 def test_tables_told_first_are_those_that_the_stream_captures(
     mysql_database: MySQLDatabase, capture: MySQLCapture
 ) -> None:
-    """A table that comes back between the two (DROP and CREATE) would pass for one that is captured, and was read."""
+    """A table that reappears between the two (DROP and CREATE) would pass for one that is captured and was read."""
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     capture.prepare()
     mysql_database.execute("CREATE TABLE back (id int PRIMARY KEY)")
@@ -240,8 +241,9 @@ def test_tables_told_first_are_those_that_the_stream_captures(
 def test_table_that_is_not_listed_for_a_moment_is_there(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """MariaDB does not list a table while an ALTER of it ends: it would be forgotten and read anew, or, asked for by
-    its name, end the capture for good."""
+    """MariaDB does not list a table while an ALTER of it ends: the table would be forgotten and read again, or,
+    selected by its name, end the capture permanently.
+    """
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (id int PRIMARY KEY)")
     capture = make_capture(mysql_database)
     before = capture.prepare()
@@ -260,7 +262,7 @@ def test_table_that_is_not_listed_for_a_moment_is_there(
     again = make_capture(mysql_database)
     absent = 1
     again.prepare(before)
-    for _ in range(2):  # as it was prepared, and in a later look
+    for _ in range(2):  # as it was prepared, and in a later check
         absent = 1
         assert [t.id.name for t in again.source.tables()] == ["other", "t"]
     assert absent == 0
@@ -273,8 +275,9 @@ def test_table_that_is_not_listed_for_a_moment_is_there(
 def test_table_made_anew_while_the_catalog_is_read_is_no_table_without_a_key(
     mysql_database: MySQLDatabase, capture: MySQLCapture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tables, columns and keys are asked for one after another: one that is gone for the last of them seems to have no
-    key, which would end the capture for good. Here that comes at every single look."""
+    """Tables, columns and keys are queried one after another: a table that is gone for the last query seems to have no
+    key, which would end the capture permanently. Here that happens at every single check.
+    """
     beside = mysql_database.connect()
 
     def run(statement: str) -> None:

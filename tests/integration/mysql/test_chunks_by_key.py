@@ -1,4 +1,4 @@
-"""Existing rows by key: every row once, whatever the key is made of, compared by the server alone."""
+"""Existing rows by key: every row once, whatever the key's columns, compared by the server alone."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ NO_DATES = ("a date in no calendar", "a moment in no calendar", "no timestamp")
 def test_every_row_comes_once_whatever_its_key_is(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, kind: str, size: int
 ) -> None:
-    """W16, W17, W19, W21: a client that compares keys itself, or rounds them, skips rows or reads for ever."""
+    """W16, W17, W19, W21: a client that compares keys itself, or rounds them, skips rows or never stops reading."""
     column, values = KEYS[kind]
     mysql_database.execute(f"CREATE TABLE t ({column} NOT NULL PRIMARY KEY, n int NOT NULL)")
     fill(mysql_database, values)
@@ -182,7 +182,7 @@ def test_key_of_several_columns_is_followed_in_its_own_order(
 def test_rows_that_come_after_the_plan_are_left_to_the_log(
     mysql_database: MySQLDatabase, capture: MySQLCapture
 ) -> None:
-    """W28: a table that grows at its end would otherwise be read for ever."""
+    """W28: otherwise the backfill of a table that grows at its end would never finish."""
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1), (2), (3)")
     capture.prepare()
     planned = capture.plan("t")
@@ -234,7 +234,7 @@ def test_unique_key_without_nulls_serves_where_there_is_no_primary_key(
 
 
 def test_table_without_a_key_is_refused_by_name(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
-    """P08: rows that nothing tells apart cannot be merged by key, and nobody should find out later."""
+    """P08: indistinguishable rows cannot be merged by key, and users must learn that at once."""
     mysql_database.execute("CREATE TABLE loose (a int, b int, UNIQUE (a))")
     with pytest.raises(ConfigurationError, match=r"loose has no primary key(.|\n)*ADD PRIMARY KEY"):
         capture.prepare()
@@ -311,7 +311,7 @@ def test_chunk_of_large_rows_ends_early(
 
 
 def within_bound(reads: list[ChunkRead]) -> None:
-    """Beyond the bound of 1 MiB a chunk holds a row, and what came from the socket with it, for each of two parts."""
+    """Beyond the bound of 1 MiB a chunk holds, for each of two parts, a row and the bytes received with it."""
     for run in runs_of(reads):
         largest = max((len(r["v"]) + len(r.get("w") or b"") for r in rows_of(run)), default=0)
         assert run.bytes < 3 * (1 << 20) + 2 * largest
@@ -324,11 +324,11 @@ def runs_of(reads: list[ChunkRead]) -> list[Run]:
 def test_chunk_of_large_rows_by_key_ends_early_and_leaves_the_rest(
     mysql_database: MySQLDatabase, capture: MySQLCapture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """O11: ten thousand keys of rows of a megabyte would not fit into memory; what was not read is said."""
+    """O11: ten thousand keys of rows of a megabyte would not fit into memory; the chunk reports what was not read."""
     numbers = " UNION ".join(f"SELECT {n} n" for n in range(1, 41))
     mysql_database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v longblob)",
-        # Small ones first, so that what the first rows weigh says nothing of those that follow.
+        # Small ones first, so that the size of the first rows does not predict that of the following ones.
         f"INSERT INTO t SELECT n, REPEAT('x', IF(n > 20, 300000, 10)) FROM ({numbers}) AS numbers",
         "INSERT INTO t VALUES (50, REPEAT('y', 9000000))",
     )
@@ -344,7 +344,7 @@ def test_chunk_of_large_rows_by_key_ends_early_and_leaves_the_rest(
     found = [(r["_op"], r["id"]) for run in runs_of(reads) for r in rows_of(run)]
     assert sorted(key for op, key in found if op == "r") == [*range(1, 41), 50]
     assert [key for op, key in found if op == "d"] == [77], "a key that was left for another chunk is not gone"
-    # One comes as it is; what is not known to fit is broken off.
+    # A single row is read unchanged; a read that is not known to fit is aborted.
     assert all(run.bytes < (2 << 20) or run.rows <= 1 for run in runs_of(reads))
 
 

@@ -1,4 +1,4 @@
-"""The digest of a row, worked out by the server and by DuckDB over the row that a chunk brings: for every type."""
+"""The digest of a row, computed by the server and by DuckDB over the row that a chunk returns: for every type."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_server_digests_every_type_as_duckdb_does(mysql_database: MySQLDatabase)
 
 
 def test_columns_that_are_never_null(mysql_database: MySQLDatabase) -> None:
-    """Their texts are put together another way."""
+    """Their texts are concatenated another way."""
     database = mysql_database
     lab = Lab(database, ["int"])
     columns = "a varchar(9) NOT NULL, b int NOT NULL, c date NOT NULL"
@@ -146,7 +146,7 @@ def test_dates_in_no_calendar_are_those_of_no_other_day(mysql_database: MySQLDat
 
 
 def test_every_byte_of_latin1(mysql_database: MySQLDatabase) -> None:
-    """The server's words for the bytes that Windows leaves out are ours."""
+    """The server's characters for the bytes that Windows leaves undefined are cdcflow's."""
     lab = Lab(mysql_database, ["char(1) character set latin1"])
     for byte in range(256):
         lab.insert("c0", f"{byte:02x}", "CONVERT(unhex(%s) USING latin1)")

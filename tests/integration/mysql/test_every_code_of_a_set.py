@@ -25,7 +25,7 @@ WIDE = ("ucs2", "utf16")
 
 
 def test_every_code_is_the_servers_character_or_none(mysql_database: MySQLDatabase, flavor: Flavor) -> None:
-    """What the server cannot map must not come out as another character: nobody would ever find out."""
+    """What the server cannot map must not become another character: that would never be noticed."""
     codes = [*([byte] for byte in HIGH), *TWO, *THREE, *FOUR]
     rows = [f"(X'{bytes(code).hex()}')" for code in codes]
     mysql_database.execute(
@@ -38,7 +38,7 @@ def test_every_code_is_the_servers_character_or_none(mysql_database: MySQLDataba
             "ENGINE = MEMORY",
             f"INSERT IGNORE INTO {charset} SELECT code, code FROM codes",
         )
-        # What the server did not store as it is means nothing to it.
+        # A value that the server did not store unchanged has no meaning there.
         told = mysql_database.execute(
             f"SELECT code, CAST(CONVERT(said USING utf8mb4) AS binary) FROM {charset} WHERE CAST(said AS binary) = code"
             + " AND LENGTH(code) = 2" * (charset in WIDE)
@@ -60,7 +60,7 @@ def _ours(charset: str, code: bytes) -> str:
 
 
 def _theirs(code: bytes, said: bytes | None) -> str:
-    """The servers put a question mark for what they cannot convert, NULL, or half a surrogate as it is."""
+    """For what they cannot convert, the servers return a question mark, NULL, or half a surrogate unchanged."""
     try:
         text = UNKNOWN if said is None else said.decode()
     except UnicodeDecodeError:

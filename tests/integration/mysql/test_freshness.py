@@ -97,7 +97,9 @@ def test_a_table_that_is_gone_or_changed_unlogged_is_not_covered(
 
 
 def test_a_filter_on_the_binary_log_is_never_green(own_mysql: MySQLServer, make_capture: MakeMySQLCapture) -> None:
-    """The connection is open and heartbeats come; the database's changes do not. The next start stops by name."""
+    """The connection is open and heartbeats arrive; the database's changes do not. The next start stops with an error
+    that names the filter.
+    """
     database = own_mysql.create_database("filtered")
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     capture = make_capture(database)

@@ -79,7 +79,7 @@ ROWS: Mapping[str, Sequence[str]] = {
 
 
 class Database:
-    """Tables and a session whose settings were made before all others'."""
+    """Tables and a session whose settings were set before all others'."""
 
     def __init__(self, server: MySQLServer) -> None:
         self.server = server
@@ -118,7 +118,7 @@ class Database:
             is_left_alone = name.startswith(tuple(LEFT_ALONE)) and name not in INHERITED_ANYWAY
             if not is_left_alone and self._is_of_a_session(name):
                 taken += any(self._is_set(name, to) for to in values_for(name, str(value), nth))
-        # What is asked before a session's own settings are made counts for those who are no superusers.
+        # A query before a session sets its own settings applies to users without SUPER.
         self.run("SET GLOBAL init_connect = 'SET autocommit = 0, completion_type = 1'")
         return taken
 

@@ -1,4 +1,4 @@
-"""The commit clock of an idle MySQL or MariaDB goes on by heartbeats, also where nothing may be written."""
+"""The commit clock of an idle MySQL or MariaDB advances by heartbeats, also where cdcflow may not write."""
 
 from __future__ import annotations
 

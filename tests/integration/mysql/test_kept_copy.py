@@ -84,7 +84,7 @@ def until(done: Callable[[], bool]) -> None:
 
 
 def progress(log: Path) -> tuple[int, bool, str]:
-    """The next offset, whether all tables are read, and the position of the newest cut."""
+    """The next offset, whether all tables are read, and the position of the latest cut."""
     with contextlib.suppress(ConfigurationError):  # no log yet
         found = reader.newest_checkpoint(log)
         if found is not None:

@@ -1,4 +1,4 @@
-"""Tables that come up and cannot be captured: the others go on, and the source says which it leaves out."""
+"""New tables that cannot be captured: the others are captured, and the source reports which it skips."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.mysql
 def test_tables_left_out_are_those_of_the_newest_look(
     mysql_database: MySQLDatabase, capture: MySQLCapture, make_capture: MakeMySQLCapture
 ) -> None:
-    """A table that got no key shows without a restart, and one that got its key is none of them any more."""
+    """A table that got no key shows without a restart, and one that got its key is no longer listed."""
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     prepared = capture.prepare()
     assert capture.source.left_out() == ()
@@ -32,8 +32,9 @@ def test_tables_left_out_are_those_of_the_newest_look(
 def test_a_column_s_setting_is_for_the_rows_of_its_time(
     mysql_database: MySQLDatabase, capture: MySQLCapture, make_capture: MakeMySQLCapture
 ) -> None:
-    """The log has bytes that are no text, and the table was made again with a type that knows no such setting: with it
-    the start was refused, and without it the log could not be read."""
+    """The log has bytes that are no valid text, and the table was recreated with a type that has no such setting: with
+    the setting the start was refused, and without it the log could not be read.
+    """
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(9) CHARACTER SET euckr)")
     before = capture.prepare()
     mysql_database.execute(

@@ -1,4 +1,4 @@
-"""Who may connect, how, and with which rights: refused by name, never by accident."""
+"""Who may connect, how, and with which rights: refusals name the reason and are never accidental."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_read_only_capture_needs_no_right_to_write(
 def test_marks_need_rights_on_their_table_alone(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, flavor: Flavor
 ) -> None:
-    """S08: written marks cost three rights on one table of our own."""
+    """S08: written marks need three rights on one table of cdcflow's."""
     name = f"marks_{mysql_database.name}"
     url = granted(
         mysql_database,
@@ -90,7 +90,7 @@ def test_marks_need_rights_on_their_table_alone(
 def test_missing_right_is_named_with_its_grant(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, flavor: Flavor, missing: str
 ) -> None:
-    """M69: whoever reads the error runs one statement."""
+    """M69: a reader of the error runs one statement."""
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE other (id int PRIMARY KEY)")
     grants = {
         "REPLICATION SLAVE": "REPLICATION SLAVE ON *.*",
@@ -148,7 +148,7 @@ def test_kind_of_server_is_looked_at(mysql_database: MySQLDatabase, flavor: Flav
 
 
 def test_link_is_secure_or_refused(mysql_server: MySQLServer, flavor: Flavor, tmp_path: Path) -> None:
-    """S02, M58: a server without TLS, or with a certificate of nobody we know, gets no password."""
+    """S02, M58: a server without TLS, or with a certificate of an unknown authority, gets no password."""
     with pytest.raises(ConfigurationError, match=r"no secure connection(.|\n)*source.tls"):
         connector(mysql_server, tls={"mode": "verify"}).connect("test")
     if flavor == "mysql":
@@ -164,7 +164,7 @@ def test_link_is_secure_or_refused(mysql_server: MySQLServer, flavor: Flavor, tm
 def test_whole_password_goes_only_where_nobody_else_reads_it(
     mysql_server: MySQLServer, flavor: Flavor, tmp_path: Path
 ) -> None:
-    """M57: without TLS and without a pinned key, a server that asks for the whole password is refused."""
+    """M57: without TLS and without a pinned key, a server that requests the whole password is refused."""
     if flavor == "mariadb":
         mysql_server.execute("CREATE OR REPLACE USER sha@'127.0.0.1' IDENTIFIED BY 'c4n4ry-s3cret'")
         connector(mysql_server, CANARY, url=mysql_server.url("sha")).connect("test")
@@ -194,7 +194,7 @@ def test_password_is_in_no_error(mysql_server: MySQLServer) -> None:
 
 
 def test_rotated_password_is_picked_up(mysql_server: MySQLServer, flavor: Flavor) -> None:
-    """P65: the reference is resolved anew at each connection; a refused password is tried again, not given up."""
+    """P65: the reference is resolved again at each connection; a refused password is retried."""
     mysql_server.execute("DROP USER IF EXISTS rotated@'127.0.0.1'", "CREATE USER rotated@'127.0.0.1' IDENTIFIED BY ''")
     current = ["wrong"] if flavor == "mariadb" else [""]
     made = Connector(
@@ -235,7 +235,9 @@ def test_login_without_a_password_says_which_setting_is_missing(
 def test_table_that_is_hidden_for_want_of_a_right_is_told_with_the_grant(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, flavor: Flavor, pattern: str
 ) -> None:
-    """The server shows nobody a table without a right to it, so the names looked wrong. The GRANT is run as printed."""
+    """The server hides a table from users without a right to it, so the names looked wrong. The test runs the GRANT as
+    printed.
+    """
     name = mysql_database.name
     mysql_database.execute("CREATE TABLE orders (id int PRIMARY KEY)")
     url = granted(mysql_database, "unseeing", f"REPLICATION SLAVE, {monitor(flavor)} ON *.*")
@@ -277,7 +279,7 @@ def test_a_schema_without_tables_is_captured_by_who_may_read_it(
 
 
 def test_table_that_is_not_there_offers_no_grant(mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
-    """Whoever may read the whole schema would look for a right that nobody lacks."""
+    """A user who may read the whole schema would search for a right that is not missing."""
     with pytest.raises(ConfigurationError) as refused:
         make_capture(mysql_database, tables=[f"{mysql_database.name}.ordres"]).prepare()
     assert str(refused.value) == (
@@ -293,7 +295,7 @@ def test_files_of_this_machine_are_never_sent(mysql_server: MySQLServer) -> None
 
 
 def test_session_is_the_same_whatever_the_server_says(own_mysql: MySQLServer) -> None:
-    """P67: a limit or a mode that somebody set for all sessions would change what a chunk reads."""
+    """P67: a limit or a mode that an administrator set for all sessions would change what a chunk reads."""
     own_mysql.execute(
         "SET GLOBAL sql_mode = 'ANSI_QUOTES,PAD_CHAR_TO_FULL_LENGTH', sql_select_limit = 3, time_zone = '+05:00', "
         "max_join_size = 10, sql_safe_updates = 1"

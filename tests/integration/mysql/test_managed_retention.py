@@ -43,6 +43,6 @@ def test_retention_is_what_the_service_was_told(configured: MySQLDatabase, make_
 
 
 def test_other_servers_have_their_own_setting(mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
-    """What is recognised by its table must not be seen where there is none."""
+    """A service that is recognised by its table must not be detected where the table does not exist."""
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     assert "RDS" not in found(mysql_database, make_capture).text

@@ -33,7 +33,7 @@ def test_killed_server_comes_back_with_what_was_committed(own_mysql: MySQLServer
 
 @pytest.mark.mysql
 def test_databases_are_apart(mysql_database: MySQLDatabase) -> None:
-    """Each test has tables of its own."""
+    """Each test has its own tables."""
     assert mysql_database.execute("SHOW TABLES") == []
     assert (
         mysql_database.name
@@ -43,7 +43,7 @@ def test_databases_are_apart(mysql_database: MySQLDatabase) -> None:
 
 @pytest.mark.mysql
 def test_server_ends_with_the_process_that_started_it(flavor: Flavor) -> None:
-    """A killed test run must leave no server behind, nor its directory."""
+    """A killed test run must leave no server running, nor its directory."""
     program = (
         "import os, signal; from tests.servers.mysql import MySQLServer\n"
         f"server = MySQLServer({flavor!r}).__enter__()\n"

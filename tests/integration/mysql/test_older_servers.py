@@ -16,7 +16,7 @@ pytestmark = pytest.mark.mysql
 of_mysql = pytest.mark.parametrize("flavor", ["mysql"], indirect=True)
 
 AS_INSTALLED = {"gtid_mode": "", "enforce_gtid_consistency": "", "binlog_row_metadata": ""}
-"""What 8.0 has when nobody sets anything: no GTIDs, and no names of columns in the log."""
+"""The defaults of 8.0: no GTIDs, and no names of columns in the log."""
 
 
 @pytest.fixture(params=["8.0.36", "8.0.12"])
@@ -46,7 +46,7 @@ def test_older_server_is_captured(mysql_server: MySQLServer, older: OlderMySQL, 
 
 
 def test_defaults_are_named_with_what_changes_them(make_capture: MakeMySQLCapture) -> None:
-    """M72: a server as it is installed writes a log without names; what is printed is all that it needs."""
+    """M72: a freshly installed server writes a log without names; the printed statements are all that it needs."""
     with MySQLServer("mysql", AS_INSTALLED) as server, OlderMySQL(server.port, "8.0.36") as older:
         database = server.create_database("plain")
         database.execute("CREATE TABLE t (id int PRIMARY KEY)")

@@ -1,4 +1,4 @@
-"""A server that is put back to a copy of its files, and goes its own way from there."""
+"""A server that is restored to a copy of its files, and then diverges."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def logged(runs: list[Run]) -> pa.Table:
 
 def write_in_a_new_file(server: MySQLServer, database: MySQLDatabase, word: str) -> None:
     """Seven transactions that end at the same byte each time this is called."""
-    # MariaDB writes events of its own into a new file: the last a moment later, and not always as many. None may come
-    # between ours, and the first of ours takes as many bytes as they left.
+    # MariaDB writes its own events into a new file: the last a moment later, and not always as many. None may come
+    # between the test's events, and the test's first event takes as many bytes as they left.
     wait_for_checkpoint(server)
     database.execute("FLUSH BINARY LOGS")
     wait_for_checkpoint(server)
@@ -74,13 +74,13 @@ def wait_for_checkpoint(server: MySQLServer) -> None:
 
 
 def has_its_checkpoint(server: MySQLServer) -> bool:
-    """Whether the newest file has the event that says that no older one is needed: it names the file itself."""
+    """Whether the latest file has the event that declares older ones unneeded: it names the file itself."""
     file, _ = server.binlog()
     return any("Binlog_checkpoint" in row and row[-1] == file for row in events_of(server))
 
 
 def events_of(server: MySQLServer) -> list[tuple[object, ...]]:
-    """The events of the newest file."""
+    """The events of the latest file."""
     file, _ = server.binlog()
     return server.execute(f"SHOW BINLOG EVENTS IN '{file}'")
 
@@ -109,7 +109,7 @@ def test_copy_with_other_transactions_at_our_position_is_found_out(
     def back(rows: pa.Table) -> Callable[[Callable[[Position], bool]], pa.Table]:
         return lambda is_enough: rows
 
-    # What the server sends behind our place in the file is the next one, whose bytes are counted from the start.
+    # The server sends the next event after cdcflow's position in the file, whose bytes are counted from the start.
     database.execute("FLUSH BINARY LOGS", "INSERT INTO t VALUES (8, 'later')")
     again = make_capture(database).source
     for rows in (ours, ours.slice(6), ours.slice(0, 0)):
@@ -128,7 +128,7 @@ def test_copy_with_other_transactions_at_our_position_is_found_out(
     accepted = replace(at_end, source={**at_end.source, "accept_history_loss": "yes"})
     made = source.prepare(accepted, LOG_ID, back(ours))
     assert made.source["history"] == "lost"
-    # What the log has from before is not compared with this server's from then on.
+    # The log's content from before that is no longer compared with this server's.
     here = replace(BinlogPosition.parse(str(at_end.position)), began=0).text
     assert source.prepare(replace(made, position=here), LOG_ID, back(ours))
 

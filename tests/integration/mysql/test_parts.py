@@ -1,4 +1,4 @@
-"""One chunk read in parts, each in a snapshot of its own: together they are what one part would have shown, or less."""
+"""One chunk read in parts, each in a separate snapshot: together they are what one part would have shown, or less."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Between], None]:
 
 
 def make_table(database: MySQLDatabase, count: int = 40) -> None:
-    """Rows with the even numbers from 2 on."""
+    """Rows with the even numbers, starting at 2."""
     rows = ", ".join(f"({n}, 'a{n}', {n})" for n in range(2, 2 * count + 2, 2))
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, a varchar(20) NOT NULL, b int)", f"INSERT INTO t VALUES {rows}"
@@ -86,7 +86,7 @@ KEYS = {
 def test_parts_give_exactly_the_rows_of_one(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, kind: str, size: int
 ) -> None:
-    """W16, W21, W22: a split is one more place where keys could be compared by somebody else than the server."""
+    """W16, W21, W22: a split is one more place where the client instead of the server could compare keys."""
     mysql_database.execute(f"CREATE TABLE t ({KEYS[kind]}, n int NOT NULL)")
     with mysql_database.session() as connection, connection.cursor() as cursor:
         for n in range(60):
@@ -163,7 +163,7 @@ def test_each_part_carries_its_own_fence(mysql_database: MySQLDatabase, make_cap
 
 
 def test_server_without_gtids_is_read_in_parts(make_capture: MakeMySQLCapture) -> None:
-    """W03: there each part writes a mark of its own before it looks, and has two bounds."""
+    """W03: each part writes its own mark before its snapshot, and has two bounds."""
     with MySQLServer("mysql", {"gtid_mode": "OFF", "enforce_gtid_consistency": "OFF"}) as server:
         database = server.create_database("shop")
         make_table(database)
@@ -178,7 +178,7 @@ def test_server_without_gtids_is_read_in_parts(make_capture: MakeMySQLCapture) -
 def test_part_that_ends_early_ends_the_chunk(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, monkeypatch: pytest.MonkeyPatch, large: int
 ) -> None:
-    """O11, P69: what lies behind rows that were not read is not read either, as far as the cursor knows."""
+    """O11, P69: what follows unread rows is not read either, as far as the cursor is concerned."""
     monkeypatch.setattr("cdcflow.sources.mysql.chunks.CHUNK_BYTES_MAX", 3 << 16)
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY, v longtext)")
     rows = ", ".join(f"({n}, REPEAT('x', {2_000_000 if n in (large, large + 1) else 10}))" for n in range(40))
@@ -210,7 +210,7 @@ def test_parts_without_rows_are_parts(
 def test_rows_that_appear_in_a_middle_part_are_in_it(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, between: Callable[[Between], None]
 ) -> None:
-    """W16: a part goes up to its split, however many rows there are by then."""
+    """W16: a part extends to its split, however many rows it then has."""
     capture, planned = in_four_parts(mysql_database, make_capture)
     between(lambda: mysql_database.execute("INSERT INTO t VALUES (29, 'x', 0), (31, 'x', 0), (33, 'x', 0)"))
     ids = [row["id"] for row in seen(capture.read(planned, None, 30))]
@@ -222,7 +222,7 @@ def test_rows_that_appear_in_a_middle_part_are_in_it(
 def test_chunk_for_one_connection_is_read_through_one(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture
 ) -> None:
-    """Beside live traffic the server's processors are needed elsewhere."""
+    """With live traffic the server's processors are needed elsewhere."""
     capture, planned = in_four_parts(mysql_database, make_capture)
     assert len(capture.read(planned, None, 40).visibilities) == 4
     single = capture.read(planned, None, 40, single_connection=True)
@@ -231,7 +231,9 @@ def test_chunk_for_one_connection_is_read_through_one(
 
 
 def copied(database: MySQLDatabase, log: Path) -> tuple[bool, list[Mapping[str, Any]]]:
-    """Read all tables into a log with the machine; whether the log holds what the table holds, and what was told."""
+    """Read all tables into a log with the machine; return whether the log holds what the table holds, and what was
+    reported.
+    """
     config = Config.model_validate(
         {
             "source": {
@@ -258,8 +260,9 @@ def test_row_whose_key_moves_across_a_split_ends_right(
     monkeypatch: pytest.MonkeyPatch,
     image: str,
 ) -> None:
-    """W10, W11, W26: the first part shows it and the second one too, or neither does. Where the log has all of its
-    columns, replaying is enough; else the chunk has no place and is read again."""
+    """W10, W11, W26: either both the first part and the second show it, or neither. Where the log has all of its
+    columns, replaying is enough; otherwise the chunk has no place in the log and is read again.
+    """
     monkeypatch.setattr("cdcflow.sources.mysql.chunks.FIRST_ROWS", 40)
     make_table(mysql_database)
     between(

@@ -30,7 +30,7 @@ REPLICATED = {"log_slave_updates": "ON", "gtid_strict_mode": "ON"}
 def begun(
     server: MySQLServer, make_capture: MakeMySQLCapture, name: str = "shop"
 ) -> tuple[MySQLDatabase, MySQLCapture]:
-    """A database with a table, a capture of it that has seen one row, and its checkpoint behind that row."""
+    """A database with a table, a capture of it that has seen one row, and its checkpoint after that row."""
     database = server.create_database(name)
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v int)")
     capture = make_capture(database)
@@ -41,7 +41,7 @@ def begun(
 
 
 def seen(capture: MySQLCapture) -> list[dict[str, object]]:
-    """The changes up to now; the capture's checkpoint moves behind them."""
+    """The changes up to now; the capture's checkpoint moves after them."""
     rows: list[dict[str, object]] = []
     for event in capture.events():
         match event:
@@ -67,7 +67,7 @@ def test_restart_goes_on_where_the_log_ends(own_mysql: MySQLServer, make_capture
 
 
 def test_killed_server_loses_nothing(own_mysql: MySQLServer, make_capture: MakeMySQLCapture) -> None:
-    """O01: after a crash of the server the stream goes on behind what was delivered."""
+    """O01: after a crash of the server the stream continues after what was delivered."""
     database, capture = begun(own_mysql, make_capture)
     capture.close()
     database.execute("INSERT INTO t VALUES (2, 2)")
@@ -79,7 +79,8 @@ def test_killed_server_loses_nothing(own_mysql: MySQLServer, make_capture: MakeM
 
 
 def purge(server: MySQLServer, file: str) -> None:
-    """Purge all that is older than the present file. MariaDB keeps, without a word, what it may still need itself."""
+    """Purge all files that are older than the present one. MariaDB silently keeps those that it may still need itself.
+    """
     for _ in range(200):
         server.execute(f"PURGE BINARY LOGS TO '{server.binlog()[0]}'")
         if file not in [row[0] for row in server.execute("SHOW BINARY LOGS")]:
@@ -172,7 +173,7 @@ def replica(own_mysql: MySQLServer, flavor: Flavor) -> Iterator[MySQLServer]:
 
 
 def caught_up(replica: MySQLServer, database: MySQLDatabase, rows: int) -> MySQLDatabase:
-    """Wait until the replica has so many rows; the database there."""
+    """Wait until the replica has this many rows; return the database on it."""
     there = MySQLDatabase(replica, database.name)
     deadline = time.monotonic() + 30
     while True:
@@ -226,7 +227,7 @@ def test_failover_that_gets_no_further_than_its_start_is_tried_again(
 def test_replica_that_took_over_too_early_is_a_loss(
     own_mysql: MySQLServer, replica: MySQLServer, make_capture: MakeMySQLCapture, flavor: Flavor
 ) -> None:
-    """P43: what our log has and the new server has not would stay in the warehouse for ever."""
+    """P43: rows that cdcflow's log has and the new server lacks would stay in the warehouse indefinitely."""
     database, capture = begun(own_mysql, make_capture)
     there = caught_up(replica, database, 1)
     replica.execute("STOP REPLICA" if flavor == "mysql" else "STOP SLAVE")
@@ -238,7 +239,7 @@ def test_replica_that_took_over_too_early_is_a_loss(
 
 
 def test_status_tells_lag_and_how_long_the_log_is_kept(own_mysql: MySQLServer, make_capture: MakeMySQLCapture) -> None:
-    """M14: whoever watches must see the loss coming."""
+    """M14: an operator must see the loss coming."""
     database, capture = begun(own_mysql, make_capture)
     now = capture.source.status(capture.checkpoint.position)
     database.execute("INSERT INTO t VALUES (2, 2)")
@@ -272,8 +273,9 @@ def test_first_checkpoint_is_the_end_of_the_log(mysql_database: MySQLDatabase, c
 def test_first_checkpoint_has_nothing_of_what_comes_while_it_is_made(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, flavor: Flavor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A busy server goes on between the answers that a position is made from. GTIDs that lie behind the position would
-    be missing after a failover, and a restart before the first row would take the log for one that was begun anew."""
+    """A busy server keeps writing between the answers from which a position is built. GTIDs after the position would be
+    missing after a failover, and a restart before the first row would take the log for a restarted one.
+    """
     mysql_database.execute("CREATE TABLE t (id int AUTO_INCREMENT PRIMARY KEY, v int)")
     asks = "end" if flavor == "mysql" else "snapshot_end"
     end = getattr(binlog_status, asks)
@@ -293,15 +295,16 @@ def test_first_checkpoint_has_nothing_of_what_comes_while_it_is_made(
         before = make_capture(mysql_database).prepare()
     again = make_capture(mysql_database)
     again.prepare(before)
-    # What came while the position was asked for at last lies behind it.
+    # What was written while the position was being queried is after it.
     assert [row["id"] for row in again.changes()][-2:] == [2 * asked - 1, 2 * asked]
 
 
 def test_event_larger_than_a_packet_does_not_hide_what_is_behind_it(
     own_mysql: MySQLServer, make_capture: MakeMySQLCapture
 ) -> None:
-    """MariaDB cannot name a position behind such an event (old and new image of one row are in it). A capture
-    that began there, or goes on there, has a position all the same, and still sees a log that was begun anew."""
+    """MariaDB cannot name a position after such an event (old and new image of one row are in it). A capture that began
+    there, or resumes there, still has a position, and still detects a log that was restarted.
+    """
     database = own_mysql.create_database("shop")
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v longblob)")
     database.execute("INSERT INTO t VALUES (1, repeat('x', 12000000))", "UPDATE t SET v = repeat('y', 12000000)")
@@ -327,7 +330,8 @@ def test_event_larger_than_a_packet_does_not_hide_what_is_behind_it(
 def test_lost_binary_log_is_seen_by_doctor_and_status_and_the_remedy_mends_it(
     own_mysql: MySQLServer, flavor: Flavor, tmp_path: Path, loss: str
 ) -> None:
-    """M14: both said that all was well; now they say what the start will, word for word, and nothing is written."""
+    """M14: both reported that all was well; now they report what the start will, word for word, and nothing is written.
+    """
     database = own_mysql.create_database("shop")
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 1)")
     path = tmp_path / "cdcflow.yaml"

@@ -1,4 +1,4 @@
-"""Servers that are put back to a copy of their files and do a job that is like the one that our logs have."""
+"""Servers that are restored to a copy of their files and run a workload similar to the one in cdcflow's logs."""
 
 from __future__ import annotations
 
@@ -84,8 +84,9 @@ class Log:
         return self.table
 
     def assert_never_silent(self) -> str:
-        """Either the copy is told from the original, or nothing of the original's is in our log, and all of the copy's
-        follows."""
+        """Either the copy is distinguished from the original, or nothing of the original's is in the log, and all of
+        the copy's follows.
+        """
         capture = self.capture()
         try:
             prepared = capture.source.prepare(self.before, LOG_ID, self.back)
@@ -134,7 +135,7 @@ def test_restored_copy_with_a_similar_job_is_never_captured_on_silently(server: 
         for log, job in zip(logs, jobs, strict=True):
             log.run(job if log.dice.random() < 0.8 else drawn_job(log.dice, "uuid()", 60_000, log.dice.randint(0, 3)))
         for log in logs:
-            # So that nothing but the content tells: the copy's log continues past every position of ours.
+            # So that only the content differs: the copy's log continues past every position of cdcflow.
             log.run([(f"INSERT INTO u VALUES ({n}, repeat('x', 36))",) for n in range(1_000_000, 1_000_040)])
         for log in logs:
             log.assert_never_silent()

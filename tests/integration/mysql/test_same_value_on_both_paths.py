@@ -1,5 +1,6 @@
 """One value, two ways out of the server: a chunk's SELECT and the row image of the binary log. Both must agree, for
-every type, at the edges of what it can hold; and what both say must be what was put in."""
+every type, at the edges of its range; and both must equal the value that was inserted.
+"""
 
 from __future__ import annotations
 
@@ -231,7 +232,7 @@ def test_decimals(mysql_database: MySQLDatabase) -> None:
 
 
 def test_dates_and_moments(mysql_database: MySQLDatabase) -> None:
-    """N06: microseconds on both paths, and a TIMESTAMP is a moment in UTC."""
+    """N06: microseconds on both paths, and a TIMESTAMP is a point in time in UTC."""
     lab = Lab(mysql_database, list(MOMENTS))
     for name, pairs in zip(lab.names, MOMENTS.values(), strict=True):
         for text, _ in pairs:
@@ -262,7 +263,7 @@ def _microseconds(text: str) -> int:
 
 
 def test_dates_in_no_calendar(mysql_database: MySQLDatabase) -> None:
-    """N02: zero and partly-zero dates are told by policy, on both paths the same."""
+    """N02: zero and partly-zero dates are handled by policy, on both paths the same."""
     lab = Lab(mysql_database, ["date", "datetime(3)", "timestamp(1)"])
     values = ("0000-00-00", "2000-00-00", "2000-01-00", "2001-02-31", "2001-02-28")
     for value in values:
@@ -332,7 +333,7 @@ def test_bytes_that_are_no_text(mysql_database: MySQLDatabase) -> None:
 
 
 def test_documents(mysql_database: MySQLDatabase) -> None:
-    """MySQL's log has JSON in a form of its own, MariaDB's as text; both must print as SELECT does."""
+    """MySQL's log has JSON in its own binary form, MariaDB's as text; both must print as SELECT does."""
     lab = Lab(mysql_database, ["json"])
     for document in DOCUMENTS:
         lab.insert("c0", document)

@@ -1,7 +1,7 @@
-"""Another reader of the same binary log says the same, where it is right; where it is known to be wrong, it still is.
+"""Another reader of the same binary log agrees where it is right; where it is known to be wrong, it still is.
 
-`mysql-replication` decodes rows one by one in Python. What it gets wrong is listed here, so that nobody takes its word
-for ours: when a release of it mends one of these, the test says so.
+`mysql-replication` decodes rows one by one in Python. Its errors are listed here, so that its results are not trusted
+over cdcflow's: when a release of it fixes one of these, the test reports it.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ KNOWN_FAULTS: tuple[tuple[str, str, object], ...] = (
     ("binary(4)", "x'6100'", b"a\0\0\0"),
     ("set('a','b')", "''", ""),
 )
-"""Types, values, and what they are: cdcflow says it, the library does not."""
+"""Types and values, and their meaning: cdcflow is right, the library is not."""
 
 
 def theirs(database: MySQLDatabase, place: tuple[str, int], count: int) -> list[tuple[str, dict[str, Any]]]:
-    """The first so many changes of table t from a place on, as the library tells them: op and row.
+    """The first N changes of table t since a position, as the library reports them: op and row.
 
     Its MariaDB mode is not used: that one sends a byte too many, and the server drops the connection now and then; the
-    library then begins again at that place without end. So a connection more than it opens at first is an error here.
+    library then restarts at that position endlessly. So a connection more than it opens at first is an error here.
     """
     server = database.server
     connections = itertools.count()
@@ -83,7 +83,7 @@ def theirs(database: MySQLDatabase, place: tuple[str, int], count: int) -> list[
 
 
 def plain(name: str, value: Any) -> Any:
-    """What the library says of a value, in our types."""
+    """The library's value in cdcflow's types."""
     if isinstance(value, str) and name == "flags":
         return int(value, 2)
     if isinstance(value, dt.datetime) and name == "seen":

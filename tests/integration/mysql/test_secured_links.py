@@ -59,7 +59,7 @@ class Authority:
 
     def _write(self, path: Path, content: bytes) -> None:
         path.write_bytes(content)
-        if os.geteuid() == 0:  # the server runs as somebody else
+        if os.geteuid() == 0:  # the server runs as another user
             path.chmod(0o644)
 
 
@@ -79,7 +79,7 @@ def secured(own_mysql: MySQLServer, authority: Authority) -> MySQLServer:
 def test_whole_capture_goes_through_a_verified_link(
     secured: MySQLServer, authority: Authority, make_capture: MakeMySQLCapture, mode: str
 ) -> None:
-    """S02, M58: catalog, chunks, marks and the stream itself, whose bytes nobody but TLS reads."""
+    """S02, M58: catalog, chunks, marks and the stream itself; only TLS sees the bytes in plain text."""
     database = secured.create_database("shop")
     database.execute(
         "CREATE TABLE t (id int PRIMARY KEY, v longtext)",

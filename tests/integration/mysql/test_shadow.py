@@ -1,4 +1,4 @@
-"""The shadow check on MySQL and MariaDB: many types, while writers go on, and with a decoder that errs."""
+"""The shadow check on MySQL and MariaDB: many types, while writers keep writing, and with a faulty decoder."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def opinions(on: Watched) -> list[dict[str, object]]:
 def test_a_type_that_is_misunderstood_everywhere_is_found_by_another_library(
     flavor: Flavor, mysql_database: MySQLDatabase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The stream and the read by key agree on a time that is an hour off; only a decoder that is not ours can tell."""
+    """The stream and the read by key agree on a time that is an hour off; only another project's decoder detects it."""
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY, v int, at datetime)")
     mysql_database.execute("INSERT INTO t VALUES (1, 1, '2026-01-01 12:00:00')")
     table = f"{mysql_database.name}.t"
@@ -189,7 +189,9 @@ def test_a_type_that_is_misunderstood_everywhere_is_found_by_another_library(
 
 
 def misunderstand_datetime(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have rows of the stream and of result sets show the DATETIME `at` an hour late, from a value of `v` on."""
+    """Have rows of the stream and of result sets show the DATETIME `at` an hour late, where `v` has at least a given
+    value.
+    """
 
     def late(rows: pa.RecordBatch) -> pa.RecordBatch:
         at = rows.schema.get_field_index("at")

@@ -30,7 +30,7 @@ WORDS = (
     "ცხრილი",
     "ÅÄÖ",
 )
-"""One of them each set can say, the first of it whose letters come back."""
+"""One character that each set can encode, the first whose letters survive the round trip."""
 SAID = {
     "emptied": "TRUNCATE TABLE {}",
     "dropped": "DROP TABLE {}",
@@ -41,7 +41,7 @@ SAID = {
 
 
 def say(connection: Any, statement: bytes) -> None:
-    """Run a statement as the bytes that it is; the driver would make UTF-8 of it."""
+    """Run a statement as the bytes given; the driver would encode it as UTF-8."""
     connection._execute_command(COMMAND.COM_QUERY, statement)
     connection._read_query_result()
 
@@ -67,7 +67,7 @@ def names(database: MySQLDatabase) -> Iterator[tuple[str, str, bytes]]:
 def test_statement_of_a_client_of_any_set_is_followed(
     mysql_database: MySQLDatabase, capture: MySQLCapture, third: int
 ) -> None:
-    """Read in another set it names a table that is not there, and rows stay, or old rows have no new value."""
+    """Decoded in another set it names a table that does not exist, and rows stay, or old rows have no new value."""
     words = list(names(mysql_database))
     assert len(words) > 30
     words = words[third::3]
@@ -92,7 +92,7 @@ def test_statement_of_a_client_of_any_set_is_followed(
 def test_statement_that_was_prepared_in_another_set_is_followed(
     mysql_database: MySQLDatabase, capture: MySQLCapture
 ) -> None:
-    """The servers log it with the set of the session at the moment, which its bytes are not in; a routine's, too."""
+    """The servers log it with the session's current set, which its bytes are not in; also a routine's."""
     name = "таблица"
     with contextlib.closing(mysql_database.connect()) as connection:
 

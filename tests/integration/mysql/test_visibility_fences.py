@@ -38,7 +38,8 @@ def test_chunk_that_does_not_see_a_delivered_change_says_so(
     database: MySQLDatabase, make_capture: MakeMySQLCapture
 ) -> None:
     """W03, E5: the chunk shows the old value after the stream delivered the new one. Without the fence, the old value
-    would go into the log behind the new one, and stay."""
+    would be logged after the new one, and stay.
+    """
     capture = make_capture(database, fence="read-only")
     capture.prepare()
     with database.holding_commit("UPDATE t SET v = 'new' WHERE id = 1") as release:
@@ -96,7 +97,7 @@ def test_first_place_leaves_nothing_invisible_behind_it(
 def test_restart_waits_until_what_the_log_has_is_visible(
     database: MySQLDatabase, make_capture: MakeMySQLCapture
 ) -> None:
-    """W03: an earlier run delivered a change that is still held back; the next one does not know of it any more."""
+    """W03: an earlier run delivered a change that is still held back; the next run has no memory of it."""
     capture = make_capture(database, fence="read-only")
     capture.prepare()
     with database.holding_commit("UPDATE t SET v = 'new' WHERE id = 1") as release:
@@ -115,7 +116,7 @@ def test_restart_waits_until_what_the_log_has_is_visible(
 def test_written_marks_need_commits_in_the_order_of_the_log(
     mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture, flavor: Flavor
 ) -> None:
-    """W04: with binlog_order_commits off a mark's commit says nothing about those logged before it."""
+    """W04: with binlog_order_commits off a mark's commit proves nothing about those logged before it."""
     if flavor == "mariadb":  # it has no such setting: commits are always ordered
         assert not mysql_database.execute("SHOW GLOBAL VARIABLES LIKE 'binlog_order_commits'")
         return
@@ -131,7 +132,7 @@ def test_written_marks_need_commits_in_the_order_of_the_log(
 
 
 def test_between_both_bounds_nothing_is_claimed(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
-    """W26: what MySQL's two bounds say of a chunk holds while others write; MariaDB's single one is exact."""
+    """W26: what MySQL's two bounds claim about a chunk holds while others write; MariaDB's single one is exact."""
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)", "INSERT INTO t VALUES (1000000)")
     capture.prepare()
     stop = threading.Event()

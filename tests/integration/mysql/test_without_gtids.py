@@ -45,13 +45,13 @@ def test_capture_goes_on_at_a_place_in_a_file(database: MySQLDatabase, make_capt
 
 
 def test_nothing_is_read_without_writing_marks(database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
-    """W03: without GTIDs nothing but a mark tells what a snapshot sees."""
+    """W03: without GTIDs only a mark shows what a snapshot sees."""
     with pytest.raises(ConfigurationError, match=r"gtid_mode is OFF(.|\n)*source.fence: marks"):
         make_capture(database, fence="read-only").prepare()
 
 
 def test_executors_are_refused_before_anything_is_begun(database: MySQLDatabase, tmp_path: Path) -> None:
-    """W03: what another process's snapshot sees could not be told."""
+    """W03: what another process's snapshot sees could not be determined."""
     settings = MySQL.model_validate(
         {"kind": "mysql", "url": database.url, "tables": [f"{database.name}.*"], "tls": {"mode": "off"}}
     )

@@ -26,5 +26,5 @@ def make_capture() -> Iterator[MakeCapture]:
 
 @pytest.fixture
 def capture(database: Database, make_capture: MakeCapture) -> Capture:
-    """A capture of `public.*` in the test's database; not prepared yet, so that tables can be made first."""
+    """A capture of `public.*` in the test's database; not prepared yet, so that tables can be created first."""
     return make_capture(database)

@@ -69,7 +69,7 @@ def test_rows_of_tables_that_are_not_captured_are_left_out(database: Database, m
 
 
 def back_of(capture: Capture) -> tuple[Checkpoint, pa.Table]:
-    """Everything up to now as a log would have it: a checkpoint behind it, and its transactions."""
+    """The current position as a log would store it: a checkpoint, and the transactions before it."""
     found = headers(capture.events())
     before = capture.checkpoint
     last = Position(found.column("position")[-1].as_py())
@@ -84,8 +84,10 @@ def given(found: pa.Table, since: object) -> pa.Table:
 def test_what_a_broad_publication_gives_besides_is_no_other_history(
     database: Database, make_capture: MakeCapture, tables: str
 ) -> None:
-    """After a crash our log is compared with what the slot gives. Transactions of tables that are not captured, or were
-    captured only later, are not in our log; one of ours that the server does not give is a loss, and so is one more."""
+    """After a crash cdcflow's log is compared with what the slot sends. Transactions of tables that are not captured,
+    or were captured only later, are not in the log; a logged transaction that the server does not send is a loss, and
+    so is an additional one.
+    """
     database.execute("CREATE TABLE mine (id int PRIMARY KEY, v text)")
     publish(database, "ALL TABLES")
     settings: dict[str, Any] = {"tables": [tables], "publication": "theirs"}
@@ -156,7 +158,7 @@ def test_large_transactions_are_compared_without_temporary_files(database: Datab
 def test_table_moved_out_of_a_published_schema_and_back_is_found_out(
     database: Database, make_capture: MakeCapture
 ) -> None:
-    """The schema's entry in the publication stays as it was, and the table is where it was; its changes are gone."""
+    """The schema's entry in the publication is unchanged, and the table is back in its schema; its changes are gone."""
     if database.server.version < 150000:
         return
     database.execute("CREATE SCHEMA shelf; CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (id int PRIMARY KEY)")

@@ -70,7 +70,7 @@ def settings(shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_bundle_holds_no_secret_and_no_value_of_a_row(settings: Path, shop: Database, tmp_path: Path) -> None:
-    """It is sent to strangers. Each canary lies where an earlier version of somebody's bundle leaked it."""
+    """It is sent to strangers. Each canary is in a place where an earlier version of some bundle leaked it."""
     source = {"kind": "postgres", "url": shop.url, "heartbeat": "200ms"}
     with Watched(tmp_path, source) as on:
         on.until_fresh("public.orders", "fresh", "quiet")
@@ -113,7 +113,7 @@ def test_a_bundle_holds_no_secret_and_no_value_of_a_row(settings: Path, shop: Da
 
 
 def test_a_bundle_is_made_while_the_server_is_away(settings: Path, tmp_path: Path) -> None:
-    """That is when one is asked for. What cannot be had says why."""
+    """That is when a bundle is needed. It explains what is unavailable."""
     settings.write_text("source: {kind: postgres, url: 'postgresql://cdc@127.0.0.1:1/shop'}\nlog: {path: log}\n")
     done = CliRunner().invoke(app, ["bundle", "--json"])
     assert done.exit_code == 0, done.output

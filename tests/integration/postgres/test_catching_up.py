@@ -86,7 +86,7 @@ def change(session: psycopg.Connection[Any], dice: random.Random, number: int) -
 def followed(
     capture: Capture, token: Token, *, durable: Callable[[StreamEvent], bool] = lambda _: True, patience_s: float = 60
 ) -> list[StreamEvent]:
-    """Everything up to a mark, each event acknowledged as it comes where `durable` says so."""
+    """Everything up to a mark, each event acknowledged on arrival where `durable` says to."""
     found: list[StreamEvent] = []
     deadline = time.monotonic() + patience_s
     stream = capture.stream
@@ -103,7 +103,7 @@ def followed(
 
 
 def told(events: Sequence[StreamEvent]) -> list[tuple[int, str, list[Row]]]:
-    """Transactions as (id, position, rows), however they were put into runs."""
+    """Transactions as (id, position, rows), however they were grouped into runs."""
     out = []
     for event in events:
         if isinstance(event, Committed) and isinstance(event.run, Run):
@@ -142,7 +142,7 @@ def test_windows_give_what_the_stream_gives(database: Database, make_capture: Ma
     assert told(caught_up) == told(streamed)
     assert len(told(streamed)) > 50
     assert windows_of(one.stream) > 5
-    write_history(database, seed + 100, 20)  # the stream has taken over by now
+    write_history(database, seed + 100, 20)  # the stream has already replaced the windows
     more = Token("1/2/low")
     for capture in (one, other):
         capture.chunks.write_mark(more)
@@ -152,8 +152,9 @@ def test_windows_give_what_the_stream_gives(database: Database, make_capture: Ma
 def test_windows_go_on_while_nothing_is_durable_and_the_slot_stays(
     database: Database, make_capture: MakeCapture
 ) -> None:
-    """An open backfill window waits for a mark at the log's end; waiting for its cut would be for ever. The source may
-    let go of nothing meanwhile: a crash now would need all of it again. O01."""
+    """An open backfill window waits for a mark at the log's end; waiting for its cut would never end. The source must
+    keep everything in the meantime: after a crash now all of it is needed again. O01.
+    """
     database.execute(SCHEMA)
     capture = make_capture(database, tables=CAPTURED, windows=SMALL)
     before = capture.prepare()
@@ -215,7 +216,7 @@ def test_server_without_room_for_a_copy_of_the_slot_gives_the_stream(
 
 
 def test_slot_that_a_dead_daemon_still_holds_is_advanced_later(database: Database, make_capture: MakeCapture) -> None:
-    """P46: the server notices only after a while; until then the windows go on, and then the stream waits."""
+    """P46: the server notices only after a while; until then the windows continue, and then the stream waits."""
     database.execute(SCHEMA)
     capture = make_capture(database, tables=CAPTURED, windows=SMALL)
     capture.prepare()
@@ -261,7 +262,7 @@ def test_far_restart_position_stays_with_the_stream(database: Database, make_cap
         capture.chunks.write_mark(first)
         reached = position_after(followed(capture, first)[-1])
         while database.execute(f"SELECT confirmed_flush_lsn < '{reached}' FROM pg_replication_slots")[0][0]:
-            capture.stream.poll()  # which goes on saying it
+            capture.stream.poll()  # which still reports it
         write_history(database, 6, 60)
         session.commit()
     capture.stream.close()
@@ -273,7 +274,7 @@ def test_far_restart_position_stays_with_the_stream(database: Database, make_cap
 
 
 def test_slot_that_vanishes_between_windows_is_history_lost(database: Database, make_capture: MakeCapture) -> None:
-    """P36, P37: what comes after the window is gone, and nothing of it is left out silently."""
+    """P36, P37: changes after the window are lost, and none of them is skipped silently."""
     database.execute(SCHEMA)
     capture = make_capture(database, tables=CAPTURED, windows=SMALL)
     capture.prepare()
@@ -288,7 +289,7 @@ def test_slot_that_vanishes_between_windows_is_history_lost(database: Database, 
 def test_slot_that_somebody_moved_between_windows_is_history_lost(
     database: Database, make_capture: MakeCapture
 ) -> None:
-    """P38: changes were given to somebody else."""
+    """P38: another process received changes."""
     database.execute(SCHEMA)
     capture = make_capture(database, tables=CAPTURED, windows=SMALL)
     capture.prepare()
@@ -302,14 +303,14 @@ def test_slot_that_somebody_moved_between_windows_is_history_lost(
 def test_column_without_a_binary_decoder_in_a_window_turns_to_text(
     database: Database, make_capture: MakeCapture
 ) -> None:
-    """The window is asked for again with values as text; what was delivered of it is not repeated."""
+    """The window is requested again with values as text; what was delivered of it is not repeated."""
     database.execute(SCHEMA)
     capture = make_capture(database, tables=CAPTURED, windows=SMALL)
     capture.prepare()
     capture.source.tables()
     write_history(database, 9, 30)
     checkpoint = capture.checkpoint
-    stream = capture.stream  # asks for binary values: no column is in the way yet
+    stream = capture.stream  # requests binary values: no column prevents it yet
     database.execute("ALTER TABLE a ADD r int4range DEFAULT '[1,5)'")
     write_history(database, 10, 30)
     token = Token("1/1/low")
@@ -325,13 +326,14 @@ def test_column_without_a_binary_decoder_in_a_window_turns_to_text(
 def test_slot_that_somebody_moved_is_found_when_it_is_copied_again(
     database: Database, make_capture: MakeCapture
 ) -> None:
-    """P38: a second copy, here for values as text, begins where the slot stands. Going on from there would pass over
-    what somebody else was given, and nothing would tell."""
+    """P38: a second copy, here for values as text, begins at the slot's position. Continuing there would silently skip
+    what another process received.
+    """
     database.execute(SCHEMA)
     capture = make_capture(database, tables=CAPTURED, windows=SMALL)
     capture.prepare()
     write_history(database, 15, 40)
-    stream = capture.stream  # asks for binary values: no column is in the way yet
+    stream = capture.stream  # requests binary values: no column prevents it yet
     database.execute("ALTER TABLE a ADD r int4range DEFAULT '[1,5)'")
     write_history(database, 16, 40)
     pass_a_window(stream)
@@ -357,7 +359,7 @@ def test_huge_transaction_in_a_window_goes_to_a_spool(database: Database, make_c
 def test_transaction_that_the_server_may_not_keep_in_a_file_is_streamed(
     database: Database, make_capture: MakeCapture
 ) -> None:
-    """The server puts a window into a temporary file, whose size an administrator may limit; its stream needs none."""
+    """The server spools a window into a temporary file, whose size an administrator may limit; a stream needs none."""
     database.execute(SCHEMA)
     capture = make_capture(database, tables=CAPTURED, windows=SMALL)
     capture.prepare()
@@ -374,7 +376,7 @@ def test_transaction_that_the_server_may_not_keep_in_a_file_is_streamed(
 
 
 def test_position_moves_while_only_other_tables_change(database: Database, make_capture: MakeCapture) -> None:
-    """P33: a backlog that is not ours is passed, once, and the slot let go of it."""
+    """P33: a backlog of other tables is skipped, once, and the slot releases it."""
     database.execute(SCHEMA)
     capture = make_capture(database, tables=CAPTURED, windows=SMALL)
     capture.prepare()

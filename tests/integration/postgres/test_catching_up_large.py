@@ -29,7 +29,7 @@ def temp_bytes(database: Database) -> int:
 def test_large_transaction_is_streamed_and_becomes_no_file_of_the_server(
     database: Database, make_capture: MakeCapture
 ) -> None:
-    """P30: also without temp_file_limit. It was a file of its size beside the server's own spilled one."""
+    """P30: also without temp_file_limit. It was a file of its size next to the server's own spill file."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); ALTER TABLE t ALTER v SET STORAGE PLAIN")
     database.execute(f"ALTER DATABASE {database.name} SET logical_decoding_work_mem = '1MB'")
     windows = Windows(backlog_min=1, rest_min=1, spill_max=4 << 20)

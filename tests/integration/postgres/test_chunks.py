@@ -1,4 +1,4 @@
-"""Chunks on a real server: every row once, in one snapshot each, whatever happens to the table meanwhile."""
+"""Chunks on a real server: every row once, in one snapshot each, whatever concurrently happens to the table."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_pages_are_read_by_a_tid_range_scan(database: Database, capture: Capture
 
 
 def test_rows_beyond_the_bound_are_left_to_the_log(database: Database, capture: Capture) -> None:
-    """W28: a table that grows for ever would never be done."""
+    """W28: otherwise the backfill of a growing table would never end."""
     make_table(database, 1000)
     capture.prepare()
     planned = capture.plan("public.t")
@@ -200,7 +200,7 @@ def test_children_by_inheritance_are_tables_of_their_own(database: Database, cap
 
 
 def test_table_without_a_key_is_read_whole_behind_a_truncate(database: Database, capture: Capture) -> None:
-    """P08, G18: its rows cannot be replayed over each other, so they replace what was there; duplicates stay."""
+    """P08, G18: its rows cannot be replayed over each other, so they replace the previous ones; duplicates are kept."""
     database.execute("CREATE TABLE bag (a int, b text)")
     database.execute("ALTER TABLE bag REPLICA IDENTITY FULL")
     database.execute("INSERT INTO bag VALUES (1, 'x'), (1, 'x'), (NULL, NULL)")
@@ -310,7 +310,7 @@ def test_snapshot_lists_what_is_not_visible_yet(database: Database, capture: Cap
 
 
 def test_mark_does_not_wait_for_a_standby(database: Database, capture: Capture) -> None:
-    """E1: commits that wait for a standby are just what a mark must not queue behind."""
+    """E1: a mark must not queue after commits that wait for a standby."""
     make_table(database, 10)
     capture.prepare()
     with database.server.holding_commits():
@@ -321,7 +321,9 @@ def test_mark_does_not_wait_for_a_standby(database: Database, capture: Capture) 
 def test_locked_table_is_tried_again_later(
     database: Database, capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An ALTER TABLE in an open transaction must not hang a chunk, nor the chunk queue up behind it for ever."""
+    """An ALTER TABLE in an open transaction must not hang a chunk, nor make the application's queries queue after the
+    chunk indefinitely.
+    """
     make_table(database, 10)
     capture.prepare()
     planned = capture.plan("public.t")
@@ -339,7 +341,7 @@ WAITS = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datna
 
 
 def test_snapshot_is_taken_after_the_lock_was_granted(database: Database, capture: Capture) -> None:
-    """W15, W27: a chunk that waited for an ALTER TABLE must see the table as that left it, not as it was before."""
+    """W15, W27: a chunk that waited for an ALTER TABLE must see the table after it, not before."""
     make_table(database, 10)
     capture.prepare()
     planned = capture.plan("public.t")
@@ -363,7 +365,7 @@ def test_snapshot_is_taken_after_the_lock_was_granted(database: Database, captur
 
 
 def test_closing_ends_a_read_that_another_thread_waits_for(database: Database, make_capture: MakeCapture) -> None:
-    """A daemon that is told to stop must not wait for a table's lock."""
+    """A daemon that is stopping must not wait for a table's lock."""
     make_table(database, 10)
     capture = make_capture(database)
     capture.prepare()
@@ -389,7 +391,7 @@ def test_closing_ends_a_read_that_another_thread_waits_for(database: Database, m
 
 
 def test_plan_survives_as_text() -> None:
-    """It lies in the log between two runs."""
+    """It is stored in the log between two runs."""
     plan = Plan.from_json('{"version":1,"root":7,"leaves":[[8,"s","a",80,3],[9,"s","b",90,2]]}')
     assert Plan.from_json(plan.to_json()) == plan
     assert plan.units == 5
@@ -398,12 +400,12 @@ def test_plan_survives_as_text() -> None:
 
 @pytest.mark.parametrize("text", ["0", "123", '123+{"version":1}', "123.45", '123.45+{"version":1}'])
 def test_cursor_survives_as_text(text: str) -> None:
-    """The first and the third form lie in the logs of earlier versions."""
+    """The first and the third form are in the logs of earlier versions."""
     assert str(Cursor.parse(text)) == text
 
 
 def test_shares_split_a_stretch_that_begins_inside_a_page() -> None:
-    """Only the first share begins inside it; together they are the stretch, whatever the number of connections."""
+    """Only the first share begins inside it; together they are the whole range, whatever the number of connections."""
     plan = Plan.from_json('{"version":1,"root":7,"leaves":[[8,"s","a",80,300],[9,"s","b",90,400]]}')
     chunk = Chunk(table_id("s.a"), 1, 1, plan.to_json(), "100.7", 500, Token("1/1/low"))
     for at_once in (1, 2, 3):
@@ -422,7 +424,7 @@ def test_shares_split_a_stretch_that_begins_inside_a_page() -> None:
 
 
 def test_select_revoked_during_a_backfill_names_the_grant(database: Database, make_capture: MakeCapture) -> None:
-    """P65, P66: the table fails with the SQL that mends it; filtered rows are an error, never a smaller table."""
+    """P65, P66: the table fails with the SQL that repairs it; filtered rows are an error, never a smaller table."""
     make_table(database, 10)
     if not database.execute("SELECT 1 FROM pg_roles WHERE rolname = 'reader'"):
         database.execute("CREATE ROLE reader LOGIN REPLICATION")

@@ -86,7 +86,7 @@ def test_bytes_that_are_no_text_fail_the_backfill_of_their_table_by_name(
 
 
 def test_a_name_that_is_no_text_is_told_as_what_it_is(database: Database, make_capture: MakeCapture) -> None:
-    """The catalog cannot be read then; a bare SQLSTATE tells nobody why."""
+    """In this case the catalog cannot be read; a bare SQLSTATE does not explain why."""
     database.execute("DO $$ BEGIN EXECUTE format('ALTER TABLE bad RENAME v TO %I', chr(254)); END $$")
     with pytest.raises(ConfigurationError, match="not valid in the encoding") as stopped:
         make_capture(database).prepare()

@@ -73,8 +73,9 @@ def test_a_table_that_changes_is_fresh_and_an_idle_one_is_quiet(shop: Database, 
 def test_a_table_whose_changes_do_not_reach_us_is_never_green(
     shop: Database, tmp_path: Path, by_hand: str, reason: str
 ) -> None:
-    """The slot is connected, the position moves, nothing fails: only this tells. The next start then stops by name,
-    where changes were lost."""
+    """The slot is connected, the position moves, nothing fails: only this check detects it. The next start then stops
+    with an error that names where changes were lost.
+    """
     with watched(tmp_path, shop) as on:
         proven = on.until_fresh("public.orders", "quiet", "fresh")
         for statement in by_hand.split("; "):
@@ -88,7 +89,7 @@ def test_a_table_whose_changes_do_not_reach_us_is_never_green(
         page = on.metrics(on.watch.status())
         assert page["cdcflow_tables_freshness not proven"] >= 1
     if "CREATE TABLE" in by_hand:
-        return  # another table of the same name is read anew, which is no loss
+        return  # another table of the same name is read from scratch, which is no loss
     with watched(tmp_path, shop) as again:
         assert isinstance(again.ended(), HistoryLost)
         status = again.watch.status()

@@ -1,4 +1,4 @@
-"""The commit clock of an idle PostgreSQL goes on by heartbeats; of one that is not captured it stands still."""
+"""The commit clock of an idle PostgreSQL advances by heartbeats; that of a PostgreSQL that is not captured stops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.postgres
 
 
 def test_an_idle_source_lets_readers_of_several_logs_go_on(database: Database, tmp_path: Path) -> None:
-    """G34: by the commit time of the heartbeat's own transaction; and the log that nobody writes is named."""
+    """G34: by the commit time of the heartbeat's own transaction; and the log that has no writer is named."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     source = {"kind": "postgres", "url": database.url, "tables": ["public.t"]}
 

@@ -36,8 +36,9 @@ def ids_of(read: ChunkRead) -> list[int]:
 
 
 def test_chunk_of_large_rows_ends_at_its_bound_inside_a_page(database: Database, make_capture: MakeCapture) -> None:
-    """120 rows of 1 MB lie on one or two pages. Updates beside it move rows; each still comes once per snapshot, and a
-    restart goes on from a place inside a page."""
+    """120 rows of 1 MB are on one or two pages. Concurrent updates move rows; each row still appears once per snapshot,
+    and a restart continues inside a page.
+    """
     make_table(database, 120)
     bound = 12 * MB
     capture = make_capture(database, chunk_bytes_max=bound)
@@ -99,7 +100,7 @@ def test_cursor_inside_a_page_begins_behind_that_row(database: Database, make_ca
 
 
 def test_part_that_ends_early_ends_the_chunk(database: Database, make_capture: MakeCapture) -> None:
-    """What other connections read behind it is dropped, or its rows would be skipped."""
+    """What other connections read after it is dropped, or its rows would be skipped."""
     make_table(database, 30_000, size=200)
     capture = make_capture(database, chunk_bytes_max=MB, backfill={"ranges_at_once": 3})
     capture.prepare()

@@ -1,4 +1,4 @@
-"""Tables that somebody else has locked or is altering, and a database that has none yet: the others are captured."""
+"""Tables that another session has locked or is altering, and a database that has none yet: the others are captured."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def captured(capture: Capture) -> list[str]:
 def test_a_new_table_that_is_locked_is_taken_up_when_it_is_free(
     items: Database, make_capture: MakeCapture, lock: str
 ) -> None:
-    """The publication would wait for the lock, and the capture of all tables with it: at a look, and at a start."""
+    """The publication would wait for the lock, and the capture of all tables with it: at a check, and at a start."""
     running = make_capture(items)
     before = running.prepare()
     items.execute("CREATE TABLE more (id int PRIMARY KEY)")
@@ -74,7 +74,7 @@ def test_a_new_table_that_is_locked_is_taken_up_when_it_is_free(
 def test_doctor_names_a_transaction_that_new_tables_wait_for(
     items: Database, make_capture: MakeCapture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A table is left out as long as a transaction runs that began before it was published."""
+    """A table is skipped as long as a transaction runs that began before it was published."""
     monkeypatch.setattr(doctor, "OLD_TRANSACTION_S", 0)
     with locked(items, "INSERT INTO items VALUES (1)") as pid:
         found = {f.subject: f.text for f in make_capture(items).source.doctor()}
@@ -169,7 +169,7 @@ class Between:
 
 @pytest.mark.parametrize("word", ["pg_attribute", "pg_index", "pg_inherits"])
 def test_the_catalog_is_read_as_of_one_moment(items: Database, word: str) -> None:
-    """A key of a column that an earlier answer does not have ended the daemon as a fault of its own."""
+    """A key column that an earlier answer did not contain ended the daemon with an internal error."""
     items.execute("CREATE TABLE parts (id int PRIMARY KEY) PARTITION BY RANGE (id)")
     changed = (
         "ALTER TABLE items DROP COLUMN id, ADD COLUMN other int PRIMARY KEY;"

@@ -58,7 +58,7 @@ def found_by_doctor(server: PostgresServer, make_capture: MakeCapture) -> dict[s
 def test_each_service_gets_its_own_remedies(
     server: PostgresServer, signed: Platform, make_capture: MakeCapture
 ) -> None:
-    """On a managed service nobody may run ALTER SYSTEM: a remedy that is refused is none."""
+    """On a managed service ALTER SYSTEM is not permitted: a remedy that the server refuses is useless."""
     with server.connect(user="capture") as connection:
         assert platform_of(connection) is signed
     found = found_by_doctor(server, make_capture)
@@ -83,7 +83,7 @@ def test_member_of_rds_replication_may_replicate(
 
 
 def test_roles_that_a_dump_brought_along_make_no_service(server: PostgresServer, make_capture: MakeCapture) -> None:
-    """A server of one's own that was filled from RDS has its roles, and needs ALTER SYSTEM all the same."""
+    """A self-managed server that was loaded from an RDS dump has RDS's roles, and still needs ALTER SYSTEM."""
     server.execute("GRANT rds_replication TO capture")
     with server.connect() as connection:
         assert platform_of(connection) is OWN
@@ -94,7 +94,8 @@ def test_roles_that_a_dump_brought_along_make_no_service(server: PostgresServer,
 
 
 def test_script_of_doctor_makes_everything_right(own_postgres: PostgresServer, make_capture: MakeCapture) -> None:
-    """A remedy is a promise: what `doctor --sql` prints is run as it is, and then the restart that it names."""
+    """A remedy is a promise: the test runs the output of `doctor --sql` unchanged, and then the restart that it names.
+    """
     own_postgres.restart(wal_level="replica")
     shop = own_postgres.create_database("shop")
     shop.execute("CREATE ROLE capture LOGIN; CREATE SCHEMA s; CREATE TABLE s.items (id int PRIMARY KEY, v text)")
@@ -112,9 +113,9 @@ def test_script_of_doctor_makes_everything_right(own_postgres: PostgresServer, m
 
 
 def test_timeout_of_transactions_is_not_the_walsenders(database: Database) -> None:
-    """A large transaction takes longer to decode than a transaction may take: it was sent again for ever."""
+    """A large transaction takes longer to decode than a transaction may take: it was sent again and again."""
     if database.server.version < 170000:
-        return  # the setting is not there
+        return  # the setting does not exist
     database.execute(f"ALTER DATABASE {database.name} SET transaction_timeout = '200ms'")
     connector = Connector(database.url, lambda: None)
     for opened in (connector.connect("test"), connector.replicate()):
@@ -165,7 +166,7 @@ def _running_pgbouncer(database: Database, room: Path, ignored: str) -> Iterator
 
 @pytest.mark.parametrize("pgbouncer", [False, True], indirect=True, ids=["by default", "settings pass"])
 def test_pgbouncer_is_named(database: Database, pgbouncer: str, make_capture: MakeCapture) -> None:
-    """It refuses replication: "unsupported startup parameter" told nobody what to do, and was tried for ever."""
+    """It refuses replication: "unsupported startup parameter" did not name a remedy, and was retried indefinitely."""
     database.execute("CREATE TABLE items (id int PRIMARY KEY)")
     capture = make_capture(database, url=pgbouncer)
     with pytest.raises(

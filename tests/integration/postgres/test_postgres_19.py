@@ -58,7 +58,7 @@ def test_level_minimal_is_refused(make_capture: MakeCapture) -> None:
 def test_table_that_a_publication_excepts_is_refused_and_the_remedy_works(
     shop: Database, make_capture: MakeCapture
 ) -> None:
-    """Its entry in the catalog says that it is left out, where all other entries say that a table is published."""
+    """Its entry in the catalog means that it is excluded, where all other entries mean that a table is published."""
     whole = "publish_via_partition_root = true, publish_generated_columns = stored"
     shop.execute(f"CREATE PUBLICATION p FOR ALL TABLES EXCEPT (TABLE items, TABLE other), ALL SEQUENCES WITH ({whole})")
     settings = {"publication": "p", "tables": ["public.items"]}

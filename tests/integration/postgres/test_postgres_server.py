@@ -38,7 +38,7 @@ def test_killed_server_forgets_what_was_not_written_and_restarts(own_postgres: P
 
 
 def test_server_dies_with_the_process_that_started_it() -> None:
-    """A killed test run must not leave servers behind that eat the machine."""
+    """A killed test run must not leave servers that use up the machine."""
     script = (
         "from tests.servers.postgres import PostgresServer\nimport time\n"
         "s = PostgresServer()\ns.start()\nprint(s.port, s.directory, flush=True)\ntime.sleep(600)\n"

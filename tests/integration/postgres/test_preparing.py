@@ -1,4 +1,4 @@
-"""Slot and publication: made once, checked ever after, never silently made again."""
+"""Slot and publication: created once, checked at every later start, never silently recreated."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def published(database: Database) -> list[str]:
 
 
 def test_first_start_makes_publication_and_slot_under_the_logs_name(items: Database, capture: Capture) -> None:
-    """P60: the publication must be there before the slot's first place in the log."""
+    """P60: the publication must exist before the slot's first position in the log."""
     checkpoint = capture.prepare()
     assert checkpoint.position is not None
     assert checkpoint.source["slot"] == checkpoint.source["publication"] == SLOT
@@ -49,7 +49,7 @@ def test_first_start_makes_publication_and_slot_under_the_logs_name(items: Datab
 
 
 def test_restart_goes_on_where_the_log_ends(items: Database, make_capture: MakeCapture) -> None:
-    """A second start must neither make a new slot nor skip what happened while nobody listened."""
+    """A second start must neither create a new slot nor skip what happened while no capture ran."""
     before = make_capture(items).prepare()
     items.execute("INSERT INTO items VALUES (1, 'while away')")
     again = make_capture(items)
@@ -58,7 +58,7 @@ def test_restart_goes_on_where_the_log_ends(items: Database, make_capture: MakeC
 
 
 def test_slot_left_by_a_first_start_that_died_is_made_anew(items: Database, make_capture: MakeCapture) -> None:
-    """A crash between slot and first checkpoint must not need a person, nor hold the server's log for ever."""
+    """A crash between slot and first checkpoint must not need an operator, nor retain the server's log indefinitely."""
     first = make_capture(items).prepare()
     items.execute("INSERT INTO items VALUES (1, 'the backfill has it')")
     capture = make_capture(items)
@@ -91,7 +91,8 @@ def test_somebody_elses_slot_is_refused(items: Database, make_capture: MakeCaptu
 
 
 def test_slot_creation_names_the_transaction_it_waits_for(items: Database, make_capture: MakeCapture) -> None:
-    """P34: a forgotten transaction blocks the first start; whoever looks needs its pid, and no half slot stays."""
+    """P34: a forgotten transaction blocks the first start; an operator needs its pid, and no half-created slot stays.
+    """
     capture = make_capture(items, creation_wait_s=1.0)
     with items.session(autocommit=False) as open_transaction:
         open_transaction.execute("INSERT INTO items VALUES (1, 'open')")
@@ -147,7 +148,7 @@ def test_transaction_open_while_the_slot_is_made_is_not_lost(items: Database, ca
 
 
 def test_missing_slot_stops_and_is_not_made_again(items: Database, make_capture: MakeCapture) -> None:
-    """P37: a new slot in place of a lost one would hide the changes in between for ever."""
+    """P37: a new slot in place of a lost one would hide the changes in between permanently."""
     before = make_capture(items).prepare()
     items.execute(f"SELECT pg_drop_replication_slot('{SLOT}')")
     with pytest.raises(HistoryLost, match="--accept-history-loss"):
@@ -176,7 +177,7 @@ def test_slots_of_other_logs_that_nobody_reads_are_named_with_the_sql_that_drops
 
 
 def test_accepted_loss_makes_a_new_place_and_orders_a_new_backfill(items: Database, make_capture: MakeCapture) -> None:
-    """P36, P37: by an operator's word only; the caller is told to read everything anew."""
+    """P36, P37: only at an operator's command; the caller is notified to read everything again."""
     before = make_capture(items).prepare()
     items.execute(f"SELECT pg_drop_replication_slot('{SLOT}')")
     items.execute("INSERT INTO items VALUES (1, 'missed')")
@@ -194,7 +195,7 @@ def test_accepted_loss_makes_a_new_place_and_orders_a_new_backfill(items: Databa
 def test_accepted_loss_makes_a_new_place_also_where_nothing_was_lost(
     items: Database, make_capture: MakeCapture
 ) -> None:
-    """What stopped the stream may stand right behind the old place; with that one it would be met for ever."""
+    """What stopped the stream may be right after the old position; continuing there would meet it every time."""
     before = make_capture(items).prepare()
     items.execute("INSERT INTO items VALUES (1, 'cannot be followed')")
     capture = make_capture(items)
@@ -239,7 +240,7 @@ def test_slot_drained_by_somebody_else_is_found_out(items: Database, make_captur
 def test_what_a_start_would_stop_for_can_be_seen_before_it(
     items: Database, make_capture: MakeCapture, loss: str
 ) -> None:
-    """Doctor and status ask this, so it must be the start's own answer, word for word; nothing is mended by asking."""
+    """Doctor and status use this, so it must be the start's own answer, word for word; the check repairs nothing."""
     capture = make_capture(items)
     before = capture.prepare()
     assert [f.level for f in make_capture(items).source.continues(lambda: before, LOG_ID)] == ["ok"]
@@ -256,7 +257,7 @@ def test_what_a_start_would_stop_for_can_be_seen_before_it(
 
 
 def test_look_beside_a_daemon_at_work_finds_nothing_missing(items: Database, make_capture: MakeCapture) -> None:
-    """Between a look at the log and one at the slot the daemon confirms more: that was nobody's loss."""
+    """Between a check of the log and one of the slot the daemon confirms more: that is no loss."""
     capture = make_capture(items)
     checkpoints = [capture.prepare()]
 
@@ -272,7 +273,7 @@ def test_look_beside_a_daemon_at_work_finds_nothing_missing(items: Database, mak
 
 
 def test_stored_position_ahead_of_the_slot_is_fine(items: Database, make_capture: MakeCapture) -> None:
-    """P40: after a server crash the slot stands where it was last written down; what the log has is skipped."""
+    """P40: after a server crash the slot is where it was last saved; what the log has is skipped."""
     capture = make_capture(items)
     before = capture.prepare()
     items.execute("INSERT INTO items VALUES (1, 'in the log already')")
@@ -308,7 +309,7 @@ def test_log_of_another_server_is_refused(
 
 
 def test_log_of_another_database_is_refused_unless_its_slot_is_here(items: Database, make_capture: MakeCapture) -> None:
-    """O04: which database a log is of, its slot tells: a database may get another name."""
+    """O04: the slot identifies the database that a log is of: a database may be renamed."""
     before = make_capture(items).prepare()
     of_another_name = replace(before, source={**before.source, "database": "elsewhere"})
     assert make_capture(items).prepare(of_another_name) == before
@@ -325,7 +326,7 @@ def test_server_restored_to_an_older_state_is_found_out(items: Database, make_ca
 
 
 def test_dropped_publication_stops_the_capture(items: Database, make_capture: MakeCapture) -> None:
-    """P61: what happened without it is in no stream, and PostgreSQL 18 would go on without a word."""
+    """P61: changes without it are in no stream, and PostgreSQL 18 would continue silently."""
     before = make_capture(items).prepare()
     items.execute(f"DROP PUBLICATION {SLOT}")
     items.execute("INSERT INTO items VALUES (1, 'unseen')")
@@ -374,7 +375,7 @@ def test_dropped_table_loses_nothing(items: Database, make_capture: MakeCapture)
 
 
 def test_settings_decide_what_the_publication_has(items: Database, make_capture: MakeCapture) -> None:
-    """O05, P61: tables come and go by the settings, and nobody has to touch the publication by hand."""
+    """O05, P61: the settings add and remove tables, and the publication never has to be changed by hand."""
     items.execute("CREATE TABLE more (id int PRIMARY KEY)")
     first = make_capture(items, tables=["public.items"])
     before = first.prepare()
@@ -443,7 +444,7 @@ def test_table_that_somebody_else_added_to_the_publication_is_waited_for_too(
 
 
 def test_publication_of_somebody_is_checked_and_not_changed(items: Database, make_capture: MakeCapture) -> None:
-    """Others may read it too: how it publishes is theirs to decide, and ours to refuse."""
+    """Others may read it too: they decide how it publishes, and cdcflow may refuse it."""
     items.execute("CREATE PUBLICATION theirs FOR TABLE items WITH (publish = 'insert')")
     with pytest.raises(ConfigurationError, match=r'ALTER PUBLICATION "theirs" SET \(publish = '):
         make_capture(items, publication="theirs").prepare()
@@ -451,7 +452,7 @@ def test_publication_of_somebody_is_checked_and_not_changed(items: Database, mak
 
 
 def test_filtered_publication_is_refused(items: Database, make_capture: MakeCapture) -> None:
-    """Rows that the stream leaves out but the backfill reads would stay downstream for ever."""
+    """Rows that the stream excludes but the backfill reads would stay downstream indefinitely."""
     items.execute(
         "CREATE PUBLICATION theirs FOR TABLE items WHERE (id > 5) WITH (publish_via_partition_root)"
         if items.server.version >= 150000
@@ -637,7 +638,7 @@ def test_patterns_take_out_what_they_say(database: Database, make_capture: MakeC
 
 
 def test_refused_newcomer_does_not_stop_a_running_capture(database: Database, capture: Capture) -> None:
-    """A migration makes a table first and its key later: the capture of all others goes on meanwhile."""
+    """A migration creates a table first and its key later: in the meantime the capture of all others continues."""
     database.execute("CREATE TABLE items (id int PRIMARY KEY)")
     capture.prepare()
     database.execute("CREATE TABLE half_made (id int)")
@@ -650,7 +651,8 @@ def test_refused_newcomer_does_not_stop_a_running_capture(database: Database, ca
 
 
 def test_refused_newcomer_does_not_stop_a_restart(items: Database, make_capture: MakeCapture) -> None:
-    """A lost connection starts anew, and somebody's half-made table must not keep it from that; status shows it."""
+    """A lost connection restarts the capture, and a half-created table must not prevent that; status shows the table.
+    """
     before = make_capture(items).prepare()
     items.execute("CREATE TABLE half_made (id int)")
     capture = make_capture(items)
@@ -665,7 +667,7 @@ def test_refused_newcomer_does_not_stop_a_restart(items: Database, make_capture:
 
 
 def test_publication_that_was_told_to_leave_things_out_is_found_out(items: Database, make_capture: MakeCapture) -> None:
-    """P11, P61: what it left out meanwhile is lost; mending it would only hide that."""
+    """P11, P61: what it excluded in the meantime is lost; repairing it would only hide that."""
     before = make_capture(items).prepare()
     items.execute(f"ALTER PUBLICATION {SLOT} SET (publish = 'insert')")
     items.execute("INSERT INTO items VALUES (1, 'a'); DELETE FROM items")
@@ -679,7 +681,7 @@ def test_publication_that_was_told_to_leave_things_out_is_found_out(items: Datab
 
 @pytest.fixture
 def set_back(items: Database) -> Callable[[], None]:
-    """Lets the publication leave changes out for a while, so that it looks as before afterwards."""
+    """Let the publication exclude changes for a while, so that it looks as before afterwards."""
 
     def leave_out_for_a_while() -> None:
         items.execute(f"ALTER PUBLICATION {SLOT} SET (publish = 'insert')")
@@ -707,7 +709,7 @@ def test_publication_that_left_things_out_for_a_while_is_found_out(
 def test_heartbeat_notices_a_publication_that_left_things_out_for_a_while(
     items: Database, capture: Capture, set_back: Callable[[], None]
 ) -> None:
-    """P61: between two looks it may be otherwise and back again."""
+    """P61: between two checks it may change and change back."""
     capture.prepare()
     capture.chunks.heartbeat()
     set_back()
@@ -716,7 +718,9 @@ def test_heartbeat_notices_a_publication_that_left_things_out_for_a_while(
 
 
 def test_own_changes_to_the_publication_are_no_loss(items: Database, make_capture: MakeCapture) -> None:
-    """A publication that cdcflow mends for an empty log has a new row in the catalog, and that is the one to know."""
+    """A publication that cdcflow repairs for an empty log has a new row in the catalog, and that row is the one to
+    remember.
+    """
     items.execute(f"CREATE PUBLICATION {SLOT} FOR TABLE items WITH (publish = 'insert')")
     after = make_capture(items).prepare()
     assert make_capture(items).prepare(after) == after
@@ -763,7 +767,7 @@ def test_nothing_is_connected_before_it_is_asked(make_capture: MakeCapture, data
 def test_active_slot_is_waited_for_and_named(
     items: Database, make_capture: MakeCapture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P46: after a crash the server holds the slot for the dead daemon; it is never replaced by another one."""
+    """P46: after a crash the server holds the slot for the dead daemon; cdcflow never replaces it by another one."""
     monkeypatch.setattr("cdcflow.sources.postgres.stream.ACTIVE_WAIT_S", 0.3)
     first = make_capture(items)
     checkpoint = first.prepare()
@@ -782,7 +786,7 @@ def test_active_slot_is_waited_for_and_named(
 def test_server_side_objects_of_ours_survive_a_lost_race_for_the_slot(
     items: Database, make_capture: MakeCapture
 ) -> None:
-    """P46: an orphaned slot that somebody still uses is not dropped under them."""
+    """P46: an orphaned slot that another session still uses is not dropped."""
     first = make_capture(items)
     first.prepare()
     stream = first.stream
@@ -792,7 +796,7 @@ def test_server_side_objects_of_ours_survive_a_lost_race_for_the_slot(
 
 
 def test_new_table_that_breaks_a_rule_is_left_out_and_shown(items: Database, make_capture: MakeCapture) -> None:
-    """It must not stop the others, neither at a look while the capture runs nor at the next start."""
+    """It must not stop the others, neither at a check while the capture runs nor at the next start."""
     capture = make_capture(items, tables=["public.*"], special_values="null")
     before = capture.prepare()
     items.execute("CREATE TABLE odd_key (n numeric(4,2) PRIMARY KEY)")
@@ -809,7 +813,7 @@ def test_new_table_that_breaks_a_rule_is_left_out_and_shown(items: Database, mak
 
 
 def test_table_that_is_gone_for_a_moment_is_asked_for_again(items: Database, make_capture: MakeCapture) -> None:
-    """Renamed and back, as a migration does: it must not count as failed for good."""
+    """Renamed and back, as in a migration: it must not count as permanently failed."""
     capture = make_capture(items)
     capture.prepare()
     items.execute("ALTER TABLE items RENAME TO elsewhere")

@@ -1,4 +1,4 @@
-"""Captured tables under other names: renamed, moved, put in each other's place."""
+"""Captured tables under other names: renamed, moved, swapped."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ pytestmark = pytest.mark.postgres
 def test_changes_of_a_table_under_another_name_are_still_its_own(
     database: Database, make_capture: MakeCapture, away: str, back: str, meanwhile: str, running: bool
 ) -> None:
-    """A Relation message bears the name of its time. A table is told by its number, and named as it is captured."""
+    """A Relation message has the table's name of that time. A table is identified by its OID, and named as it is
+    captured.
+    """
     database.execute("CREATE SCHEMA aside; CREATE TABLE items (id int PRIMARY KEY)")
     capture = make_capture(database, tables=["*.*"])
     before = capture.prepare()
@@ -47,7 +49,8 @@ def test_changes_of_a_table_under_another_name_are_still_its_own(
 def test_table_renamed_to_a_name_that_is_not_selected_brings_nothing_under_it(
     database: Database, make_capture: MakeCapture
 ) -> None:
-    """What the settings leave out is not in the log, whatever somebody calls a captured table, running or stopped."""
+    """Tables that the settings exclude are not in the log, whatever a captured table is renamed to, running or stopped.
+    """
     database.execute("CREATE TABLE items (id int PRIMARY KEY)")
     capture = make_capture(database, tables=["public.i*"])
     before = capture.prepare()
@@ -61,7 +64,7 @@ def test_table_renamed_to_a_name_that_is_not_selected_brings_nothing_under_it(
     database.execute("INSERT INTO items VALUES (1)")
     captured = again.shape("public.items").incarnation
     found = [(str(b.table.id), b.table.incarnation == captured) for b in again.batches()]
-    assert found == [("public.items", True)]  # the renamed one is not selected any more
+    assert found == [("public.items", True)]  # the renamed one is no longer selected
 
 
 @pytest.mark.parametrize(
@@ -72,7 +75,7 @@ def test_table_renamed_to_a_name_that_is_not_selected_brings_nothing_under_it(
 def test_table_that_took_a_captured_name_is_not_read_before_it_is_captured(
     database: Database, make_capture: MakeCapture, made: str
 ) -> None:
-    """Its changes come only once the look at the tables has taken it up; rows that were read before would miss them."""
+    """Its changes arrive only once a check of the tables has added it; rows that were read before would miss them."""
     database.execute("CREATE TABLE items (id int PRIMARY KEY)")
     capture = make_capture(database)
     before = capture.prepare()
@@ -89,7 +92,7 @@ def test_table_that_took_a_captured_name_is_not_read_before_it_is_captured(
 def test_table_made_anew_under_a_captured_name_is_not_read_before_it_is_captured(
     database: Database, make_capture: MakeCapture
 ) -> None:
-    """The publication does not have it before the next look; a backfill that began now would miss its changes."""
+    """The publication does not have it before the next check; a backfill that began now would miss its changes."""
     database.execute("CREATE TABLE items (id int PRIMARY KEY)")
     capture = make_capture(database)
     before = capture.prepare()

@@ -1,4 +1,4 @@
-"""What each server's catalog says of rows that were read: whether they show other values now."""
+"""What each server's catalog reveals about rows that were read: whether they now show other values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ STATEMENTS = {
     "ALTER TYPE hue RENAME VALUE 'red' TO 'rose'; COMMIT": True,
     "CREATE TYPE span AS (a int, b int); ALTER TABLE t ADD COLUMN p span": False,
     "CREATE TYPE gap AS (a int, b int); ALTER TABLE t ADD COLUMN g gap; ALTER TYPE gap DROP ATTRIBUTE b": True,
-    "VACUUM FULL t_1": True,  # nothing tells it from TRUNCATE
+    "VACUUM FULL t_1": True,  # it cannot be distinguished from TRUNCATE
 }
 """One after the other, each compared with the version before it."""
 
@@ -116,7 +116,7 @@ ALTER TYPE mood RENAME TO moods
 CREATE SCHEMA aside
 ALTER TYPE moods SET SCHEMA aside
 """
-"""Forms of ALTER TABLE and statements beside them that change no row and no value of it."""
+"""Forms of ALTER TABLE and other statements that change no row and no value."""
 
 
 def test_row_version_tells_which_statements_changed_rows(database: Database, capture: Capture) -> None:
@@ -150,7 +150,7 @@ def test_row_version_tells_which_statements_changed_rows(database: Database, cap
 def test_statement_that_changes_no_value_is_no_reason_to_read_a_table_again(
     database: Database, capture: Capture
 ) -> None:
-    """Reading a large table again is dear, and the stream goes on behind all of them."""
+    """Reading a large table again is expensive, and the stream continues after all of them."""
     database.execute(
         "CREATE TYPE mood AS ENUM ('sad'); CREATE DOMAIN amount AS int; CREATE TYPE pair AS (one int, two int);"
         "CREATE TYPE shape AS (id int, v int, w int, x text, d amount, m mood, p pair);"
@@ -177,7 +177,7 @@ def test_statement_that_changes_no_value_is_no_reason_to_read_a_table_again(
 def test_generated_column_that_becomes_an_ordinary_one_was_published_before_from_18_on(
     database: Database, capture: Capture
 ) -> None:
-    """Where it was not, its values in rows that are there were never sent, and no file changes."""
+    """Where it was not, its values in existing rows were never sent, and no file changes."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, g int GENERATED ALWAYS AS (id * 2) STORED)")
     capture.prepare()
     known = capture.plan("public.t").row_version

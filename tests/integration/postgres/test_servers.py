@@ -1,4 +1,4 @@
-"""Servers that are set up wrongly, full, restored, or ask for a password: each is told by name."""
+"""Servers that are misconfigured, full, restored, or require a password: the error names each case."""
 
 from __future__ import annotations
 
@@ -98,8 +98,9 @@ def test_copied_data_directory_that_went_its_own_way_is_found_out(shop: Database
 
 
 def test_failover_slot_goes_on_on_the_new_timeline(shop: Database, make_capture: MakeCapture) -> None:
-    """P44: the timeline was left behind our position, and the slot came along; nothing is missing. Whether the server
-    still calls it synchronised says how it came there once, not what it gives."""
+    """P44: the server left the timeline after cdcflow's position, and the slot was carried over; nothing is missing.
+    Whether the server still calls it synchronised records how it got there, not what it sends.
+    """
     capture = make_capture(shop, failover=True)
     before = capture.prepare()
     shop.execute("INSERT INTO items VALUES (1, 'before')")
@@ -119,7 +120,7 @@ def test_failover_slot_goes_on_on_the_new_timeline(shop: Database, make_capture:
 
 @pytest.fixture
 def guarded(shop: Database) -> Iterator[Database]:
-    """A server that wants a password for the role `cdc`."""
+    """A server that requires a password for the role `cdc`."""
     shop.execute("CREATE ROLE cdc LOGIN SUPERUSER PASSWORD 'first secret'")
     shop.server.write_hba(
         "host all cdc 127.0.0.1/32 scram-sha-256",
@@ -131,7 +132,7 @@ def guarded(shop: Database) -> Iterator[Database]:
 
 
 def test_rotated_password_is_picked_up_and_never_shown(guarded: Database, make_capture: MakeCapture) -> None:
-    """P65, S03: a refused password is tried again with the secret read anew; no message ever has it."""
+    """P65, S03: a refused password is tried again with the secret resolved again; no message ever contains it."""
     secrets = ["first secret"]
     capture = make_capture(guarded, url=guarded.url_as("cdc"), secret=lambda: secrets[-1])
     before = capture.prepare()
@@ -175,7 +176,7 @@ def test_host_that_is_not_let_in_is_named(guarded: Database, make_capture: MakeC
 
 
 def test_minimal_role_is_enough_from_end_to_end(shop: Database, make_capture: MakeCapture) -> None:
-    """S08: what docs/postgres.md asks of an administrator, and nothing else."""
+    """S08: what docs/postgres.md requires of an administrator, and nothing else."""
     shop.execute("CREATE ROLE cdc LOGIN REPLICATION; GRANT USAGE ON SCHEMA public TO cdc")
     shop.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO cdc")
     refused = make_capture(shop, url=shop.url_as("cdc"))
@@ -218,7 +219,7 @@ def test_owner_of_the_tables_is_told_the_grant_that_lets_it_make_the_publication
 
 
 def test_doctor_names_every_missing_right_with_its_sql(shop: Database, make_capture: MakeCapture) -> None:
-    """P65, P66, S08: one look, everything that is missing, the SQL for each."""
+    """P65, P66, S08: one check, everything that is missing, the SQL for each."""
     shop.execute("CREATE ROLE nobody_yet LOGIN; CREATE SCHEMA closed; CREATE TABLE closed.c (id int PRIMARY KEY)")
     shop.execute("ALTER TABLE items ENABLE ROW LEVEL SECURITY")
     shop.execute("CREATE TABLE bad (id int); CREATE UNLOGGED TABLE u (id int PRIMARY KEY)")
@@ -270,7 +271,7 @@ def test_doctor_says_what_it_cannot_reach(make_capture: MakeCapture, shop: Datab
 
 
 def test_plaintext_to_another_host_is_warned_of(shop: Database, make_capture: MakeCapture) -> None:
-    """S02: rows and password in the open; and a required encryption that is not there refuses the connection."""
+    """S02: rows and password in plain text; and if required encryption is not offered, the connection is refused."""
     url = f"postgresql://postgres@localhost.localdomain:{shop.server.port}/shop?hostaddr=127.0.0.1"
     found = troubles(list(make_capture(shop, url=url).source.doctor()))
     assert "unencrypted" in found["connection"]

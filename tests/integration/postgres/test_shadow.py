@@ -1,4 +1,4 @@
-"""The shadow check on a real server: every type, while writers go on, and with a decoder that errs."""
+"""The shadow check on a real server: every type, while writers keep writing, and with a faulty decoder."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_commit_that_nobody_can_see_yet_is_never_blamed(
 
 
 def test_a_decoder_that_errs_is_found(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the status, the metrics and an event, none of which has a value of the row; until the table is read anew."""
+    """In the status, the metrics and an event, none of which has a value of the row; until the table is read again."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text, n numeric(10,2)); INSERT INTO t VALUES (1, 'a', 1)")
     with watched(tmp_path, database, "public.t") as on:
         on.until(lambda s: s["tables"].get("public.t", {}).get("state") == "done", "the backfill")

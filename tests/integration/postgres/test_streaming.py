@@ -34,7 +34,7 @@ def brief(rows: list[Row], *columns: str) -> list[tuple[object, ...]]:
 
 
 def until(condition: Callable[[], bool], what: str, patience_s: float = 30.0) -> None:
-    """Wait for something that must happen; fails by name when it does not."""
+    """Wait for something that must happen; fail with an error that names it when it does not."""
     deadline = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline, f"waited in vain until {what}"
@@ -89,7 +89,7 @@ def test_unchanged_toast_value_is_marked_and_never_null(database: Database, capt
 
 
 def test_identity_decides_what_a_delete_carries(database: Database, capture: Capture) -> None:
-    """P04, P06: a partial old row must say so; a unique index that is the identity is the key."""
+    """P04, P06: a partial old row must be marked as such; a unique index that is the identity is the key."""
     database.execute("CREATE TABLE k (id int PRIMARY KEY, code text NOT NULL, v text)")
     database.execute("CREATE UNIQUE INDEX by_code ON k (code)")
     database.execute("ALTER TABLE k REPLICA IDENTITY USING INDEX by_code")
@@ -119,7 +119,7 @@ def test_table_without_a_key_keeps_its_duplicates(database: Database, capture: C
 
 
 def test_partitions_are_streamed_as_their_root(database: Database, capture: Capture) -> None:
-    """P11, P16: also a row that moves between partitions, and leaves whose columns stand in another order."""
+    """P11, P16: also a row that moves between partitions, and leaves whose columns are in another order."""
     database.execute("CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id)")
     database.execute("CREATE TABLE p_low PARTITION OF p FOR VALUES FROM (0) TO (10)")
     database.execute("CREATE TABLE p_high (junk int, v text, id int NOT NULL)")
@@ -152,7 +152,8 @@ def test_generated_columns_agree_between_stream_and_chunk(database: Database, ca
 
 
 def test_rows_are_decoded_with_the_shape_they_were_written_in(database: Database, capture: Capture) -> None:
-    """P19, P20, P22, P24: while the stream lags, the catalog shows a later table. A column is told by its number."""
+    """P19, P20, P22, P24: while the stream lags, the catalog shows a later table. A column is identified by its number.
+    """
     database.execute("CREATE TABLE t (id int PRIMARY KEY, old text, gone int, narrow varchar(5))")
     capture.prepare()
     database.execute("INSERT INTO t VALUES (1, 'a', 10, 'n')")
@@ -173,7 +174,7 @@ def test_rows_are_decoded_with_the_shape_they_were_written_in(database: Database
 
 
 def test_column_with_a_default_tells_what_older_rows_have(database: Database, capture: Capture) -> None:
-    """P18: no change in the log says that the old rows got the default; the shape does, as the server prints it."""
+    """P18: no change in the log records that the old rows got the default; the shape does, as the server prints it."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     database.execute("INSERT INTO t VALUES (1)")
     capture.prepare()
@@ -196,7 +197,7 @@ def test_column_with_a_default_tells_what_older_rows_have(database: Database, ca
 
 
 def test_identity_changed_on_the_way_counts_from_the_next_row(database: Database, capture: Capture) -> None:
-    """P07: FULL and back; and a key that is lost altogether stops the capture by name."""
+    """P07: FULL and back; and a key that is lost altogether stops the capture with an error that names the table."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     capture.prepare()
     database.execute("INSERT INTO t VALUES (1, 'a')")
@@ -246,7 +247,7 @@ def test_enum_value_added_on_the_way_arrives(database: Database, capture: Captur
 
 
 def test_column_without_binary_decoder_turns_the_stream_to_text(database: Database, capture: Capture) -> None:
-    """T38: binary is asked for while every column has a decoder; a new column must not stop the capture."""
+    """T38: binary is requested while every column has a decoder; a new column must not stop the capture."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, n numeric(6,2))")
     capture.prepare()
     database.execute("INSERT INTO t VALUES (1, 1.5)")
@@ -260,7 +261,7 @@ def test_column_without_binary_decoder_turns_the_stream_to_text(database: Databa
 
 
 def test_table_recreated_under_its_name_is_another_incarnation(database: Database, make_capture: MakeCapture) -> None:
-    """P25: rows of both must never be mixed; the number of the table tells."""
+    """P25: rows of both must never be mixed; the table's OID distinguishes them."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     capture = make_capture(database)
     before = capture.prepare()
@@ -468,7 +469,7 @@ def test_only_what_is_acknowledged_is_said_to_the_server(
     end = lsn_of(next(e.run.last_position for e in events if isinstance(e, Committed)))
 
     def heard() -> list[tuple[object, ...]]:
-        """When the server heard us last."""
+        """When the server last received feedback from cdcflow."""
         stream.poll()
         query = "SELECT reply_time::text FROM pg_stat_replication WHERE application_name = 'cdcflow stream'"
         return database.execute(query)
@@ -502,7 +503,7 @@ def test_last_acknowledgement_is_said_when_the_stream_closes(database: Database,
 
 
 def test_position_moves_while_only_other_tables_change(database: Database, make_capture: MakeCapture) -> None:
-    """Else a busy neighbour fills the server's disk with log that we do not even want."""
+    """Otherwise busy tables that are not captured fill the server's disk with retained log."""
     database.execute("CREATE TABLE ours (id int PRIMARY KEY)")
     database.execute("CREATE TABLE theirs (id int PRIMARY KEY)")
     capture = make_capture(database, tables=["public.ours"])
@@ -522,7 +523,7 @@ def test_position_moves_while_only_other_tables_change(database: Database, make_
 def test_advance_never_overtakes_a_transaction_that_is_still_open(
     database: Database, make_capture: MakeCapture
 ) -> None:
-    """P35, P48: its commit comes later, and from a position beyond its rows it must still arrive whole."""
+    """P35, P48: its commit arrives later, and with a position after its rows it must still arrive whole."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     capture = make_capture(database)
     checkpoint = capture.prepare()
@@ -535,7 +536,7 @@ def test_advance_never_overtakes_a_transaction_that_is_still_open(
         stream.acknowledge(advanced)
         capture.events()
         while confirmed(database) != lsn_of(advanced):
-            stream.poll()  # which goes on saying it
+            stream.poll()  # which still reports it
         session.commit()
     capture.close()
     again = make_capture(database)
@@ -588,7 +589,7 @@ def test_server_that_stops_in_order_waits_only_for_what_we_acknowledge(
 
 
 def test_server_crash_is_unavailable_and_then_goes_on(own_postgres: PostgresServer, make_capture: MakeCapture) -> None:
-    """O07: nothing about the data is in doubt, so it is tried again, from the same position."""
+    """O07: the data is not affected, so the capture retries, at the same position."""
     database = own_postgres.create_database("shop")
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     capture = make_capture(database)
@@ -628,7 +629,7 @@ def test_slot_dropped_behind_our_back_is_history_lost(database: Database, make_c
 
 
 def test_publication_dropped_while_streaming_is_history_lost(database: Database, capture: Capture) -> None:
-    """P61: older servers say so in the stream; from 18 on they skip the rows, and the heartbeat finds out."""
+    """P61: older servers report it in the stream; since 18 they skip the rows, and the heartbeat detects it."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     capture.prepare()
     capture.events()
@@ -642,7 +643,7 @@ def test_publication_dropped_while_streaming_is_history_lost(database: Database,
 
 
 def test_silent_server_is_given_up(database: Database, capture: Capture) -> None:
-    """P70: a connection that a firewall forgot says nothing for ever."""
+    """P70: a connection that a firewall forgot stays silent indefinitely."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     database.server.reload(wal_sender_timeout="1s")
     try:
@@ -660,7 +661,7 @@ def test_silent_server_is_given_up(database: Database, capture: Capture) -> None
 
 
 def test_busy_caller_does_not_lose_its_connection(database: Database, capture: Capture) -> None:
-    """P47: while the caller waits for its disk, the server goes on hearing the true position."""
+    """P47: while the caller waits for its disk, the server keeps receiving the true position."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     database.server.reload(wal_sender_timeout="1500ms")
     try:
@@ -673,7 +674,7 @@ def test_busy_caller_does_not_lose_its_connection(database: Database, capture: C
         query = (
             "SELECT now() - backend_start > '4 s' FROM pg_stat_replication WHERE application_name = 'cdcflow stream'"
         )
-        # Nobody polls here, for longer than the server's patience, while its send buffer is full.
+        # The stream is not polled here, for longer than the server's timeout, while its send buffer is full.
         until(lambda: database.execute(query) != [(False,)], "some time passed")
         assert database.execute(query) == [(True,)], "the server gave us up"
         assert confirmed(database) == begin
@@ -685,7 +686,7 @@ def test_busy_caller_does_not_lose_its_connection(database: Database, capture: C
 def test_column_that_becomes_a_key_under_a_policy_that_keys_cannot_bear_stops_by_name(
     database: Database, make_capture: MakeCapture
 ) -> None:
-    """At the start, in the stream, and at the look at the tables: rows must never become one silently."""
+    """At the start, in the stream, and at the check of the tables: rows must never become one silently."""
     database.execute("CREATE TABLE days (id int PRIMARY KEY, day date NOT NULL)")
     capture = make_capture(database, special_values="clamp")
     before = capture.prepare()
@@ -705,8 +706,9 @@ def test_column_that_becomes_a_key_under_a_policy_that_keys_cannot_bear_stops_by
 
 
 def test_table_without_columns_is_refused_and_can_be_left_out(database: Database, make_capture: MakeCapture) -> None:
-    """A log with such a row could never be sealed. The remedy is followed to the letter, at the start and after a row
-    has come in the stream, before and after which other rows are there."""
+    """A log with such a row could never be sealed. The test follows the remedy to the letter, at the start and after a
+    row has arrived in the stream, with other rows before and after it.
+    """
     database.execute("CREATE TABLE t (a int); ALTER TABLE t REPLICA IDENTITY FULL; CREATE TABLE u (id int PRIMARY KEY)")
     capture = make_capture(database)
     before = capture.prepare()

@@ -31,7 +31,7 @@ def hand_log(tmp_path: Path) -> HandLog:
 
 @pytest.fixture(scope="module")
 def hand_log_at(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., HandLog]:
-    """hand_log_at("name"): a log that several tests of a module look at."""
+    """hand_log_at("name"): a log that several tests of a module inspect."""
     return lambda name, **more: HandLog(tmp_path_factory.mktemp(name) / "log", **more)
 
 
@@ -67,7 +67,7 @@ def merge(spark: Any, merged_by: str, format_name: str) -> Callable[..., MergeRe
     if merged_by.endswith("local"):
 
         def merged(log: Any, warehouse: Path, tables: Any = None, **more: Any) -> MergeReport:
-            # What it declines goes to Spark, as `merge.engine: auto` has it.
+            # Spark merges what the local engine does not support, as with `merge.engine: auto`.
             engines = Engines(
                 local.local_engine(warehouse, format_name), lambda: SparkEngine(spark, warehouse, format_name)
             )

@@ -1,4 +1,4 @@
-"""Upkeep by Spark that clusters: which rows lie where in the files that it makes, and what it does beside a merge."""
+"""Maintenance by Spark that clusters: in which order it writes rows into files, and how it runs alongside a merge."""
 
 from __future__ import annotations
 
@@ -59,8 +59,9 @@ def clustered(spark: Any, warehouse: Path, format_name: str) -> TableUpkeep:
 def test_files_that_spark_makes_have_their_rows_in_the_order_of_the_key(
     spark: Any, hand_log: HandLog, warehouse: Path, format_name: str
 ) -> None:
-    """Of all its columns, whatever they are called. The commit says that no row is another: who follows the table's
-    changes reads none again, and the next merge says of no edit."""
+    """By all columns of the key, whatever their names. The commit declares that no row changed: a reader that follows
+    the table's changes reads none again, and the next merge reports no edit.
+    """
     before = {cut: rows_at(spark, warehouse, cut) for cut in (1, MERGES)}
     assert clustered(spark, warehouse, format_name).done == (f"{MERGES} files made 1, in order",)
     (places,) = places_of(warehouse, format_name, TABLE, ["shop", "odd name"])
@@ -83,7 +84,7 @@ def test_files_that_spark_makes_have_their_rows_in_the_order_of_the_key(
 def test_where_this_delta_is_not_known_files_are_made_without_an_order(
     spark: Any, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """And a line in the log says so."""
+    """A line in the log reports it."""
     monkeypatch.setattr("cdcflow.spark.formats.delta_jvm.TESTED", "0.")
     before = rows_at(spark, warehouse, MERGES)
     assert clustered(spark, warehouse, format_name).done == (f"{MERGES} files made 1",)
@@ -122,7 +123,7 @@ def test_a_merge_that_comes_in_between_puts_it_off(
 def test_a_file_of_which_much_is_dead_is_written_again(
     spark: Any, hand_log: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever its size; what Delta's log says of a file tells how much."""
+    """Whatever its size; Delta's log records how many rows of a file are deleted."""
     monkeypatch.setattr(replacing, "TINY_BYTES", 0)
     monkeypatch.setattr(replacing, "DEAD_SHARE_MAX", 0.9)
     monkeypatch.setattr(delta_files, "SMALL_BYTES", 0)

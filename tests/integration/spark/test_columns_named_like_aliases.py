@@ -1,4 +1,4 @@
-"""Tables whose columns are named like what stands in cdcflow's own statements, merged by Spark."""
+"""Tables with columns named like the aliases in cdcflow's own statements, merged by Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 def test_columns_may_have_the_names_of_aliases(spark: Any, own_postgres: PostgresServer, tmp_path: Path) -> None:
-    """Spark looks up aliases, columns of a file and functions in an order of its own."""
+    """Spark resolves aliases, columns of a file and functions in its own order."""
     columns = tuple(name for name in names() if name not in SYSTEM_COLUMNS)
     with ComparedShop.on_postgres(own_postgres.create_database("named"), tmp_path) as shop:
         named = Named(shop, '"', columns, 30)

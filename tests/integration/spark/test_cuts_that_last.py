@@ -1,4 +1,4 @@
-"""Torn commits, copies that are put back, and what others do to a table: by each engine, as Spark reads it."""
+"""Torn commits, restored copies, and edits of a table by other programs: by each engine, as Spark reads it."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_copy_put_back_shows_no_other_cut_to_spark(
 ) -> None:
     """The pins of both engines are the same: each reads what the other published."""
     if format_name == "iceberg":
-        return  # its catalog knows one table only: what comes back there is tested by rollbacks, below
+        return  # its catalog knows one table only: rollbacks, below, test what is restored there
     folder, away = warehouse / "public" / "orders", warehouse.parent / "away"
     for n in range(1, 6):
         hand_log.segment([(orders, "c", {"id": n, "v": 0})])
@@ -90,7 +90,7 @@ def test_edits_are_in_the_next_cut_by_every_engine(
     sql_of: Callable[[Table], str],
     what: str,
 ) -> None:
-    """The published cut was published again, with rows of somebody else's."""
+    """The published cut was published again, with rows that another program had changed."""
     for n in (1, 2, 3):
         hand_log.segment([(orders, "c", {"id": n, "v": 0})])
         merge(hand_log.root, warehouse)

@@ -1,4 +1,4 @@
-"""Cuts as people without cdcflow read them in Spark: by the SQL that lies in the warehouse."""
+"""Cuts as readers without cdcflow see them in Spark: through the SQL in the warehouse."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Merge = Callable[..., MergeReport]
 
 @contextmanager
 def somebodys_session(spark: Any, sql_name: str) -> Iterator[Any]:
-    """A session of somebody who has the warehouse's catalog, if it has one, and no cdcflow."""
+    """A session of a reader that has the warehouse's catalog, if it has one, but not cdcflow."""
     other = spark.newSession()
     catalog = sql_name.split(".")[0]
     if catalog != "delta":
@@ -60,8 +60,9 @@ def test_sql_in_the_warehouse_shows_one_moment_of_all_tables(
     sql_of: Callable[[Table], str],
     format_name: str,
 ) -> None:
-    """Merges of one table later do not show, a table that did not change since is shown by the version of then, and
-    moments by position and time are those of `read_cut`."""
+    """Later merges of one table do not show, a table that has not changed since is shown at its version of that cut,
+    and positions and times resolve to the same cuts as in `read_cut`.
+    """
     orders = make_table("orders", id="int64", item="string")
     odd = make_table("Odd `name", schema="shop", id="int64")
     hand_log.state(orders)

@@ -1,4 +1,4 @@
-"""Dates and moments beyond the years 1 to 9999, merged by each engine into each format and read by Spark."""
+"""Dates and timestamps outside the years 1 to 9999, merged by each engine into each format and read by Spark."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from cdcflow.spark.job import MergeReport
 FIRST, LAST = -2_440_588, 2_145_031_948
 """PostgreSQL's first and last date (4713 BC, the year 5874897), in days since 1970."""
 EARLY, LATE = -210_866_803_200_000_000, 2**63 - 2
-"""Its first moment, and the last one in microseconds since 1970."""
+"""Its first timestamp, and the last one in microseconds since 1970."""
 
 
 @pytest.mark.spread(2)

@@ -1,4 +1,5 @@
-"""Rows of Delta tables that Spark changes without a MERGE: what makes it right, and where a MERGE is said after all."""
+"""Rows of Delta tables that Spark changes without a MERGE: what makes it correct, and where it runs a MERGE after all.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ class Orders(MergedOrders):
         return self.spark.sql(text.replace("orders", f"delta.`{self.path}`"))
 
     def newest(self) -> Any:
-        """The newest commit, as Delta's history tells it."""
+        """The latest commit, according to Delta's history."""
         return self.sql("DESCRIBE HISTORY orders").first()
 
 
@@ -45,7 +46,7 @@ def orders(spark: Any, make_table: Callable[..., Table], hand_log: Any, warehous
 
 
 def said_a_merge(commit: Any) -> bool:
-    """Delta's command tells what it did, and our transactions do not."""
+    """Delta's command records what it did, and cdcflow's transactions do not."""
     return commit.operation == "MERGE" and bool(commit.operationMetrics)
 
 
@@ -54,7 +55,7 @@ def test_few_jobs_change_a_table(orders: Orders) -> None:
     orders.change(("u", {"id": 1, "a": 7, "doc": "x"}))
 
     def jobs() -> int:
-        # Spark forgets old ones, so they are counted by the newest one's number.
+        # Spark drops old ones, so they are counted by the number of the latest one.
         return int(max(orders.spark.sparkContext.statusTracker().getJobIdsForGroup(None)))
 
     orders.log.segment([(orders.table, "u", {"id": n, "a": -n, "doc": "new"}) for n in range(50, 90)])
@@ -67,7 +68,7 @@ def test_few_jobs_change_a_table(orders: Orders) -> None:
 
 
 def test_values_that_changes_leave_unchanged_come_from_the_rows_that_go(orders: Orders) -> None:
-    """P01, G05: the table is looked at once, for those of its columns that the changes do not bring."""
+    """P01, G05: the table is scanned once, for those of its columns that the changes lack."""
     orders.change(*PARTIAL)
     assert not said_a_merge(orders.newest())
     assert orders.rows(*AFTER_PARTIAL) == [*AFTER_PARTIAL.values()]
@@ -75,7 +76,7 @@ def test_values_that_changes_leave_unchanged_come_from_the_rows_that_go(orders: 
 
 
 def test_a_row_that_is_newer_than_its_change_is_left_alone(orders: Orders) -> None:
-    """G08: such a row comes of somebody's hand, and a MERGE, which is said then, compares row by row."""
+    """G08: only an edit by hand makes such a row; a MERGE, which runs in that case, compares row by row."""
     orders.sql("UPDATE orders SET a = 77, _offset = 100000 WHERE id = 3")
     orders.change(("u", {"id": 3, "a": 1, "doc": "old"}), ("u", {"id": 4, "a": 44, "doc": "four"}))
     assert said_a_merge(orders.newest())
@@ -84,7 +85,7 @@ def test_a_row_that_is_newer_than_its_change_is_left_alone(orders: Orders) -> No
 
 
 def test_a_table_that_keeps_a_change_feed_goes_on_keeping_it(orders: Orders) -> None:
-    """Somebody reads the feed: only Delta's own command writes what it shows."""
+    """The feed has readers: only Delta's own command writes what it shows."""
     orders.sql("ALTER TABLE orders SET TBLPROPERTIES (delta.enableChangeDataFeed = true)")
     orders.change(("u", {"id": 8, "a": 80, "doc": "eight"}))
     commit = orders.newest()
@@ -128,7 +129,8 @@ def test_with_another_delta_statements_are_said(orders: Orders, monkeypatch: pyt
 
 
 def test_rows_of_a_file_go_time_and_again(orders: Orders) -> None:
-    """A vector that forgot what went before would bring rows back; a file of which nothing is left goes as a whole."""
+    """A vector that forgot earlier deletes would restore rows; a file whose rows are all deleted is removed as a whole.
+    """
     for start in (0, 50, 100, 150):
         orders.change(*(("d", {"id": n}) for n in range(start, start + 49)))
     assert sorted(row.id for row in orders.frame().select("id").collect()) == [49, 99, 149, 199]

@@ -1,4 +1,4 @@
-"""Versions of a small Delta table, which are read by the files that they have, beside Delta's own look for them."""
+"""Versions of a small Delta table, which are read file by file, alongside Delta's own lookup."""
 
 from __future__ import annotations
 
@@ -56,5 +56,5 @@ def test_each_version_is_what_delta_shows_and_is_not_looked_for(
         *found, jobs = seen(version)
         assert right[1], version
         assert found == right
-        assert jobs in (1, looked)  # of a version without rows of its own Delta does not say which files it has
+        assert jobs in (1, looked)  # of a version without rows of its own Delta does not list the files
     assert jobs == 1 < looked

@@ -74,7 +74,7 @@ def test_spark_sums_every_portable_type_as_duckdb_does(spark: Any, duck: DuckSes
     """A text that differs would make every table with the type differ, or be read as a whole."""
     rows = table()
     assert all(digest.is_portable(name) for name in VALUES)
-    # Of moments without a zone Spark makes such with one.
+    # Spark turns timestamps without a zone into timestamps with one.
     listed = ["id", *(f"CAST(`{name}` AS {name}) AS `{name}`" for name in VALUES)]
     spark.createDataFrame(rows).selectExpr(*listed).createOrReplaceTempView("digested")
     assert dict(spark.table("digested").dtypes)["timestamp_ntz"] == "timestamp_ntz"

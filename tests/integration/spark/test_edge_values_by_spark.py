@@ -23,8 +23,9 @@ TURNS = 4
 def test_each_value_is_the_fold_s_bit_for_bit(
     spark: Any, hand_log: HandLog, warehouse: Path, table_format: str
 ) -> None:
-    """What `cdcflow.local` changed without a word must not be so here; structs and wide decimals are merged by Spark
-    only."""
+    """Values that `cdcflow.local` changed silently must be exact here, too; structs and wide decimals are merged by
+    Spark only.
+    """
     made = EdgeTables(hand_log, by_spark=True)
     for turn in range(TURNS):
         made.write(turn)

@@ -1,4 +1,4 @@
-"""Spark goes on where the local engine left off, and the other way round."""
+"""Spark continues where the local engine stopped, and the other way round."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ pytestmark = pytest.mark.spark
 def test_each_engine_goes_on_where_the_other_left_off(
     spark: Any, hand_log: Any, warehouse: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows, positions, descriptions, cuts and tags are the same: nothing says who wrote them, and no edit is seen."""
+    """Rows, positions, descriptions, cuts and tags are the same: nothing records which engine wrote them, and no edit
+    is reported.
+    """
     monkeypatch.setattr(replacing, "TINY_BYTES", 0)  # rows are marked in small files, too
     seed = random.SystemRandom().randrange(10**6)
     world = make_world(seed, 100)
@@ -66,8 +68,9 @@ MAINTENANCE = {
 def test_marks_of_one_engine_are_known_to_the_other(
     spark: Any, hand_log: Any, warehouse: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever marked a row, it is gone for both, also when the other marks more of the same file; and what Spark does
-    to keep tables in order knows of them."""
+    """A row that either engine marked is deleted for both, also when the other marks more rows of the same file; and
+    Spark's clustering takes the marks into account.
+    """
     monkeypatch.setattr(replacing, "TINY_BYTES", 0)
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")  # as other tests of the session do
     orders = make_table("orders", id="int64", v="int32")
@@ -99,7 +102,7 @@ def test_marks_of_one_engine_are_known_to_the_other(
 
 
 def test_spark_goes_on_behind_a_checkpoint_of_the_local_engine(spark: Any, hand_log: Any, warehouse: Path) -> None:
-    """What its checkpoint holds of transactions Delta works out in Spark, which another thread had not been told of."""
+    """Delta computes a checkpoint's transactions in Spark, on a thread that the session had not been passed to."""
     orders = make_table("orders", id="int64", v="int32")
     hand_log.state(orders)
     for number in range(CHECKPOINT_EVERY + 2):

@@ -1,4 +1,4 @@
-"""Whatever the merge of one table ends with, by Spark: the others go on, and what is printed helps."""
+"""However the merge of one table by Spark ends: the others are merged, and the printed message helps."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_an_error_of_spark_in_any_step_is_of_that_table_alone(
     format_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing of it is said but its kind: its text may have a row's values."""
+    """Only the error's kind is reported: its text may contain a row's values."""
     merged(format_name)
     kind = TABLES[format_name]
     for number, step in enumerate(STEPS):
@@ -135,7 +135,7 @@ def test_what_an_error_of_sparks_means(spark: Any, text: str, kind: str, place: 
 
 
 def test_a_session_that_has_ended_is_no_fault_of_a_table() -> None:
-    """Each table would be left out, and the cut would be empty."""
+    """Otherwise each table would be skipped, and the cut would be empty."""
 
     class Py4JNetworkError(Exception):
         """As py4j's."""

@@ -1,4 +1,4 @@
-"""The first merge of a table: what a backfill wrote is appended without a look at its keys, and nothing comes twice."""
+"""The first merge of a table: rows of a backfill are appended without checking their keys, and no row appears twice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Rows = Iterable[tuple[Any, str]]
 
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often a merge looked for a key that comes twice (`repeated`), and appended without reducing (`rows_once`)."""
+    """How often a merge searched for duplicate keys (`repeated`), and appended without reducing (`rows_once`)."""
     found: Counter[str] = Counter()
 
     def counted(name: str) -> Callable[..., str]:
@@ -69,7 +69,7 @@ def keyed(keys: Iterable[Any], value: str = "old") -> list[tuple[Any, str]]:
 
 
 def backfilled() -> list[list[tuple[str, Rows]]]:
-    """Chunks of two ranges in turn, over three segments; a row that came meanwhile."""
+    """Chunks of two ranges in turn, over three segments; a row that was inserted in the meantime."""
     chunks = [keyed([*range(a, a + 10), *range(1000 + a, 1010 + a)]) for a in range(0, 60, 10)]
     return [
         [("r", chunks[0]), ("r", chunks[1])],
@@ -165,7 +165,7 @@ def test_a_key_that_comes_twice_is_reduced(
     rows_in: Callable[[Table], list[tuple[Any, ...]]],
     case: str,
 ) -> None:
-    """Manifests prove nothing then, the keys are looked at, and the newest value of each stays."""
+    """Manifests prove nothing in this case: the keys are checked, and the latest value of each is kept."""
     table = make_table(id="int64", v="string")
     written(hand_log, table, *TWICE[case])
     assert merge(hand_log.root, warehouse).published
@@ -216,7 +216,7 @@ def test_of_a_file_only_the_rows_of_the_range_may_be_taken(
     said: Counter[str],
     rows_in: Callable[[Table], list[tuple[Any, ...]]],
 ) -> None:
-    """Where a backfill began anew in the middle of a segment; some of distinct rows are distinct."""
+    """Where a backfill restarted in the middle of a segment; a subset of distinct rows is distinct."""
     table = make_table(id="int64", v="string")
     hand_log.state(table, generation=2, since=3)
     hand_log.segment([(table, "r", {"id": n, "v": "old"}) for n in (7, 8, 1, 2, 3)])
@@ -234,7 +234,7 @@ def test_rows_of_a_table_that_is_gone_prove_nothing_and_disprove_nothing(
     said: Counter[str],
     rows_in: Callable[[Table], list[tuple[Any, ...]]],
 ) -> None:
-    """A table that was dropped and made again has the same keys as before."""
+    """A table that was dropped and recreated has the same keys as before."""
     before = make_table(id="int64", v="string")
     after = make_table(id="int64", v="string", incarnation=2)
     hand_log.state(after)

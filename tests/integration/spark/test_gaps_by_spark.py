@@ -1,4 +1,4 @@
-"""A table in doubt behind lost history, where Spark merges and Spark reads what is compared."""
+"""A table that is unverified after lost history, where Spark merges and Spark reads what is compared."""
 
 from __future__ import annotations
 
@@ -64,8 +64,9 @@ def gap(shop: ComparedShop) -> dict[str, Any]:
 
 
 def test_table_in_doubt_is_compared_and_mended_by_spark(shop: ComparedShop, spark: Any) -> None:
-    """P37: no cut that Spark publishes shows the table as whole until its rows were compared and those mended that the
-    gap made wrong, and the next one does."""
+    """P37: no cut that Spark publishes shows the table as whole until its rows were compared and those repaired that
+    the gap made wrong; the next cut does.
+    """
     rows = ", ".join(f"({n}, 'name {n}')" for n in range(ROWS))
     shop.execute("CREATE TABLE items (id int PRIMARY KEY, name text)", f"INSERT INTO items VALUES {rows}")
     shop.start("items")

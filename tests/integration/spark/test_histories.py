@@ -1,4 +1,4 @@
-"""Tables in mode history, merged by Spark and without it in turn: the same versions, whoever merges."""
+"""Tables in mode history, merged by Spark and by the local engine in turn: both write the same versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of large Iceberg tables, which Spark changes on a branch: what makes it right, and where a MERGE is said."""
+"""Rows of large Iceberg tables, which Spark changes on a branch: what makes it correct, and where it runs a MERGE."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Orders(MergedOrders):
         return self.spark.table(self.there.sql)
 
     def operations(self, count: int) -> list[str]:
-        """What its newest snapshots did, the newest first."""
+        """The operations of its latest snapshots, latest first."""
         table, found = self.java(), list[str]()
         snapshot = table.currentSnapshot()
         while snapshot is not None and len(found) < count:
@@ -65,7 +65,7 @@ def orders(
 
 
 ON_A_BRANCH = ["append", "delete"]
-"""The newest two snapshots after a fold on a branch; a MERGE makes one, an overwrite."""
+"""The latest two snapshots after a fold on a branch; a MERGE creates one, an overwrite."""
 
 
 def test_rows_go_and_come_in_two_commits_that_show_at_once(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_rows_go_and_come_in_two_commits_that_show_at_once(orders: Orders, monke
     assert orders.rows(5, 7, 500, 900) == [(-5, "five"), None, (1, "c"), None]
     assert orders.frame().count() == 200
     assert orders.branches() == []
-    # What was the table's newest version, one after another: that of the first commit alone never was.
+    # The table's latest versions, one after another: the version of the first commit alone was never among them.
     shown = [int(row.snapshot_id) for row in orders.spark.table(f"{orders.there.sql}.history").collect()]
     assert shown == [first, orders.java().currentSnapshot().snapshotId()]
 
@@ -110,7 +110,7 @@ def test_values_that_changes_leave_unchanged_come_from_the_rows_that_go(orders: 
 
 @pytest.mark.parametrize("rows", [{"doc": "old"}, {"_unchanged": ["doc"]}], ids=["whole rows", "partial rows"])
 def test_a_row_that_is_newer_than_its_change_is_left_alone(orders: Orders, rows: dict[str, Any]) -> None:
-    """G08: such a row comes of somebody's hand, and a MERGE, which is said then, compares row by row."""
+    """G08: only an edit by hand makes such a row; a MERGE, which runs in that case, compares row by row."""
     orders.spark.sql(f"UPDATE {orders.there.sql} SET a = 77, _offset = 100000 WHERE id = 3")
     orders.change(("u", {"id": 3, "a": 1, **rows}), ("u", {"id": 4, "a": 44, "doc": "four"}))
     assert orders.operations(1) == ["overwrite"]
@@ -119,7 +119,7 @@ def test_a_row_that_is_newer_than_its_change_is_left_alone(orders: Orders, rows:
 
 
 def test_few_rows_are_merged(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two commits more cost more than they save, where bounds leave few rows to look at, if only a part of a file."""
+    """Two more commits cost more than they save where bounds leave few rows to scan, even if only a part of a file."""
     monkeypatch.setattr(iceberg_branch, "ROWS_MIN", 50)
     orders.spark.sql(f"DELETE FROM {orders.there.sql} WHERE id >= 100")
     orders.log.segment([(orders.table, "c", {"id": n, "a": n, "doc": "n"}) for n in range(1000, 1100)])
@@ -134,7 +134,7 @@ def test_few_rows_are_merged(orders: Orders, monkeypatch: pytest.MonkeyPatch) ->
 def test_a_key_of_any_name_has_bounds(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What files say of a column is found by its name, dots and quotes and all."""
+    """Bounds in files are found by the column's name, whatever dots and quotes it contains."""
     monkeypatch.setattr(iceberg_branch, "ROWS_MIN", 2)
     name = "Or.der `no`"
     table = make_table("orders", key=(name,), **{name: "int64", "a": "int32"})
@@ -152,7 +152,7 @@ def test_a_key_of_any_name_has_bounds(
 def test_a_fold_that_dies_on_its_branch_has_changed_nothing(
     orders: Orders, monkeypatch: pytest.MonkeyPatch, died: str
 ) -> None:
-    """What it leaves is an error's to remove, or a kill's: then it stays until the upkeep finds it a day old."""
+    """An error removes the leftover branch; after a kill it remains until maintenance finds that it is a day old."""
     take, finish = iceberg_branch.Branch.take, iceberg_branch.Branch.become_main
     taken: list[int] = []
 

@@ -31,7 +31,7 @@ APP = "cdcflow/log-a/shop.orders"
 
 @pytest.fixture(params=["rest", "hive"])
 def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Warehouse]:
-    """A warehouse whose tables are known to a server of its own, as `merge.catalog` names it."""
+    """A warehouse whose tables are registered in a separate catalog server, configured by `merge.catalog`."""
     monkeypatch.setattr(engine, "folder_lease", lambda _: nullcontext())
     root = tmp_path / "lake"
     with RestCatalog(str(root)) if request.param == "rest" else HiveMetastore() as server:
@@ -70,7 +70,7 @@ def test_another_session_goes_on_where_the_first_left_off(spark: Any, hand_log: 
 
     table = table_format("iceberg").table(reader, lake, table_path(ORDERS.id)).sql
     catalog = table.partition(".")[0].strip("`")
-    # 2100-01-01 is past every snapshot's age: only tags keep what is not the newest.
+    # 2100-01-01 is past every snapshot's age: only tags keep snapshots other than the latest.
     expire = f"CALL {catalog}.system.expire_snapshots('shop.orders', TIMESTAMP '2100-01-01 00:00:00', 1)"
     reader.sql(expire).collect()
     assert rows(reader, lake, 1) == then
@@ -90,7 +90,7 @@ def test_another_session_goes_on_where_the_first_left_off(spark: Any, hand_log: 
 def test_commit_that_another_session_has_overtaken_is_refused_by_the_catalog(
     spark: Any, hand_log: HandLog, lake: Warehouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The merge that stood still in the middle of its commit is told so; nothing of it is there."""
+    """The merge that was halted in the middle of its commit gets an error; nothing of its commit is visible."""
     table = make_table("bills", schema="shop", id="int64", item="string")
     hand_log.state(table)
     hand_log.segment([(table, "c", {"id": 1, "item": "one"})])
@@ -108,7 +108,7 @@ def test_commit_that_another_session_has_overtaken_is_refused_by_the_catalog(
 
 
 def test_catalog_that_cannot_commit_is_named(spark: Any, hand_log: HandLog, tmp_path: Path) -> None:
-    """Spark takes the error for a table that somebody else has made just then, and goes on without a word."""
+    """Spark takes the error for a table that another process has just created, and continues silently."""
     hand_log.segment([(ORDERS, "c", {"id": 1, "item": "pen"})])
     patience = {f"hadoop.iceberg.hive.lock-{name}timeout-ms": "500" for name in ("", "creation-")}
     with HiveMetastore(locks=False) as server:
@@ -118,7 +118,7 @@ def test_catalog_that_cannot_commit_is_named(spark: Any, hand_log: HandLog, tmp_
 
 
 def halt(monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]) -> list[str]:
-    """The next commit stands still between its last look at the table and its statement."""
+    """The next commit stops between its last check of the table and its statement."""
     check, told = IcebergTable._check_same, []
 
     def halted(table: IcebergTable, found: Any) -> None:

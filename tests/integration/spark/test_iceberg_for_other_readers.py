@@ -26,7 +26,7 @@ pytestmark = pytest.mark.spark
 
 
 def catalog_of(warehouse: Path) -> SqlCatalog:
-    """As docs/merge.md says: the catalog's name stands in its own table."""
+    """As in docs/merge.md: the catalog's name is in its own table."""
     uri = warehouse / CATALOG
     with closing(sqlite3.connect(uri)) as database:
         ((name,),) = database.execute("SELECT DISTINCT catalog_name FROM iceberg_tables").fetchall()
@@ -36,8 +36,9 @@ def catalog_of(warehouse: Path) -> SqlCatalog:
 def test_pyiceberg_reads_the_newest_rows_and_those_of_a_cut(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
 ) -> None:
-    """A table in an open format is worth what others read in it: rows that were changed are there once, a cut is a
-    tag. What another format made is not merged into."""
+    """A table in an open format is worth what others read in it: rows that were changed appear once, a cut is a tag. A
+    table of another format is not merged into.
+    """
     orders = make_table("orders", id="int64", item="string", qty="int16")
     hand_log.state(orders)
     hand_log.segment([(orders, "c", {"id": n, "item": f"item {n}", "qty": n}) for n in range(1, 4)])
@@ -60,7 +61,9 @@ def test_pyiceberg_reads_the_newest_rows_and_those_of_a_cut(
 def test_a_sweep_alone_is_a_commit_of_ours(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
 ) -> None:
-    """A delete of whole files would be a commit that says nothing of ours, and so be told as somebody else's edit."""
+    """A commit that only deletes whole files would not carry cdcflow's summary, and would be reported as an edit by
+    another program.
+    """
     orders = make_table("orders", id="int64", item="string")
     hand_log.state(orders)
     hand_log.segment([(orders, "c", {"id": 1, "item": "gone"})])
@@ -80,8 +83,9 @@ def test_a_sweep_alone_is_a_commit_of_ours(
 def test_a_table_that_was_made_version_3_is_merged_on(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
 ) -> None:
-    """Version 3 marks changed rows in deletion vectors: as docs/merge.md says it, table by table, and on from there.
-    The engine that writes version 2 only hands such a table over."""
+    """Version 3 marks changed rows in deletion vectors, table by table, as docs/merge.md describes, and merges continue
+    from that version. The engine that writes version 2 only delegates such a table to Spark.
+    """
     orders = make_table("orders", id="int64", item="string")
     hand_log.state(orders)
     hand_log.segment([(orders, "c", {"id": n, "item": f"item {n}"}) for n in range(1, 5)])

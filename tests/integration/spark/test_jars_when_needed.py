@@ -33,7 +33,7 @@ _DEPENDENCY = "<dependency><groupId>io.delta</groupId><artifactId>{}</artifactId
 
 @pytest.fixture
 def repository(tmp_path: Path) -> str:
-    """A Maven repository with Delta's two jars of its own."""
+    """A separate Maven repository with Delta's two jars."""
     version = jars.DELTA.rpartition(":")[2]
     first, second = jars.DELTA.split(":")[1], "delta-storage"
     for name, needs in ((first, _DEPENDENCY.format(second, version)), (second, "")):
@@ -45,7 +45,7 @@ def repository(tmp_path: Path) -> str:
 
 
 def _run(code: list[str], environment: Mapping[str, str], home: Path) -> subprocess.CompletedProcess[str]:
-    # A home of its own: this user's cache of Maven would be looked into first.
+    # A separate home: otherwise this user's Maven cache would be searched first.
     java = f"-Duser.home={home}"
     wanted = {**os.environ, "JAVA_TOOL_OPTIONS": java, **environment}
     return subprocess.run([sys.executable, *code], env=wanted, capture_output=True, text=True, check=False)
@@ -148,7 +148,7 @@ def test_a_folder_of_somebodys_own_is_never_replaced(tmp_path: Path, monkeypatch
 
 
 def test_a_machine_without_java_is_told_so(tmp_path: Path) -> None:
-    """Both where jars are to be fetched and where they are there."""
+    """Both where jars must be fetched and where they are present."""
     for more in ({}, {"CDCFLOW_JARS": str(tmp_path / "none")}):
         done = _run(["-c", START], {"JAVA_HOME": str(tmp_path / "nowhere"), **more}, tmp_path)
         assert f"there is no Java here ({tmp_path}/nowhere/bin/java is not found)" in done.stderr

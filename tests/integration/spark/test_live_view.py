@@ -1,7 +1,7 @@
 """The live view by Spark: random histories of tables against the fold in plain Python, and what its plans read.
 
-As in `test_random_histories.py`, each history has a seed of its own: `CDCFLOW_HISTORY_SEED=<seed> CDCFLOW_HISTORIES=1`
-runs one alone. Merges are the local engine's: what they leave is the same, and they are quicker.
+As in `test_random_histories.py`, each history has its own seed: `CDCFLOW_HISTORY_SEED=<seed> CDCFLOW_HISTORIES=1` runs
+one alone. The local engine merges: the resulting tables are the same, and it is quicker.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def table_format(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def no_view_left(spark: Any) -> Iterator[None]:
-    """Views that were made on the way are gone."""
+    """Temporary views are dropped."""
     before = {table.name for table in spark.catalog.listTables()}
     yield
     assert {table.name for table in spark.catalog.listTables()} == before
@@ -122,7 +122,7 @@ ORDERS = mergehistories.make_table("orders", id="int64", doc="string", note="str
 def test_keys_in_a_filter_keep_files_of_the_table_unread(
     spark: Any, table_format: str, hand_log: HandLog, warehouse: Path
 ) -> None:
-    """What a look at one key costs does not grow with the table: its filter reaches files of table and log alike."""
+    """The cost of reading one key does not grow with the table: its filter reaches files of table and log alike."""
     hand_log.state(ORDERS)
     for first in range(0, 4000, 1000):
         hand_log.segment([(ORDERS, "c", {"id": n, "doc": "d", "note": "n"}) for n in range(first, first + 1000)])
@@ -138,7 +138,9 @@ def test_keys_in_a_filter_keep_files_of_the_table_unread(
 
 
 def rows_read(spark: Any, frame: Any) -> int:
-    """Rows that scans of a plan have handed on. It runs without the adaptive planner, whose plans change meanwhile."""
+    """The number of rows that the scans of a plan emitted. Runs without the adaptive planner, which changes plans
+    during execution.
+    """
     before = spark.conf.get("spark.sql.adaptive.enabled")
     spark.conf.set("spark.sql.adaptive.enabled", "false")
     try:
@@ -161,7 +163,7 @@ def scanned(spark: Any, plan: Any) -> Iterator[int]:
 def test_rows_of_a_live_view_stay_what_they_were_at_the_call(
     spark: Any, table_format: str, hand_log: HandLog, warehouse: Path
 ) -> None:
-    """A query may run for hours while merges go on; a look that was begun shows its moment to the end."""
+    """A query may run for hours while merges continue; a view that was opened shows its cut to the end."""
     hand_log.state(ORDERS)
     hand_log.segment([(ORDERS, "c", {"id": n, "doc": "d", "note": "old"}) for n in range(3)])
     local.merge(hand_log.root, warehouse, table_format=table_format)
@@ -176,7 +178,7 @@ def test_rows_of_a_live_view_stay_what_they_were_at_the_call(
 def test_log_that_is_compacted_under_the_reader_is_read_anew_by_spark(
     spark: Any, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Spark looks for files when a plan is made, and says in words of its own that one is gone."""
+    """Spark lists files when a plan is made, and its own error reports a missing file."""
     for number in range(3):
         hand_log.segment([(ORDERS, "c", {"id": number, "doc": "d", "note": "n"})])
     right, listed = segments.sealed, list[int]()
@@ -194,7 +196,7 @@ def test_log_that_is_compacted_under_the_reader_is_read_anew_by_spark(
 
 
 def test_older_cut_of_an_iceberg_table_is_read_by_names_that_it_had(spark: Any, tmp_path: Path) -> None:
-    """Iceberg plans an older snapshot by the newest names where the table has rows that were marked as deleted."""
+    """Iceberg plans an older snapshot by the latest names where the table has rows that were marked as deleted."""
     log, warehouse = HandLog(tmp_path / "log"), tmp_path / "warehouse"
     before, after = make_table("orders", id="int64", a="int64"), make_table("orders", id="int64", b="int64")
     log.segment([(before, "c", {"id": n, "a": n}) for n in range(10)])
@@ -208,7 +210,7 @@ def test_older_cut_of_an_iceberg_table_is_read_by_names_that_it_had(spark: Any, 
 
 
 def test_iceberg_version_is_found_behind_a_rollback(spark: Any, tmp_path: Path) -> None:
-    """A cut that was published shows a snapshot that the table does not come of any more."""
+    """A published cut shows a snapshot that is no longer an ancestor of the table's current one."""
     log, warehouse = HandLog(tmp_path / "log"), tmp_path / "warehouse"
     for number in range(3):
         log.segment([(ORDERS, "c", {"id": number, "doc": "d", "note": "n"})])

@@ -1,6 +1,6 @@
 """The log by Spark, as a data source and as a plan, against its rows as they are read without Spark.
 
-Each history has a seed of its own: `CDCFLOW_HISTORY_SEED=<seed> CDCFLOW_HISTORIES=1` runs one alone.
+Each history has its own seed: `CDCFLOW_HISTORY_SEED=<seed> CDCFLOW_HISTORIES=1` runs one alone.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def ordered(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def plain(root: Path, table: TableId, first: int, last: int) -> list[dict[str, Any]]:
-    """The rows that the log has, in the columns of the newest shape."""
+    """The rows that the log has, in the columns of the latest shape."""
     parts = list(read_rows(root, first, last, {table}))
     if not parts:
         return []
@@ -130,7 +130,7 @@ def _brought(row: Mapping[str, Any], shape: Table, newest: Table, shapes: list[T
 
 
 def _default(name: str, newest: Table, shapes: list[Table]) -> Any:
-    """What the source gave to the rows that were there when the column came."""
+    """The value that the source gave to existing rows when the column was added."""
     [number] = [c.number for c in newest.columns if c.name == name]
     for shape in shapes:
         for column in shape.columns:
@@ -180,8 +180,9 @@ def check_histories(read: Read, seed: int, count: int, rounds: int, folder: Path
 
 
 def test_log_of_histories_is_what_a_plain_read_gives(read: Read, tmp_path: Path) -> None:
-    """Renamed, dropped, added and widened columns, tables made again, compaction; where a range has no common columns
-    the error's remedy is followed to the letter."""
+    """Renamed, dropped, added and widened columns, recreated tables, compaction; where a range has no common columns
+    the test follows the error's remedy to the letter.
+    """
     check_histories(read, SEED, ALONE or 4, 3, tmp_path)
 
 
@@ -208,7 +209,7 @@ def feed_log(log: HandLog, seed: int, count: int, segments: int) -> list[dict[st
 
 
 def test_feed_is_what_the_fold_says(read: Read, hand_log: HandLog) -> None:
-    """Pre- and postimages, values that changes left out, and two shapes."""
+    """Pre- and postimages, values that changes do not contain, and two shapes."""
     check_feed(lambda root, table: read(root, table, shape="feed"), hand_log)
 
 
@@ -226,7 +227,7 @@ def check_feed(read: Read, log: HandLog) -> None:
 
 
 def test_feed_stops_at_what_it_cannot_say_and_the_remedies_work(read: Read, hand_log: HandLog) -> None:
-    """A NULL that means nothing, and rows that went without a word, would be wrong in every copy."""
+    """A NULL that means nothing, and rows that were removed without being logged, would be wrong in every copy."""
     table = make_table("orders", id="int64", a="int64", b="int64")
     hand_log.segment([(table, "c", {"id": 1, "a": 1, "b": 1}), (table, "u", {"id": 1, "a": 2, "_unchanged": ["b"]})])
     hand_log.segment([(table, "c", {"id": 2, "a": 1, "b": 1}), (table, "t", {}), (table, "r", {"id": 3})])
@@ -361,7 +362,7 @@ def test_range_may_be_named_by_cut_position_and_time(spark: Any, tmp_path: Path)
 
 
 def told_source() -> type[change_log.ChangeLogSource]:
-    """Of a class that is made in a function Spark's processes need no module of ours."""
+    """Spark's processes can load a class that is defined in a function without importing a module of these tests."""
 
     class Told(change_log.ChangeLogSource):
         """The same source; its planning process writes down of how many files the tasks read."""
@@ -385,7 +386,7 @@ def told_source() -> type[change_log.ChangeLogSource]:
 
 
 def test_filters_keep_files_unread(spark: Any, hand_log: HandLog) -> None:
-    """What a look at one key costs does not grow with the log."""
+    """The cost of reading one key does not grow with the log."""
     table = make_table("orders", id="int64")
     for number in range(4):
         hand_log.segment([(table, "c", {"id": 10 * number + n}) for n in range(10)])
@@ -403,7 +404,7 @@ def test_filters_keep_files_unread(spark: Any, hand_log: HandLog) -> None:
 
 
 def test_filters_leave_out_no_file_that_may_have_a_row(hand_log: HandLog) -> None:
-    """Each filter that is known, on both sides of its edge, and values of other kinds, of which nothing is said."""
+    """Each supported filter, on both sides of its edge, and values of other kinds, which prune nothing."""
     table = make_table("orders", id="int64")
     hand_log.segment([(table, "c", {"id": n}) for n in range(10, 20)])
     [file] = files_between(Layout(hand_log.root), table.id, 1, 10)
@@ -458,7 +459,7 @@ def test_expired_beginning_names_the_first_offset_left(read: Read, hand_log: Han
 
 
 def expire(log: HandLog, count: int) -> None:
-    """Let go of the oldest segments, as retention does."""
+    """Expire the oldest segments, as retention does."""
     layout = Layout(log.root)
     gone, (first, _) = layout.segment_offsets()[:count], layout.segment_offsets()[count]
     layout.log_json.write_text(json.dumps(json.loads(layout.log_json.read_text()) | {"first_offset": first}))
@@ -520,8 +521,9 @@ class Killed(Exception):
 def test_stream_that_is_killed_in_a_batch_reads_the_same_batch_again(
     spark: Any, hand_log: HandLog, tmp_path: Path
 ) -> None:
-    """Each row once: bounded batches, compaction meanwhile, a query that dies between batch and checkpoint, one that
-    goes on behind what has expired; and an expired one says so."""
+    """Each row once: bounded batches, concurrent compaction, a query that dies between batch and checkpoint, one that
+    continues after expired segments; and an expired one that reports it.
+    """
     table = make_table("orders", id="int64")
     for number in range(4):
         hand_log.segment([(table, "c", {"id": 3 * number + n}) for n in (1, 2, 3)])
@@ -555,12 +557,12 @@ def test_stream_that_is_killed_in_a_batch_reads_the_same_batch_again(
         return error
 
     assert "Killed" in str(run(99, die_at=0, maxOffsetsPerTrigger=4))
-    hand_log.compact(3)  # of what the batch that died had read, and of what comes
+    hand_log.compact(3)  # of what the batch that died had read, and of later segments
     run(12, maxOffsetsPerTrigger=4)
     assert tries == [(0, [1, 2, 3]), (0, [1, 2, 3]), (1, list(range(4, 10))), (2, [10, 11, 12])]  # segments come whole
     expire(hand_log, 1)
     hand_log.segment([(table, "c", {"id": 13})])
-    run(13)  # what it needs is there, where it began is not
+    run(13)  # the rows that it needs exist, the offset where it began does not
     assert batches[3] == [13]
     hand_log.segment([(table, "c", {"id": 14})])
     hand_log.segment([(table, "c", {"id": 15})])
@@ -572,7 +574,9 @@ def test_stream_that_is_killed_in_a_batch_reads_the_same_batch_again(
 
 @pytest.mark.long
 def test_stream_of_a_feed_goes_on_behind_a_truncate(spark: Any, hand_log: HandLog, tmp_path: Path) -> None:
-    """It stops there; with its checkpoint and another option it goes on, with a new one behind."""
+    """The stream stops there; it continues with its checkpoint and another option, or with a new one after the
+    truncate.
+    """
     table = make_table("orders", id="int64")
     hand_log.segment([(table, "c", {"id": 1}), (table, "t", {}), (table, "c", {"id": 2})])
 
@@ -597,7 +601,7 @@ def test_stream_of_a_feed_goes_on_behind_a_truncate(spark: Any, hand_log: HandLo
 
 @pytest.mark.long
 def test_stream_goes_on_in_new_columns_with_its_checkpoint(spark: Any, hand_log: HandLog, tmp_path: Path) -> None:
-    """The error says: load it anew, with the same checkpoint. A query's columns are those with which it began."""
+    """The error asks to load it again, with the same checkpoint. A query keeps the columns with which it began."""
     old, new = make_table("orders", id="int64"), make_table("orders", id="int64", note="string")
     hand_log.segment([(old, "c", {"id": 1})])
     found: list[dict[str, Any]] = []

@@ -1,6 +1,6 @@
-"""The merge as a streaming query over logs in files: what it makes is what the fold says, however it starts and ends.
+"""The merge as a streaming query over logs in files: it produces what the fold does, however it starts and ends.
 
-The same over a log in Kafka is in `test_merge_from_kafka`.
+`test_merge_from_kafka` tests the same over a log in Kafka.
 """
 
 from __future__ import annotations
@@ -106,8 +106,9 @@ def versions(spark: Any, warehouse: Path) -> tuple[int, dict[str, int]]:
 def test_what_is_there_is_merged_and_the_query_ends(
     spark: Any, stream: Callable[..., Any], grows: Grows, warehouse: Path, tmp_path: Path
 ) -> None:
-    """The checkpoint is kept, then lost. A query always merges once, whatever its checkpoint says: the warehouse may
-    have been put back to an older state."""
+    """The checkpoint is kept, then lost. A query always merges once, whatever its checkpoint contains: the warehouse
+    may have been restored to an older state.
+    """
     reports: list[MergeReport] = []
 
     def once(checkpoint: str) -> None:
@@ -128,8 +129,9 @@ def test_what_is_there_is_merged_and_the_query_ends(
 def test_what_is_sealed_later_is_merged_later(
     spark: Any, stream: Callable[..., Any], grows: Grows, warehouse: Path, tmp_path: Path
 ) -> None:
-    """Two queries in one session, each on its own log: the one goes on, without a checkpoint, while the other begins
-    and ends."""
+    """Two queries in one session, each on its own log: one continues, without a checkpoint, while the other begins and
+    ends.
+    """
     reports: queue.Queue[MergeReport] = queue.Queue()
     running = stream(grows.log.root, warehouse, on_merge=reports.put)
     merged_up_to(grows.log.next_offset - 1, running, reports)
@@ -191,8 +193,9 @@ def test_another_merge_at_work_is_waited_for_and_not_for_ever(
 def test_a_log_in_a_bucket_is_merged_and_its_keys_stay_here(
     spark: Any, stream: Callable[..., Any], objects: Objects, tmp_path: Path
 ) -> None:
-    """The keys come from an environment that Spark's own processes may not have. They must not be where others may
-    look: in the checkpoint, in a plan, among the arguments of a process."""
+    """The keys are in an environment that Spark's own processes may not have. They must not appear where others can
+    read them: in the checkpoint, in a plan, among the arguments of a process.
+    """
     log = ObjectLog(tmp_path / "log", objects)
     opened = log.open()
     Writer.of(opened).put(orders(1, 2, xid=1))
@@ -213,7 +216,7 @@ def test_a_log_in_a_bucket_is_merged_and_its_keys_stay_here(
 def arguments() -> Iterator[bytes]:
     """Those of every process."""
     for path in Path("/proc").glob("[0-9]*/cmdline"):
-        with contextlib.suppress(OSError):  # it ended just now
+        with contextlib.suppress(OSError):  # it has just ended
             yield path.read_bytes()
 
 
@@ -233,7 +236,7 @@ def test_the_example_of_the_docs_merges(
 
 
 def test_a_log_that_is_not_there_is_named_at_once(spark: Any, tmp_path: Path) -> None:
-    """A slip of the pen in a path would otherwise be a query that waits for ever."""
+    """A typo in a path would otherwise be a query that waits indefinitely."""
     with pytest.raises(ConfigurationError, match=r"there is no change log at (?s:.*)wiring\.log_layout"):
         merge_stream(spark, tmp_path / "logg", tmp_path / "warehouse")
     assert not (tmp_path / "warehouse").exists()
@@ -261,7 +264,7 @@ query.awaitTermination()
 def test_a_query_that_is_killed_goes_on_in_another_process(
     spark: Any, stream: Callable[..., Any], grows: Grows, warehouse: Path, tmp_path: Path, checkpoint: str
 ) -> None:
-    """SIGKILL behind a merge, when Spark may or may not have noted the batch."""
+    """SIGKILL after a merge, when Spark may or may not have recorded the batch."""
     command = [sys.executable, "-c", _CHILD, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as child:
         assert child.stdout is not None

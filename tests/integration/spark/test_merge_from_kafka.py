@@ -54,7 +54,7 @@ def topics(broker: KafkaBroker) -> Topics:
 
 
 def tables(spark: Any, warehouse: Path) -> dict[str, list[dict[str, Any]]]:
-    """Every table's rows as of the newest cut."""
+    """Every table's rows as of the latest cut."""
     found = read_cut(spark, warehouse, incomplete=True)
     return {
         name: sorted((row.asDict(recursive=True) for row in frame.collect()), key=lambda row: row["_offset"])
@@ -80,8 +80,10 @@ def by_files(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
 def test_the_tables_are_those_that_come_of_files(
     spark: Any, topics: Topics, tmp_path: Path, by_files: dict[str, list[dict[str, Any]]]
 ) -> None:
-    """The place of the log is a matter of operation, and none of what the warehouse shows. In two halves, so that the
-    second begins behind a history; then once more, which must change nothing. A commit names the records it is of."""
+    """Where the log is stored is a matter of operation and does not show in the warehouse. In two halves, so that the
+    second begins after a history; then once more, which must change nothing. A commit names the records that it
+    contains.
+    """
     steps = history_of_a_shop()
     tier = KafkaTier(topics, tmp_path / "history", SMALL)
     for half in (steps[:4], steps[4:]):
@@ -99,7 +101,7 @@ def test_the_tables_are_those_that_come_of_files(
     (row, *_) = spark.sql(f"DESCRIBE HISTORY delta.`{tmp_path}/kafka/shop/orders`").collect()
     said = json.loads(row.userMetadata)["cdcflow"]
     with topics.reader(topics.name) as reader:
-        # Behind the last cut; a new topic range may begin there, with no row yet.
+        # After the last cut; a new topic range may begin there, with no row yet.
         cuts = [m.topic_offset for m in reader.messages(0) if m.key == bytes((FrameKind.CUT, 0))]
     assert said["topic"] == topics.name
     assert said["place"] == cuts[-1] + 1
@@ -107,7 +109,7 @@ def test_the_tables_are_those_that_come_of_files(
 
 
 class Dies(Exception):
-    """Stands for the end of the driver."""
+    """Simulates the end of the driver."""
 
 
 class DyingTier(KafkaTier):
@@ -191,7 +193,7 @@ def test_a_stream_makes_the_same_tables(
 
 @pytest.fixture
 def stored(topics: Topics, server: ObjectServer, tmp_path: Path) -> Config:
-    """Settings of a log whose history lies in a store."""
+    """Settings of a log whose history is in a store."""
     objects = server.objects("histories", topics.name)
     access = {"endpoint": objects.endpoint, "access_key": objects.access_key, "secret_key": objects.secret_key}
     kafka = {"brokers": topics.brokers, "topic": topics.name, "work": str(tmp_path), "history": objects.url}
@@ -202,8 +204,9 @@ def stored(topics: Topics, server: ObjectServer, tmp_path: Path) -> Config:
 def test_the_tables_are_the_same_with_the_history_in_a_store(
     spark: Any, topics: Topics, stored: Config, tmp_path: Path, by_files: dict[str, list[dict[str, Any]]]
 ) -> None:
-    """What a cluster without a common disk needs: the task puts the files into the store, executors read them there.
-    The driver's disk has no row, and the keys are in nothing that Spark shows or writes down."""
+    """For a cluster without a common disk: the task uploads the files to the store, and executors read them there. The
+    driver's disk holds no row, and nothing that Spark shows or writes contains the keys.
+    """
     steps = history_of_a_shop()
     for half in (steps[:2], steps[2:4], steps[4:]):
         into_topic(topics, half)
@@ -234,7 +237,7 @@ def test_a_stream_merges_with_the_history_in_a_store(
 
 
 def test_a_topic_and_a_folder_are_merged_into_one_cut(spark: Any, topics: Topics, tmp_path: Path) -> None:
-    """Neither is ahead of the other, an idle topic goes on by its heartbeats, and one that stands still is named."""
+    """Neither is ahead of the other, an idle topic advances by its heartbeats, and one that has stopped is named."""
     crm = Branch(tmp_path / "crm", "crm", "people", topics=topics)
     shop = Branch(tmp_path / "shop", "shop", "trade")
     both, warehouse = (crm, shop), tmp_path / "warehouse"
@@ -251,7 +254,7 @@ def test_a_topic_and_a_folder_are_merged_into_one_cut(spark: Any, topics: Topics
     crm.insert(10, 3)
     shop.insert(20, 2)
     shop.seal()
-    assert not merge().published  # the topic has come to a time before the folder's only segment
+    assert not merge().published  # the topic has reached a time before the folder's only segment
     crm.beat(30)
     shop.beat(30)
     assert merge().published
@@ -286,7 +289,9 @@ def test_a_topic_and_a_folder_are_merged_into_one_cut(spark: Any, topics: Topics
 
 
 def test_what_a_task_finds_wrong_comes_out_as_what_it_is(spark: Any, topics: Topics, tmp_path: Path) -> None:
-    """A damaged topic found in another process must not look like a broker that is away, and be tried for ever."""
+    """A damaged topic found in another process must not look like an unavailable broker, which would be retried
+    indefinitely.
+    """
     into_topic(topics, history_of_a_shop()[:2])
     tier = KafkaTier(topics, tmp_path / "history")
     kafka.seal(spark, tier)
@@ -306,7 +311,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaBro
 def test_the_command_merges_from_a_broker_that_asks_who_is_there(
     spark: Any, secured: tuple[KafkaBroker, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The settings are the daemon's; Spark's client is another one, in another language, and must come in with them."""
+    """The settings are the daemon's; Spark uses a different client, in another language, which must log in with them.
+    """
     broker, authority = secured
     monkeypatch.setenv("KAFKA_PASSWORD", CANARY)
     options = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "ssl.ca.location": str(authority)}
@@ -324,7 +330,7 @@ def test_the_command_merges_from_a_broker_that_asks_who_is_there(
 
 
 def test_a_session_without_kafka_s_jars_says_what_to_do() -> None:
-    """The commonest mistake of whoever brings a session of their own."""
+    """The most common mistake of a caller with its own session."""
     error = kafka._named("sealing", Exception("[DATA_SOURCE_NOT_FOUND] Failed to find the data source: kafka. Make"))
     assert isinstance(error, ConfigurationError)
     assert "cdcflow.spark.jars --kafka" in str(error)
@@ -335,7 +341,7 @@ def test_a_session_without_kafka_s_jars_says_what_to_do() -> None:
 
 @pytest.mark.long
 def test_log_in_kafka_is_read_by_spark_as_far_as_it_is_sealed(spark: Any, topics: Topics, tmp_path: Path) -> None:
-    """Its history of sealed segments; what the topic has behind it comes when a merge has sealed it."""
+    """Spark reads its history of sealed segments; later rows of the topic follow when a merge has sealed them."""
     tier = KafkaTier(topics, tmp_path / "history", SMALL)
     into_topic(topics, history_of_a_shop())
     kafka.merge(spark, tier, tmp_path / "warehouse")

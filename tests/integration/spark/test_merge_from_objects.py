@@ -1,4 +1,4 @@
-"""Merging a log whose segments lie in a bucket, or were compacted: the same tables as from files."""
+"""Merging a log whose segments are in a bucket, or were compacted: the same tables as from files."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_more_than_the_disk_may_hold_is_merged_cut_by_cut(spark: SparkSession, l
 def test_merge_goes_on_from_a_cut_inside_a_compacted_segment(
     spark: SparkSession, log: ObjectLog, tmp_path: Path
 ) -> None:
-    """Compaction knows nothing of merges: where one stood may be in the middle of a segment afterwards."""
+    """Compaction does not depend on merges: a merge's position may be in the middle of a segment afterwards."""
     warehouse = tmp_path / "warehouse"
     put(log, 1, 2)
     job.merge(spark, log.layout, warehouse)
@@ -129,7 +129,9 @@ def test_merge_goes_on_from_a_cut_inside_a_compacted_segment(
 
 
 def test_a_file_that_is_neither_here_nor_in_the_bucket_is_named(log: ObjectLog, tmp_path: Path) -> None:
-    """Somebody tidied the bucket, or the segment expired a moment ago: the message says which, and what to do."""
+    """An operator deleted objects in the bucket, or the segment expired a moment ago: the message names the file and
+    the remedy.
+    """
     put(log, 1)
     place = log.alone
     files = segments.sealed(place).files(ORDERS.id, 0)
@@ -143,8 +145,9 @@ def test_a_file_that_is_neither_here_nor_in_the_bucket_is_named(log: ObjectLog, 
 def test_live_view_reads_a_small_tail_from_copies(
     spark: SparkSession, log: ObjectLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """Where Spark runs in this process, what a stored log has behind the merge is copied here in parallel; the rows are
-    those that Spark would read out of the store, and a plan stays what it is when the next look comes."""
+    """Where Spark runs in this process, the rows of a stored log after the merged part are copied here in parallel;
+    they are the rows that Spark would read from the store, and a plan stays the same when the view is opened again.
+    """
     warehouse = tmp_path / "warehouse"
     put(log, 1, 2)
     job.merge(spark, log.layout, warehouse)

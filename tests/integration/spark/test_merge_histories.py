@@ -74,7 +74,7 @@ def test_merges_at_random_cuts_give_what_the_fold_gives(
 def test_a_backfill_that_is_done_removes_what_it_did_not_find(
     spark: Any, hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:
-    """Rows deleted while nobody listened must not stay downstream for ever; the fold's `swept` says which."""
+    """Rows deleted while no capture ran must not stay downstream indefinitely; the fold's `swept` lists them."""
     world = make_world(SEED, HISTORIES)
     table = world.tables["keyed"]
     hand_log.state(table, "done", 1, 1)

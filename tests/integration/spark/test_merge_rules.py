@@ -1,4 +1,6 @@
-"""What a merge promises besides the right rows: once, from this log, all tables of a cut, by name when it cannot."""
+"""What a merge promises in addition to the right rows: each change once, from this log, all tables of a cut, or an
+error that names the table.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +77,7 @@ def shop(spark: Any, make_table: Callable[..., Table], hand_log_at: Callable[...
 def test_a_run_that_died_before_it_published_is_finished_and_nothing_is_done_twice(
     spark: Any, shop: Shop, merge: Merge
 ) -> None:
-    """G10, G11: where a table stands is in its own commit, so the next run only publishes it."""
+    """G10, G11: a table's position is in its own commit, so the next run only publishes it."""
     first = merge(shop.log.root, shop.warehouse)
     again = merge(shop.log.root, shop.warehouse)
     assert [t.changes for t in first.tables] == [0, 0], "both tables had the cut already"
@@ -93,9 +95,10 @@ def test_a_later_merge_does_not_show_in_an_earlier_cut(
     sql_of: Callable[[Table], str],
     merge: Merge,
 ) -> None:
-    """A report over two tables must see one moment of both, however many merges run meanwhile.
+    """A report over two tables must see both at one point in time, however many merges run concurrently.
 
-    G13: while one merge works in a warehouse a second one is refused. G36: rows changed by hand are told, or stop.
+    G13: while one merge works in a warehouse a second one is refused. G36: rows changed by hand are reported, or stop
+    the merge.
     """
     orders = make_table("orders", id="int64", item="string")
     bag = make_table("bag", key=(), a="int64")
@@ -123,7 +126,7 @@ def test_a_later_merge_does_not_show_in_an_earlier_cut(
     with pytest.raises(ConfigurationError, match="somebody else changed its rows"):
         merge(hand_log.root, warehouse, ["public.orders"], on_edit="stop")
 
-    # A range that is applied twice shows in a table without a key: its rows would be there four times. The cut was
+    # A range that is applied twice shows in a table without a key: it would have its rows four times. The cut was
     # published before, and does not change what it shows.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Positions, "position", lambda *_: 0)
@@ -167,7 +170,7 @@ def test_another_log_or_an_older_copy_is_refused(
 def test_a_row_that_misses_columns_after_the_backfill_stops_before_the_cut_is_published(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:
-    """A NULL that nobody wrote must never be shown as if the source said so; the message shows a count only."""
+    """A NULL that was never written must not be shown as if it were the source's; the message shows a count only."""
     table = make_table("orders", id="int64", doc="string")
     hand_log.state(table)
     hand_log.segment([(table, "u", {"id": 4711, "_unchanged": ["doc"]})])
@@ -256,8 +259,9 @@ def open_files(spark: Any, below: Path) -> int:
 def test_a_merge_leaves_no_file_open(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:
-    """One that goes on for weeks would come to the limit of open files and die of it: a connection to the catalog for
-    each table of each merge was left."""
+    """A merge that runs for weeks would reach the limit of open files and die: it leaked a catalog connection per table
+    and merge.
+    """
     tables = [make_table(name, id="int64") for name in ("orders", "products")]
     held = []
     for number in range(3):
@@ -271,8 +275,9 @@ def test_a_merge_leaves_no_file_open(
 def test_reading_iceberg_tables_leaves_no_memory_behind(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path
 ) -> None:
-    """Iceberg's reader keeps half a kilobyte of each file that it has read, for as long as the session lives; it is
-    freed when no task runs."""
+    """Iceberg's reader keeps half a kilobyte of each file that it has read, for the lifetime of the session; it is
+    freed when no task runs.
+    """
     orders = make_table("orders", id="int64", note="string")
     for number in range(3):
         hand_log.segment([(orders, "u", {"id": id_, "note": f"{number}"}) for id_ in range(5)])

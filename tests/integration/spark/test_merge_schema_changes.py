@@ -55,7 +55,7 @@ the last of them, the third after ADD. What changes no row is no commit of the l
 
 @contextmanager
 def killed_before_commit(merged_by: str, number: int) -> Iterator[None]:
-    """The job dies before its next commit but so many."""
+    """The job dies before its next commit but this many."""
     done = 0
     of, methods = COMMITS[merged_by]
 
@@ -184,9 +184,11 @@ def test_a_retyped_column_s_remedy_works_to_the_letter_and_the_other_tables_go_o
     merge: Merge,
     format_name: str,
 ) -> None:
-    """G24, G36: a table that cannot follow is left out by name. Its folder moved away, read again with a backfill and
-    merged, it is back; and no older cut shows the new table's versions as if they were the old one's, or a table whose
-    files VACUUM took. What was whole stays readable while it is read again or is no longer captured, and says so."""
+    """G24, G36: a table that cannot follow is skipped with an error that names it. With its folder moved away, the
+    table read again by a backfill and merged, it returns; and no older cut shows the new table's versions as the old
+    one's, or a table whose files VACUUM removed. A whole table stays readable while it is read again or is no longer
+    captured, and its status reports that.
+    """
     orders = make_table("orders", id="int64", v="int32")
     products = make_table("products", id="int64", name="string")
     hand_log.state(orders)
@@ -244,7 +246,7 @@ def test_a_retyped_column_s_remedy_works_to_the_letter_and_the_other_tables_go_o
 
 
 def compact(spark: Any, table: str) -> list[Any]:
-    """As people do beside a merge; what was done."""
+    """As users compact during a merge; returns what was done."""
     if table.startswith("delta."):
         return list(spark.sql(f"OPTIMIZE {table}").collect())
     catalog, name = table.split(".", 1)
@@ -270,8 +272,9 @@ def remove_old_files(spark: Any, table: str) -> None:
 def test_the_remedy_of_a_log_that_expired_behind_a_table_works_to_the_letter(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:
-    """Nothing is known of what was between; a backfill that is in the log says what there is, and the sweep takes the
-    rows that went meanwhile."""
+    """The changes in between are unknown; a backfill in the log lists what exists, and the sweep removes rows that were
+    deleted in the gap.
+    """
     table = make_table("orders", id="int64", v="string")
     hand_log.state(table)
     hand_log.segment([(table, "c", {"id": n, "v": "old"}) for n in (1, 2, 3)])
@@ -296,8 +299,9 @@ def test_the_remedy_of_a_log_that_expired_behind_a_table_works_to_the_letter(
 def test_a_delete_after_a_dropped_column_finds_its_row_in_a_table_without_a_key(
     spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path, merge: Merge
 ) -> None:
-    """P08, G18: the delete has the columns that there are. Rows that it does not find would stay for ever. Beside it,
-    rows that a backfill did not find: another backfill had begun before a merge saw that it was done."""
+    """P08, G18: the delete has the current columns. Rows that it does not find would stay indefinitely. In addition,
+    rows that a backfill did not find: another backfill had begun before a merge saw that the first was done.
+    """
     bag = make_table("bag", key=(), a="int64", b="string")
     orders = make_table("orders", id="int64")
     hand_log.state(bag)
@@ -346,7 +350,7 @@ def optimized_in_a_commit(optimize: Callable[[], list[Any]], patch: Any, merged_
 
 @contextmanager
 def optimized_in_a_statement(optimize: Callable[[], list[Any]], patch: Any, merged_by: str) -> Iterator[list[Any]]:
-    """The MERGE, or what is said instead, cannot end before the test has had its turn."""
+    """The MERGE, or the statement in its place, cannot end before the test has had its turn."""
     asked: list[Any] = []
     of, (method,) = COMMITS[merged_by]
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -406,9 +410,9 @@ def test_a_merge_that_meets_an_optimize_is_repeated(
     format_name: str,
     merged_by: str,
 ) -> None:
-    """OPTIMIZE may run at any time, the docs say: also while the MERGE has read the files that it takes away.
+    """The docs allow OPTIMIZE at any time: also after the MERGE has read the files that OPTIMIZE removes.
 
-    Beside it, in the same merge: a table without a key has a sweep, and a delete of a row of NULLs that is not there.
+    In the same merge: a table without a key has a sweep, and a delete of a row of NULLs that does not exist.
     """
     table, bag = make_table("orders", id="int64", v="int32"), make_table("bag", key=(), a="int64", b="string")
     hand_log.state(bag)

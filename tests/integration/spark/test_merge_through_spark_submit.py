@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "merge.md"
 
 
 def test_the_command_of_the_docs_merges(spark: Any, tmp_path: Path) -> None:
-    """Whoever has a cluster copies it; session, jars and arguments then come from the submitter alone."""
+    """Users with a cluster copy it; session, jars and arguments then come only from the submitter."""
     log = HandLog(tmp_path / "shop-log")
     log.segment([(make_table("orders", id="int64", doc="string"), "c", {"id": n, "doc": "pen"}) for n in (1, 2)])
     (command,) = re.findall(r"```bash\n(spark-submit[^`]*)```", PAGE.read_text())

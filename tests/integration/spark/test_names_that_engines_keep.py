@@ -33,8 +33,10 @@ def test_a_column_has_the_sources_values_whatever_it_is_called(
     merged_by: str,
     format_name: str,
 ) -> None:
-    """Such a column ended the merge of all tables, or had the numbers of its rows in a file in place of its values.
-    What Spark has no room for is left out by name; the others go on, and what is printed helps."""
+    """Such a column ended the merge of all tables, or had the numbers of its rows in a file in place of its values. A
+    table that Spark has no room for is skipped with an error that names it; the others are merged, and the printed
+    message helps.
+    """
     names = [name for name in NAMES if merged_by != "delta by spark" or name not in KEPT_NAMES["delta"]]
     tables = {name: make_table(f"t{n}", id="int64", **{name: "int64"}, other="string") for n, name in enumerate(names)}
     fine = make_table("fine", id="int64")

@@ -53,8 +53,9 @@ def test_a_cut_that_spark_published_is_durable(
 def test_spark_goes_on_from_what_a_power_cut_left(
     spark: Any, make_table: Callable[..., Table], hand_log: HandLog, warehouse: Path, format_name: str
 ) -> None:
-    """A commit was there, and files that it names were not: nothing is lost without a word. Where the table cannot be
-    merged again it is left out, and the remedy is followed."""
+    """A commit survived, and files that it names did not: nothing is lost silently. Where the table cannot be merged
+    again it is skipped, and the test follows the remedy.
+    """
     warehouse.mkdir()
     orders = make_table("orders", id="int64", v="int32")
     hand_log.state(orders)
@@ -74,7 +75,7 @@ def test_spark_goes_on_from_what_a_power_cut_left(
         try:
             report = job.merge(spark, hand_log.root, warehouse)
             why = "".join(t.left_out or "" for t in report.tables)
-        except CdcflowError as error:  # no table is left, or none can be told
+        except CdcflowError as error:  # no table is left, or none can be identified
             why = str(error)
         assert not why or "move the table's folder away" in why or "_cdcflow_cuts away" in why, f"{told}: {why}"
         if not why:

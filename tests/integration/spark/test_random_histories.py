@@ -1,7 +1,7 @@
 """Random histories of tables, merged by every engine, against the fold in plain Python.
 
-As in `tests/integration/local/test_random_histories.py`, each history has a seed of its own:
-`CDCFLOW_HISTORY_SEED=<seed> CDCFLOW_HISTORIES=1` runs one alone.
+As in `tests/integration/local/test_random_histories.py`, each history has its own seed: `CDCFLOW_HISTORY_SEED=<seed>
+CDCFLOW_HISTORIES=1` runs one alone.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FEW_IN_MODE = 3
 """Histories of tables in other modes than `current`, in each format."""
 
 PARTS = 10
-"""Of the many: each has a log of its own."""
+"""One of many: each has its own log."""
 
 ROUNDS = 3
 
@@ -83,7 +83,7 @@ def test_histories_of_tables_in_other_modes_give_what_the_fold_gives(
 def test_many_histories_of_tables_give_what_the_fold_gives(
     part: int, spark: Any, merge: Merge, merged_by: str, tmp_path: Path
 ) -> None:
-    """Hundreds of them; what the local engine declines is merged by Spark."""
+    """Hundreds of them; Spark merges what the local engine does not support."""
     run_part(spark, part, merged_by, tmp_path, merge)
 
 
@@ -106,7 +106,7 @@ class InTurns:
 def test_histories_merged_by_engines_in_turns_give_what_the_fold_gives(
     spark: Any, tmp_path: Path, table_format: str
 ) -> None:
-    """Rows, descriptions and positions are the same whoever wrote them, whatever the source did in between."""
+    """Rows, descriptions and positions do not depend on which engine wrote them, whatever the source did in between."""
     run(spark, SEED, ALONE or FEW["in turns"], tmp_path, InTurns(spark, SEED, table_format))
 
 

@@ -71,7 +71,7 @@ def test_changes_come_in_the_one_order_up_to_the_common_clock(spark: Any, branch
 
 
 def test_what_is_not_sealed_holds_the_common_clock_back(spark: Any, branches: tuple[Branch, Branch]) -> None:
-    """A row behind the sealed part may belong before the clock that the heartbeats after it have reached."""
+    """A row after the sealed part may belong before the clock that the later heartbeats have reached."""
     crm, shop = branches
     crm.insert(10)
     shop.insert(50)

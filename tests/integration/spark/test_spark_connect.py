@@ -1,4 +1,4 @@
-"""What docs/merge.md says of Spark Connect, over a real server of it."""
+"""The examples of docs/merge.md for Spark Connect, against a real Spark Connect server."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def statements(warehouse: Path) -> list[str]:
 def test_sql_of_the_docs_reads_the_newest_rows_and_those_of_the_newest_cut(
     spark: Any, remote: Any, hand_log: HandLog, warehouse: Path
 ) -> None:
-    """Whoever has nothing but Spark Connect copies it."""
+    """Readers that have only Spark Connect copy it."""
     orders = make_table("orders", id="int64", item="string")
     hand_log.state(orders)
     hand_log.segment([(orders, "c", {"id": n, "item": f"item {n}"}) for n in (1, 2)])

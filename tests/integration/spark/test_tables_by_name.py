@@ -1,4 +1,4 @@
-"""Delta tables by name in a Hive metastore: who knows SQL alone finds them there, and commits go by path as ever."""
+"""Delta tables by name in a Hive metastore: readers that use only SQL find them there, and commits still go by path."""
 
 from __future__ import annotations
 
@@ -66,8 +66,9 @@ def left_out(report: MergeReport) -> dict[str, str]:
 
 
 def test_tables_are_read_by_name_as_they_are(other: OtherSpark, spark: Any, hand_log: HandLog, lake: Warehouse) -> None:
-    """Names are those of the source, as far as a metastore has them. What a name shows is the table's newest version,
-    its newest columns too; naming commits nothing; and whoever has the paths needs no metastore."""
+    """Names are those of the source, as far as a metastore supports them. A name shows the table's latest version and
+    columns; naming commits nothing; and readers with the paths need no metastore.
+    """
     hand_log.state(ORDERS)
     hand_log.segment([(ORDERS, "c", {"id": n, "item": f"item {n}"}) for n in (1, 2)] + [(ODD, "c", {"id": 7})])
     assert other.merge(hand_log.root, lake).published
@@ -88,7 +89,8 @@ def test_tables_are_read_by_name_as_they_are(other: OtherSpark, spark: Any, hand
 def test_entry_that_is_not_there_is_made_by_the_next_merge(
     other: OtherSpark, hand_log: HandLog, lake: Warehouse
 ) -> None:
-    """A run may die between table and entry, somebody may drop one, and a warehouse may be older than its metastore."""
+    """A run may die between table and entry, an operator may drop one, and a warehouse may be older than its metastore.
+    """
     hand_log.segment([(ORDERS, "c", {"id": 1, "item": "pen"}), (ODD, "c", {"id": 7})])
     assert other.merge(hand_log.root, Warehouse(lake.root)).published
     assert [row[0] for row in other.sql("SHOW DATABASES")] == ["default"]
@@ -96,7 +98,7 @@ def test_entry_that_is_not_there_is_made_by_the_next_merge(
     names = ("shop.orders", ODD_NAME, "_cdcflow._cdcflow_cuts")
     assert [len(other.sql(f"SELECT * FROM {name}")) for name in names] == [1, 1, 1]
     other.sql(f"DROP TABLE {ODD_NAME}")
-    # A metastore removes the folder of a database that is dropped: so it must be none in which tables lie.
+    # A metastore removes the folder of a database that is dropped: so that folder must contain no tables.
     other.sql("DROP DATABASE shop CASCADE")
     other.sql("DROP DATABASE _cdcflow CASCADE")
     assert not other.merge(hand_log.root, lake).published, "nothing is new"
@@ -123,8 +125,9 @@ def test_name_is_there_as_soon_as_the_table_is(other: OtherSpark, hand_log: Hand
 def test_name_of_another_table_is_left_alone(
     other: OtherSpark, hand_log: HandLog, lake: Warehouse, metastore: HiveMetastore, tmp_path: Path
 ) -> None:
-    """Whoever reads by that name goes on reading what was there; ours is left out of the cuts until one of the remedies
-    is done, and the other tables go on."""
+    """A reader of that name keeps reading the table that had it first; cdcflow's table is excluded from the cuts until
+    one of the remedies is done, and the other tables are merged.
+    """
     other.sql("CREATE DATABASE shop")
     other.sql(f"CREATE TABLE shop.orders USING delta LOCATION '{tmp_path}/elsewhere' AS SELECT 'theirs' AS x")
     hand_log.segment([(ORDERS, "c", {"id": 1, "item": "pen"}), (ODD, "c", {"id": 7})])
@@ -151,7 +154,7 @@ def test_name_of_another_table_is_left_alone(
 def test_cuts_of_two_warehouses_have_names_of_their_own(
     other: OtherSpark, hand_log: HandLog, lake: Warehouse, tmp_path: Path
 ) -> None:
-    """The second warehouse of a metastore is told of the prefix before it has done anything."""
+    """The second warehouse of a metastore is refused, with the prefix as remedy, before it has done anything."""
     hand_log.segment([(ODD, "c", {"id": 7})])
     assert other.merge(hand_log.root, lake).published
     second = HandLog(tmp_path / "second", "log-b")
@@ -178,7 +181,7 @@ def test_of_two_names_that_differ_in_case_the_second_is_left_out(
 def test_tables_in_a_store_have_names_too(
     other: OtherSpark, hand_log: HandLog, metastore: HiveMetastore, server: ObjectServer, lake: Warehouse
 ) -> None:
-    """The metastore looks at the place of a database and a table, so it must reach the store."""
+    """The metastore checks the location of a database and a table, so it must reach the store."""
     address = server.objects("lake").address("lake")
     place = Warehouse(f"s3a://lake/{metastore.port}", address, metastore=lake.metastore)
     hand_log.segment([(ORDERS, "c", {"id": 1, "item": "pen"})])
@@ -192,7 +195,7 @@ def test_tables_in_a_store_have_names_too(
 def test_session_that_uses_another_metastore_is_refused(
     other: OtherSpark, spark: Any, hand_log: HandLog, lake: Warehouse
 ) -> None:
-    """The names would be in a metastore where nobody looks, or in the memory of one process."""
+    """The names would be in a metastore that no reader uses, or in the memory of one process."""
     hand_log.segment([(ORDERS, "c", {"id": 1, "item": "pen"})])
     with pytest.raises(ConfigurationError, match=r"uses none\n.*spark.sql.catalogImplementation=hive, spark.hadoop"):
         job.merge(spark, hand_log.root, lake)

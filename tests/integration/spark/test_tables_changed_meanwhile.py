@@ -1,7 +1,7 @@
-"""A merge that was halted between its look at a table and its statement, while another one went on: where several
-drivers may merge, what it has worked out by then is not said any more.
+"""A merge that was halted between its check of a table and its statement, while another one ran: where several drivers
+may merge, it does not execute what it had computed before.
 
-The first driver's session stands still in the middle of a merge, the second one's merges, the first goes on.
+The first driver's session stops in the middle of a merge, the second one's merges, the first continues.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def lake(request: pytest.FixtureRequest, server: ObjectServer, tmp_path: Path) -
 
 
 class Drivers:
-    """Two that merge one log into one warehouse, and a place where the first one stands still."""
+    """Two drivers that merge one log into one warehouse, and a point where the first one halts."""
 
     def __init__(self, spark: Any, lake: Warehouse, log: HandLog, server: ObjectServer, monkeypatch: Any) -> None:
         self._spark, self._lake, self._log, self._server = spark, lake, log, server
@@ -51,7 +51,7 @@ class Drivers:
         monkeypatch.setattr(engine, "lease", lambda *_: nullcontext())
 
     def layout(self, name: str) -> Layout:
-        """What is sealed by now, and nothing that comes later."""
+        """The currently sealed segments, without any later ones."""
         test = self._log.root.parent
         objects = self._server.objects("logs", f"{test.name}-{name}")
         put_away(self._log.root, Bucket(objects))
@@ -62,13 +62,13 @@ class Drivers:
         return job.merge(self._spark, layout, self._lake)
 
     def merge_halted(self, layout: Layout, at: str, meanwhile: Callable[[], object]) -> None:
-        """It is told that another one was there, and goes on the next time."""
+        """It gets an error that another driver has merged, and continues the next time."""
         self.halt(at, meanwhile)
         with pytest.raises(SinkUnavailable, match="another merge"):
             self.merge(layout)
 
     def halt(self, at: str, meanwhile: Callable[[], object]) -> None:
-        """The next call of this method of a table happens after what happens meanwhile."""
+        """The next call of this table method waits until the other driver's work is done."""
         of = type(table_format("iceberg" if self._lake.catalog else "delta").table(self._spark, self._lake, ("x", "y")))
         done = getattr(of, at)
 
@@ -108,7 +108,7 @@ def test_first_rows_come_once(drivers: Drivers, hand_log: HandLog, at: str) -> N
 
 @pytest.mark.spread(1)
 def test_range_of_which_another_merged_a_part_is_not_merged_again(drivers: Drivers, hand_log: HandLog) -> None:
-    """The tables are where the other has brought them, and the halted one has worked out more than what is left."""
+    """The other driver has advanced the tables, and the halted one has computed more than what is left."""
     hand_log.segment(rows_of(BAG, ("c", 1, 1), ("c", 5, 5)))
     drivers.merge(drivers.layout("first"))
     hand_log.segment(rows_of(BAG, ("c", 2, 2), ("d", 5, 5)))
@@ -144,8 +144,9 @@ FEW = make_table("few", id="int64", a="int32")
 
 
 def come_and_gone(drivers: Drivers, hand_log: HandLog) -> tuple[Layout, Layout]:
-    """A log of three cuts, of which the first is merged: a row comes in the second and goes in the third. As it was at
-    the second, and at the third."""
+    """A log of three cuts, of which the first is merged: a row is inserted in the second and deleted in the third.
+    Returns it at the second, and at the third.
+    """
     hand_log.segment(rows_of(FEW, ("c", 1, 1)))
     drivers.merge(drivers.layout("first"))
     hand_log.segment(rows_of(FEW, ("c", 9, 9)))
@@ -177,7 +178,7 @@ def test_older_range_that_is_committed_last_is_merged_over(
 def test_cut_shows_no_older_range_that_came_in_between(
     drivers: Drivers, hand_log: HandLog, lake: Warehouse, spark: Any, monkeypatch: Any
 ) -> None:
-    """It is committed after the newer one, which then looks at what to publish. Delta refuses it, as above."""
+    """It is committed after the later one, which then checks what to publish. Delta refuses it, as above."""
     _, third = come_and_gone(drivers, hand_log)
     there = table_format("iceberg").table(spark, lake, table_path(FEW.id))
     known = there.snapshot()

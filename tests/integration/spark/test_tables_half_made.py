@@ -18,7 +18,7 @@ pytestmark = pytest.mark.spark
 def test_empty_folders_of_a_driver_that_died_are_no_table_and_files_of_somebody_are_left(
     spark: Any, make_table: Callable[..., Table], hand_log: HandLog, warehouse: Path
 ) -> None:
-    """Before its first commit Delta makes folders, and takes them for a stranger's data from then on."""
+    """Delta creates folders before its first commit, and then takes them for another program's data."""
     orders, items = make_table("orders", id="int64"), make_table("items", id="int64")
     for table in (orders, items):
         hand_log.state(table)

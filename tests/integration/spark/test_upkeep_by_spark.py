@@ -1,4 +1,4 @@
-"""Upkeep by Spark: what kept cuts read stays, files become fewer, and the local engine goes on from there."""
+"""Maintenance by Spark: kept cuts stay readable, files become fewer, and the local engine continues from there."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DAY = 86_400.0
 
 
 def merged_days_ago(days: int, hand_log: HandLog, warehouse: Path, table_format: str) -> None:
-    """A merge that everything in the warehouse takes to have been so long ago."""
+    """A merge that happened this many days ago for everything in the warehouse."""
     if table_format == "iceberg":  # nothing goes by the age of its files
         local.merge(hand_log.root, warehouse, table_format=table_format)
         return
@@ -61,8 +61,9 @@ def rows_at(spark: Any, warehouse: Path, cut: int) -> dict[str, list[tuple[Any, 
 def test_kept_cuts_read_the_same_after_spark_looked_after_the_tables(
     spark: Any, hand_log: HandLog, warehouse: Path, table_format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """VACUUM and expire_snapshots know nothing of cuts; what is asked of them has to. A merge goes on from it as
-    if nothing had been, and says of no edit."""
+    """VACUUM and expire_snapshots do not know about cuts; cdcflow's calls of them must. A merge continues as if nothing
+    had happened, and reports no edit.
+    """
     monkeypatch.setattr(replacing, "TINY_BYTES", 0)
     monkeypatch.setattr(replacing, "DEAD_SHARE_MAX", 0.9)
     orders, quiet = make_table("orders", id="int64", v="int32"), make_table("quiet", id="int64")

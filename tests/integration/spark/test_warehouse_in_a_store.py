@@ -1,4 +1,4 @@
-"""A log and a warehouse in an object store: Spark reads and writes both where they lie."""
+"""A log and a warehouse in an object store: Spark reads and writes both in place."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ def lake(request: pytest.FixtureRequest, server: ObjectServer, tmp_path: Path) -
 
 
 def log_in(server: ObjectServer, hand_log: HandLog, name: str) -> Layout:
-    """What is sealed of a log by now, in a bucket of its own prefix, as seen from a machine that has nothing else."""
+    """The currently sealed part of a log, under a separate prefix of a bucket, as seen from a machine that has nothing
+    else.
+    """
     objects = server.objects("logs", name)
     put_away(hand_log.root, Bucket(objects))
     elsewhere = hand_log.root.parent / "elsewhere"
@@ -52,7 +54,7 @@ def log_in(server: ObjectServer, hand_log: HandLog, name: str) -> Layout:
 def test_tables_in_a_store_are_the_fold_of_a_log_in_a_store(
     spark: Any, hand_log: HandLog, server: ObjectServer, lake: Warehouse, tmp_path: Path
 ) -> None:
-    """Nothing of either passes this machine's disk, each cut stays readable, and nobody sees the keys."""
+    """No data of either passes this machine's disk, each cut stays readable, and the keys are not visible."""
     world = make_world(SEED, 40)
     odd = make_table("orders", schema="_shop", id="int64")  # files that begin so Spark takes for hidden
     seen = 0
@@ -75,7 +77,7 @@ def test_tables_in_a_store_are_the_fold_of_a_log_in_a_store(
 
 
 READ_AT_MOST = 1.25
-"""So much of a range is read at most, its files' footers and what is looked at twice of them included."""
+"""The most of a range that is read, including its files' footers and what is read twice."""
 
 
 @pytest.mark.spread(4)
@@ -84,7 +86,7 @@ READ_AT_MOST = 1.25
 def test_a_log_is_read_once(
     spark: Any, hand_log: HandLog, server: ObjectServer, tmp_path: Path, kind: str, format_name: str
 ) -> None:
-    """What a merge reads is what somebody pays for: a range's files once, whatever is asked of them."""
+    """Reads from a store cost money: a merge reads a range's files once, whatever it needs of them."""
     table = make_table("docs", id="int64", doc="string", a="int32")
     hand_log.state(table)
     chance = random.Random(SEED)
@@ -132,8 +134,9 @@ def _first_cut(spark: Any, lake: Warehouse) -> int:
 def test_one_merge_at_a_time_in_a_store_and_a_dead_one_is_forgotten(
     spark: Any, hand_log: HandLog, server: ObjectServer, lake: Warehouse
 ) -> None:
-    """G13 between machines: the second is told; what a killed merge has left is in the way for a minute, by the store's
-    clock."""
+    """G13 between machines: the second gets an error; a killed merge's lock blocks others for a minute, by the store's
+    clock.
+    """
     orders = make_table("orders", id="int64")
     hand_log.state(orders)
     hand_log.segment([(orders, "c", {"id": 1})])
@@ -153,7 +156,7 @@ def test_one_merge_at_a_time_in_a_store_and_a_dead_one_is_forgotten(
 def test_a_store_that_overwrites_what_it_must_leave_alone_is_refused(
     spark: Any, hand_log: HandLog, tmp_path: Path
 ) -> None:
-    """Two drivers would lose one another's commits there, and nobody would know."""
+    """Two drivers would overwrite one another's commits there without noticing."""
     orders = make_table("orders", id="int64")
     hand_log.segment([(orders, "c", {"id": 1})])
     careless = ObjectServer()
@@ -168,7 +171,7 @@ def test_a_store_that_overwrites_what_it_must_leave_alone_is_refused(
 
 
 def test_a_session_that_would_lose_commits_or_cannot_reach_a_store_is_refused() -> None:
-    """Delta's own store for s3a takes one driver's word for what is there; the remedy is the one that works."""
+    """Delta's own store for s3a trusts one driver's view of what exists; the remedy is the one that works."""
     spark = MagicMock()
     spark.sparkContext.getConf.return_value.get.return_value = ""
     with pytest.raises(ConfigurationError, match=r"could undo the commits of the other\n.*ConditionalLogStore.*S3"):
@@ -180,7 +183,7 @@ def test_a_session_that_would_lose_commits_or_cannot_reach_a_store_is_refused() 
 
 
 def test_a_bucket_of_the_same_name_in_another_store_is_refused(spark: Any) -> None:
-    """Hadoop keeps its clients by a bucket's name: this Spark would go on reading in the first store."""
+    """Hadoop caches its clients by a bucket's name: this Spark would keep reading from the first store."""
     stores.reach(spark, StoreAddress("twins", "http://127.0.0.1:1", access_key=ACCESS_KEY, secret_key=SECRET_KEY))
     elsewhere = StoreAddress("twins", "http://127.0.0.1:2", access_key=ACCESS_KEY, secret_key=SECRET_KEY)
     with pytest.raises(ConfigurationError, match=r"twins at \S+:1 .*at \S+:2 .*too\n.*a new Spark"):

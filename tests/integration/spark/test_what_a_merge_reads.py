@@ -1,4 +1,4 @@
-"""Manifests, paths and jars: what is decided before a Spark session is asked anything (none is started here)."""
+"""Manifests, paths and jars: what is decided before a Spark session is used (none is started here)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def without_first(log: Any) -> None:
 
 
 def test_a_position_behind_the_log_s_beginning_is_lost_history(make_table: Callable[..., Table], hand_log: Any) -> None:
-    """Going on from there would skip changes in silence; the message names the backfill that mends it."""
+    """Continuing from there would skip changes silently; the message names the backfill that repairs it."""
     table = make_table()
     for key in (1, 2, 3):
         hand_log.segment([(table, "c", {"id": key})])
@@ -71,7 +71,7 @@ def test_a_shape_that_comes_back_is_the_newest(make_table: Callable[..., Table],
 
 
 def test_no_file_has_a_name_that_spark_takes_for_hidden(make_table: Callable[..., Table], hand_log: Any) -> None:
-    """A schema may be called _x; Spark reads no row of a file whose name begins so, and says nothing."""
+    """A schema may be called _x; Spark silently reads no row of a file whose name begins like that."""
     table = make_table(schema="_x")
     hand_log.segment([(table, "c", {"id": 1})])
     (file,) = sealed(hand_log.root).files(table.id, 0)
@@ -98,7 +98,7 @@ def test_an_older_file_that_spark_would_take_for_hidden_gets_a_name_it_reads(
 
 
 def test_no_name_leaves_the_warehouse_or_meets_another() -> None:
-    """S11: names are the source's, paths are ours."""
+    """S11: names are the source's, paths are cdcflow's."""
     names = ["..", ".", "a/b", "a", "_a", "a%2Fb", "a~2Fb", "~", "_cdcflow_cuts", "Ä"]
     paths = [table_path(TableId(schema, name)) for schema in names for name in names]
     assert len(set(paths)) == len(paths)
@@ -120,7 +120,7 @@ def test_a_machine_without_the_jars_is_told_how_to_get_them(tmp_path: Path, monk
 def test_a_url_that_became_a_path_is_refused_and_nothing_is_made(
     warehouse: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hand_log: Any
 ) -> None:
-    """As a path it would be a folder of that name beside the settings, and nobody would look there."""
+    """As a path it would be a folder of that name next to the settings, where it would not be found."""
     monkeypatch.chdir(tmp_path)
     before = sorted(tmp_path.iterdir())
     with pytest.raises(ConfigurationError, match=r"name it as text: s3a://bucket/path"):

@@ -1,4 +1,4 @@
-"""Types that Spark or DuckDB hold as something else: merged by Spark, compared, and mended."""
+"""Types that Spark or DuckDB represent as another type: merged by Spark, compared, and repaired."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def shop(database: Database, tmp_path: Path, spark: Any, monkeypatch: pytest.Mon
 
 
 def merged(shop: ComparedShop, spark: Any, table: str, count: int) -> dict[int, dict[str, Any]]:
-    """A table's rows, merged until there are so many."""
+    """A table's rows, merged until this many exist."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         shop.said("merge", code=None)
@@ -85,7 +85,7 @@ def test_intervals_and_wide_numbers_are_merged_compared_and_mended(shop: Compare
 def test_a_table_that_cannot_be_compared_does_not_end_the_comparison_of_the_others(
     shop: ComparedShop, spark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever it is: the report says which one it was, without the error's text, which may have a row's values."""
+    """Whatever the error is: the report names the table, without the error's text, which may contain a row's values."""
     shop.execute("CREATE TABLE bad (id int PRIMARY KEY)", "CREATE TABLE plain (id int PRIMARY KEY)")
     shop.execute("INSERT INTO bad VALUES (1)", "INSERT INTO plain VALUES (1)")
     shop.start("bad", "plain")

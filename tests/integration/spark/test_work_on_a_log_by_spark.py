@@ -34,7 +34,7 @@ def current(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_executors_make_what_this_process_makes(spark: Any, tmp_path: Path) -> None:
-    """Several pieces at once, each in a task of its own."""
+    """Several pieces at once, each in a separate task."""
     found = []
     for name in ("here", "there"):
         log = made(tmp_path / name)
@@ -57,7 +57,7 @@ def test_executors_make_what_this_process_makes(spark: Any, tmp_path: Path) -> N
 def test_worker_that_dies_leaves_nothing_that_counts(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Its files are there, and nobody was told: the next run makes all of it again."""
+    """Its files exist, but were never reported: the next run does all of it again."""
     log = made(tmp_path / "log", segments=8)
     layout, before = Layout(log.root), current(tmp_path / "log")
     with over(spark.sparkContext, log.root, "testing") as workers:
@@ -94,7 +94,7 @@ def test_executors_without_anything_to_do_are_refused(tmp_path: Path, monkeypatc
 
 
 def test_second_spark_in_a_process_is_refused(spark: Any) -> None:
-    """Spark's own words are of a context and a file of its own."""
+    """Spark's own error would be about a context and a file that the user does not know."""
     with pytest.raises(ConfigurationError, match="this process has a Spark session of its own") as refused:
         context("local[2]", {}, "indexing")
     assert "a process of its own" in (refused.value.remedy or "")
@@ -103,7 +103,7 @@ def test_second_spark_in_a_process_is_refused(spark: Any) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("command", [["compact"], ["index"], ["expire", "--before-cut", "3", "--state"]], ids=str)
 def test_command_works_as_users_run_it(tmp_path: Path, command: list[str]) -> None:
-    """`--on local[2]`, with a JVM of its own."""
+    """`--on local[2]`, with its own JVM."""
     log = made(tmp_path / "log", segments=6)
     before = current(log.root)
     (tmp_path / "cdcflow.yaml").write_text(SETTINGS)

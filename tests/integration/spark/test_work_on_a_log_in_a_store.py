@@ -36,7 +36,7 @@ from cdcflow.wiring.logs import log_at
 pytestmark = pytest.mark.spark
 
 NOT_PUT = 4
-"""So many of the newest segments are on the log's machine alone."""
+"""This many of the latest segments are on the log's machine alone."""
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Stored:
 
     @property
     def alone(self) -> Layout:
-        """As somebody has it who has nothing but the bucket."""
+        """From a machine that has only the bucket."""
         return Layout(self.folder / "nothing", BucketStore(self.bucket, self.folder / "elsewhere", 1 << 20))
 
     @property
@@ -117,7 +117,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_executors_make_what_this_process_makes_in_a_store(
     spark: Any, objects: Objects, tmp_path: Path, fetched: list[str]
 ) -> None:
-    """Whoever has nothing but the bucket has the result, and nothing is left of the work on it."""
+    """A machine that has only the bucket sees the result, and no temporary file of the work is left."""
     found = []
     for name in ("here", "there"):
         place = objects.model_copy(update={"url": f"{objects.url}/{name}"})
@@ -146,7 +146,7 @@ def test_executors_make_what_this_process_makes_in_a_store(
 def test_executor_that_dies_leaves_nothing_that_counts_in_a_store(
     spark: Any, log: Stored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    """Its files are there, and have no manifest: the next run makes all of it again."""
+    """Its files exist, and have no manifest: the next run does all of it again."""
     before = log.current()
     with over(spark.sparkContext, log.root, "testing", log.away) as workers:
         each = workers.each
@@ -165,7 +165,7 @@ def test_executor_that_dies_leaves_nothing_that_counts_in_a_store(
 def test_file_of_a_state_that_is_not_what_was_put_is_refused(
     spark: Any, log: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Executor and command each speak to the store; what lies in between is compared."""
+    """Executor and command each access the store; the file is compared with what was uploaded."""
     with over(spark.sparkContext, log.root, "testing", log.away) as workers:
         keeping = Keeping(log_at(log.layout), log.layout, workers=workers, reopened=log_at)
         monkeypatch.setattr(StoredLog, "take", lambda away, name, target: target.write_bytes(b"else") and "else")
@@ -180,7 +180,7 @@ def test_file_of_a_state_that_is_not_what_was_put_is_refused(
 @pytest.mark.long
 @pytest.mark.parametrize("command", [["compact"], ["index"], ["expire", "--before-cut", "3", "--state"]], ids=str)
 def test_command_works_on_a_log_in_a_store(log: Stored, command: list[str]) -> None:
-    """`--on local[2]`, with settings that name the store and a JVM of its own."""
+    """`--on local[2]`, with settings that name the store and its own JVM."""
     before = log.current()
     line = [sys.executable, "-m", "cdcflow.cli", "log", *command, "--on", "local[2]", "--config", str(log.settings())]
     subprocess.run(line, cwd=log.folder, check=True)
