@@ -1,4 +1,4 @@
-"""The commands against a real server: a daemon as a child process, and what the others say beside it."""
+"""The commands against a real server: a daemon as a child process, and what the other commands report while it runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ runner = CliRunner()
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[PostgresServer]:
-    """One server that asks for passwords: the product's own sessions must not depend on trust."""
+    """One server that requires passwords: the product's own sessions must not depend on trust."""
     with PostgresServer() as server:
         yield server
 
@@ -54,7 +54,7 @@ def shop(postgres: PostgresServer) -> Iterator[Database]:
 
 @pytest.fixture
 def folder(shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with settings whose password stands in the environment."""
+    """A working directory with settings whose password is in the environment."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SHOP_PASSWORD", CANARY)
     url = shop.url_as("cdc")
@@ -167,7 +167,7 @@ def test_daemon_is_seen_from_all_sides_and_stops_at_a_cut(run: Callable[..., Dae
 
 
 def seen_over_http(url: str) -> None:
-    """The page, what it asks for, and the change explorer, of a daemon that captures a real server."""
+    """The page, its requests, and the change explorer, of a daemon that captures a real server."""
 
     def got(path: str) -> Any:
         with urllib.request.urlopen(f"{url}{path}", timeout=10) as answer:  # noqa: S310  our own daemon
@@ -193,7 +193,7 @@ def seen_over_http(url: str) -> None:
 
 
 def test_tables_that_are_left_out_are_named(run: Callable[..., Daemon], shop: Database) -> None:
-    """A table that came up without a key is in no log; who looks at the status must see that it is not."""
+    """A new table without a key is in no log; the status must show that."""
     first = run()
     first.wait_until_read()
     assert first.end() == 0
@@ -208,7 +208,7 @@ def test_tables_that_are_left_out_are_named(run: Callable[..., Daemon], shop: Da
 
 
 def test_backfill_orders_a_running_daemon(run: Callable[..., Daemon]) -> None:
-    """A new generation of one table, followed to its end, while the others stay as they are."""
+    """A new generation of one table, followed to its end, while the others do not change."""
     daemon = run("--json")
     daemon.wait_until_read()
     found = json.loads(said("backfill", "public.orders", "--json"))
@@ -265,7 +265,9 @@ def test_paused_table_waits_until_it_is_resumed(run: Callable[..., Daemon], fold
 def test_daemon_is_steered_from_outside_and_keeps_what_it_was_told(
     run: Callable[..., Daemon], folder: Path, shop: Database
 ) -> None:
-    """Paused and killed, it starts paused; resumed by SQL it reads rows again; and the log has who told it."""
+    """Paused and killed, it starts paused; resumed by SQL it reads rows again; and the log records who sent each
+    command.
+    """
     path = folder / "cdcflow.yaml"
     path.write_text(path.read_text().replace("heartbeat", "control_table: ops.control, heartbeat"))
     (finding,) = [f for f in json.loads(said("doctor", "--json", code=1)) if f["subject"] == "source.control_table"]
@@ -294,7 +296,7 @@ def test_daemon_is_steered_from_outside_and_keeps_what_it_was_told(
     daemon.wait_until(lambda s: s.get("rows_read") == 1, "the row")
     ordered = said("table", "repair", "public.orders", "--key", "7", "--key", "9999", "--known-until", "0/1")
     assert ordered == "public.orders: ordered\n"
-    daemon.process.kill()  # the order was answered, so it is in the log
+    daemon.process.kill()  # the command was answered, so it is in the log
     daemon.process.wait()
     daemon = run()
     daemon.wait_until(lambda s: bool(json.loads(said("log", "repairs", "--json"))), "the repair")
@@ -359,7 +361,7 @@ def test_lost_slot_and_publication_are_seen_by_doctor_and_status_and_the_remedy_
     The publication goes while the daemon runs, the slot while none does: another log's slot is not taken for it.
     """
     path = folder / "cdcflow.yaml"
-    path.write_text(path.read_text().replace("500ms", "1h"))  # else the daemon sees it by itself, and ends
+    path.write_text(path.read_text().replace("500ms", "1h"))  # otherwise the daemon sees it by itself, and ends
     daemon = run()
     daemon.wait_until_read()
     ((name,),) = shop.execute("SELECT slot_name FROM pg_replication_slots")

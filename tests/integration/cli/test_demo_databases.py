@@ -1,4 +1,4 @@
-"""What the demo asks of each database: it is loaded, written to, and counted alike, whichever it is."""
+"""What the demo needs of each database: it is loaded, written to, and counted alike, whichever it is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cdcflow.cli.demo.opening import demo_source, seed, session
 from cdcflow.cli.demo.writer import Workload
 
 AIRPORTS = "2d5c66a8a1ddc420d7.2d0474be378d158da1"
-"""The hash of the table that nobody writes to: the same text of the same rows, by three servers."""
+"""The hash of the table without writers: the same text of the same rows, by three servers."""
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_every_database_of_the_demo_is_loaded_written_to_and_counted(kind: Kind)
 
 
 def test_load_reads_its_password_from_a_file(tmp_path: Path, own_postgres: PostgresServer) -> None:
-    """The dev stack gives passwords as files, so that none stands in a command line."""
+    """The dev stack passes passwords as files, so that no command line contains one."""
     own_postgres.execute("CREATE ROLE shop LOGIN PASSWORD 'right'")
     own_postgres.execute("CREATE DATABASE airports OWNER shop")
     own_postgres.write_hba("host all postgres 127.0.0.1/32 trust", "host all all 127.0.0.1/32 scram-sha-256")

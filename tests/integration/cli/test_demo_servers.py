@@ -1,4 +1,4 @@
-"""Where the demo finds the programs of its servers, and what it says when one is not there."""
+"""Where the demo finds the programs of its servers, and its error when one is missing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROGRAMS = {"mysql": "mysqld", "mariadb": "mariadbd"}
 
 @pytest.fixture
 def reachable() -> Iterator[Path]:
-    """A directory that a server's user may look into."""
+    """A directory that a server's user may read."""
     with tempfile.TemporaryDirectory(prefix="cdcflow-demo-") as folder:
         Path(folder).chmod(0o755)
         yield Path(folder)
@@ -47,7 +47,7 @@ def bare(tmp_path: Path, reachable: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     monkeypatch.setattr(postgres, "binaries", dict)
 
     def only_ours(name: str, path: str | None = None) -> str | None:
-        """Nothing of the host's folders of servers; what a test puts on PATH is there."""
+        """None of the host's server folders; only what a test adds to PATH."""
         found = which(name, path=path)
         return found if name not in PROGRAMS.values() or (found or "").startswith(str(reachable)) else None
 
@@ -100,7 +100,7 @@ def test_missing_kafka_is_one_line_that_says_how_to_get_it(tmp_path: Path, monke
 
 @pytest.fixture
 def installation(reachable: Path) -> Callable[[Flavor], Path]:
-    """A server program as a system has it: below a `sbin`, with its files beside that."""
+    """A server program in a system's layout: below a `sbin`, with its files next to that."""
 
     def installed(flavor: Flavor) -> Path:
         found = fetching_mysql.installation(flavor)
@@ -140,7 +140,7 @@ def test_installed_server_is_found_as_the_line_says(
 def test_make_target_fetches_what_the_demo_then_finds(
     flavor: Flavor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
-    """The third remedy. Only the way through the network is left out: what is fetched comes from the tests' cache."""
+    """The third remedy. Only the download is skipped: the files are copied from the tests' cache."""
     package, suite = mysql.PACKAGES[flavor]
     fetched = debian.unpacked(package, suite)
     request.getfixturevalue("bare")
@@ -168,7 +168,9 @@ def _recipe(choice: str, module: str) -> None:
 
 @pytest.mark.kafka
 def test_kafka_is_found_as_the_line_says(reachable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both remedies: a folder that Kafka was unpacked into, and the make target, which puts it where the demo looks."""
+    """Both remedies: a folder that Kafka was unpacked into, and the make target, which installs it where the demo
+    searches.
+    """
     _recipe("LOG=kafka", "tests.servers.kafka")
     jars = fetching_kafka.jars()
     assert kafka.installed() == jars

@@ -24,8 +24,9 @@ def played(directory: Path, *options: str, **environment: str) -> tuple[int, str
 @pytest.mark.spark
 @pytest.mark.postgres
 def test_small_demo_proves_every_table_but_the_one_with_a_planted_fault(tmp_path: Path) -> None:
-    """The claim of the whole product in one run. One row of the source is changed behind the fence at the very end:
-    a proof that did not see that would prove nothing."""
+    """The claim of the whole product in one run. One row of the source is changed after the fence at the very end: a
+    proof that missed it would prove nothing.
+    """
     code, text, outcome = played(tmp_path / "demo", "--planted-fault")
     assert outcome["failures"] == [], text
     assert outcome["verified"] == dict.fromkeys(
@@ -56,7 +57,7 @@ def test_small_demo_proves_every_table_but_the_one_with_a_planted_fault(tmp_path
 @pytest.mark.postgres
 @pytest.mark.parametrize("planted", [pytest.param(True, marks=pytest.mark.long), False])
 def test_the_demo_without_spark_shows_and_proves_the_same(tmp_path: Path, planted: bool) -> None:
-    """The first minute of those who have no Java. Three sentences say what was seen."""
+    """The first minute for users without Java. Three sentences summarise what was seen."""
     fault = ["--planted-fault"] if planted else []
     code, text, outcome = played(tmp_path / "demo", "--engine", "local", *fault, JAVA_HOME=str(tmp_path / "nowhere"))
     assert outcome["failures"] == [], text
@@ -75,6 +76,6 @@ def test_the_demo_without_spark_shows_and_proves_the_same(tmp_path: Path, plante
         line.strip() for line in text.splitlines() if line.startswith("  ") and "/demo" in line and "less" not in line
     ]
     assert len(commands) == 4
-    for command in commands:  # each as it is printed: a name that is not on PATH helps nobody
+    for command in commands:  # each as printed: a name that is not on PATH helps no user
         done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
         assert done.returncode == 0, (command, done.stderr)

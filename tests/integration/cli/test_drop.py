@@ -1,4 +1,4 @@
-"""`cdcflow drop` on real servers: nothing of the pipeline stays at the source, and nothing of another one goes."""
+"""`cdcflow drop` on real servers: it removes everything of the pipeline from the source, and nothing of another one."""
 
 from __future__ import annotations
 
@@ -63,7 +63,9 @@ def _objects(shop: Database) -> list[str]:
 
 @pytest.mark.postgres
 def test_postgres_has_nothing_of_a_dropped_pipeline_and_all_of_another(shop: Database, tmp_path: Path) -> None:
-    """A slot that is left fills the server's disk. Dropping twice is harmless and says so; so is half a pipeline."""
+    """A leftover slot fills the server's disk. Dropping twice is harmless and is reported; the same holds for half a
+    pipeline.
+    """
     source = {"kind": "postgres", "url": shop.url, "tables": ["public.orders"]}
     first, second = _captured(tmp_path / "first", source), _captured(tmp_path / "second", source)
     both = _objects(shop)
@@ -132,7 +134,7 @@ def test_a_slot_that_is_read_from_is_refused_by_the_process(shop: Database, tmp_
 
 
 def test_a_running_daemon_is_named_and_a_missing_log_too(tmp_path: Path) -> None:
-    """Both before anything is asked of the source: the URL leads nowhere."""
+    """Both before the source is queried: the URL leads nowhere."""
     (tmp_path / "log").mkdir()
     settings = tmp_path / "cdcflow.yaml"
     settings.write_text("source: {kind: postgres, url: 'postgresql://cdc@127.0.0.1:9/shop'}\nlog: {path: log}\n")
@@ -150,7 +152,9 @@ def test_a_running_daemon_is_named_and_a_missing_log_too(tmp_path: Path) -> None
 def test_mysql_has_nothing_of_a_dropped_pipeline_and_all_of_another(
     mysql_database: MySQLDatabase, tmp_path: Path
 ) -> None:
-    """Marks of several logs share a table: the last one takes it, and the database that was made for it, along."""
+    """The marks of several logs share a table: the last log's drop removes it, and the database that was created for
+    it.
+    """
     database = mysql_database
     database.execute(f"CREATE TABLE {database.name}.orders (id int PRIMARY KEY)")
     source: dict[str, Any] = {"kind": database.server.flavor, "url": database.url, "tables": [f"{database.name}.*"]}

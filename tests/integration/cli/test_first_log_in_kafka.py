@@ -1,4 +1,4 @@
-"""A start whose log in Kafka never answers, while its source does: what it says, how it ends, how a stop ends it."""
+"""A start whose log in Kafka never answers, while its source does: what it reports, how it ends, how a stop ends it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_brokers_that_never_answer_end_the_start_with_what_was_tried(
 
 
 def test_stop_while_brokers_are_silent_is_no_failure(shop: Database, listening: socket.socket, tmp_path: Path) -> None:
-    """The client library waits half a minute in one call, and a signal must be heard meanwhile."""
+    """The client library waits half a minute in one call, and a signal must be handled in the meantime."""
     path = settings(tmp_path, shop, listening.getsockname()[1])
     command = [sys.executable, "-m", "cdcflow.cli", "run", "--wait", "--config", str(path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)

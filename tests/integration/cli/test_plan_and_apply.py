@@ -1,4 +1,4 @@
-"""A settings file that changes beside a running daemon: planned, applied, taken up by SIGHUP, refused."""
+"""A settings file that changes while a daemon runs: planned, applied, reloaded by SIGHUP, refused."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def here(shop: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def test_a_table_and_a_limit_are_planned_and_applied(here: Shop, shop: Database) -> None:
-    """The plan says what happens, by the server's numbers, and apply does just that in the same process."""
+    """The plan predicts what happens, with the server's numbers, and apply does exactly that in the same process."""
     first = planned()
     assert (first["is_running"], first["actions"], first["cost"]["rows"]) == (False, {"public.orders": "added"}, 3000)
     assert "the next `cdcflow run` does this" in said("apply", "--yes")
@@ -92,7 +92,7 @@ def test_a_table_and_a_limit_are_planned_and_applied(here: Shop, shop: Database)
 
 
 def test_hang_up_takes_the_file_up_and_a_bad_one_is_told(here: Shop) -> None:
-    """SIGHUP has nobody to answer to: the reason is an event, and what ran goes on."""
+    """SIGHUP has no caller to answer: the reason is an event, and the capture continues."""
     here.start()
     assert here.daemon is not None
     here.file.write_text("source: [")
@@ -115,7 +115,7 @@ def test_hang_up_takes_the_file_up_and_a_bad_one_is_told(here: Shop) -> None:
 def test_what_this_log_cannot_go_on_with_is_refused_before_anything_happens(
     here: Shop, postgres: PostgresServer
 ) -> None:
-    """Another slot, another database, a table without a key: each with what to do, and the daemon goes on."""
+    """Another slot, another database, a table without a key: each error names the remedy, and the daemon continues."""
     here.start()
     here.write(slot="another")
     found = json.loads(said("plan", "--json", code=1))

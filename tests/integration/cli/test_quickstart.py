@@ -25,7 +25,7 @@ ROLE = "cdcflow"
 
 @pytest.fixture
 def server(own_postgres: PostgresServer) -> PostgresServer:
-    """A server with the page's database, which asks the page's role for a password."""
+    """A server with the page's database, which requires a password of the page's role."""
     own_postgres.create_database("mydatabase")
     own_postgres.write_hba(
         "local all postgres trust", "host all postgres 127.0.0.1/32 trust", "host all all 127.0.0.1/32 scram-sha-256"
@@ -79,7 +79,7 @@ class Terminal:
         return self.daemon.wait(WAIT_S)
 
     def _own(self, words: list[str]) -> list[str]:
-        """`cdcflow` is this checkout, whichever one is installed, unless the environment is another one."""
+        """`cdcflow` is this checkout, whichever one is installed, unless the environment is a different one."""
         if not self._is_ours:
             return words
         return [sys.executable, "-m", "cdcflow.cli", *words[1:]] if words[0] == "cdcflow" else words
@@ -140,7 +140,7 @@ def test_the_readme_installs_it_in_the_same_way() -> None:
 
 
 def follow(server: PostgresServer, terminal: Terminal) -> None:
-    """Do what the page says, in order."""
+    """Run the page's commands, in order."""
     other = "cdcflow_of_another_pipeline"
     server.psql(f"SELECT pg_create_logical_replication_slot('{other}', 'pgoutput')", "mydatabase")
     (sql,) = page("sql")

@@ -1,4 +1,4 @@
-"""`cdcflow serve` as a process: what it answered is there after a SIGKILL, and the log is an ordinary one."""
+"""`cdcflow serve` as a process: what it acknowledged survives a SIGKILL, and the log is an ordinary one."""
 
 from __future__ import annotations
 
@@ -100,8 +100,9 @@ class Served:
 
 @dataclass
 class Client:
-    """Writes one order after another, each with one more of a counter, in one transaction; asks again what was not
-    answered."""
+    """Writes one order after another, each with the next value of a counter, in one transaction; repeats requests
+    without an answer.
+    """
 
     number: int
     answers: dict[int, dict[str, Any]] = field(default_factory=dict)
@@ -138,7 +139,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_what_was_answered_is_there_once_and_in_order_after_kills(folder: Path) -> None:
-    """An answer is a promise; a request without one is there wholly or not at all, and may be sent again."""
+    """An answer is a promise; a request without one is applied wholly or not at all, and may be repeated."""
     seed = random.randrange(1 << 30)
     print(f"seed={seed}")
     rng = random.Random(seed)
@@ -191,7 +192,7 @@ def test_what_was_answered_is_there_once_and_in_order_after_kills(folder: Path) 
 
 
 def test_log_of_a_capture_is_refused_and_stays_as_it_was(folder: Path) -> None:
-    """One writer per log; the remedy is a folder of its own."""
+    """One writer per log; the remedy is a separate folder."""
     FileLog.open(folder / "log", SourceIdentity("postgres", "7", "shop")).close()
     before = (folder / "log" / "log.json").read_bytes(), (folder / "log" / "epoch").read_bytes()
     with pytest.raises(ConfigurationError, match="a capture from postgres writes it") as caught:

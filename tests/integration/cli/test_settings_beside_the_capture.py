@@ -1,4 +1,4 @@
-"""What runs beside a capture takes its settings up while the daemon runs, or the file is refused with the reason."""
+"""The components next to a capture apply new settings while the daemon runs, or the file is refused with the reason."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def free_port() -> int:
 
 
 def asked(port: int, path: str, *, method: str = "GET", token: str | None = None) -> int | None:
-    """The answer's code; None: nobody listens there."""
+    """The answer's code; `None` if the port is closed."""
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
@@ -75,7 +75,7 @@ def test_http_is_opened_moved_refused_and_closed_while_running(here: Shop) -> No
     assert [asked(first, "/status", token=t) for t in (None, CANARY)] == [401, 200]
     assert asked(first, "/api/v1/operations/reload", method="POST", token=CANARY) == 403
 
-    # The port is the old server's, and the address another one: other machines may reach it now.
+    # The port is the old server's, and the address a different one: other machines may reach it now.
     here.rest["service"] |= {"listen": f"0.0.0.0:{first}", "tokens": [{**token, "role": "operate"}]}
     here.write()
     said("apply", "--yes")
@@ -137,7 +137,7 @@ def collector() -> Iterator[Collector]:
 
 
 def test_retention_notifications_checks_and_traces_begin_while_running(here: Shop, collector: Collector) -> None:
-    """Each is carried out beside the capture, and none of them needs another process."""
+    """Each runs next to the capture, and none of them needs another process."""
     here.start()
     script = f"import sys; open({str(here.folder / 'told')!r}, 'a').write(sys.stdin.read() + chr(10))"
     here.rest["log"]["retention"] = {"bytes": 1, "keep_for": [], "every": "100ms"}

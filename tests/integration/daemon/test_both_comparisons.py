@@ -1,6 +1,6 @@
-"""Two comparisons look at what a crash leaves: `cdcflow verify`, and one of the tests' own that shares no code with it.
+"""Two comparisons check what a crash leaves: `cdcflow verify`, and the tests' own, which shares no code with it.
 
-A daemon that errs is planted here; each of the two has to find it. What only one of them found would be a fault of the
+A faulty daemon is planted here; each of the two has to detect it. What only one of them finds would be a fault of the
 other.
 """
 

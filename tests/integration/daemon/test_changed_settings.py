@@ -29,7 +29,7 @@ def changing(bank: Bank) -> Changing:
 
 
 def test_table_is_left_out_and_taken_in_again_while_running(changing: Changing) -> None:
-    """O05: what changed while it was out is in no log, so it is read anew; the publication follows."""
+    """O05: no log has its changes while it was excluded, so it is read again; the publication follows."""
     left_out_and_taken_in_again(changing, "entries")
 
 
@@ -65,7 +65,7 @@ def test_policy_that_ends_a_stop_reads_nothing_again(bank: Bank, changing: Chang
 
 
 def test_settings_that_the_server_refuses_are_given_up_while_running(bank: Bank, changing: Changing) -> None:
-    """A table without a key, named by a typing mistake: the capture goes on as before, and its changes are there."""
+    """A table without a key, named by a typing mistake: the capture continues as before, and misses no change."""
     changing.use(*bank.tables)
     with changing.capturing() as capture:
         changing.catch_up()
@@ -88,6 +88,6 @@ def test_settings_that_the_server_refuses_are_given_up_while_running(bank: Bank,
 def test_a_table_that_failed_is_read_with_the_setting_that_its_error_names(
     bank: Bank, changing: Changing, value: str, mended: dict[str, object], running: bool
 ) -> None:
-    """Else the remedy, the plan and `apply` all promise a reading that only `cdcflow backfill` brings."""
+    """Otherwise the remedy, the plan and `apply` would all promise a reading that only `cdcflow backfill` starts."""
     bank.database.execute(f"CREATE TABLE odd (id int PRIMARY KEY, due {value}); INSERT INTO odd VALUES (1), (2)")
     failed_reading_is_tried_again(changing, mended, running=running)

@@ -1,4 +1,4 @@
-"""A consumer of a log that a daemon writes: beside the backfill, beside writers, across a kill of the daemon."""
+"""A consumer of a log that a daemon writes: during the backfill, while writers write, across a kill of the daemon."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ class Store:
 
 
 def test_consumers_store_equals_the_source(bank: Bank) -> None:
-    """One begins while the tables are being read at the source, one when they are; both read on in short stretches,
-    from the cursor that lies beside their result, and end with exactly the source's rows."""
+    """One begins while the tables are being read at the source, one after that; both read in short ranges, starting at
+    the cursor that is stored with their result, and end with exactly the source's rows.
+    """
     bank.start_writing(7)
     daemon = bank.daemon()
     try:
@@ -67,7 +68,7 @@ def test_consumers_store_equals_the_source(bank: Bank) -> None:
 
 
 def stretch(bank: Bank, name: str, store: Store, batches: int | None) -> None:
-    """So many batches more (None: up to the log's end)."""
+    """Read this many more batches (`None`: up to the log's end)."""
     with cdcflow.open(bank.config_path).consumer(name, batch_rows=700) as consumer:
         for number, batch in enumerate(itertools.islice(consumer.read(store.cursor), batches)):
             store.take(batch)

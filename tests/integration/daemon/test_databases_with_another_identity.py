@@ -1,4 +1,4 @@
-"""A database that gets another name, or whose place another one takes: what stops, and whether the remedy ends it."""
+"""A database that is renamed, or replaced by another one: what stops, and whether the remedy ends it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def followed(bank: Bank, *, accepted: bool = False) -> None:
     name = bank.database.name
 
     def is_there() -> bool:
-        # Positions of another server say nothing.
+        # Positions of another server mean nothing.
         source = bank.reader.newest_checkpoint().source if bank.reader.exists() else {}
         is_of_it = (source.get("system_id"), source.get("database")) == (server, name)
         return is_of_it and source.get("history") is None and bank.has_reached(fence)
@@ -91,7 +91,9 @@ def test_another_database_under_the_old_name_is_refused_and_both_remedies_work(
 def test_database_that_was_restored_from_a_dump_is_taken_up_by_the_printed_remedy(
     own_postgres: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another server, other numbers of tables, positions that go back: the log goes on with it, all read again."""
+    """Another server, other table OIDs, positions that go back: the log continues with it, and all tables are read
+    again.
+    """
     bank = Bank(own_postgres.create_database("shop"), tmp_path)
     own_postgres.execute("CREATE TABLE dropped (); DROP TABLE dropped", "shop")
     begun(bank)
@@ -137,7 +139,7 @@ def test_upgraded_server_is_taken_up_by_the_printed_remedy(version: str, tmp_pat
         new.start()
         at(bank, "shop", new)
         bank.write(seed=2, transactions=5)
-        # As pg_upgrade from 17 on leaves it: a slot of this name, at a position of the new server's.
+        # The state after pg_upgrade since 17: a slot of this name, at a position of the new server's.
         own = bank.reader.newest_checkpoint().source["slot"]
         new.execute(f"SELECT pg_create_logical_replication_slot('{own}', 'pgoutput')", "shop")
         with pytest.raises(ConfigurationError, match=r"it belongs to(.|\n)*run `cdcflow run --accept-history-loss`"):

@@ -1,4 +1,4 @@
-"""Processes of their own read a backfill's chunks while the tables are written to, and die at every step."""
+"""Separate processes read a backfill's chunks while the tables are written to, and die at every step."""
 
 from __future__ import annotations
 
@@ -23,14 +23,17 @@ POINTS = [
     pytest.param("after:write", marks=pytest.mark.long),
     "within:file",
 ]
-"""In the default run those at which the rows have their offsets, and are nowhere but in the process that dies; at the
-last one a part of a file has come from a process that does not see the log's folder."""
+"""In the default run the steps at which the rows have their offsets, and exist only in the process that dies; at the
+last one part of a file was received from a process that does not see the log's folder.
+"""
 
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("point", POINTS)
 def test_a_process_that_dies_at_a_step_loses_and_doubles_nothing(bank: Bank, point: str) -> None:
-    """W26, L15: with the rows unread, in its memory, with their offsets taken, and in a file that nobody names."""
+    """W26, L15: with the rows unread, in its memory, with their offsets assigned, and in a file that no journal
+    names.
+    """
     # However much is written: chunks of a table that is written to are kept small, and read by the capture itself.
     bank.configure(backfill={"chunk_time_busy_ms": 1000, "chunk_rows_max": 4000})
     with bank.session() as session:
@@ -68,7 +71,7 @@ def test_a_daemon_that_runs_is_not_disturbed(bank: Bank) -> None:
 @pytest.mark.long
 @pytest.mark.postgres
 def test_local_executors_of_spark_read_a_backfill(bank: Bank) -> None:
-    """`cdcflow backfill --on local[2]` as a user runs it, beside a writer; the tables are read into files."""
+    """`cdcflow backfill --on local[2]` as a user runs it, while a writer writes; the tables are read into files."""
     bank.configure(backfill={"chunk_time_busy_ms": 1000})
     bank.start_writing(seed=5)
     run_backfill(bank, "local[2]")
@@ -94,7 +97,7 @@ def test_a_log_in_kafka_is_refused_with_a_remedy(bank: Bank) -> None:
 @pytest.mark.long
 @pytest.mark.postgres
 def test_daemon_has_local_executors_read_and_goes_on_without_them(bank: Bank) -> None:
-    """`cdcflow run --on local[2]`: its first backfill, and one that is ordered while it runs; then without."""
+    """`cdcflow run --on local[2]`: its first backfill, and one that is requested while it runs; then without."""
     bank.configure(backfill={"chunk_time_busy_ms": 1000})
     bank.start_writing(seed=7)
     command = [sys.executable, "-m", "cdcflow.cli", "run", "--on", "local[2]", "--config", str(bank.config_path)]

@@ -1,4 +1,4 @@
-"""A real failover: the primary dies, its standby is promoted, and the capture goes on there by the slot it kept."""
+"""A real failover: the primary dies, its standby is promoted, and the capture continues there with the slot it kept."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAME = "failover_bank"
 
 @pytest.fixture
 def primary() -> Iterator[PostgresServer]:
-    """The newest that is installed: 17 and later carry slots over."""
+    """The latest that is installed: 17 and later carry slots over."""
     with PostgresServer() as server:
         yield server
 
@@ -56,7 +56,7 @@ def standby(primary: PostgresServer) -> Iterator[PostgresServer]:
 
 
 def is_synchronised(standby: PostgresServer) -> bool:
-    """The standby has the capture's slot as its own: one that is not temporary any more."""
+    """The standby has its own copy of the capture's slot: one that is no longer temporary."""
     return standby.execute("SELECT count(*) FROM pg_replication_slots WHERE failover AND synced AND NOT temporary") == [
         (1,)
     ]
@@ -65,8 +65,9 @@ def is_synchronised(standby: PostgresServer) -> bool:
 def test_capture_goes_on_at_the_promoted_standby(
     primary: PostgresServer, standby: PostgresServer, tmp_path: Path
 ) -> None:
-    """P44: killed in the middle of writing. What the log has the new primary has too, once each, and nothing that the
-    new primary has is missing. Nobody has to say that history may be lost."""
+    """P44: killed in the middle of writing. The new primary has everything that the log has, once each, and the log has
+    everything that the new primary has. No operator has to accept a loss of history.
+    """
     with TcpProxy(primary.port) as address:
         bank = Bank(primary.create_database(NAME), tmp_path)
         bank.configure(url=f"postgresql://postgres@127.0.0.1:{address.port}/{NAME}", failover=True)

@@ -41,7 +41,7 @@ def test_server_restart_in_mid_stream_loses_nothing(own_postgres: PostgresServer
 
 
 def test_slot_dropped_behind_our_back_is_history_lost(bank: Bank) -> None:
-    """P37: never a new slot in silence. The operator's word makes one, and every table is read anew."""
+    """P37: never a new slot silently. An operator's command creates one, and every table is read again."""
     with bank.capturing():
         bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
     bank.database.execute(
@@ -57,7 +57,7 @@ def test_slot_dropped_behind_our_back_is_history_lost(bank: Bank) -> None:
 
 
 def test_new_table_is_captured_from_its_first_row(bank: Bank) -> None:
-    """O05, P61: a table that appears enters the publication behind a fence and is read; the others do not notice."""
+    """O05, P61: a new table enters the publication after a fence and is read; the others are not affected."""
     daemon = bank.daemon()
     bank.wait_until(lambda: bank.has_reached(""), "the first backfill", daemon)
     daemon.send_signal(signal.SIGTERM)
@@ -72,7 +72,7 @@ def test_new_table_is_captured_from_its_first_row(bank: Bank) -> None:
 
 
 def test_table_made_while_it_runs_is_captured_soon(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
-    """O05, P61: nobody restarts a daemon because a migration made a table."""
+    """O05, P61: a daemon need not be restarted because a migration created a table."""
     monkeypatch.setattr(wiring.capturing, "Pace", partial(Pace, tables_look_s=1.0))
     seen: list[str] = []
     with bank.capturing(on_event=lambda event, _fields: seen.append(event)):
@@ -111,7 +111,9 @@ def test_tables_that_change_places_are_captured_on(bank: Bank, monkeypatch: pyte
 
 
 def test_table_taken_out_of_the_publication_is_history_lost(bank: Bank) -> None:
-    """P61: what was not published is not in the stream, and nothing would ever tell; so it stops, by name."""
+    """P61: unpublished changes are not in the stream, and would never be noticed; so the capture stops, with an error
+    that names the table.
+    """
     with bank.capturing():
         bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
     (name,) = bank.database.execute("SELECT pubname FROM pg_publication")[0]
@@ -126,8 +128,9 @@ def test_table_taken_out_of_the_publication_is_history_lost(bank: Bank) -> None:
 
 
 def test_publication_set_to_less_and_back_under_a_running_capture_is_history_lost(bank: Bank) -> None:
-    """P11, P61: it looks as before when it is looked at, unless a look comes in between; the remedy that is printed
-    ends with the source's rows."""
+    """P11, P61: unless a check falls in between, it looks as before when it is checked; the printed remedy ends with
+    the source's rows.
+    """
 
     def set_to_less_and_back() -> None:
         bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
@@ -149,7 +152,7 @@ def test_publication_set_to_less_and_back_under_a_running_capture_is_history_los
 
 
 def test_second_daemon_on_the_same_log_is_refused(bank: Bank) -> None:
-    """L10, P75: one writer; the other is told who holds the log."""
+    """L10, P75: one writer; the second gets an error that names the log's holder."""
     daemon = bank.daemon()
     bank.wait_until(lambda: bank.has_reached(""), "the first backfill", daemon)
     with pytest.raises(ConfigurationError, match=str(daemon.pid)):
@@ -225,7 +228,7 @@ def test_sealing_that_falls_behind_holds_the_capture_up(bank: Bank, monkeypatch:
 
 
 def test_table_rewritten_during_its_backfill_is_read_from_the_start(bank: Bank) -> None:
-    """W27, P26: VACUUM FULL gives every row another place; a range of pages means nothing any more."""
+    """W27, P26: VACUUM FULL moves every row; a range of pages no longer means anything."""
     bank.configure(backfill={"chunk_time_target_ms": 5, "rows_per_second_max": 4000})
     seen: list[str] = []
     with bank.capturing(on_event=lambda event, _fields: seen.append(event)):
@@ -241,13 +244,14 @@ def test_table_rewritten_during_its_backfill_is_read_from_the_start(bank: Bank) 
 
 
 def test_unchanged_toast_of_a_row_that_moved_still_arrives(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
-    """W11, the moved-row trap: rows with an unchanged TOAST value that move behind the cursor, and beyond the bound.
+    """W11, the moved-row trap: rows with an unchanged TOAST value that move to pages before the cursor, and beyond the
+    bound.
 
-    The log does not repeat the value, and no chunk sees the row where it is now: only the read by key brings it.
+    The log does not repeat the value, and no chunk sees the row in its new place: only the read by key returns it.
     """
     bank.configure(backfill={"chunk_time_target_ms": 5, "rows_per_second_max": 6000})
     monkeypatch.setattr(chunks, "FIRST_PAGES", 4)
-    # Full pages, and room on the early ones, so that an update moves a late row back there or behind the bound.
+    # Full pages, and room on the early ones, so that an update moves a late row back there or past the bound.
     bank.database.execute("ALTER TABLE accounts SET (fillfactor = 100)")
     bank.database.execute("VACUUM FULL accounts")
     bank.database.execute("DELETE FROM accounts WHERE id < 600")

@@ -40,8 +40,9 @@ FULL = {
         "BEGIN; {drop}; INSERT INTO {t} VALUES (4, 100, 0); DELETE FROM {t} WHERE v = 100; {add} (id); COMMIT",
     ),
 }
-"""What becomes of the key of {t} (id int PRIMARY KEY, v int NOT NULL, w int), which has REPLICA IDENTITY FULL: before
-the daemon is stopped, and after."""
+"""What happens to the key of {t} (id int PRIMARY KEY, v int NOT NULL, w int), which has REPLICA IDENTITY FULL: before
+the daemon is stopped, and after.
+"""
 
 FOR_A_MOMENT = {
     "full": (
@@ -109,8 +110,9 @@ def database(wheel_server: PostgresServer) -> Iterator[Database]:
 def test_rows_are_right_whatever_became_of_their_key(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A row of which one of two was deleted while there was no key is lost, when the deletion is taken for that of all
-    rows with the key of now. And an INSERT without a key stops the capture for no longer than there is none."""
+    """Two rows have the same key, and one is deleted while there is no key: the other is lost if that delete is taken
+    for one of all rows with the current key. And an INSERT without a key stops the capture only until the key is back.
+    """
     monkeypatch.setattr(wiring.capturing, "Pace", partial(Pace, tables_look_s=1.0))
     halves = {f"{way}_{name}": steps for way in WAYS for name, steps in {**FULL, **FOR_A_MOMENT}.items()}
     whole = {f"{way}_{name}": step for way in ("running", "stopped") for name, step in ONE_STEP.items()}

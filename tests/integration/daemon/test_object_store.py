@@ -32,7 +32,7 @@ def test_bucket_alone_equals_the_source_whoever_was_killed(bank: Bank, own_objec
         own_object_server.start()
     bank.stop_writing()
     bank.catch_up_and_stop(daemon)
-    daemon = bank.daemon()  # what the last one had no time to put
+    daemon = bank.daemon()  # what the last one had no time to upload
     bank.wait_until(lambda: status(Layout(bank.log))["upload_waiting_segments"] == 0, "all uploads", daemon)
     bank.catch_up_and_stop(daemon)
     bank.wait_until(lambda: status(Layout(bank.log))["upload_waiting_segments"] == 0, "all uploads")

@@ -1,4 +1,4 @@
-"""Servers that are put back to a copy of their files and do a job that is like the one that our logs have."""
+"""Servers that are restored to a copy of their files and run a workload similar to the one in cdcflow's logs."""
 
 from __future__ import annotations
 
@@ -78,8 +78,9 @@ class Log:
         return self.table
 
     def assert_never_silent(self) -> str:
-        """Either the copy is told from the original, or nothing of the original's is in our log, and all of the copy's
-        follows."""
+        """Either the copy is distinguished from the original, or nothing of the original's is in the log, and all of
+        the copy's follows.
+        """
         capture = self.capture()
         try:
             prepared = capture.source.prepare(self.before, LOG_ID, self.back)
@@ -107,7 +108,7 @@ def logs(own_postgres: PostgresServer, request: pytest.FixtureRequest) -> Iterat
 
 
 def copys_job(dice: random.Random, job: list[Transaction]) -> list[Transaction]:
-    """The original's, mostly; or the same on the other table; or another one."""
+    """The original's workload, mostly; or the same on the other table; or a different one."""
     match dice.randint(0, 9):
         case 0 | 1 | 2:
             return exchanged(job)
@@ -141,7 +142,7 @@ def test_restored_copy_with_a_similar_job_is_never_captured_on_silently(
     own_postgres.start()
     for log, job in zip(logs, jobs, strict=True):
         log.run(copys_job(log.dice, job))
-    # So that nothing but the content tells: the copy's log goes on past every position of ours.
+    # So that only the content differs: the copy's log continues past every position of cdcflow.
     own_postgres.execute(
         "SELECT pg_logical_emit_message(false, 'test', repeat('x', 1 << 20)) FROM generate_series(1, 4)"
     )

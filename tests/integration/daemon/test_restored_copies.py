@@ -1,4 +1,4 @@
-"""A server that is put back to a copy of its files, and goes its own way from there."""
+"""A server that is restored to a copy of its files, and then diverges."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def copied(server: PostgresServer, source: Path, target: Path) -> None:
 
 
 def grow(bank: Bank, mib: int) -> None:
-    """Let the server's log go on without a change of a captured table."""
+    """Advance the server's log without a change of a captured table."""
     bank.database.execute(
         f"SELECT pg_logical_emit_message(false, 'test', repeat('x', 1 << 20)) FROM generate_series(1, {mib})"
     )
@@ -33,7 +33,9 @@ def grow(bank: Bank, mib: int) -> None:
 def test_copy_that_has_passed_our_position_is_not_captured_on(
     own_postgres: PostgresServer, tmp_path: Path, original_wrote: bool
 ) -> None:
-    """Same identity, timeline, slot and names, and its log goes on past ours: two histories would lie in one log."""
+    """Same identity, timeline, slot and names, and its log extends past cdcflow's: two histories would be in
+    one log.
+    """
     bank = Bank(own_postgres.create_database("copied"), tmp_path)
     with bank.capturing():
         bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
@@ -63,7 +65,9 @@ def test_copy_that_has_passed_our_position_is_not_captured_on(
 
 
 def test_crash_of_daemon_and_server_is_no_other_history(own_postgres: PostgresServer, tmp_path: Path) -> None:
-    """P40: the slot goes back behind our log, and gives what our log has: that is how a restart begins."""
+    """P40: the slot goes back to a position before cdcflow's log ends, and sends what the log has: so begins every
+    restart.
+    """
     bank = Bank(own_postgres.create_database("crashed"), tmp_path)
     daemon = bank.daemon()
     bank.wait_until(lambda: bank.has_reached(""), "the first backfill", daemon)

@@ -78,7 +78,7 @@ def names(cases: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
 
 
 class Ledger(Bank):
-    """Tables of one database, compared as they are."""
+    """Tables of one database, compared without any conversion."""
 
     def __init__(self, database: Database, folder: Path, tables: tuple[str, ...], **source: Any) -> None:
         super().__init__(database, folder, create=False)
@@ -86,7 +86,7 @@ class Ledger(Bank):
         self.configure(**source)
 
     def columns(self, table: str) -> list[str]:
-        """Those that the server publishes: stored generated columns from PostgreSQL 18 on."""
+        """Those that the server publishes: stored generated columns since PostgreSQL 18."""
         if self.database.server.version >= 180000:
             return super().columns(table)
         query = "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0"
@@ -103,8 +103,9 @@ class Ledger(Bank):
         return {table.name: known for table, known in found.items()}
 
     def differing(self) -> dict[str, tuple[object, object]]:
-        """Tables whose rows by the log are not the source's; constants of columns that rows were written without
-        are put in, as a merge does."""
+        """Tables whose rows by the log are not the source's; default constants of columns that rows were written
+        without are filled in, as a merge does.
+        """
         rows = folded(self.reader)
         shapes = self.reader.table_shapes()
         found: dict[str, tuple[object, object]] = {}
@@ -179,7 +180,9 @@ def database(wheel_server: PostgresServer) -> Iterator[Database]:
 def test_rows_that_a_statement_changed_are_read_again_and_others_are_not(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log says nothing of them: without a second reading, tables would show NULL or old values for good."""
+    """The log does not contain these changes: without a second read, tables would permanently show NULL or old
+    values.
+    """
     monkeypatch.setattr(wiring.capturing, "Pace", partial(Pace, tables_look_s=1.0))
     changed, unchanged = possible(database, CHANGED), possible(database, UNCHANGED)
     for name, way, _ in changed + unchanged:
@@ -198,7 +201,7 @@ def test_rows_that_a_statement_changed_are_read_again_and_others_are_not(
         fence = ledger.fence()
         ledger.wait_until(lambda: ledger.has_reached(fence), "the log to pass the fence")
     assert ledger.differing() == {}
-    progress = ledger.progress()  # the partition that was detached is a table of its own there
+    progress = ledger.progress()  # the partition that was detached is a separate table there
     generations = {name: progress[name].generation for name in ledger.tables}
     assert generations == {name: 1 for name, _, _ in unchanged} | {name: 2 for name, _, _ in changed}
 
@@ -221,7 +224,7 @@ def test_keys_that_a_statement_changes_during_a_backfill_do_not_stay(database: D
 
 
 def test_the_only_table_may_come_and_go(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A daemon that begins before the migrations waits for tables, and goes on when the last one is dropped."""
+    """A daemon that begins before the migrations waits for tables, and continues when the last one is dropped."""
     monkeypatch.setattr(wiring.capturing, "Pace", partial(Pace, tables_look_s=0.5))
     ledger = Ledger(database, tmp_path, ("made",))
     seen: list[str] = []

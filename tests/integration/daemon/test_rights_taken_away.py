@@ -1,4 +1,6 @@
-"""Rights that are taken from the capture's role while it runs: it names the statement, waits, and goes on with it."""
+"""Rights that are revoked from the capture's role while it runs: it names the statement, waits, and continues once it
+was run.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ TAKEN = {
 
 
 def test_what_is_printed_gives_the_right_back_and_the_capture_goes_on(database: Database, tmp_path: Path) -> None:
-    """During the backfill, one right after another. No table fails, nothing is begun anew, no change is missed."""
+    """During the backfill, one right after another. No table fails, nothing restarts, no change is missed."""
     bank = Bank(database, tmp_path, create=False)
     bank.tables = ("t",)
     slow = {"rows_per_second_max": 1500, "chunk_rows_max": 300}

@@ -1,4 +1,4 @@
-"""Tables that are dropped, renamed or moved away while the daemon runs, does not run, or is behind with its stream."""
+"""Tables that are dropped, renamed or moved away while the daemon runs, does not run, or has a lagging stream."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Ends:
         self.execute("INSERT INTO kept VALUES (3, 'last')")
 
     def rows(self, table: str) -> list[tuple[object, ...]] | None:
-        """A captured table's rows at the source; None: there is no such table."""
+        """A captured table's rows at the source; `None` if the table does not exist."""
         query = "SELECT FROM pg_class WHERE oid = to_regclass(%s) AND NOT relispartition"
         with self.bank.database.connect() as conn:
             if conn.execute(query, [table]).fetchone() is None:
@@ -153,7 +153,7 @@ class Ends:
 
     @property
     def all_found(self) -> bool:
-        """The look at the tables has found every old name missing."""
+        """The check of the tables has found every old name missing."""
         found = Progress.from_json(self.bank.reader.newest_checkpoint().progress).tables
         return all(known.state == "forgotten" for table in (*SAME_SHAPE, "twice") for known in [found[self.id(table)]])
 
@@ -170,7 +170,7 @@ def ends(database: Database, tmp_path: Path) -> Ends:
 
 @contextlib.contextmanager
 def held_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Streams that give nothing: they are behind whatever happens inside."""
+    """Streams that return nothing: they lag whatever happens inside."""
     free = threading.Event()
     poll = PostgresStream.poll
     monkeypatch.setattr(PostgresStream, "poll", lambda stream: poll(stream) if free.is_set() else ())
@@ -239,6 +239,6 @@ def test_capture_whose_tables_are_all_gone_waits_for_others(
 
 
 def is_new(bank: Bank, table: str) -> bool:
-    """The table that was made last is read."""
+    """The table that was created last is read."""
     rows = folded(bank.reader).get(TableId("public", table), {})
     return [row.values["v"] for row in rows.values()] == ["new"]

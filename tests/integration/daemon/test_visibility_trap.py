@@ -49,7 +49,7 @@ def owners(bank: Bank) -> list[tuple[object, ...]]:
 
 
 def backfill_beside_a_hanging_commit(bank: Bank, server: PostgresServer, closed: bool) -> None:
-    """Deliver a hanging commit, then order a backfill of its table; release the commit, and let everything settle."""
+    """Deliver a hanging commit, then request a backfill of its table; release the commit, and let everything settle."""
     bank.configure()
     with bank.capturing() as capture:
         bank.wait_until(lambda: bank.has_reached(""), "the first backfill")
@@ -91,7 +91,9 @@ def test_chunk_never_overwrites_what_was_delivered_before_it_was_visible(
 def test_trap_is_real_without_the_fence(
     ghost_bank: Bank, own_postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same with a blind fence: the old value comes back, and the deleted row too. The recipe does bite."""
+    """The same with a blind fence: the old value reappears, and the deleted row too. The recipe does reproduce the
+    fault.
+    """
     monkeypatch.setattr(XidSnapshot, "hidden", sees_everything)
     backfill_beside_a_hanging_commit(ghost_bank, own_postgres, closed=False)
     assert [row[1] for row in owners(ghost_bank)] == ["before", "before"]

@@ -1,4 +1,4 @@
-"""`docker/compose.yaml`, read by the library that Docker Compose is made of: what it promises to whoever starts it."""
+"""`docker/compose.yaml`, parsed by the library that Docker Compose is built on: what it promises its users."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def services(project: Model) -> Mapping[str, Model]:
     ],
 )
 def test_mistake_in_the_file_is_refused(tmp_path: Path, right: str, wrong: str, complaint: str) -> None:
-    """A check that passes everything would let a stack that does not start reach people."""
+    """A check that passes everything would let a stack that does not start reach users."""
     text = COMPOSE.read_text()
     assert right in text
     planted = tmp_path / "compose.yaml"
@@ -48,7 +48,9 @@ def test_mistake_in_the_file_is_refused(tmp_path: Path, right: str, wrong: str, 
 
 
 def test_every_service_is_confined(services: Mapping[str, Model]) -> None:
-    """A dev stack runs on people's own machines: no root file system to write to, no capabilities, no way to more."""
+    """A dev stack runs on users' own machines: no writable root file system, no capabilities, no privilege
+    escalation.
+    """
     for name, service in services.items():
         assert service["read_only"] is True, name
         assert service["cap_drop"] == ["ALL"], name
@@ -62,7 +64,7 @@ def test_every_service_is_confined(services: Mapping[str, Model]) -> None:
 
 
 def test_no_service_runs_as_root(services: Mapping[str, Model]) -> None:
-    """Also where the image would: what breaks out of a container is then nobody on the machine either."""
+    """Also where the image would: a process that escapes a container then has no rights on the machine either."""
     for name, service in services.items():
         image = built_image(service)
         user = service.get("user") or (image.user if image is not None else "")
@@ -79,7 +81,7 @@ def test_every_service_is_bounded(services: Mapping[str, Model]) -> None:
 
 
 def test_nothing_is_published_beyond_this_machine(project: Model) -> None:
-    """Databases with data, and interfaces without a login, are nobody else's business."""
+    """Databases with data, and interfaces without a login, must not be reachable from other machines."""
     published = [port for service in project["services"].values() for port in service.get("ports") or ()]
     assert len(published) == 3
     assert {port.get("host_ip") for port in published} == {"127.0.0.1"}
@@ -90,7 +92,7 @@ def test_nothing_is_published_beyond_this_machine(project: Model) -> None:
 
 
 def test_no_password_is_written_down(services: Mapping[str, Model]) -> None:
-    """Whoever copies the stack copies no password: each set of volumes gets passwords of its own, as files."""
+    """A copy of the stack contains no password: each set of volumes gets its own passwords, as files."""
     for name, service in services.items():
         for key, value in (service.get("environment") or {}).items():
             if SECRET.search(key):
@@ -129,14 +131,15 @@ def test_what_waits_can_be_answered(services: Mapping[str, Model]) -> None:
 
 
 def test_every_lasting_service_can_be_asked_whether_it_is_well(services: Mapping[str, Model]) -> None:
-    """`docker compose ps` shows what is wrong. The loads have nothing to be asked: they end when they cannot write."""
+    """`docker compose ps` shows what is wrong. The loads need no health check: they end when they cannot write."""
     without = {n for n, service in services.items() if not one_shot(service) and "healthcheck" not in service}
     assert without == {"load-postgres", "load-mysql"}
 
 
 def test_what_ends_for_good_is_not_started_for_ever(services: Mapping[str, Model]) -> None:
-    """Exit code 70 asks for a person; two daemons of one log in Kafka would take it from each other without end. What
-    compose says is what the docs say."""
+    """Exit code 70 needs an operator; two daemons of one log in Kafka would fence each other endlessly. The compose
+    file agrees with the docs.
+    """
     policies = {name: service["restart"] for name, service in services.items() if name.startswith(("capture", "merge"))}
     assert set(policies) == {"capture-postgres", "capture-mysql", "merge-postgres", "merge-mysql"}
     assert set(policies.values()) == {"on-failure:3"}
@@ -146,7 +149,7 @@ def test_what_ends_for_good_is_not_started_for_ever(services: Mapping[str, Model
 
 
 def test_every_mount_is_there_and_every_volume_is_used(project: Model) -> None:
-    """Docker makes an empty folder, owned by root, of a file that is not there, and says nothing."""
+    """Docker silently creates an empty folder, owned by root, for a file that does not exist."""
     mounts = [(name, m) for name, service in project["services"].items() for m in service.get("volumes") or ()]
     for name, mount in mounts:
         if mount["type"] == "bind":
@@ -172,7 +175,7 @@ def test_merges_and_the_worker_see_the_same_folders(services: Mapping[str, Model
 
 @pytest.mark.parametrize("database", ["postgres", "mysql"])
 def test_what_is_verified_is_what_is_captured_and_merged(services: Mapping[str, Model], database: str) -> None:
-    """A comparison of another source, log or warehouse would say that all is well, whatever the stack does."""
+    """A comparison of another source, log or warehouse would report that all is well, whatever the stack does."""
     captured, merged, verified = (
         yaml.safe_load((COMPOSE.parent / f"{what}-{database}.yaml").read_text())
         for what in ("capture", "merge", "verify")

@@ -10,7 +10,8 @@ from confined import confinement
 
 def test_confined_process_writes_only_where_it_may(tmp_path: Path) -> None:
     """A service that writes outside of its volumes works everywhere but in a container with a read-only root. Where
-    Linux lets nobody make a namespace, nothing is confined, and this says so."""
+    Linux does not allow namespaces, nothing is confined, and this reports it.
+    """
     (tmp_path / "volume").mkdir()
     before = confinement([tmp_path / "volume"])
     if not before:

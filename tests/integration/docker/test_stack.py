@@ -127,7 +127,7 @@ def test_every_service_waits_for_what_the_compose_file_says(ran: Ran) -> None:
 
 
 def test_every_health_check_came_true(ran: Ran) -> None:
-    """A check with a wrong path or port would hold up everything that waits for it, for ever."""
+    """A check with a wrong path or port would block everything that waits for it, indefinitely."""
     checked = {name for name, service in ran.services.items() if "healthcheck" in service}
     assert {name for what, name in ran.events if what == "healthy"} == checked
     of_databases = {f"{what}{name}" for what in ("", "capture-", "merge-") for name in ("postgres", "mysql")}
@@ -143,7 +143,7 @@ def test_log_of_postgres_holds_the_rows_of_the_database(ran: Ran) -> None:
 
 @pytest.mark.parametrize(("database", "schema"), [("postgres", "public"), ("mysql", "airports")])
 def test_merged_tables_hold_the_rows_of_the_database(ran: Ran, database: str, schema: str) -> None:
-    """The whole way, through the standalone master and worker: what people start the stack to see."""
+    """The whole way, through the standalone master and worker: what users start the stack to see."""
     verdicts = ran.verdicts[database]
     assert {verdict.table for verdict in verdicts} == {f"{schema}.{table}" for table in flights.TABLES}
     assert [verdict.table for verdict in verdicts if not verdict.equal] == []
@@ -151,7 +151,7 @@ def test_merged_tables_hold_the_rows_of_the_database(ran: Ran, database: str, sc
 
 @pytest.mark.parametrize(("database", "schema"), [("postgres", "public"), ("mysql", "airports")])
 def test_verify_says_that_source_and_tables_agree(ran: Ran, database: str, schema: str) -> None:
-    """What people see at the end of `docker compose up`. It has just been proven of the same tables by other code."""
+    """What users see at the end of `docker compose up`. Other code has just proven it of the same tables."""
     assert ("completed", f"verify-{database}") in ran.events  # it would not be, had it ended with another code than 0
     said = ran.outputs[f"verify-{database}"]
     rows = [line.split() for line in said.splitlines() if line.startswith(f"{schema}.") and " tables " in line]
@@ -170,7 +170,7 @@ def test_each_log_went_the_way_that_the_stack_is_to_show(ran: Ran) -> None:
 
 
 def test_load_has_written_to_both_databases(ran: Ran) -> None:
-    """Without it everything above would be shown on tables that nobody touches."""
+    """Without it everything above would be shown on tables that do not change."""
     for name in ("load-postgres", "load-mysql"):
         written = json.loads(ran.outputs[name].splitlines()[-1])
         assert sum(written.values()) > 3, name
@@ -221,7 +221,7 @@ def written(source: Source) -> None:
 
 
 def captured(stack: Stack, daemon: str, source: Source) -> int:
-    """Wait until a daemon's log has all that its source has now; returns the offset of the newest row."""
+    """Wait until a daemon's log has all that its source has now; return the offset of the latest row."""
     end = source.end()
 
     def passed() -> bool:

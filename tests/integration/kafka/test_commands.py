@@ -30,7 +30,8 @@ def told(result: Result) -> str:
 
 
 def test_commands_work_on_a_log_in_kafka_as_on_a_folder(bank: Bank) -> None:
-    """L21, O07: the commands that show what runs, what exists and whether it is whole are the same wherever the log is.
+    """L21, O07: the commands that show what runs, what exists and whether it is whole are the same wherever the
+    log is.
     """
     assert json.loads(cdcflow(bank, "status", "--json").stdout)["state"] == "never run"
     assert "there is no change log at topic" in told(cdcflow(bank, "log", "show"))

@@ -1,4 +1,5 @@
-"""Three brokers under a running capture: they die, lead in turn, are restarted and fall silent, and it keeps running.
+"""Three brokers under a running capture: they die, lead in turn, are restarted and fall silent, and it keeps
+running.
 """
 
 from __future__ import annotations

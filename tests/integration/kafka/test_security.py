@@ -1,4 +1,5 @@
-"""A broker that authenticates, over TLS: a refused client gets an error that names the reason, and no secret is shown.
+"""A broker that authenticates, over TLS: a refused client gets an error that names the reason, and no secret is
+shown.
 """
 
 from __future__ import annotations

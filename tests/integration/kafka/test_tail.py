@@ -89,8 +89,9 @@ def test_tail_begins_in_the_middle_and_may_go_back(topics: Topics) -> None:
 
 
 def test_long_way_is_gone_in_turns(topics: Topics, monkeypatch: pytest.MonkeyPatch) -> None:
-    """28 thousand small transactions were read before the first of them was given out, and nobody heard SIGTERM. And
-    what lies before the place to begin at is read over, not decoded."""
+    """28 thousand small transactions were read before the first of them was returned, and SIGTERM was ignored. And
+    records before the starting position are skipped, not decoded.
+    """
     log = KafkaLog.open(topics, IDENTITY)
     writer = Writer.of(log)
     for number in range(1, 41):

@@ -111,7 +111,8 @@ class World:
         }
 
     def check_end(self, batch: Batch, names: Any) -> None:
-        """Check that a batch claims to end a transaction if no more of it follows, and only then (if a window has it).
+        """Check that a batch claims to end a transaction if no more of it follows, and only then (if a window
+        has it).
         """
         if batch.is_backfill:
             return

@@ -159,7 +159,8 @@ def ends(found: list[dict[str, Any]], *columns: str) -> list[tuple[Any, ...]]:
 def test_a_sweep_ends_what_a_backfill_did_not_find(
     hand_log: HandLog, warehouse: Path, merge: Callable[..., MergeReport], format_name: str
 ) -> None:
-    """Also a sweep that ends when no change has arrived since: the row was deleted somewhere before the backfill began.
+    """Also a sweep that ends when no change has arrived since: the row was deleted somewhere before the
+    backfill began.
     """
     orders = make_table("orders", id="int64", a="int32")
     hand_log.segment([(orders, "c", {"id": 1, "a": 1}), (orders, "c", {"id": 2, "a": 1})])

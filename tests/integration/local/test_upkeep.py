@@ -270,7 +270,8 @@ def test_upkeep_that_dies_at_any_step_is_finished_by_the_next(
 def test_what_the_budget_leaves_no_time_for_is_written_again_the_next_time(
     history: HandLog, warehouse: Path, format_name: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A large table takes as many maintenance runs as it needs; each commits what it has done, and cuts do not change.
+    """A large table takes as many maintenance runs as it needs; each commits what it has done, and cuts do not
+    change.
     """
     portions(monkeypatch, way)
     before = {cut: read(warehouse, cut) for cut in range(1, CUTS + 1)}

@@ -1,4 +1,6 @@
-"""`log check` and the daemon have one rule: what one calls whole the other opens, whatever became of the files."""
+"""`log check` and the daemon have one rule: the daemon opens what `log check` calls whole, whatever happened to the
+files.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +82,7 @@ def damage(path: Path, chance: random.Random) -> str:
 
 
 def test_check_and_the_daemon_agree_on_every_damaged_log(log: Path, tmp_path: Path) -> None:
-    """A log that is called whole and then refused leaves an operator without a word on what to restore."""
+    """A log that is called whole and then refused leaves an operator without any hint about what to restore."""
     whole = 0
     for seed in range(DAMAGES):
         copy = tmp_path / str(seed)
@@ -96,7 +98,7 @@ def test_check_and_the_daemon_agree_on_every_damaged_log(log: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("sealed", [True, False])
 def test_log_whose_journals_are_gone_is_whole_to_nobody(sealed: bool, tmp_path: Path) -> None:
-    """They held what was acknowledged to the source; who began anew there would hide that it is lost."""
+    """They held what was acknowledged to the source; starting from scratch there would hide that it is lost."""
     opened = FileLog.open(tmp_path / "log", IDENTITY)
     Writer.of(opened).put(orders(1))
     if sealed:

@@ -1,10 +1,11 @@
-"""The log after a crash at any moment: the states a disk may be in, rebuilt by the thousand and recovered.
+"""The log after a crash at any time: the states a disk may be in, rebuilt by the thousand and recovered.
 
-One run is recorded: appends, cuts, syncs, spools, rolls, seals, a killed process and its recovery. For every moment of
-it, states are built in which what was not synced is there, gone, cut short, in pieces or out of order. Each is
-recovered, and then: nothing acknowledged is lost, nothing is half visible, offsets have no gap, and the log goes on.
+One run is recorded: appends, cuts, syncs, spools, rolls, seals, a killed process and its recovery. For every step of
+it, states are built in which unsynced data is present, gone, cut short, in pieces or out of order. Each is recovered,
+and then: nothing acknowledged is lost, nothing is half visible, offsets have no gap, and the log can be written
+further.
 
-`CDCFLOW_CRASH_STATES` sets how many states; a failure prints the seed that builds its state again.
+`CDCFLOW_CRASH_STATES` sets how many states; a failure prints the seed that rebuilds its state.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ class Story:
         )
 
     def spool(self, pieces: int) -> None:
-        """A transaction of three rows that stay and `pieces` that do not."""
+        """A transaction of three rows that are kept and `pieces` that are not."""
         at = int(self.writer.checkpoint.next_offset)
         stay = [changes(ORDERS, [{"id": at}, {"id": at + 1}])]
         gone = [changes(PRODUCTS, [{"id": 10**6 + i, "picture": bytes(50)}]) for i in range(pieces)]
@@ -95,7 +96,7 @@ class Story:
         self.writer.append(spooled)
 
     def read(self, rows: int) -> None:
-        """A chunk, whose rows go into a file of their own."""
+        """A chunk, whose rows go into a separate file."""
         at = int(self.writer.checkpoint.next_offset)
         columns = {"id": range(at, at + rows), "note": [f"row {o}" for o in range(at, at + rows)]}
         chunk = pa.RecordBatch.from_pydict(columns, ORDERS.row_schema)
@@ -135,7 +136,7 @@ class Story:
         self.sync()
         self.read(2)
         self.cut()
-        self.log._write()  # as a sync does whose cut came before, or whoever appends much
+        self.log._write()  # as in a sync whose cut came before, or after a large append
         self.append(1)
         self.cut()
         self.sync()
@@ -220,7 +221,7 @@ class Recoveries:
         return len(self._found)
 
     def hold(self, tree: Tree, promise: Promise, *, goes_on: bool) -> None:
-        """Lost, if this state breaks the promise. `goes_on`: also go on writing, seal and check it all."""
+        """Lost, if this state breaks the promise. `goes_on`: also keep writing, seal and check it all."""
         key = tree.key()
         if key not in self._found or goes_on:
             self._found[key] = recovered(tree, self._fresh(), goes_on=goes_on)
@@ -271,7 +272,7 @@ def _whole(path: Path, checkpoint: Checkpoint) -> None:
 
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[type[Recording]], Recording]:
-    """Tells the story on a recording disk. Frames reach the file at once: uncut ones too, cuts before their sync."""
+    """Run the story on a recording disk. Frames reach the file at once: uncut ones too, cuts before their sync."""
 
     def tell(disk_type: type[Recording]) -> Recording:
         (tmp_path / "told").mkdir()
@@ -321,7 +322,7 @@ def first_lost(disk: Recording, fresh: Callable[[], Path], states: int) -> str |
 def test_no_crash_loses_what_was_acknowledged(
     told: Callable[[type[Recording]], Recording], fresh: Callable[[], Path]
 ) -> None:
-    """The log is the only copy of what the source was told to forget (hard cases L01 to L05, L12, L17, O01)."""
+    """The log is the only copy of what the source no longer retains (hard cases L01 to L05, L12, L17, O01)."""
     disk = told(Recording)
     recoveries = Recoveries(fresh)
     built = 0
@@ -438,7 +439,7 @@ PLANTED = (
 def test_sync_left_out_is_found(
     planted: type[Recording], told: Callable[[type[Recording]], Recording], fresh: Callable[[], Path]
 ) -> None:
-    """A check that cannot fail proves nothing: each sync is left out once (hard case L04)."""
+    """A check that cannot fail proves nothing: each sync is omitted once (hard case L04)."""
     assert first_lost(told(planted), fresh, STATES // 5) is not None
 
 
@@ -482,7 +483,9 @@ def test_cut_in_front_of_its_rows_is_found(
 def test_frames_without_checksums_are_found(
     told: Callable[[type[Recording]], Recording], fresh: Callable[[], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planted: a frame counts when its length is there; zeros and half-written rows then count too (hard case L03)."""
+    """Planted: a frame counts when its full length is present; zeros and half-written rows then count too (hard case
+    L03).
+    """
 
     class Anything(int):
         def __eq__(self, other: object) -> bool:

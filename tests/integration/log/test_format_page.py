@@ -65,7 +65,7 @@ def written(tmp_path: Path) -> Iterator[tuple[Path, list[dict[str, object]]]]:
 
 
 def test_reader_written_from_the_page_finds_every_row(written: tuple[Path, list[dict[str, object]]]) -> None:
-    """Whoever keeps the log for years must be able to read it without us."""
+    """A user who keeps the log for years must be able to read it without cdcflow."""
     root, expected = written
     rows = log_rows(root)
     assert [{"_offset": offset, "id": row["id"]} for offset, _, row in rows] == expected
@@ -106,7 +106,7 @@ def test_what_a_second_backfill_does_not_find_goes_once_it_is_done(tmp_path: Pat
 
 
 def test_the_fold_of_the_page_is_the_logs_own_over_random_histories(tmp_path: Path) -> None:
-    """Backfills that begin, end, are given up and begin again, with changes and deletes beside them."""
+    """Backfills that begin, end, are cancelled and restart, with concurrent changes and deletes."""
     seed, items = random.SystemRandom().randrange(10**6), make_table("items", id="int64", v="int32")
     compared = 0
     for number in range(seed, seed + 24):

@@ -136,7 +136,7 @@ def _after(disk: Failing, call: str, path: Path, count: int) -> OSError | None:
     "where", ["log", ".journal", ".spool", "spool", ".parquet", "segment.json", ".tmp", "segments"]
 )
 def test_failed_fsync_is_final(tmp_path: Path, where: str) -> None:
-    """After a failed fsync the page cache lies, and a second try would succeed without the data (hard case L07)."""
+    """After a failed fsync the page cache is wrong, and a second try would succeed without the data (hard case L07)."""
     armed = [False]
 
     def fails(call: str, path: Path) -> OSError | None:
@@ -165,8 +165,9 @@ def test_failed_fsync_is_final(tmp_path: Path, where: str) -> None:
 
 
 def test_failed_fsync_of_what_a_start_recovers_is_for_an_operator(tmp_path: Path) -> None:
-    """A killed process leaves whole cuts that were never synced. If that fails at the next start, the one after it
-    would be told that all is well, and acknowledge what is on no disk (hard case L07)."""
+    """A killed process leaves whole cuts that were never synced. If that sync fails at the next start, the start after
+    it would find that all is well, and acknowledge what is on no disk (hard case L07).
+    """
     writer = opened(tmp_path / "log")
     writer.put(orders(1))
     shutil.copytree(tmp_path / "log", tmp_path / "killed")
@@ -199,7 +200,7 @@ def test_short_writes_are_finished(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("code", "kind"), [(errno.EROFS, ConfigurationError), (errno.EIO, SinkUnavailable)])
 def test_other_write_errors_have_their_kind(tmp_path: Path, code: int, kind: type[CdcflowError]) -> None:
-    """A disk that became read-only needs an operator; retrying for ever would hide it (hard cases L25, O08)."""
+    """A disk that became read-only needs an operator; retrying indefinitely would hide it (hard cases L25, O08)."""
     armed = [False]
     writer = opened(tmp_path / "log", Failing(lambda *_: OSError(code, os.strerror(code)) if armed[0] else None))
     writer.put(orders(1))
@@ -290,7 +291,9 @@ def take_from_another_log(root: Path, segments: list[Path]) -> None:
     ],
 )
 def test_missing_or_foreign_parts_stop_the_start(tmp_path: Path, damage: Callable[[Path, list[Path]], None]) -> None:
-    """A position once readable is readable or refused by name, never skipped (hard cases L05, L21)."""
+    """A position once readable is readable or refused with an error that names it, never skipped (hard cases
+    L05, L21).
+    """
     root = tmp_path / "log"
     damage(root, segments_of(root, 3))
     with pytest.raises(InvariantViolated, match=str(root)):
@@ -298,7 +301,7 @@ def test_missing_or_foreign_parts_stop_the_start(tmp_path: Path, damage: Callabl
 
 
 def test_column_that_parquet_cannot_hold_is_refused_before_it_is_in_the_log(tmp_path: Path) -> None:
-    """Found at sealing it would be too late: the source has been told to forget those rows."""
+    """Found at sealing it would be too late: the source no longer has those rows."""
     column = Column("due", 3, ColumnType("interval", pa.month_day_nano_interval()))
     table = replace(ORDERS, columns=(*ORDERS.columns, column))
     writer = opened(tmp_path / "log")
@@ -401,7 +404,7 @@ def test_seal_is_due_by_bytes_or_by_age_and_only_at_a_cut(tmp_path: Path) -> Non
 
 
 def test_rows_of_a_killed_run_are_sealed_though_nothing_new_comes(tmp_path: Path) -> None:
-    """On a source that is quiet from then on no merge would ever see them."""
+    """If the source is quiet afterwards, no merge would ever see them."""
     writer = opened(tmp_path / "log")
     writer.put(orders(1))
     killed(writer)
@@ -416,7 +419,7 @@ def test_rows_of_a_killed_run_are_sealed_though_nothing_new_comes(tmp_path: Path
 
 
 def test_loop_never_waits_for_the_disk(tmp_path: Path) -> None:
-    """Appending, cutting and rolling are the live capture's: a slow disk must not be felt there."""
+    """The live capture appends, cuts and rolls: a slow disk must not delay it."""
     asleep = [False]
 
     def asked(call: str, path: Path) -> OSError | None:
@@ -588,7 +591,7 @@ def test_reader_beside_the_writer_sees_every_row_once(tmp_path: Path) -> None:
 
 
 def test_range_of_offsets_is_inclusive_on_both_ends(tmp_path: Path) -> None:
-    """A merge reads (last merged, newest]: one row too few or too many is lost or applied twice."""
+    """A merge reads (last merged, latest]: one row too few or too many is lost or applied twice."""
     root = tmp_path / "log"
     writer = opened(root)
     for number in range(6):
@@ -607,7 +610,7 @@ def test_range_of_offsets_is_inclusive_on_both_ends(tmp_path: Path) -> None:
 
 
 def test_expired_offsets_are_refused_by_name(tmp_path: Path) -> None:
-    """A slow merge must hear that its rows are gone, not go on without them (hard cases L18, L19)."""
+    """A slow merge must get an error that its rows are gone, not continue without them (hard cases L18, L19)."""
     root = tmp_path / "log"
     segments_of(root, 4)
     writer = opened(root)
@@ -633,7 +636,7 @@ def offsets_from(root: Path, first: int) -> list[int]:
 
 
 def test_segment_and_journal_of_a_crash_in_sealing_are_not_read_twice(tmp_path: Path) -> None:
-    """Between the segment's name and the journal's end both are there (hard case L17)."""
+    """Between the segment's rename and the journal's removal both exist (hard case L17)."""
     root = tmp_path / "log"
     armed = [True]
 

@@ -104,7 +104,7 @@ def test_second_writer_is_told_who_the_first_is(tmp_path: Path) -> None:
 
 
 def test_lock_of_a_dead_process_means_nothing(tmp_path: Path) -> None:
-    """The file stays, with a pid that may be somebody else's by now (hard case L13)."""
+    """The file stays, with a pid that may meanwhile belong to another process (hard case L13)."""
     with process(tmp_path / "log", ONE_MORE_WHEN_TOLD) as child:
         assert [line(child), line(child)] == [["opened", "1"], ["put"]]
         child.send_signal(signal.SIGKILL)
@@ -116,7 +116,7 @@ def test_lock_of_a_dead_process_means_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stopped", [True, False])
 def test_writer_that_was_replaced_is_refused(tmp_path: Path, stopped: bool) -> None:
-    """A suspended machine wakes up after somebody else took its log over, and its lock no longer holds (L11, L12)."""
+    """A suspended machine wakes up after another process acquired its log, and its lock no longer holds (L11, L12)."""
     root = tmp_path / "log"
     with process(root, ONE_MORE_WHEN_TOLD) as child:
         assert [line(child), line(child)] == [["opened", "1"], ["put"]]
@@ -164,7 +164,7 @@ def test_replaced_writer_cannot_roll_or_seal(tmp_path: Path) -> None:
 def test_epoch_that_nobody_looks_at_again_lets_a_replaced_writer_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Planted: without the second look the replaced writer's sync succeeds, so the tests above can fail."""
+    """Planted: without the second check the fenced writer's sync succeeds, so the tests above can fail."""
     old = Writer.of(FileLog.open(tmp_path / "log", IDENTITY))
     (tmp_path / "log" / "lock").unlink()
     new = FileLog.open(tmp_path / "log", IDENTITY)
@@ -179,7 +179,7 @@ def test_epoch_that_nobody_looks_at_again_lets_a_replaced_writer_through(
 
 
 def test_killed_writer_keeps_every_promise(tmp_path: Path) -> None:
-    """SIGKILL at any moment, again and again: nothing that was acknowledged is lost (hard cases O01, L02, L17)."""
+    """SIGKILL at any time, again and again: nothing that was acknowledged is lost (hard cases O01, L02, L17)."""
     root = tmp_path / "log"
     chance = random.Random(os.environ.get("CDCFLOW_SEED", "1"))
     acknowledged = cutting = 0

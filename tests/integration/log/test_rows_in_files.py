@@ -1,4 +1,4 @@
-"""Rows of large chunks in files of their own: the same log as without, whatever is lost, killed or changed."""
+"""Rows of large chunks in separate files: the same log as without, whatever is lost, killed or changed."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def headers_of(location: Path) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_log_with_files_shows_what_one_without_them_shows(tmp_path: Path, seed: int) -> None:
-    """In the tail, sealed, compacted: where rows lie is nobody's business but the log's."""
+    """In the tail, sealed, compacted: only the log depends on where its rows are stored."""
     with_files, without = tmp_path / "files", tmp_path / "frames"
     assert told(with_files, seed, in_files=True).next_offset == told(without, seed, in_files=False).next_offset
     assert list(Layout(with_files).spools.glob("*.parquet"))
@@ -120,7 +120,7 @@ def test_a_log_with_files_shows_what_one_without_them_shows(tmp_path: Path, seed
 
 
 def test_files_of_a_shape_in_a_segment_follow_each_other(tmp_path: Path) -> None:
-    """A reader lays them one behind the other, and holds one row group of them."""
+    """A reader concatenates them, and holds one row group of them."""
     log = opened(tmp_path / "log")
     writer = Writer.of(log)
     for first in range(1, 40, 10):
@@ -134,7 +134,7 @@ def test_files_of_a_shape_in_a_segment_follow_each_other(tmp_path: Path) -> None
 
 
 def test_compaction_makes_one_file_of_a_shape_again(tmp_path: Path) -> None:
-    """Else a segment of a day's chunks has as many files as there were chunks."""
+    """Otherwise a segment of a day's chunks has as many files as there were chunks."""
     log = opened(tmp_path / "log")
     writer = Writer.of(log)
     for first in range(1, 60, 10):
@@ -171,7 +171,7 @@ def test_a_chunk_is_encoded_once(tmp_path: Path) -> None:
 
 
 def test_only_large_chunks_of_one_shape_go_into_files(tmp_path: Path) -> None:
-    """What is small is cheaper in the journal, and what is committed behind it waits for nothing."""
+    """Small chunks are cheaper in the journal, and later commits wait for nothing."""
     log = FileLog.open(tmp_path / "log", IDENTITY, layer=Unsynced())
     assert log.file_bytes_min == files.FILE_BYTES_MIN
     writer = Writer.of(log)
@@ -202,7 +202,7 @@ def test_who_follows_a_log_gets_rows_in_files_too(tmp_path: Path) -> None:
 
 
 class Dying(DyingLayer, Unsynced):
-    """Files of a process that is killed, and of a machine that goes on."""
+    """Files of a process that is killed, and of a machine that keeps running."""
 
 
 def deaths(path: Path) -> Iterator[tuple[Path, list[Checkpoint]]]:
@@ -278,11 +278,11 @@ def change(path: Path) -> None:
 
 @pytest.mark.parametrize("harm", [lose, tear, change])
 def test_a_durable_file_that_is_harmed_stops_everybody(tmp_path: Path, harm: Callable[[Path], None]) -> None:
-    """The source was told to forget these rows: a log without them would be wrong tables without a word (L05)."""
+    """The source no longer has these rows: a log without them would silently produce wrong tables (L05)."""
     log = opened(tmp_path / "log")
     writer = Writer.of(log)
     writer.put(chunk(1, 5000))
-    writer.put(live(random.Random(1), 7))  # its cut says that the file was durable
+    writer.put(live(random.Random(1), 7))  # its cut records that the file was durable
     gone(log)
     (file,) = Layout(log.path).spools.iterdir()
     harm(file)
@@ -293,7 +293,7 @@ def test_a_durable_file_that_is_harmed_stops_everybody(tmp_path: Path, harm: Cal
 
 
 def test_a_file_that_was_never_durable_takes_its_tail_with_it(tmp_path: Path) -> None:
-    """What the disk had of a journal's end is not what counts: what a cut behind it calls durable is."""
+    """What the disk had of a journal's end does not count; what a later cut declares durable does."""
     log = opened(tmp_path / "log")
     writer = Writer.of(log)
     kept = writer.put(live(random.Random(1), 7))
@@ -311,7 +311,7 @@ def test_a_file_that_was_never_durable_takes_its_tail_with_it(tmp_path: Path) ->
 
 
 def test_a_file_with_other_rows_is_not_read_as_these(tmp_path: Path) -> None:
-    """A reader without the writer's lock has no hash taken, and looks at the offsets."""
+    """A reader without the writer's lock does not compute a hash, and checks the offsets."""
     log = opened(tmp_path / "log")
     writer = Writer.of(log)
     writer.put(chunk(1, 5))
@@ -333,7 +333,7 @@ def _record(name: str) -> AttachedFile:
 
 @pytest.mark.parametrize("call", ["create", "write", "fsync"])
 def test_a_file_that_cannot_be_written_ends_the_log(tmp_path: Path, call: str) -> None:
-    """Rows behind it have their offsets by then: nothing after the last durable cut counts."""
+    """Rows after it already have their offsets: nothing after the last durable cut counts."""
     disk = Failing()
     log = opened(tmp_path / "log", layer=disk)
     writer = Writer.of(log)

@@ -79,7 +79,8 @@ def test_killed_server_loses_nothing(own_mysql: MySQLServer, make_capture: MakeM
 
 
 def purge(server: MySQLServer, file: str) -> None:
-    """Purge all files that are older than the present one. MariaDB silently keeps those that it may still need itself.
+    """Purge all files that are older than the present one. MariaDB silently keeps those that it may still need
+    itself.
     """
     for _ in range(200):
         server.execute(f"PURGE BINARY LOGS TO '{server.binlog()[0]}'")
@@ -330,7 +331,8 @@ def test_event_larger_than_a_packet_does_not_hide_what_is_behind_it(
 def test_lost_binary_log_is_seen_by_doctor_and_status_and_the_remedy_mends_it(
     own_mysql: MySQLServer, flavor: Flavor, tmp_path: Path, loss: str
 ) -> None:
-    """M14: both reported that all was well; now they report what the start will, word for word, and nothing is written.
+    """M14: both reported that all was well; now they report what the start will, word for word, and nothing is
+    written.
     """
     database = own_mysql.create_database("shop")
     database.execute("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 1)")

@@ -24,7 +24,7 @@ def changing(bank: MySQLBank) -> Changing:
 
 
 def test_table_is_left_out_and_taken_in_again_while_running(changing: Changing) -> None:
-    """O05: the binary log has what changed meanwhile, but the position is past it: the table is read anew."""
+    """O05: the binary log has the changes in between, but the position is past it: the table is read again."""
     left_out_and_taken_in_again(changing, "entries")
 
 
@@ -44,7 +44,7 @@ def test_rows_that_another_policy_makes_otherwise_are_read_anew(bank: MySQLBank,
 
 
 def test_a_table_that_failed_is_read_with_the_setting_that_its_error_names(bank: MySQLBank, changing: Changing) -> None:
-    """Else the remedy, the plan and `apply` all promise a reading that only `cdcflow backfill` brings."""
+    """Otherwise the remedy, the plan and `apply` would all promise a reading that only `cdcflow backfill` starts."""
     bank.database.execute(
         "SET SESSION sql_mode = ''",
         "CREATE TABLE odd (id int PRIMARY KEY, due date)",

@@ -1,4 +1,4 @@
-"""Processes of their own read a backfill's chunks from MySQL and MariaDB beside a writer, and die at every step."""
+"""Separate processes read a backfill's chunks from MySQL and MariaDB while a writer writes, and die at every step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def filled(bank: MySQLBank) -> None:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_process_that_dies_at_a_step_loses_and_doubles_nothing(bank: MySQLBank, point: str) -> None:
-    """W03, W26, L15: what its snapshots see is told where the stream is, by GTIDs or by a place in the log."""
+    """W03, W26, L15: what its snapshots see is determined where the stream is, by GTIDs or by a position in the log."""
     filled(bank)
     bank.start_writing(seed=len(point))
     read_while_one_dies(bank, point, away=point == "within:file")
@@ -40,7 +40,7 @@ def test_a_process_that_dies_at_a_step_loses_and_doubles_nothing(bank: MySQLBank
 
 @pytest.mark.long
 def test_local_executors_of_spark_read_a_backfill(bank: MySQLBank) -> None:
-    """`cdcflow backfill --on local[2]` as a user runs it, beside a writer."""
+    """`cdcflow backfill --on local[2]` as a user runs it, while a writer writes."""
     filled(bank)
     bank.start_writing(seed=5)
     run_backfill(bank, "local[2]")

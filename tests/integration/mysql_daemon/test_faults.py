@@ -18,7 +18,9 @@ MORE = "INSERT INTO entries (account, amount, note) SELECT id, 1, 'more' FROM ac
 
 
 def test_server_restart_in_mid_stream_loses_nothing(own_mysql: MySQLServer, tmp_path: Path) -> None:
-    """O07, M13: stopped in order and killed, the server comes back with another file, and table ids begin anew."""
+    """O07, M13: after a clean stop and after a kill, the server restarts with another file, and table ids start
+    over.
+    """
     bank = MySQLBank(own_mysql.create_database("restarted"), tmp_path)
     daemon = bank.daemon()
     bank.wait_until(lambda: bank.has_reached(""), "the first backfill", daemon)
@@ -70,7 +72,7 @@ def test_column_that_comes_in_the_middle_of_a_backfill(bank: MySQLBank) -> None:
 
 
 def test_values_that_a_statement_gives_old_rows_are_read(bank: MySQLBank) -> None:
-    """P18, M34, M37: the log tells none of them: a default, a column under another name, a tool's copy."""
+    """P18, M34, M37: the log contains none of them: a default, a renamed column, a tool's copy."""
     seen: list[str] = []
     with bank.capturing(on_event=lambda event, _fields: seen.append(event)):
         bank.wait_until(lambda: bank.has_reached(""), "the first backfill")

@@ -1,4 +1,6 @@
-"""Rights that are taken from the capture's user while it runs: it names the statement, waits, and goes on with it."""
+"""Rights that are revoked from the capture's user while it runs: it names the statement, waits, and continues once it
+was run.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from cdcflow.model.table import TableId
 pytestmark = pytest.mark.mysql
 
 CLERK = "'clerk'@'127.%'"
-"""Not the name of the machine that it comes from, which is what the server's refusals say."""
+"""Not the name of the client's machine, which the server's refusals contain."""
 
 
 @pytest.fixture
@@ -53,7 +55,7 @@ def statements_of(remedy: str) -> list[str]:
 
 
 def test_what_is_printed_gives_the_right_back_and_the_capture_goes_on(database: MySQLDatabase, tmp_path: Path) -> None:
-    """During the backfill, one right after another. No table fails, nothing is begun anew, no change is missed."""
+    """During the backfill, one right after another. No table fails, nothing restarts, no change is missed."""
     server, name = database.server, database.name
     taken = {
         "SELECT": f"REVOKE SELECT ON `{name}`.t FROM {CLERK}",
@@ -103,7 +105,9 @@ def test_what_is_printed_gives_the_right_back_and_the_capture_goes_on(database: 
 
 
 def test_table_that_may_not_be_read_any_more_is_not_taken_for_a_dropped_one(database: MySQLDatabase) -> None:
-    """The catalog hides it. Its changes go on in the log; called dropped, it would be read anew with its right."""
+    """The catalog hides it. Its changes continue in the log; treated as dropped, it would be read again once it has its
+    right.
+    """
     settings: dict[str, Any] = {
         "url": database.server.url("clerk"),
         "marks_table": f"{database.name}_marks.cdcflow_marks",

@@ -37,7 +37,7 @@ def following(bank: MySQLBank, **options: bool) -> Iterator[list[str]]:
 
 
 def has_followed(bank: MySQLBank, fence: str) -> bool:
-    """The log is past `fence`, and the bank's tables are read; others may have come and gone."""
+    """The log is past `fence`, and the bank's tables are read; others may have been created and dropped."""
     checkpoint = bank.reader.newest_checkpoint() if bank.reader.exists() else None
     if checkpoint is None or checkpoint.position is None or not bank.is_past(checkpoint.position, fence):
         return False
@@ -111,8 +111,9 @@ def test_values_that_the_log_does_not_tell_are_read(small: MySQLBank) -> None:
 
 
 def test_every_clause_of_an_alter_counts(small: MySQLBank, flavor: Flavor) -> None:
-    """P18: beside a rename to itself in each form, in a comment that the server executes, with a tool's copy that takes
-    the name; and none of an ALTER that failed."""
+    """P18: together with a rename to itself in each form, in a comment that the server executes, with a tool's copy
+    that takes the name; and none of an ALTER that failed.
+    """
     kinds = ("plain", "sign", "letters", "comment", "tool", "failed", "other", "téxt")
     small.tables = (*kinds[:-2], "téxt")
     small.database.execute(
@@ -146,7 +147,7 @@ def test_every_clause_of_an_alter_counts(small: MySQLBank, flavor: Flavor) -> No
 
 
 def test_columns_whose_names_get_another_case_are_read_again(small: MySQLBank) -> None:
-    """The servers take the name as MODIFY and CHANGE write it: in the log it is another column from then on."""
+    """The servers use the name as MODIFY and CHANGE write it: in the log it is then another column."""
     small.tables = ("modified", "changed")
     small.database.execute(
         *(f"CREATE TABLE {t} (id int PRIMARY KEY, v varchar(20), w int)" for t in small.tables),
@@ -163,7 +164,9 @@ def test_columns_whose_names_get_another_case_are_read_again(small: MySQLBank) -
 
 
 def test_tables_that_swap_their_names_go_on(small: MySQLBank) -> None:
-    """M37, M38: through a third name, in one statement or three, and an old table put aside for a new one."""
+    """M37, M38: through a third name, in one statement or three, and an old table renamed to make room for a
+    new one.
+    """
     small.tables = ("a", "b", "c", "t")
     names = (*small.tables, "t_new")
     small.database.execute(
@@ -190,7 +193,7 @@ def test_tables_that_swap_their_names_go_on(small: MySQLBank) -> None:
 
 
 def test_rows_that_come_without_all_of_their_columns_are_read_by_key(small: MySQLBank, flavor: Flavor) -> None:
-    """M08: the log says no default, and no more of a document than what changed in it."""
+    """M08: the log contains no default, and of a document only what changed in it."""
     small.tables = ("t", "keyless", "stopped")
     small.configure(tables_without_key="whole")
     columns = "v int DEFAULT 5, w varchar(20) DEFAULT 'default', b text, doc json, at datetime(6) DEFAULT now(6)"
@@ -247,11 +250,11 @@ STOPS: Sequence[tuple[str, Sequence[str], Sequence[str]]] = [
         ["ALTER TABLE t ADD PRIMARY KEY (id)"],
     ),
 ]
-"""What the message says, what brings it about, and what its remedy says to mend."""
+"""The message's text, what brings it about, and what its remedy asks to repair."""
 
 
 def test_stop_in_the_log_is_left_by_its_remedy(small: MySQLBank, flavor: Flavor) -> None:
-    """M07, M08, M33: the event stays in the log; a start that meets it again would stop there for ever."""
+    """M07, M08, M33: the event stays in the log; a start that meets it again would stop there permanently."""
     small.tables = ("t",)
     small.database.execute(
         "CREATE TABLE t (id int PRIMARY KEY DEFAULT 40, v text)", "INSERT INTO t VALUES (1, 'a'), (2, 'b')"

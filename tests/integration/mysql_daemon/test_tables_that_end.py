@@ -1,4 +1,4 @@
-"""Tables that are dropped, renamed or made again while the daemon does not run, or while its stream is behind."""
+"""Tables that are dropped, renamed or recreated while the daemon does not run, or while its stream lags."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def lives(mysql_database: MySQLDatabase, tmp_path: Path) -> Iterator[Lives]:
 
 @contextlib.contextmanager
 def held_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Streams that give nothing: they are behind whatever happens inside."""
+    """Streams that return nothing: they lag whatever happens inside."""
     free = threading.Event()
     poll = BinlogStream.poll
     monkeypatch.setattr(BinlogStream, "poll", lambda stream: poll(stream) if free.is_set() else ())
@@ -158,8 +158,9 @@ def test_tables_that_end_while_nobody_captures(lives: Lives) -> None:
 
 
 def test_tables_that_end_while_the_stream_is_behind(lives: Lives, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The look at the tables sees that they are gone before the stream has their last changes, and so do the starts
-    that follow from it."""
+    """The check of the tables sees that they are gone before the stream has their last changes, and so do the starts
+    that follow from it.
+    """
     monkeypatch.setattr(wiring.capturing, "Pace", partial(Pace, tables_look_s=0.3))
     bank = lives.bank
     starts: list[int] = []
@@ -208,7 +209,7 @@ def test_capture_whose_tables_are_all_gone_waits_for_others(
 
 
 def test_key_that_is_added_while_nobody_captures(mysql_database: MySQLDatabase, tmp_path: Path) -> None:
-    """As phpMyAdmin's dumps do: a table is made without a key, filled, and gets one. The rows between have none."""
+    """As in phpMyAdmin's dumps: a table is created without a key, filled, and gets one. The rows between have none."""
     bank = MySQLBank(mysql_database, tmp_path, create=False)
     bank.configure(tables_without_key="whole")
     bank.tables = ("old", "older", "new", "newer")
@@ -243,7 +244,9 @@ def test_key_that_is_added_while_nobody_captures(mysql_database: MySQLDatabase, 
 
 
 def test_new_table_that_the_settings_do_not_fit_is_left_out(mysql_database: MySQLDatabase, tmp_path: Path) -> None:
-    """N15: `bad_text: replace` would make different keys of text one; the other tables go on, and its remedy helps."""
+    """N15: `bad_text: replace` would map different text keys to one; the other tables are captured, and its remedy
+    helps.
+    """
     bank = MySQLBank(mysql_database, tmp_path, create=False)
     bank.configure(bad_text="replace")
     bank.tables, words = ("t",), TableId(bank.schema, "words")

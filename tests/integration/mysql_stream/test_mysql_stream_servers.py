@@ -203,7 +203,7 @@ def test_compressed_transactions_are_the_same(mysql_database: MySQLDatabase, fol
 
 
 def test_logs_without_checksums_are_read(own_mysql: MySQLServer, follow: Callable[..., Follower]) -> None:
-    """The file says whether it has them; the first events come with or without, as the server likes."""
+    """The file records whether it has them; the first events arrive with or without, depending on the server."""
     database = own_mysql.create_database("plain")
     database.execute(DDL, "INSERT INTO t (id) VALUES (1)")
     begin = here(database)
@@ -216,7 +216,7 @@ def test_logs_without_checksums_are_read(own_mysql: MySQLServer, follow: Callabl
 
 
 def test_server_restarts_and_the_stream_goes_on_behind_it(own_mysql: MySQLServer) -> None:
-    """M13, M11: table ids begin anew, and the position is good for the next connection."""
+    """M13, M11: table ids start over, and the position is valid for the next connection."""
     database = own_mysql.create_database("again")
     database.execute(DDL, "CREATE TABLE u LIKE t", "INSERT INTO u (id) VALUES (1)")
     first = Follower(database, here(database))
@@ -233,7 +233,7 @@ def test_server_restarts_and_the_stream_goes_on_behind_it(own_mysql: MySQLServer
 
 
 def test_silent_server_is_noticed(own_mysql: MySQLServer) -> None:
-    """M60: the connection stays open, and nothing comes any more."""
+    """M60: the connection stays open, and no more data arrives."""
     database = own_mysql.create_database("silent")
     follower = Follower(database, here(database), heartbeat_s=0.3)
     until = time.monotonic() + 1.5
@@ -250,7 +250,7 @@ def test_silent_server_is_noticed(own_mysql: MySQLServer) -> None:
 def test_another_reader_with_our_server_id_is_named(
     mysql_database: MySQLDatabase, follow: Callable[..., Follower]
 ) -> None:
-    """M29: two readers would throw each other out for ever, each of them seeing a lost connection."""
+    """M29: two readers would disconnect each other endlessly, each of them seeing a lost connection."""
     conflicts = ServerIdConflicts()
     said: list[CdcflowError] = []
     for _ in range(ServerIdConflicts.TIMES_MAX):
@@ -315,7 +315,8 @@ def test_stream_over_tls(mysql_database: MySQLDatabase, follow: Callable[..., Fo
     """M58: what TLS has read and not given out yet must not wait for the next packet."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    # MariaDB before 11.4 has no certificate unless somebody gives it one; MySQL makes one, and lost the variable.
+    # MariaDB before 11.4 has no certificate unless one is configured; MySQL creates one, and no longer has the
+    # variable.
     asked = {"mariadb": "SELECT @@have_ssl = 'YES'", "mysql": "SELECT 1"}[mysql_database.server.flavor]
     [[has_tls]] = mysql_database.server.execute(asked)
     mysql_database.execute(DDL)

@@ -1,4 +1,4 @@
-"""The commands on a log whose segments lie in a bucket, with and without the log's own directory."""
+"""The commands on a log whose segments are in a bucket, with and without the log's own directory."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_retention_by_policy_expires_here_and_in_the_bucket(log: ObjectLog, tmp_
 
 @pytest.mark.parametrize("home", [True, False], ids=["home", "alone"])
 def test_log_commands_read_the_bucket(log: ObjectLog, tmp_path: Path, home: bool) -> None:
-    """Looking at a log is what one does when something is wrong: often from another machine, with no daemon alive."""
+    """Operators inspect a log when something is wrong: often from another machine, with no daemon running."""
     config = settings(tmp_path, log, home=home)
     assert len(json.loads(said(config, "log", "ls", "--json"))) == 4
     assert "the log is whole: 4 segments" in said(config, "log", "check", "--deep")
@@ -119,7 +119,9 @@ def test_compact_and_expire_change_the_bucket(log: ObjectLog, tmp_path: Path) ->
 
 
 def test_maintenance_without_the_directory_is_refused(log: ObjectLog, tmp_path: Path) -> None:
-    """The writer's machine has the manifests: what is changed behind its back it would look for in vain."""
+    """The writer's machine has the manifests: if another machine changed the segments, the writer would search for them
+    in vain.
+    """
     alone = settings(tmp_path, log, home=False)
     assert "log.path" in said(alone, "log", "compact", status=78)
     assert "no limit is given" in said(settings(tmp_path, log, home=True), "log", "expire", status=78)
@@ -132,7 +134,7 @@ def test_capture_without_a_directory_is_refused(log: ObjectLog, tmp_path: Path) 
 
 
 def test_status_says_what_waits(log: ObjectLog, tmp_path: Path) -> None:
-    """A store that is away for a day fills the disk: that must be seen while there is time."""
+    """A store that is unavailable for a day fills the disk: an operator must see that in time."""
     config = settings(tmp_path, log, home=True)
     assert "all sealed segments are in the store, up to offset 8" in said(config, "status")
     opened = log.open(uploading=False)

@@ -1,4 +1,4 @@
-"""A log in a store, read from another machine, goes on while its source is idle."""
+"""A log in a store, read from another machine, advances while its source is idle."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def log(objects: Objects, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ob
 
 
 def beat(writer: Writer) -> None:
-    """A heartbeat: the source says that it is later, and has nothing new."""
+    """A heartbeat: the source's clock has advanced, without a change."""
     writer.checkpoint = replace(writer.checkpoint, commit_clock=writer.checkpoint.commit_clock + LATER_US)
     writer.cut()
 
 
 def test_heartbeats_reach_who_has_only_the_store(log: ObjectLog) -> None:
-    """Durable ones: what a crash may take back is told to nobody. The last one is told when the daemon stops."""
+    """Durable ones: what a crash may undo is reported to no reader. The last one is reported when the daemon stops."""
     opened = log.open()
     write(opened, [1])
     log.settled()
@@ -57,7 +57,7 @@ def test_heartbeats_reach_who_has_only_the_store(log: ObjectLog) -> None:
 
 
 def test_heartbeats_behind_a_row_wait_for_it(log: ObjectLog) -> None:
-    """The store does not have the row yet, so nobody may take it for as far as they."""
+    """The store does not have the row yet, so a reader must not assume that the log has reached their time."""
     opened = log.open()
     write(opened, [1])
     log.settled()
@@ -74,7 +74,7 @@ def test_heartbeats_behind_a_row_wait_for_it(log: ObjectLog) -> None:
     assert opened.roll()
     opened.seal_pending()
     log.settled()
-    assert newest_checkpoint(log.alone) == writer.checkpoint  # of the segment: what was told before is older
+    assert newest_checkpoint(log.alone) == writer.checkpoint  # of the segment: what was reported before is older
     beat(writer)
     opened.sync()
     until(lambda: newest_checkpoint(log.alone) == writer.checkpoint, "the store was not told")
@@ -82,7 +82,7 @@ def test_heartbeats_behind_a_row_wait_for_it(log: ObjectLog) -> None:
 
 
 def test_idle_log_holds_nobody_back(log: ObjectLog, tmp_path: Path) -> None:
-    """Read by another machine's settings, beside a log in a folder to which rows come."""
+    """Read with another machine's settings, together with a log in a folder that receives rows."""
     away = log.open()
     write(away, [1])
     log.settled()

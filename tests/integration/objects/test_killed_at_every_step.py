@@ -29,7 +29,7 @@ _buckets = count(1)
 
 
 class Killable:
-    """Works on logs in processes of its own, of which each dies where it is told to."""
+    """Works on logs in separate processes, each of which dies at a given step."""
 
     def __init__(self) -> None:
         self._forks = subprocess.Popen(
@@ -41,7 +41,7 @@ class Killable:
         )
 
     def died(self, log: ObjectLog, work: str, step: int) -> bool:
-        """Whether a process doing this died before its `step`-th step; else it got to the end."""
+        """Whether a process doing this died before its `step`-th step; otherwise it completed."""
         assert self._forks.stdin is not None
         assert self._forks.stdout is not None
         self._forks.stdin.write(json.dumps([str(log.root), log.objects.model_dump_json(), work, step]) + "\n")
@@ -62,13 +62,13 @@ def killable() -> Iterator[Killable]:
 
 
 def every_step(one: Callable[[int], bool]) -> int:
-    """Call `one(step)` for step 1, 2, … until it says that no step was left; how many there were."""
+    """Call `one(step)` for step 1, 2, … until it reports that no step was left; return how many there were."""
     return next(step for step in range(1, STEPS_MAX) if not one(step)) - 1
 
 
 @pytest.fixture
 def sealed(tmp_path: Path) -> Path:
-    """A log on files with two segments that were never put anywhere."""
+    """A log on files with two segments that were never uploaded."""
     log = FileLog.open(tmp_path / "sealed", IDENTITY)
     write(log, [1, 2])
     write(log, [3, 4])
@@ -133,8 +133,9 @@ def test_compaction_and_expiry_killed_at_any_step_lose_and_double_nothing(
 def test_expiry_killed_at_any_step_is_finished_and_named_by_the_next(
     object_server: ObjectServer, killable: Killable, sealed: Path, tmp_path: Path, place: str
 ) -> None:
-    """Old rows are removed because somebody must not have them any more: their files may not stay for good, and who
-    asks again must not hear that there was nothing to do."""
+    """Old rows are removed because they must no longer be available: their files may not stay permanently, and a
+    repeated command must not answer that there was nothing to do.
+    """
     said: list[str] = []
 
     def one(step: int) -> bool:

@@ -1,4 +1,4 @@
-"""A bucket that is emptied, or loses or changes objects, while its log lives on."""
+"""A bucket that is emptied, or loses or changes objects, while its log is in use."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def log(objects: Objects, tmp_path: Path) -> ObjectLog:
 
 
 def put(log: ObjectLog, *ids: int) -> None:
-    """One segment an id, put into the bucket; its files stay here for `keep_local_s`."""
+    """One segment per id, uploaded to the bucket; its local files are kept for `keep_local_s`."""
     opened = log.open()
     for n in ids:
         write(opened, [n])
@@ -73,7 +73,7 @@ def test_files_here_go_only_when_the_bucket_has_them(log: ObjectLog, tmp_path: P
 
 
 def test_start_puts_again_what_the_bucket_lost(log: ObjectLog, tmp_path: Path) -> None:
-    """Emptied while nothing ran: there must be a moment at which somebody looks, while the files are still here."""
+    """Emptied while nothing ran: cdcflow must check at some point, while the local files still exist."""
     put(log, 1, 2)
     log.bucket.delete([*objects_of(log, 1, 2), "log.json", "schemas.json"])
     opened = log.open()
@@ -84,7 +84,7 @@ def test_start_puts_again_what_the_bucket_lost(log: ObjectLog, tmp_path: Path) -
 
 
 def test_start_puts_again_from_what_was_read_back(log: ObjectLog, tmp_path: Path) -> None:
-    """The last copy may lie in the cache, put there by a merge: neither lost nor deleted by a look at the log."""
+    """The last copy may be in the cache, where a merge stored it: a check of the log neither loses nor deletes it."""
     log.keep_local_s = 0
     put(log, 1, 2)
     assert check(log.layout).faults == ()  # reads everything back
@@ -97,7 +97,7 @@ def test_start_puts_again_from_what_was_read_back(log: ObjectLog, tmp_path: Path
 
 
 def test_what_is_in_neither_place_is_said_everywhere_until_it_is_restored(log: ObjectLog, tmp_path: Path) -> None:
-    """The first remedy to the letter: the objects come back from a copy, and all is well at the next start."""
+    """The first remedy to the letter: the objects are restored from a copy, and all is well at the next start."""
     log.keep_local_s = 0
     put(log, 1, 2, 3)
     kept = {name: log.bucket.get(name) for name in objects_of(log, 3, 4)}
@@ -123,7 +123,7 @@ def test_what_is_in_neither_place_is_said_everywhere_until_it_is_restored(log: O
 
 
 def test_what_is_lost_for_good_is_given_up_by_the_second_remedy(log: ObjectLog, tmp_path: Path) -> None:
-    """Expired history is refused by name, and what comes later can be read and merged again."""
+    """Expired history is refused with an error that names it, and later changes can be read and merged again."""
     log.keep_local_s = 0
     put(log, 1, 2, 3)
     log.bucket.delete(objects_of(log, 3, 4))
@@ -139,7 +139,7 @@ def test_what_is_lost_for_good_is_given_up_by_the_second_remedy(log: ObjectLog, 
 
 
 def test_what_is_lost_there_and_still_here_is_said_before_the_next_start(log: ObjectLog, tmp_path: Path) -> None:
-    """While the files are here nothing reads the bucket at home; who checks must hear of it all the same."""
+    """While the files are local nothing at home reads the bucket; a check must still report the loss."""
     put(log, 1, 2)
     log.bucket.delete(objects_of(log, 1, 2))
     config = settings_file(tmp_path, log)
@@ -157,7 +157,7 @@ def test_store_that_cannot_be_asked_has_lost_nothing(
     log.settled()
     monkeypatch.setenv("CDCFLOW_WRONG_KEY", "nobody")
     key = ObjectLog(log.root, log.objects.model_copy(update={"access_key": "${env:CDCFLOW_WRONG_KEY}"}))
-    if own_object_server.is_real:  # moto asks nobody for a key
+    if own_object_server.is_real:  # moto requires no key
         with pytest.raises(ConfigurationError, match=r"log\.objects\.access_key"):
             key.bucket.listed("segments")
         with pytest.raises(ConfigurationError, match=r"log\.objects\.access_key"):
@@ -199,8 +199,9 @@ def test_segments_that_expire_or_are_compacted_meanwhile_are_not_lost(
 
 
 def test_lost_compacted_segment_gives_way_to_those_it_was_made_of(log: ObjectLog, tmp_path: Path) -> None:
-    """They are removed minutes after the compaction, here and there: not before somebody asked for what replaces them,
-    and while they are there nothing is lost."""
+    """They are removed minutes after the compaction, locally and in the store: not before the segment that replaces
+    them was checked, and while they exist nothing is lost.
+    """
     log.keep_local_s = 0
     put(log, 1, 2, 3)
     assert [count for _, count in log.retention(grace_s=600).compact()] == [2]
@@ -222,6 +223,6 @@ def said(config: Path, *command: str, status: int = 0) -> str:
 
 
 def lost_finding(config: Path) -> dict[str, Any]:
-    """What `doctor` says of a loss; {} when it says nothing."""
+    """What `doctor` reports of a loss; {} if it reports nothing."""
     found = json.loads(said(config, "doctor", "--json", status=1))  # 1: there is no source
     return next((f for f in found if f["subject"].startswith("store") and f["level"] == "error"), {})

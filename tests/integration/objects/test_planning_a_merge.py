@@ -1,4 +1,4 @@
-"""What a merge asks a store before it begins does not grow with the age of the log."""
+"""The number of a merge's requests to a store before it begins does not grow with the age of the log."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def segments_of_one_row(log: HandLog, objects: Objects, count: int) -> None:
-    """A log of so many segments, in the store: copies of one that was sealed, but for their numbers."""
+    """A log of this many segments, in the store: copies of one that was sealed, but for their numbers."""
     log.state(ORDERS)
     log.segment([(ORDERS, "c", {"id": 1})])
     (first,) = (log.root / "segments").iterdir()

@@ -26,7 +26,7 @@ REQUESTS_MAX = 4
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Every request that is made of the store."""
+    """Every request to the store."""
     seen: list[str] = []
     get, each, fetch = Bucket.get, Bucket.each_listed, Bucket.fetch
 

@@ -1,4 +1,4 @@
-"""Files that a journal named and a segment took over, in an object store: like all others."""
+"""Files that a journal named and a segment adopted, in an object store: like all others."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class Died(Exception):
 
 
 class Place:
-    """A log of three segments that are in a bucket, and whoever looks at it."""
+    """A log of three segments in a bucket, and its readers."""
 
     def __init__(self, folder: Path, objects: Objects) -> None:
         self.folder = folder
@@ -69,7 +69,7 @@ class Place:
         return Layout(self.folder / "nothing", store)
 
     def put(self) -> None:
-        """What is sealed is in the bucket, and the folder says so."""
+        """The sealed segments are in the bucket, and the folder records that."""
         put_away(self.folder / "log", Bucket(self.objects))
         known = Uploaded(str(self.objects.url), self.log.next_offset - 1)
         (self.folder / "log" / UPLOADS).write_text(json.dumps(asdict(known)))
@@ -82,7 +82,7 @@ class Place:
         Retention(self.layout, RemoteBucket(Bucket(self.objects)), grace_s=0).expire(Rule(before_cut=before_cut))
 
     def values(self) -> dict[int, str]:
-        """The orders, by whoever has nothing but the bucket."""
+        """The orders, read by a machine that has only the bucket."""
         rows = ChangeLog(FolderReader(self.alone), self.alone, LocalCurrent).current("public.orders")
         return dict(zip(rows.column("id").to_pylist(), rows.column("v").to_pylist(), strict=True))
 
@@ -132,7 +132,7 @@ def test_warehouse_is_made_anew_of_the_bucket_after_the_machine_is_gone(
 def test_bucket_has_every_row_wherever_the_expiry_dies(
     place: Place, monkeypatch: pytest.MonkeyPatch, expired: bool
 ) -> None:
-    """Whoever reads the bucket meanwhile sees all rows; the next run goes on."""
+    """A concurrent reader of the bucket sees all rows; the next run continues."""
     place.kept(9)
     if expired:  # the folder begins with a state, and the bucket does not know of it
         file = place.layout.log_file()
@@ -162,7 +162,7 @@ steps: list[str] = []
 
 
 def dying(asked: Callable[..., Any], left: Callable[[], int]) -> Callable[..., Any]:
-    """A request that is not made once so many were."""
+    """A request that is not sent after this many were."""
 
     def request(bucket: Bucket, *given: Any) -> Any:
         steps.append("")

@@ -1,4 +1,4 @@
-"""What a store may do to a log: be away, hang, refuse, forget, or belong to somebody else."""
+"""What a store may do to a log: be unavailable, hang, refuse, forget, or belong to another owner."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def refused(found: ObjectLog) -> CdcflowError:
 
 
 def ended(opened: FileLog, found: ObjectLog) -> CdcflowError:
-    """What the upload has ended with; the log hears it too."""
+    """The error with which the upload ended; the log reports it, too."""
     until(lambda: found.uploads is not None and found.uploads.error is not None, "the upload goes on")
     with pytest.raises(CdcflowError) as heard:
         Writer.of(opened).put(orders(99))
@@ -43,7 +43,7 @@ def ended(opened: FileLog, found: ObjectLog) -> CdcflowError:
 
 
 def test_capture_goes_on_while_the_store_is_away(own_object_server: ObjectServer, tmp_path: Path) -> None:
-    """A store's outage must cost disk, never a change and never the source's patience; what waits is told."""
+    """A store's outage must cost disk, never a change and never make the source wait; cdcflow reports what waits."""
     log = ObjectLog(tmp_path / "log", own_object_server.objects("shop"))
     opened = log.open()
     write(opened, [1])
@@ -74,7 +74,7 @@ def test_capture_goes_on_while_the_store_is_away(own_object_server: ObjectServer
 def test_store_that_hangs_holds_up_neither_syncs_nor_the_end(
     own_object_server: ObjectServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A half-open connection answers nobody for minutes; the loop must not be among those who wait for it."""
+    """A half-open connection does not answer for minutes; the loop must not wait for it."""
     monkeypatch.setattr(uploads, "LAST_TRY_S", 0.3)
     log = ObjectLog(tmp_path / "log", own_object_server.objects("shop"))
     opened = log.open()
@@ -83,7 +83,7 @@ def test_store_that_hangs_holds_up_neither_syncs_nor_the_end(
     own_object_server.halt()
     write(opened, [2])
     Writer.of(opened).put(orders(3))
-    opened.close()  # comes back although the upload hangs
+    opened.close()  # returns although the upload hangs
     assert seen(log.layout, 3) == [*written([[1], [2]])[2:], (5, "orders", 3)]
     own_object_server.go_on()
     opened = log.open()
@@ -108,13 +108,15 @@ def test_start_needs_nothing_from_the_store(own_object_server: ObjectServer, tmp
 
 
 def test_competing_writers_manifest_is_named_and_not_overwritten(log: ObjectLog, tmp_path: Path) -> None:
-    """A restored copy of the log's directory writes on under the same id: the second of the two must hear it (L10)."""
+    """A restored copy of the log's directory keeps writing under the same id: the second of the two must get an error
+    (L10).
+    """
     opened = log.open()
     write(opened, [1])
     log.settled()
     opened.close()
     with pytest.raises(ConfigurationError, match=r"log\.objects"):
-        seen(log.root)  # without its settings nobody can know where the rest is
+        seen(log.root)  # without its settings it is unknown where the rest is
     shutil.copytree(log.root, tmp_path / "copied")
     other = ObjectLog(tmp_path / "copied", log.objects)
     opened = log.open()
@@ -146,7 +148,7 @@ def test_place_of_another_log_is_refused_before_anything_is_put(log: ObjectLog, 
 
 
 def test_segments_in_another_bucket_are_not_forgotten(log: ObjectLog, object_server: ObjectServer) -> None:
-    """Only half of the log would be in the new place, and nothing would say where the rest is."""
+    """Only half of the log would be in the new place, and nothing would record where the rest is."""
     opened = log.open()
     write(opened, [1])
     log.settled()
@@ -165,7 +167,9 @@ def test_segments_in_another_bucket_are_not_forgotten(log: ObjectLog, object_ser
 
 
 def test_segment_that_is_in_neither_place_is_named(log: ObjectLog) -> None:
-    """Somebody emptied the bucket: the log must say which segment is gone, not go on as if nothing were."""
+    """An operator emptied the bucket: the error must name the missing segment; the log must not continue as if nothing
+    had happened.
+    """
     opened = log.open()
     write(opened, [1])
     log.settled()
@@ -195,7 +199,7 @@ def test_changed_object_is_never_read(log: ObjectLog) -> None:
 
 
 def test_store_without_conditional_writes_is_refused(tmp_path: Path) -> None:
-    """There two writers would overwrite each other without a word (versitygw without attributes is one such)."""
+    """There two writers would silently overwrite each other (versitygw without attributes is one such)."""
     with ObjectServer() as server:
         if server.is_real:
             server.kill()
@@ -220,13 +224,14 @@ REFUSED = {
 def test_start_and_doctor_name_the_wrong_setting_and_no_secret(
     object_server: ObjectServer, tmp_path: Path, wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Heard at the first upload it would be hours of segments on the local disk; a secret in an error ends up in every
-    log (S03)."""
+    """Reported only at the first upload, it would leave hours of segments on the local disk; a secret in an error ends
+    up in every log (S03).
+    """
     monkeypatch.setenv("CDCFLOW_WRONG_KEY", SECRET_KEY + "-wrong")
     update, setting = REFUSED[wrong]
     objects = object_server.objects("there").model_copy(update=update)
     if "bucket" not in wrong and not object_server.is_real:
-        return  # moto asks nobody for a key
+        return  # moto requires no key
     log = ObjectLog(tmp_path / "log", objects)
     error = refused(log)
     assert isinstance(error, ConfigurationError)
@@ -239,7 +244,7 @@ def test_start_and_doctor_name_the_wrong_setting_and_no_secret(
 
 
 def test_doctor_asks_only_for_what_a_capture_may(object_server: ObjectServer, log: ObjectLog, tmp_path: Path) -> None:
-    """It changes nothing, and says whose log is there."""
+    """It changes nothing, and reports which log is in the bucket."""
     before = log.bucket.listed("")
     (found,) = doctor(log.bucket, log.layout, lambda segment, file: None)
     assert (found.level, "no log in it yet" in found.text) == ("ok", True)

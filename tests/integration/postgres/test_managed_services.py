@@ -94,7 +94,8 @@ def test_roles_that_a_dump_brought_along_make_no_service(server: PostgresServer,
 
 
 def test_script_of_doctor_makes_everything_right(own_postgres: PostgresServer, make_capture: MakeCapture) -> None:
-    """A remedy is a promise: the test runs the output of `doctor --sql` unchanged, and then the restart that it names.
+    """A remedy is a promise: the test runs the output of `doctor --sql` unchanged, and then the restart that it
+    names.
     """
     own_postgres.restart(wal_level="replica")
     shop = own_postgres.create_database("shop")

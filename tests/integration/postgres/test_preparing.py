@@ -91,7 +91,8 @@ def test_somebody_elses_slot_is_refused(items: Database, make_capture: MakeCaptu
 
 
 def test_slot_creation_names_the_transaction_it_waits_for(items: Database, make_capture: MakeCapture) -> None:
-    """P34: a forgotten transaction blocks the first start; an operator needs its pid, and no half-created slot stays.
+    """P34: a forgotten transaction blocks the first start; an operator needs its pid, and no half-created slot
+    stays.
     """
     capture = make_capture(items, creation_wait_s=1.0)
     with items.session(autocommit=False) as open_transaction:
@@ -651,7 +652,8 @@ def test_refused_newcomer_does_not_stop_a_running_capture(database: Database, ca
 
 
 def test_refused_newcomer_does_not_stop_a_restart(items: Database, make_capture: MakeCapture) -> None:
-    """A lost connection restarts the capture, and a half-created table must not prevent that; status shows the table.
+    """A lost connection restarts the capture, and a half-created table must not prevent that; status shows the
+    table.
     """
     before = make_capture(items).prepare()
     items.execute("CREATE TABLE half_made (id int)")

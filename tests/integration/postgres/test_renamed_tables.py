@@ -49,7 +49,8 @@ def test_changes_of_a_table_under_another_name_are_still_its_own(
 def test_table_renamed_to_a_name_that_is_not_selected_brings_nothing_under_it(
     database: Database, make_capture: MakeCapture
 ) -> None:
-    """Tables that the settings exclude are not in the log, whatever a captured table is renamed to, running or stopped.
+    """Tables that the settings exclude are not in the log, whatever a captured table is renamed to, running or
+    stopped.
     """
     database.execute("CREATE TABLE items (id int PRIMARY KEY)")
     capture = make_capture(database, tables=["public.i*"])

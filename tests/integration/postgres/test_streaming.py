@@ -152,7 +152,8 @@ def test_generated_columns_agree_between_stream_and_chunk(database: Database, ca
 
 
 def test_rows_are_decoded_with_the_shape_they_were_written_in(database: Database, capture: Capture) -> None:
-    """P19, P20, P22, P24: while the stream lags, the catalog shows a later table. A column is identified by its number.
+    """P19, P20, P22, P24: while the stream lags, the catalog shows a later table. A column is identified by its
+    number.
     """
     database.execute("CREATE TABLE t (id int PRIMARY KEY, old text, gone int, narrow varchar(5))")
     capture.prepare()

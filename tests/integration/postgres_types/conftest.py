@@ -1,4 +1,4 @@
-"""A database with a decoder beside it."""
+"""A database with a decoder for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The digest of a row, worked out by the server and by DuckDB over the row that a chunk brings: for every type."""
+"""The digest of a row, computed by the server and by DuckDB over the row that a chunk returns: for every type."""
 
 from __future__ import annotations
 

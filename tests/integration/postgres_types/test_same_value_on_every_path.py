@@ -25,9 +25,9 @@ Oracle = Callable[[str], object]
 
 @dataclass(frozen=True)
 class Kind:
-    """A column type, values as SQL text, and the server's own word for a value with what we should make of it.
+    """A column type, values as SQL text, and the server's own text for a value with what cdcflow should decode.
 
-    `word` is an SQL expression over v that gives a text; `oracle` turns that into the Python value of the Arrow cell.
+    `word` is an SQL expression over v that returns a text; `oracle` turns that into the Python value of the Arrow cell.
     """
 
     type_text: str
@@ -414,7 +414,7 @@ KINDS = {
 
 
 def plain(array: pa.Array) -> list[Any]:
-    """Cells as Python values that keep every bit: floats as bytes, moments as numbers (years beyond Python's)."""
+    """Cells as Python values that keep every bit: floats as bytes, timestamps as numbers (years beyond Python's)."""
     kind = array.type
     if pa.types.is_floating(kind):
         width = "<f" if kind == pa.float32() else "<d"

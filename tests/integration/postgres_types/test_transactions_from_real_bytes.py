@@ -36,7 +36,7 @@ def test_a_transaction_keeps_its_order_over_tables(lab: Lab) -> None:
 
 
 def test_a_key_change_is_a_delete_and_an_insert_that_follows_it(lab: Lab) -> None:
-    """Otherwise the old key stays downstream for ever. Later rows move on by one (P09, P10, W11)."""
+    """Otherwise the old key stays downstream indefinitely. Later rows move on by one (P09, P10, W11)."""
     lab.execute("CREATE TABLE a (id int PRIMARY KEY, v text); ALTER TABLE a ALTER v SET STORAGE EXTERNAL")
     lab.execute(f"INSERT INTO a VALUES (1, 'x'), (2, {WIDE})")
     lab.slot()
@@ -105,7 +105,7 @@ def test_a_keyless_table_has_no_updates(lab: Lab) -> None:
 
 
 def test_truncate_is_one_row_a_table_in_its_place(lab: Lab) -> None:
-    """What came before it is gone, what comes after it stays (P17)."""
+    """Earlier rows are gone, later rows stay (P17)."""
     lab.execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY REFERENCES a)")
     lab.slot()
     lab.execute("BEGIN; INSERT INTO a VALUES (1); TRUNCATE a CASCADE; INSERT INTO a VALUES (2); COMMIT")
@@ -130,7 +130,9 @@ def test_an_identity_index_other_than_the_key_is_refused_by_name(lab: Lab) -> No
 
 
 def test_marks_come_in_their_place_and_parts_of_runs_around_them(lab: Lab) -> None:
-    """A mark says which transactions a chunk's rows stand between; heartbeats and other messages are no marks (P58)."""
+    """A mark shows between which transactions a chunk's rows belong; heartbeats and other messages are no marks
+    (P58).
+    """
     lab.execute("CREATE TABLE a (id int PRIMARY KEY)")
     lab.slot()
     lab.execute("INSERT INTO a VALUES (1)")
@@ -163,7 +165,7 @@ def test_marks_come_in_their_place_and_parts_of_runs_around_them(lab: Lab) -> No
 
 
 def test_any_way_of_cutting_the_messages_gives_the_same_transactions(lab: Lab) -> None:
-    """The socket hands over messages as it likes; a transaction may come in many polls, or go to a spool."""
+    """The socket splits messages arbitrarily; a transaction may arrive in many polls, or go to a spool."""
     lab.execute("CREATE TABLE a (id int PRIMARY KEY, v text)")
     lab.slot()
     for n in range(4):
@@ -186,7 +188,7 @@ def test_any_way_of_cutting_the_messages_gives_the_same_transactions(lab: Lab) -
 
 
 def test_what_the_log_has_already_is_dropped_whole(lab: Lab) -> None:
-    """After a crash the server sends again from where it was last told, by whole transactions (P40, P54, L15)."""
+    """After a crash the server resumes at the last confirmed position, by whole transactions (P40, P54, L15)."""
     lab.execute("CREATE TABLE a (id int PRIMARY KEY, v text)")
     lab.slot()
     for n in range(6):
@@ -246,7 +248,7 @@ def test_enum_labels_are_those_of_their_time(lab: Lab) -> None:
 
 
 def test_the_origin_of_one_transaction_is_not_the_next_ones(lab: Lab) -> None:
-    """A loop filter that sees a wrong origin drops somebody's change (P59)."""
+    """A loop filter that sees a wrong origin drops another transaction's change (P59)."""
     lab.execute("CREATE TABLE a (id int PRIMARY KEY); SELECT pg_replication_origin_create('elsewhere')")
     lab.slot()
     lab.execute("SELECT pg_replication_origin_session_setup('elsewhere')")
@@ -342,7 +344,7 @@ def test_streamed_transactions_are_what_they_are_after_their_commit(lab: Lab) ->
 
 
 def test_a_streamed_transaction_tells_its_partial_keys_and_truncates(lab: Lab) -> None:
-    """The machine asks a spooled transaction what it would ask a run; rolled-back rows must not answer (P01, P31)."""
+    """The machine queries a spooled transaction as it would a run; rolled-back rows must not answer (P01, P31)."""
     lab.execute("CREATE TABLE a (id int PRIMARY KEY, v text, n int); ALTER TABLE a ALTER v SET STORAGE EXTERNAL")
     lab.execute("CREATE TABLE b (id int PRIMARY KEY, v text)")
     lab.execute(f"INSERT INTO a SELECT i, {WIDE}, 0 FROM generate_series(1, 30) i")

@@ -18,11 +18,11 @@ pytestmark = pytest.mark.postgres
 
 GREATEST, LEAST = 2**63 - 1, -(2**63)
 BIG, SMALL = 2**31 - 1, -(2**31)
-NAMED = ("NaN", "infinity", "-infinity")  # what an error may say, because it is no row's secret
+NAMED = ("NaN", "infinity", "-infinity")  # what an error may contain, because it is no row's secret
 END = {"months": BIG, "days": BIG, "microseconds": GREATEST}
 START = {"months": SMALL, "days": SMALL, "microseconds": LEAST}
 
-# type, value, what clamp makes of it (None: nothing fits, so it stops), has the type a binary decoder, server from
+# type, value, the result of clamp (None: nothing fits, so it stops), has the type a binary decoder, minimum server
 CASES: tuple[tuple[str, str, object, bool, int], ...] = (
     ("date", "infinity", BIG, True, 0),
     ("date", "-infinity", SMALL, True, 0),
@@ -88,7 +88,9 @@ def _paths(lab: Lab, table: str, *, binary: bool) -> dict[str, object]:
 
 
 def test_special_values_follow_the_policy_on_every_path(lab: Lab) -> None:
-    """A sentinel date that nobody asked for is a wrong date; a policy that holds on one path only is two (T04, T05)."""
+    """A sentinel date that no setting requested is a wrong date; a policy that holds on one path only is two (T04,
+    T05).
+    """
     cases = [case for case in CASES if lab.version >= case[4]]
     for number, (type_text, _, _, _, _) in enumerate(cases):
         lab.execute(f"CREATE TABLE t{number} (id int PRIMARY KEY, v {type_text})")

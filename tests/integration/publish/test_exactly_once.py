@@ -110,7 +110,9 @@ def test_killed_at_every_step_nothing_is_lost_and_nothing_comes_twice(shop: Shop
 
 
 def test_a_log_in_kafka_is_published_as_one_in_files_is(tmp_path: Path, broker: KafkaBroker) -> None:
-    """Where the log lies is a matter of settings: what consumers get must not depend on it, nor on who was killed."""
+    """Where the log is stored is a matter of settings: what consumers get must not depend on it, nor on which process
+    was killed.
+    """
     shop = Shop(tmp_path, broker, log_in_kafka=True)
     for _ in range(3):
         shop.sell(20)
@@ -158,7 +160,7 @@ def test_the_end_of_a_group_is_the_end_of_a_transaction(tmp_path: Path, broker: 
 
 
 def test_topics_of_another_log_are_not_continued(tmp_path: Path, broker: KafkaBroker) -> None:
-    """A log made anew begins at offset 1 again: going on at the old position would skip what it holds."""
+    """A recreated log begins at offset 1 again: continuing at the old position would skip its rows."""
     first, second = (tmp_path / name for name in ("first", "second"))
     for folder in (first, second):
         folder.mkdir()
@@ -174,7 +176,7 @@ def test_topics_of_another_log_are_not_continued(tmp_path: Path, broker: KafkaBr
 
 
 def test_a_log_put_back_to_an_older_state_is_refused(tmp_path: Path, broker: KafkaBroker) -> None:
-    """Offsets that were published would be given to other rows, which nobody would ever publish."""
+    """Offsets that were published would be assigned to other rows, which would never be published."""
     shop = Shop(tmp_path, broker)
     shop.sell()
     shop.publish()
@@ -188,7 +190,7 @@ def test_a_log_put_back_to_an_older_state_is_refused(tmp_path: Path, broker: Kaf
 
 
 def test_publishing_follows_the_log_until_it_is_stopped(shop: Shop) -> None:
-    """The daemon publishes beside the capture: what is committed comes out without being asked for."""
+    """The daemon publishes next to the capture: commits are published without a command."""
     publisher = wiring.publisher(shop.config, lambda event, fields: None)
     thread = threading.Thread(target=publisher.run)
     thread.start()

@@ -1,5 +1,6 @@
-"""Consumers that nobody here wrote read what is published: Kafka Connect with Debezium's unwrapping, and Confluent's
-deserializers with a real schema registry."""
+"""Third-party consumers read what is published: Kafka Connect with Debezium's unwrapping, and Confluent's deserializers
+with a real schema registry.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from cdcflow.sinks.kafka.tables.values import number_bytes
 
 pytestmark = [
     pytest.mark.postgres,
-    # Confluent's client imports one that says so of itself.
+    # Confluent's client imports httpx, which warns that it is deprecated.
     pytest.mark.filterwarnings("ignore:The httpx module is deprecated"),
 ]
 TABLES = [topic for topic in TOPICS if topic != "transaction"]
@@ -39,7 +40,7 @@ def registry() -> Iterator[SchemaRegistry]:
 
 
 def test_extract_new_record_state_unwraps_every_value(log: Log, broker: KafkaBroker) -> None:
-    """Sink connectors read through this transform: it must see Connect's types, and give the row as it is."""
+    """Sink connectors read through this transform: it must see Connect's types, and return the row unchanged."""
     ours = log.published(broker.address, "defaults")
     messages = [(topic, m) for topic in sorted(ours) if "public" in topic for m in ours[topic]]
     found = debezium.unwrapped([(topic, m.key, m.value) for topic, m in messages])
@@ -94,7 +95,7 @@ def test_avro_reads_as_what_json_says(log: Log, broker: KafkaBroker, registry: S
 def test_protobuf_reads_as_what_json_says(
     log: Log, broker: KafkaBroker, registry: SchemaRegistry, tmp_path: Path
 ) -> None:
-    """Confluent's deserializer with classes that protoc made of the registry's schema must find the same values."""
+    """Confluent's deserializer with classes that protoc built from the registry's schema must find the same values."""
     from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer
     from confluent_kafka.serialization import MessageField, SerializationContext
 
@@ -130,7 +131,7 @@ def _class(url: str, number: int, folder: Path) -> Any:
 
 
 def _object(message: Any) -> Any:
-    """A Protobuf message as an object; what has no presence and is not there is None."""
+    """A Protobuf message as an object; an unset field that has presence is None."""
     found: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         value = getattr(message, field.name)

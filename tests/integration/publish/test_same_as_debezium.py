@@ -1,6 +1,6 @@
-"""The same changes of the same PostgreSQL tables, told by Debezium's engine and by `cdcflow publish`, are equal.
+"""The same changes of the same PostgreSQL tables, published by Debezium's engine and by `cdcflow publish`, are equal.
 
-What is known to differ is listed here by name, and in docs/debezium.md; anything else fails.
+Known differences are listed here by name, and in docs/debezium.md; anything else fails.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def _differences(path: str, ours: Any, theirs: Any) -> Iterator[str]:
             else:
                 yield from _differences(f"{path}.{name}", ours[name], theirs[name])
     elif isinstance(ours, list) and isinstance(theirs, list) and all(isinstance(e, dict) for e in [*ours, *theirs]):
-        # Fields of a schema are told apart by name; everything else that is a list of objects by its place.
+        # Fields of a schema are matched by name; everything else that is a list of objects by its place.
         left = {e.get("field", i): e for i, e in enumerate(ours)}
         right = {e.get("field", i): e for i, e in enumerate(theirs)}
         yield from _differences(path, left, right)
@@ -97,7 +97,7 @@ KNOWN = {
     "Debezium's pgoutput has no values of type name": r"Odd name 0\.payload\.after\.nm: nm for None",
     "a number without precision keeps its zeros": r"v 4\.payload\.after\.nn\..*: (3 for 1|Bdw= for Dw==)",
 }
-"""What differs, and each as a pattern of the path. docs/debezium.md tells the reasons."""
+"""The known differences, each as a pattern of the path. docs/debezium.md explains the reasons."""
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -133,7 +133,7 @@ def test_begin_and_end_of_transactions_are_debeziums(log: Log, broker: KafkaBrok
         return found
 
     mine, witness = told(_events(ours["defaults.transaction"])), told(theirs["defaults.transaction"])
-    # Debezium also tells of transactions that only carried a logical message, such as cdcflow's own marks.
+    # Debezium also reports transactions that only carried a logical message, such as cdcflow's own marks.
     common = [name for name in mine if name in witness]
     assert len(common) >= 2 * len(CHANGES) - 2
     assert {name: mine[name] for name in common} == {name: witness[name] for name in common}

@@ -63,7 +63,7 @@ OTHER = {
     "p": ("point", "ST_GeomFromText('POINT(1 2)')", "ST_GeomFromText('POINT(-1 0.5)', 4326)"),
     "fmd": ("float(7,3)", "1.5", "-0.25"),
 }
-"""Types whose schema is another one here, because the log does not distinguish them: docs/debezium.md lists them."""
+"""Types with a different schema here, because the log does not distinguish them: docs/debezium.md lists them."""
 MODES: dict[str, dict[str, str]] = {"default": {}, "precise": {"bigint.unsigned.handling.mode": "precise"}}
 
 

@@ -80,7 +80,7 @@ def test_publishing_begins_moves_is_refused_and_ends_while_the_daemon_runs(here:
     assert not planned()["changes"]
     here.rest["publish"] = {"kafka": {"brokers": broker.address, "topic_prefix": "three"}}
     here.write()
-    said("publish", "--once")  # which takes the topics over from whoever still had them
+    said("publish", "--once")  # which fences the previous publisher of the topics
     here.end()
 
 

@@ -1,4 +1,5 @@
-"""Rows of Delta tables that Spark changes without a MERGE: what makes it correct, and where it runs a MERGE after all.
+"""Rows of Delta tables that Spark changes without a MERGE: what makes it correct, and where it runs a MERGE
+after all.
 """
 
 from __future__ import annotations
@@ -129,7 +130,8 @@ def test_with_another_delta_statements_are_said(orders: Orders, monkeypatch: pyt
 
 
 def test_rows_of_a_file_go_time_and_again(orders: Orders) -> None:
-    """A vector that forgot earlier deletes would restore rows; a file whose rows are all deleted is removed as a whole.
+    """A vector that forgot earlier deletes would restore rows; a file whose rows are all deleted is removed as
+    a whole.
     """
     for start in (0, 50, 100, 150):
         orders.change(*(("d", {"id": n}) for n in range(start, start + 49)))

@@ -311,7 +311,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaBro
 def test_the_command_merges_from_a_broker_that_asks_who_is_there(
     spark: Any, secured: tuple[KafkaBroker, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The settings are the daemon's; Spark uses a different client, in another language, which must log in with them.
+    """The settings are the daemon's; Spark uses a different client, in another language, which must log in with
+    them.
     """
     broker, authority = secured
     monkeypatch.setenv("KAFKA_PASSWORD", CANARY)

@@ -89,7 +89,8 @@ def test_tables_are_read_by_name_as_they_are(other: OtherSpark, spark: Any, hand
 def test_entry_that_is_not_there_is_made_by_the_next_merge(
     other: OtherSpark, hand_log: HandLog, lake: Warehouse
 ) -> None:
-    """A run may die between table and entry, an operator may drop one, and a warehouse may be older than its metastore.
+    """A run may die between table and entry, an operator may drop one, and a warehouse may be older than its
+    metastore.
     """
     hand_log.segment([(ORDERS, "c", {"id": 1, "item": "pen"}), (ODD, "c", {"id": 7})])
     assert other.merge(hand_log.root, Warehouse(lake.root)).published

@@ -1,4 +1,4 @@
-"""A table that was loaded another way is taken over: only the rows that differ are read."""
+"""A table that was loaded another way is attached: only the rows that differ are read."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from cdcflow.warehouse.segments import backfills, sealed
 
 ROWS = 400
 LONG = "x" * 20_000
-"""So long that PostgreSQL keeps it beside the row, and does not send it when it is unchanged."""
+"""So long that PostgreSQL stores it out of line, and does not send it when it is unchanged."""
 NAMES = ("id", "name", "note")
 
 Fetch = Callable[[], list[tuple[Any, ...]]]
 
 
 class Taken:
-    """A shop whose table is still being read when its base is attached. `fetch` asks the source itself."""
+    """A shop whose table is still being read when its base is attached. `fetch` queries the source itself."""
 
     def __init__(self, shop: ComparedShop, fetch: Fetch) -> None:
         self.shop = shop
@@ -58,7 +58,7 @@ class Taken:
         return "text" if self.shop.schema == "public" else "mediumtext"
 
     def dump(self) -> pa.Table:
-        """The source's rows, as somebody else loads them."""
+        """The source's rows, as another tool loads them."""
         found = self.fetch()
         types = (pa.int32(), pa.string(), pa.large_string())
         return pa.table([pa.array(c, t) for c, t in zip(zip(*found, strict=True), types, strict=True)], names=NAMES)
@@ -70,7 +70,7 @@ class Taken:
             pq.write_table(part, self.path / f"part-{number}.parquet")
 
     def start(self, rate: int = 5) -> None:
-        """Begin to capture, so slowly that reading does not end meanwhile."""
+        """Begin to capture, so slowly that the backfill does not end in the meantime."""
         self.shop.settings["source"]["backfill"] = {"rows_per_second_max": rate, "chunk_rows_max": 20}
         self.shop.write()
         self.shop.start()
@@ -113,7 +113,7 @@ class Taken:
         return self.name in local.read_cut(self.shop.folder / "warehouse", incomplete=incomplete)
 
     def merge_in_doubt(self) -> None:
-        """Merge until a cut shows the base, as rows that are in doubt."""
+        """Merge until a cut shows the base, as unverified rows."""
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
             self.shop.merge()
@@ -125,7 +125,7 @@ class Taken:
         raise AssertionError("no cut shows the base")
 
     def check_equal(self) -> None:
-        """The merged table has the rows that the source has, by a look of the test's own at both."""
+        """The merged table has the rows that the source has, by the test's own reads of both."""
         source = sorted(self.fetch())
 
         def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
@@ -197,7 +197,7 @@ def with_another_column(taken: Taken) -> None:
 
 
 def test_parquet_that_agrees_with_postgres_is_taken_over_without_reading_a_row(postgres: Taken) -> None:
-    """Nobody reads a terabyte twice."""
+    """No user wants to read a terabyte twice."""
     with_another_column(postgres)
     agrees(postgres, "delta")
 
@@ -210,7 +210,7 @@ def test_iceberg_table_is_made_of_parquet_that_agrees_without_reading_a_row(take
 
 @pytest.mark.mysql
 def test_version_of_a_delta_table_that_agrees_with_mysql_and_mariadb_is_taken_over(mysql: Taken) -> None:
-    """The same; what the table became later is not looked at."""
+    """The same; later versions of the table are not read."""
     taken = mysql
     write_deltalake(taken.path, taken.dump())
     write_deltalake(taken.path, taken.dump().slice(0, 1), mode="overwrite")
@@ -221,10 +221,10 @@ def test_version_of_a_delta_table_that_agrees_with_mysql_and_mariadb_is_taken_ov
 
 
 class Writing:
-    """Writes that go on while a block runs."""
+    """Writes that continue while a block runs."""
 
     def __init__(self, shop: ComparedShop, key: int) -> None:
-        """`key`: from here on rows are inserted."""
+        """`key`: the first key of inserted rows."""
         self._shop = shop
         self._key = key
         self._ends = threading.Event()
@@ -260,7 +260,7 @@ def stale(rows: pa.Table) -> pa.Table:
 
 
 DIFFERENT = 5 + 3 + 1 + 2
-"""And what was changed behind the dump and before the capture: one row changed, one deleted."""
+"""And the changes after the dump and before the capture: one row changed, one deleted."""
 
 
 def mended(taken: Taken) -> None:
@@ -290,8 +290,9 @@ def mended(taken: Taken) -> None:
 
 
 def test_base_that_differs_from_postgres_is_mended_by_the_rows_that_differ(postgres: Taken) -> None:
-    """Writes go on between the dump and the capture, behind it, and all the while. An unchanged long text is not sent
-    with an update (P13): where the base has an older one, or lacks the row, it is read."""
+    """Writes continue between the dump and the capture, after it, and all the while. An unchanged long text is not sent
+    with an update (P13): where the base has an older one, or lacks the row, it is read.
+    """
     mended(postgres)
 
 
@@ -342,7 +343,7 @@ def test_base_joins_the_log_behind_rows_of_an_older_shape(taken: Taken) -> None:
 
 
 def merge_others(shop: ComparedShop, rows: int) -> None:
-    """Merge until the other table has so many rows."""
+    """Merge until the other table has this many rows."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         with contextlib.suppress(HistoryLost, ConfigurationError):  # nothing of it is sealed, or was published
@@ -388,7 +389,7 @@ def test_attach_that_dies_is_finished_by_another_one(taken: Taken, monkeypatch: 
 
 
 def test_what_cannot_be_attached_is_refused_with_what_to_do(taken: Taken) -> None:
-    """Before anything is written: afterwards a backfill finds everything as it was."""
+    """Before anything is written: a later backfill finds everything unchanged."""
     shop = taken.shop
     rows = taken.dump()
     taken.as_parquet(rows)
@@ -439,7 +440,7 @@ def test_what_cannot_be_attached_is_refused_with_what_to_do(taken: Taken) -> Non
 
 
 def test_table_that_is_partly_read_and_merged_is_attached_once_its_folder_is_moved_away(taken: Taken) -> None:
-    """The printed remedy, followed to the letter; also of a table whose reading was given up."""
+    """The printed remedy, followed to the letter; also of a table whose backfill was cancelled."""
     shop = taken.shop
     taken.as_parquet(taken.dump())
     taken.start()
@@ -455,7 +456,7 @@ def test_table_that_is_partly_read_and_merged_is_attached_once_its_folder_is_mov
 
 
 def test_backfill_takes_the_place_of_a_base(taken: Taken) -> None:
-    """What the base has and the source has not is swept, as of any table that is read anew."""
+    """Rows that the base has and the source lacks are swept, as for any table that is read again."""
     shop = taken.shop
     taken.as_parquet(stale(taken.dump()))
     taken.start(rate=100)

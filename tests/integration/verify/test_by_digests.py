@@ -153,7 +153,7 @@ def test_a_key_of_text_has_buckets_too(one_shop: ComparedShop, rows_read: list[i
     ],
 )
 def test_what_the_server_cannot_digest_is_read(one_shop: ComparedShop, statement: str, why: str) -> None:
-    """And the report says so."""
+    """And the report records it."""
     made(one_shop, "text")
     one_shop.execute(*statement.split("; "))
     merged(one_shop)
@@ -165,7 +165,7 @@ def test_what_the_server_cannot_digest_is_read(one_shop: ComparedShop, statement
 
 @pytest.mark.postgres
 def test_what_a_setting_changes_is_read(one_shop: ComparedShop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server knows nothing of it. Nothing is asked of the copy before that is known."""
+    """The server does not know the setting. The copy is not queried before that is known."""
     shop = one_shop
     shop.file.write_text(shop.file.read_text().replace("source:", "source:\n  special_values: 'null'", 1))
     made(shop, "text")
@@ -180,7 +180,7 @@ def test_what_a_setting_changes_is_read(one_shop: ComparedShop, monkeypatch: pyt
 def test_nothing_is_said_of_rows_that_change_between_the_passes(
     one_shop: ComparedShop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each pass has snapshots of its own: what is written around them makes buckets differ, and no row."""
+    """Each pass has its own snapshots: concurrent writes make buckets differ, and no row."""
     made(one_shop, "text")
     merged(one_shop)
     rows = buckets.Pass.rows

@@ -1,4 +1,4 @@
-"""Tables whose columns are named like what stands in cdcflow's own statements, from the source to the tables."""
+"""Tables whose columns are named like the aliases in cdcflow's own statements, from the source to the tables."""
 
 from __future__ import annotations
 

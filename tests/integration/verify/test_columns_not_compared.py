@@ -7,11 +7,11 @@ import pytest
 from comparedshop import ComparedShop
 
 NO_ROW_FOLLOWS = "ALTER TABLE orders ADD COLUMN note text"
-"""The stream says nothing of it until a row comes, and there is no default to look for."""
+"""The stream does not report it until a row arrives, and there is no default to detect."""
 
 
 def test_equal_but_for_a_column_until_the_printed_command_was_run(one_shop: ComparedShop) -> None:
-    """Fifteen rows were wrong in a column that no comparison had looked at, and verify ended with 0."""
+    """Fifteen rows were wrong in a column that no comparison had covered, and verify ended with 0."""
     shop = one_shop
     shop.execute("CREATE TABLE orders (id int, price int)", "INSERT INTO orders VALUES (1, 5), (2, 6)")
     shop.execute("ALTER TABLE orders REPLICA IDENTITY FULL")
@@ -36,7 +36,7 @@ def test_equal_but_for_a_column_until_the_printed_command_was_run(one_shop: Comp
 
 
 def test_the_daemon_reads_the_shape_again_of_a_table_with_a_key(one_shop: ComparedShop) -> None:
-    """It is told to by the comparison that missed the column; a row of the table brings it."""
+    """The comparison that missed the column requests it; a row of the table brings it."""
     shop = one_shop
     shop.execute("CREATE TABLE orders (id int PRIMARY KEY, price int)", "INSERT INTO orders VALUES (1, 5), (2, 6)")
     shop.start("orders")
@@ -51,7 +51,9 @@ def test_the_daemon_reads_the_shape_again_of_a_table_with_a_key(one_shop: Compar
 
 @pytest.mark.mysql
 def test_values_of_a_column_that_no_statement_told_of_are_found_and_mended(mysql_shop: ComparedShop) -> None:
-    """The statement is in no log: its column is found missing first, then its values, and then it is mended."""
+    """The statement is in no log: the comparison finds its column missing first, then its values, and then
+    repairs it.
+    """
     shop = mysql_shop
     shop.execute("CREATE TABLE orders (id int PRIMARY KEY, price int)", "INSERT INTO orders VALUES (1, 5), (2, 6)")
     shop.start("orders")

@@ -16,7 +16,7 @@ def explained(shop: ComparedShop, *arguments: str) -> dict[str, Any]:
 
 
 def test_each_value_is_traced_to_the_change_that_gave_it(one_shop: ComparedShop) -> None:
-    """A value that an update did not repeat came from an earlier change than the others."""
+    """A value that an update did not repeat was set by an earlier change than the others."""
     shop = one_shop
     shop.execute(
         "CREATE TABLE items (id int PRIMARY KEY, qty int, doc text)",

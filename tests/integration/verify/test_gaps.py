@@ -1,4 +1,4 @@
-"""History that the source has lost is mended by a comparison: only the rows that differ are read again."""
+"""A comparison repairs history that the source has lost: only the rows that differ are read again."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def mended(shop: ComparedShop) -> None:
     assert "--keep-rows" in shop.refused()
     before = read_into_the_log(shop, "items")
     shop.start("notes", options=["--accept-history-loss", "--keep-rows"])
-    # A change behind the gap: the merge goes on, and shows the table as one that is not whole.
+    # A change after the gap: the merge continues, and reports the table as not whole.
     shop.execute("UPDATE items SET name = 'behind the gap' WHERE id = 10")
     wait_for(shop, "behind the gap")
     found = entry(shop, "items")
@@ -84,7 +84,7 @@ def mended(shop: ComparedShop) -> None:
 
 
 def wait_for(shop: ComparedShop, name: str) -> None:
-    """Merge until a change has come to the table, which no cut shows as whole."""
+    """Merge until a change has reached the table, which no cut shows as whole."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         shop.merge()
@@ -124,7 +124,7 @@ def purged_shop(own_mysql: MySQLServer, tmp_path: Path) -> Iterator[ComparedShop
 def test_rows_behind_a_purged_binlog_are_compared_not_read_anew(
     purged_shop: ComparedShop, own_mysql: MySQLServer
 ) -> None:
-    """M14: the same, where nobody holds the log back."""
+    """M14: the same, where nothing retains the log."""
     shop = purged_shop
     make(shop)
     shop.stop()
@@ -136,8 +136,9 @@ def test_rows_behind_a_purged_binlog_are_compared_not_read_anew(
 
 
 def purge(server: MySQLServer) -> None:
-    """All files but the last. MariaDB keeps, without a word, what it may still need itself; if that is the second one,
-    which has the changes, nothing is lost."""
+    """All files but the last. MariaDB silently keeps files that it may still need itself; if it keeps the second one,
+    which has the changes, nothing is lost.
+    """
     for _ in range(200):
         newest = server.binlog()[0]
         server.execute(f"PURGE BINARY LOGS TO '{newest}'")

@@ -33,7 +33,7 @@ def test_of_mysql_and_mariadb(mysql_shop: ComparedShop) -> None:
 
 
 def test_rows_that_the_log_does_not_have_are_not_called_equal(one_shop: ComparedShop) -> None:
-    """They came while nobody captured: the log cannot know, and verify waits for it in vain."""
+    """They were written while no capture ran: the log cannot know, and verify waits for it in vain."""
     made(one_shop)
     one_shop.stop()
     one_shop.execute("INSERT INTO orders VALUES (1, 5)")

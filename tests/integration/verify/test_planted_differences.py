@@ -1,6 +1,6 @@
-"""What a copy can have wrong, planted in rows of a merged table: each is found and named, and nothing else is.
+"""Errors that a copy can have, planted in rows of a merged table: each is found and named, and nothing else is.
 
-A merge publishes what was planted with the next change of the source, as it would a fault of its own.
+A merge publishes the planted errors with the next change of the source, as it would a fault of its own.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def shift(rows: list[dict[str, Any]]) -> None:
 
 
 def half_repaired(rows: list[dict[str, Any]]) -> None:
-    """Of two columns that were off only one was mended."""
+    """Of two columns that were off only one was repaired."""
     of(rows, 31)["price"] += 1
 
 
@@ -102,7 +102,7 @@ def publish(shop: ComparedShop, number: int) -> None:
 
 
 def plant(shop: ComparedShop, edit: Edit) -> list[dict[str, Any]]:
-    """Make the table otherwise; gives its rows as they were."""
+    """Change the table; return its previous rows."""
     right: list[dict[str, Any]] = []
 
     def edited(rows: pa.Table) -> pa.Table:
@@ -116,7 +116,7 @@ def plant(shop: ComparedShop, edit: Edit) -> list[dict[str, Any]]:
 
 
 def mend(shop: ComparedShop, right: list[dict[str, Any]]) -> None:
-    """The rows as they were before something was planted, but for the one that has changed since."""
+    """The rows before something was planted, but for the one that has changed since."""
 
     def mended(rows: pa.Table) -> pa.Table:
         newest = of(rows.to_pylist(), 1)
@@ -153,7 +153,7 @@ def compare(shop: ComparedShop) -> None:
 
 
 def test_differences_planted_in_tables_of_postgres_are_found_and_named(postgres_shop: ComparedShop) -> None:
-    """None is missed, and no other row is blamed."""
+    """None is missed, and no other row is reported."""
     made(postgres_shop, "text")
     compare(postgres_shop)
 

@@ -1,4 +1,4 @@
-"""`cdcflow repair` mends the rows that differ, and nothing else."""
+"""`cdcflow repair` repairs the rows that differ, and nothing else."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_rows_that_the_servers_log_never_told_of_are_mended(mysql_shop: Compared
 
 
 def zeros_kept(shop: ComparedShop) -> None:
-    """-0.0, changed twice and beside changes of others; then a table as cdcflow before 0.1.0 wrote it."""
+    """-0.0, changed twice and together with changes of others; then a table as cdcflow before 0.1.0 wrote it."""
     rows = ", ".join(f"({n}, '-0', '-0', 0)" for n in range(4))
     columns = "id int PRIMARY KEY, ratio double precision, part real, v int"
     shop.execute(f"CREATE TABLE signs ({columns})", f"INSERT INTO signs VALUES {rows}")
@@ -141,7 +141,7 @@ def test_row_that_is_twice_in_a_table_is_not_called_mended(one_shop: ComparedSho
 
 @pytest.mark.parametrize("mode", ["soft_delete", "history"])
 def test_rows_of_other_modes_are_compared(one_shop: ComparedShop, mode: str) -> None:
-    """What the source has now: of rows that stay those that are not deleted, of versions the open ones."""
+    """The source's current rows: of rows that stay those that are not deleted, of versions the open ones."""
     shop = one_shop
     shop.settings["merge"]["tables"] = {"mode": mode}
     shop.write()

@@ -41,7 +41,7 @@ def see(shop: ComparedShop) -> None:
 
 
 def elsewhere(shop: ComparedShop, *statements: str) -> None:
-    """The source moves on, in a table that nobody captures, and the daemon's next heartbeat is an hour away."""
+    """The source advances, in a table that is not captured, and the daemon's next heartbeat is an hour away."""
     shop.settings["source"] |= {"heartbeat": "1h", "tables": [f"{shop.schema}.items"]}
     shop.write()
     make(shop)
@@ -55,7 +55,7 @@ def test_log_comes_to_where_an_idle_postgres_was_read(one_shop: ComparedShop) ->
 
 @pytest.mark.mysql
 def test_log_comes_to_where_an_idle_mysql_or_mariadb_was_read(mysql_shop: ComparedShop) -> None:
-    """Also behind a mark of somebody else, of which an idle log keeps nothing."""
+    """Also after a mark of another pipeline, which an idle log does not record."""
     marks = "INSERT INTO cdcflow.cdcflow_marks (slot, token, at) VALUES ('another', 'verify 1', NOW(6))"
     elsewhere(mysql_shop, "CREATE TABLE other (id int PRIMARY KEY)", "INSERT INTO other VALUES (1)", marks)
 
@@ -85,7 +85,7 @@ def test_change_that_postgres_does_not_show_yet_is_no_difference(own_postgres: P
 
 @pytest.mark.mysql
 def test_change_that_mysql_and_mariadb_do_not_show_yet_is_no_difference(own_mysql: MySQLServer, tmp_path: Path) -> None:
-    """Its commit waits for a replica, and every other commit behind it: so does any mark."""
+    """Its commit waits for a replica, and every other commit queues after it: so does any mark."""
     database = own_mysql.create_database("ghost")
     with ComparedShop.on_mysql(database, tmp_path) as shop:
         shop.settings["source"]["heartbeat"] = "1h"  # one that commits first would be held in the statement's place

@@ -1,4 +1,4 @@
-"""A comparison while everything runs: it blames nobody for what is being written, nor for a kill of the daemon."""
+"""A comparison while everything runs: it reports neither rows that are being written nor a kill of the daemon."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ HOT = 20
 """Rows that change all the time."""
 SECONDS = 5.0
 MINUTES = float(os.environ.get("MINUTES", "1"))
-"""How long each comparison of `make verify-soak` goes on."""
+"""How long each comparison of `make verify-soak` takes."""
 KILL_SHARE = 0.3
-"""So many of the comparisons are followed by a kill of the daemon."""
+"""This many of the comparisons are followed by a kill of the daemon."""
 
 
 def make(shop: ComparedShop) -> None:
@@ -46,7 +46,7 @@ def write(shop: ComparedShop, number: int, seed: int) -> None:
 
 @contextmanager
 def writing(shop: ComparedShop, seed: int) -> Iterator[None]:
-    """Transactions, one after another, and merges beside them, for as long as the block."""
+    """Transactions, one after another, and concurrent merges, for as long as the block."""
     over = threading.Event()
     failed: list[Exception] = []
 
@@ -103,7 +103,7 @@ def compare_while_writing(shop: ComparedShop, seconds: float = SECONDS, *, kills
 
 @pytest.mark.spread(1)
 def test_nothing_differs_in_postgres_while_it_is_written(postgres_shop: ComparedShop) -> None:
-    """False alarms are defects: nobody believes the next one."""
+    """False alarms are defects: the next one would be ignored."""
     compare_while_writing(postgres_shop)
 
 
