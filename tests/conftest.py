@@ -26,7 +26,7 @@ from cdcflow.config import Objects
 from cdcflow.spark.session import session
 from cdcflow.warehouse.formats import FORMATS
 
-# How long an example takes says what else the machine is doing.
+# How long an example takes depends on what else the machine is doing.
 hypothesis.settings.register_profile(
     "tests", hypothesis.settings(), deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
@@ -62,7 +62,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 class TogetherByFile(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
     """The processes share the tests: a file's stay together, and all of Spark's, which then start it once.
 
-    The daemon's tests stand alone: each is long, and needs nothing of the one before it.
+    The daemon's tests are independent: each is long, and needs nothing of the one before it.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -78,7 +78,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Togethe
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> Iterator[None]:
-    """Tests that are spread are parted before `-m` chooses, and all are put in order after the others have."""
+    """Tests that are spread are parted before `-m` chooses, and all are sorted after the others have."""
     part_spread(items)
     yield
     in_order(items)
@@ -107,7 +107,7 @@ def part_spread(items: list[pytest.Item]) -> None:
 
 
 def words_of(item: pytest.Item) -> set[str]:
-    """What the name of a parameter set is made of."""
+    """The parts that the name of a parameter set consists of."""
     return set(re.split(r"[-\s:\]]+", item.nodeid.partition("[")[2]))
 
 
@@ -123,7 +123,7 @@ def in_order(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def own_sockets(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Spark's are let go within the test that opened them, where the warning is expected."""
+    """Spark's are released within the test that opened them, where the warning is expected."""
     yield
     if "spark" in request.fixturenames:
         gc.collect()
@@ -193,7 +193,7 @@ def own_postgres() -> Iterator[PostgresServer]:
 
 @pytest.fixture(params=FLAVORS, ids=str)
 def flavor(request: pytest.FixtureRequest) -> Flavor:
-    """Every test that asks for it runs once with MariaDB and once with MySQL."""
+    """Every test that requests it runs once with MariaDB and once with MySQL."""
     found: Flavor = request.param
     return found
 

@@ -58,8 +58,9 @@ class Lake:
             self.log.state(table)
 
     def segment(self, number: int) -> None:
-        """Seal some changes, and put them into the store: keys come, change and go; equal rows of a table without a
-        key; and a table in which a key comes and goes again, so that of two ranges only one leaves something."""
+        """Seal some changes, and upload them: keys are inserted, changed and deleted; equal rows of a table without a
+        key; and a table in which a key is inserted and deleted again, so that of two ranges only one leaves
+        something."""
         keyed, bag, few = self.tables.values()
         rows: list[Step] = [(keyed, "c", {"id": number, "a": number, "doc": f"d{number}"})]
         rows += [(keyed, "u", {"id": n, "a": number, "_unchanged": ["doc"]}) for n in range(max(1, number - 3), number)]
@@ -72,7 +73,7 @@ class Lake:
         put_away(self.log.root, Bucket(self.objects))
 
     def check(self, spark: Any, chance: random.Random) -> list[int]:
-        """Published cuts, the newest and some by chance, show what the fold says of them; returns all published."""
+        """Check that published cuts, the latest and some random ones, equal the fold; return all published."""
         assert self.place.store is not None
         reach(spark, self.place.store)
         cuts = CutsTable(spark, self.format, self.place)
@@ -84,7 +85,7 @@ class Lake:
             shown = read_cut(spark, self.place, cut)
             for name, table in self.tables.items():
                 key = [c.name for c in table.columns]
-                if str(table.id) not in shown:  # it had no rows by then
+                if str(table.id) not in shown:  # it had no rows yet
                     assert not self._folded(table, cut), (cut, name)
                     continue
                 actual: Counted = {}
@@ -95,7 +96,7 @@ class Lake:
         return found
 
     def _told(self, cut: Cut | None, name: str) -> str:
-        """What a cut says of a table, and what the table's log and checksums say of each version."""
+        """What a cut records about a table, and what the table's log and checksums record about each version."""
         lines = [str(cut and cut.tables.get(f"public.{name}"))]
         for path in sorted(
             (self.bucket / self.place.at(("public", name, "_delta_log")).removeprefix("s3a://")).iterdir()
@@ -124,7 +125,7 @@ def lake(request: pytest.FixtureRequest, server: ObjectServer, tmp_path: Path) -
     (tmp_path / "driver").mkdir()
     catalog = {"type": "jdbc", "uri": f"jdbc:sqlite:{tmp_path}/driver/catalog.db?busy_timeout=60000", "clients": "1"}
     catalog["jdbc.schema-version"] = "V1"
-    # Hadoop keeps a bucket's server in mind for as long as the JVM lives: each server has a bucket of its own name.
+    # Hadoop remembers a bucket's server for as long as the JVM runs: each server has a bucket with a different name.
     name = f"lake-{server.port}"
     place = f"s3a://{name}/{tmp_path.name}"
     address = server.objects(name).address(name)

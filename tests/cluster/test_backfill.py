@@ -1,4 +1,4 @@
-"""A backfill by the executors of a standalone cluster: two workers of one core beside a writer."""
+"""A backfill by the executors of a standalone cluster: two workers of one core while a writer runs."""
 
 from __future__ import annotations
 

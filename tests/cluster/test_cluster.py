@@ -44,7 +44,7 @@ def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
 
 
 def settings(lake: Lake, directory: Path, **spark: str) -> Path:
-    """A settings file for a machine that has no log of its own."""
+    """A settings file for a machine that has no local log."""
     log = {k: v for k, v in lake.objects.model_dump(mode="json").items() if v is not None}
     access = {k: log[k] for k in ("endpoint", "access_key", "secret_key")}
     merge = {"format": lake.format, "warehouse": str(lake.place), "objects": access, "engine": "auto"}
@@ -68,9 +68,9 @@ def test_merges_on_a_cluster_are_the_fold(spark: Any, lake: Lake, cluster: Spark
     """Through `cdcflow merge` with merge.spark, then through spark-submit. Executors read the log and write the tables
     in the store; the driver's disk holds manifests, no rows."""
     driver = tmp_path / "driver"
-    lake.log.progress.clear()  # no backfill is said to be done: its rows may miss columns
+    lake.log.progress.clear()  # no backfill is reported as done: its rows may miss columns
     world = make_world(SEED, 20)
-    wide = make_table("wide", id="int64", v=pa.decimal256(60, 4))  # it is made text by a function of ours
+    wide = make_table("wide", id="int64", v=pa.decimal256(60, 4))  # one of cdcflow's functions converts it to text
     master = {"spark.master": cluster.url, "spark.executor.memory": "700m", "spark.executor.cores": "1"}
     file = settings(lake, driver, **master)
     for round_ in range(2):

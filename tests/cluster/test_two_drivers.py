@@ -1,6 +1,6 @@
-"""Two drivers that know nothing of each other merge one log into the same tables: nothing lost, doubled or undone.
+"""Two independent drivers merge one log into the same tables: nothing lost, doubled or undone.
 
-The lease only saves work, so here there is none. Planted, Delta's own store for S3 gives versions to both:
+The lease only saves work, so it is not used here. Planted, Delta's own store for S3 gives versions to both:
 `CDCFLOW_LOG_STORE=io.delta.storage.S3SingleDriverLogStore make test-cluster PYTEST="-k committed_twice"`.
 """
 
@@ -31,7 +31,7 @@ SEED = int(os.environ.get("CDCFLOW_SPARK_SEED", "0")) or random.SystemRandom().r
 SEGMENTS, STOPS, VERSIONS = 12, 5, 400
 PATIENCE_S = 600
 ON_BRANCHES: dict[str, Any] = {"branch_rows": 1}
-"""Of a driver that changes rows of Iceberg tables on a branch, beside one that merges."""
+"""Of a driver that changes rows of Iceberg tables on a branch, while another one merges."""
 
 
 class Driver:
@@ -74,11 +74,11 @@ class Driver:
         self._process.communicate()
 
     def check(self) -> None:
-        """It must go on."""
+        """Let it continue."""
         assert self._process.poll() is None, self._stderr.read_text()[-5000:]
 
     def go(self) -> None:
-        """What waits for a line goes on."""
+        """Let a process that waits for a line continue."""
         assert self._process.stdin is not None
         self._process.stdin.close()
 
@@ -121,7 +121,7 @@ def test_two_drivers_at_once_lose_nothing(spark: Any, lake: Lake, tmp_path: Path
 
 @pytest.mark.parametrize("lake", ["delta"], indirect=True)
 def test_no_version_is_committed_twice(lake: Lake, server: ObjectServer, tmp_path: Path) -> None:
-    """The log store alone, version after version from both sides: each is one driver's, and what it wrote is there."""
+    """The log store alone, version after version from both sides: each is one driver's, with that driver's content."""
     with ExitStack() as started:
         both = {
             who: started.enter_context(driver(lake, tmp_path / who, commitdriver, who=who, versions=VERSIONS))
@@ -140,7 +140,7 @@ def test_no_version_is_committed_twice(lake: Lake, server: ObjectServer, tmp_pat
 
 
 def test_a_driver_that_was_stopped_in_the_middle_undoes_nothing(spark: Any, lake: Lake, tmp_path: Path) -> None:
-    """It wakes up and goes on with what it believed; others have merged far beyond that by then."""
+    """It wakes up and continues with its old state; others have already merged far beyond that."""
     chance = random.Random(SEED)
     print(f"seed {SEED}")
     lake.segment(1)

@@ -28,7 +28,7 @@ def broker() -> Iterator[KafkaBroker]:
 
 
 class KafkaPlace:
-    """A topic. `topic_ranges`: a new one begins at each look, so that the same promises are seen over its bounds."""
+    """A topic. `topic_ranges`: a new one begins at each poll, so that the promises are checked across its bounds."""
 
     def __init__(self, topics: Topics, *, topic_ranges: bool) -> None:
         self.topics = topics
@@ -41,7 +41,7 @@ class KafkaPlace:
         return log
 
     def crash(self, log: OpenedLog) -> None:
-        """Nothing is left to do: who opens it next takes it over."""
+        """Nothing is left to do: the next process that opens it fences it."""
 
     def rows(self) -> list[tuple[TableId, Row]]:
         if self._topic_ranges and self.opened[-1].roll():
@@ -55,7 +55,7 @@ class KafkaPlace:
         log.sync()
 
     def expire(self, log: OpenedLog) -> None:
-        """The brokers let go of everything before the newest topic range."""
+        """The brokers delete everything before the latest topic range."""
         topic_offset = KafkaReader(self.topics).topic_ranges()[-1].topic_offset
         admin = AdminClient({"bootstrap.servers": self.topics.brokers})
         for future in admin.delete_records([TopicPartition(self.topics.name, 0, topic_offset)]).values():

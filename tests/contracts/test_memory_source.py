@@ -1,4 +1,4 @@
-"""The source in memory keeps the contract of all sources, whether its log or its catalog tells of rewritten rows."""
+"""The source in memory keeps the contract of all sources, whether its log or its catalog reports rewritten rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TestMemory(SourceContract):
 
 
 def test_keys_with_large_rows_come_in_several_chunks(source_kit: MemoryKit) -> None:
-    """A chunk of keys ends early where rows are large, and says which keys it did not look for."""
+    """A chunk of keys ends early where rows are large, and reports which keys it did not read."""
     source_kit.execute("INSERT INTO items VALUES (1, 'a'), (2, 'b'), (3, 'c')")
     source = MemorySource(source_kit.database, keys_bytes_max=1)
     suite = TestMemory()

@@ -31,7 +31,7 @@ class PostgresKit:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        # A walsender obeys it too: a transaction that is no longer small for it is sent before its end.
+        # A walsender applies it too: a transaction that exceeds it is sent before its end.
         database.execute(f"ALTER DATABASE \"{database.name}\" SET logical_decoding_work_mem = '64kB'")
         self.create("items")
         self.create("others")
@@ -62,7 +62,7 @@ class PostgresKit:
                 conn.execute(statement.encode())
 
     def execute_unlogged(self, *statements: str) -> None:
-        # What a publication leaves out is decided as of each change, and nobody outside sees this one.
+        # What a publication excludes is decided as of each change, and no other session sees this one.
         names = [name for (name,) in self._database.execute("SELECT pubname FROM pg_publication")]
         self.execute(
             *(f"ALTER PUBLICATION {name} SET (publish = 'truncate')" for name in names),

@@ -80,8 +80,8 @@ class MemoryPlace:
 
 
 class ObjectPlace:
-    """A directory and a bucket. Every look seals what is there, puts it into the bucket, drops it here, and reads it
-    back from there, for the hot end aside nothing is left to read in the directory."""
+    """A directory and a bucket. Every poll seals what exists, uploads it to the bucket, drops it here, and reads it
+    from the bucket, so that except for the hot end nothing is left to read in the directory."""
 
     def __init__(self, path: Path, objects: Objects) -> None:
         self.layout = Layout(path, BucketStore(Bucket(objects), path.parent / "cache", 1 << 20))

@@ -35,7 +35,7 @@ class Conforming(SourceContract):
 
 
 def replaced(owner: Any, name: str, made: Callable[[Any], Any]) -> Plant:
-    """Put what `made` makes of a function into its place."""
+    """Replace a function by what `made` returns for it."""
     return lambda patch: patch.setattr(owner, name, made(getattr(owner, name)))
 
 
@@ -48,7 +48,7 @@ def both(*plants: Plant) -> Plant:
 
 
 def one_incarnation(patch: pytest.MonkeyPatch) -> None:
-    """No table is told from another that had its name."""
+    """A table is not distinguished from an earlier one of the same name."""
     patch.setattr(MemoryTable, "shape", property(lambda t: Table(t.id, 1, t.columns, t.key)))
 
 

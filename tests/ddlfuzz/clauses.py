@@ -165,7 +165,7 @@ def _charset(model: Model, dice: random.Random) -> tuple[object, ...]:
 
 @kind(_charset, "mysql", "mariadb", weight=3)
 def in_a_set(model: Model, charset: str) -> list[str] | None:
-    """What follows is said in this character set."""
+    """The clauses that follow are interpreted in this character set."""
     return [f"SET character_set_client = {charset}"]
 
 
@@ -221,7 +221,7 @@ def _shouted(model: Model, dice: random.Random) -> tuple[object, ...] | None:
 
 @kind(_shouted, "mysql", "mariadb", weight=3)
 def in_capitals(model: Model, table: str, what: str = "truncate") -> list[str] | None:
-    """A server that tells case refuses it."""
+    """A server with case-sensitive names refuses it."""
     shape, name = model.tables[table], table.upper()
     if name == table:
         return None

@@ -43,7 +43,7 @@ def add_constant(model: Model, table: str, column: str, type_: str) -> list[str]
 
 @kind(_new_column)
 def add_not_null(model: Model, table: str, column: str, type_: str) -> list[str] | None:
-    """With a constant for the rows that are there; new rows may be refused their NULL."""
+    """With a constant for the existing rows; new rows may be refused their NULL."""
     made = Column(type_)
     sql, default = _put(model, table, column, made), _constant(model, made)
     return [f"ALTER TABLE {table} ADD COLUMN {column} {sql} NOT NULL DEFAULT {default}"] if sql and default else None
@@ -56,7 +56,7 @@ def _new_name(model: Model, dice: random.Random) -> tuple[object, ...] | None:
 
 @kind(_new_name, weight=3)
 def add_random(model: Model, table: str, column: str) -> list[str] | None:
-    """A default that differs from row to row: the server rewrites the table, or fills it, without a word in the log."""
+    """A default that differs from row to row: the server rewrites the table, or fills it, without a log record."""
     sql = _put(model, table, column, Column("int"))
     default = "(random() * 1000)::integer" if model.is_postgres else "(floor(rand() * 1000))"
     return [f"ALTER TABLE {table} ADD COLUMN {column} {sql} DEFAULT {default}"] if sql else None
@@ -89,7 +89,7 @@ def add_computed(model: Model, table: str, column: str) -> list[str] | None:
 
 @kind(_new_name, "mysql", "mariadb")
 def add_timestamp(model: Model, table: str, column: str) -> list[str] | None:
-    """Without explicit_defaults_for_timestamp the first TIMESTAMP has a default of its own, and old rows get it."""
+    """Without explicit_defaults_for_timestamp the server gives the first TIMESTAMP a default; old rows get it."""
     if any(c.values == "stamped" for c in model.tables[table].columns.values()):
         return None  # a second one gets a zero date
     if _put(model, table, column, Column("moment", "stamped")) is None:
@@ -168,7 +168,7 @@ def _retyped(model: Model, table: str, column: str, type_: str) -> str:
 
 @kind(one_column(*WIDER), weight=3)
 def widen(model: Model, table: str, column: str) -> list[str] | None:
-    """A type that holds every old value as it is."""
+    """A type that holds every old value unchanged."""
     shape: Table = model.tables[table]
     old = shape.columns[column]
     if column not in shape.given(*WIDER):
@@ -204,7 +204,7 @@ def alter_using(model: Model, table: str, column: str) -> list[str] | None:
 
 @kind(one_column())
 def set_default(model: Model, table: str, column: str) -> list[str] | None:
-    """A new default for rows to come; those that are there keep what they have."""
+    """A new default for future rows; existing ones keep their value."""
     shape = model.tables[table]
     default = _constant(model, shape.columns[column]) if column in shape.given() else None
     return None if default is None else [f"ALTER TABLE {table} ALTER COLUMN {column} SET DEFAULT {default}"]

@@ -1,4 +1,4 @@
-"""The capture as a process of its own that can be killed; forked from one that has imported everything."""
+"""The capture as a separate process that can be killed; forked from one that has imported everything."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _FORKING.set_forkserver_preload(["tests.ddlfuzz.preloaded"])
 
 @dataclass(frozen=True)
 class Stop:
-    """How a daemon ended by itself. `kind`: the error's, or "broken" for one that is none of ours."""
+    """How a daemon ended by itself. `kind`: the error's, or "broken" for one that is not cdcflow's."""
 
     kind: str
     message: str
@@ -64,7 +64,7 @@ class Daemon:
         self._is_over = False
 
     def status(self) -> Status | None:
-        """None: it has ended."""
+        """`None` if it has ended."""
         try:
             self._here.send("status")
             while not self._is_over:
@@ -82,7 +82,7 @@ class Daemon:
         return self._ended or Stop("broken", f"the process ended with {self._process.exitcode} and no word", "")
 
     def stop(self) -> Stop | None:
-        """Stop it in good order; an error that it ended with comes back."""
+        """Stop it in good order; raise the error that it ended with."""
         if self._process.pid is not None and self._process.is_alive():
             os.kill(self._process.pid, signal.SIGTERM)
         self._process.join(20)
@@ -153,7 +153,7 @@ def _run(pipe: Connection, path: str, look_s: float, small: bool, orders: Orders
             try:
                 pipe.recv()
             except (EOFError, OSError):
-                os._exit(3)  # nobody asks any more
+                os._exit(3)  # the result is no longer read
             now: dict[str, Any] = dict(capture.status())
             status = Status(interrupted=interrupted[0], list_reads=list_reads.count)
             if now.get("position"):
@@ -168,7 +168,7 @@ def _run(pipe: Connection, path: str, look_s: float, small: bool, orders: Orders
         capture.run()
     except CdcflowError as error:
         ended = Stop(type(error).__name__, str(error), error.remedy or "")
-    except BaseException:  # noqa: BLE001 - told to the one who started it
+    except BaseException:  # noqa: BLE001 - reported to the process that started it
         ended = Stop("broken", traceback.format_exc(), "")
     with lock:
         pipe.send(ended)

@@ -1,4 +1,4 @@
-"""What each server is asked: a fresh database, sessions, a fence, which tables are captured and their rows."""
+"""The queries for each server: a fresh database, sessions, a fence, which tables are captured and their rows."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ class OnMySQL(Beside):
         self.source = {"kind": server.flavor, "url": server.url(), "tables": tables, "tls": {"mode": "off"}}
 
     def execute(self, statement: str) -> None:
-        # Not by a cursor, which says everything in UTF-8.
+        # Not by a cursor, which sends everything in UTF-8.
         statement = statement.replace("{database}", self.database.name)
         try:
             said = statement.encode(CLIENT_SETS[self.charset])
@@ -151,7 +151,7 @@ class OnMySQL(Beside):
             self.charset = found[1]
 
     def ask(self, query: str) -> list[tuple[Any, ...]]:
-        """In a session of its own, in UTF-8, whatever the character set of the case's is."""
+        """In a separate session, in UTF-8, whatever the character set of the case's is."""
         with self.asking.cursor() as cursor:
             cursor.execute(query)
             return list(cursor.fetchall())

@@ -14,7 +14,7 @@ from tests.ddlfuzz.model import Model, Server, is_hidden
 FAMILIES = (clauses, columns, keys, rows, servers, tables)  # importing them registers their kinds
 CASES = Path(__file__).parent / "cases"
 SETTINGS = {"look": "8", "windows": "large", "chunk": "40"}
-"""`look`: seconds between two looks at the list of tables. `windows`: small ones catch up a few rows at a time.
+"""`look`: seconds between two polls of the list of tables. `windows`: small ones catch up a few rows at a time.
 `chunk`: rows a chunk of the backfill has at most."""
 LENGTHS = (10, 16, 24)
 CHANGES = ("insert", "update", "delete")
@@ -30,12 +30,12 @@ ENDINGS = (
     "drop_schema",
     "online_change",
 )
-"""Of tables that end while no daemon runs, or one is behind: some changes, and then the end."""
+"""Of tables that end while no daemon runs, or one lags: some changes, and then the end."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """Steps on a fresh database, and how the daemon beside them is set. `open`: what is not mended yet, or ""."""
+    """Steps on a fresh database, and the settings of its daemon. `open`: what is not fixed yet, or ""."""
 
     server: Server
     steps: tuple[Step, ...]

@@ -1,4 +1,4 @@
-"""Runs a case: steps on a fresh database beside a daemon, then log against source."""
+"""Runs a case: steps on a fresh database while a daemon captures it, then log against source."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from cdcflow.interleave.progress import Progress
 from cdcflow.model.table import TableId
 
 PATIENCE_S = float(os.environ.get("CDCFLOW_FUZZ_PATIENCE_S", "25"))
-"""More than the time between two looks at the list of tables. A machine with other things to do needs more."""
+"""More than the time between two polls of the list of tables. A machine with other things to do needs more."""
 POLL_S = 0.05
 """Each answer takes the daemon away from its work."""
 Sort = Literal["difference", "stop", "hang", "broken"]
@@ -64,7 +64,7 @@ class Outcome:
 
 
 def execute(case: Case, server: PostgresServer | MySQLServer) -> Outcome:
-    """Run a case on a database of its own."""
+    """Run a case on a separate database."""
     began = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="cdcflow-fuzz-"))
     beside = fresh(server)
@@ -209,15 +209,16 @@ class Run:
             if stop is None:
                 return
             if stop.kind == "SourceUnavailable" and self.model.in_transaction:
-                # Our own lock kept it waiting: told to stop, it says what it waited for, and nothing is in doubt.
+                # The case's own lock made the daemon wait: when it is stopped, it reports what it waited for, and
+                # nothing is unverified.
                 self.outcome.stops.append("stopped while it waited: " + stop.message.split("\n")[0])
                 return
             self._stopped(stop)
 
     def _wait(self, tables: tuple[TableId, ...], anew: Mapping[TableId, int] | None = None) -> None:
-        """Until the log has everything that is committed now, and the tables known to the daemon (`tables` at least)
-        are read; those in `anew` once more since that generation. A daemon that stops by name is started again, after
-        what its message says to do."""
+        """Wait until the log has everything that is committed now, and the tables known to the daemon (`tables` at
+        least) are read; those in `anew` once more since that generation. A daemon that stops with a known error is
+        started again, after the remedy in its message was applied."""
         fence = self.beside.fence()
         deadline = time.monotonic() + self.patience_s
         status: Status | None = None
@@ -256,7 +257,7 @@ class Run:
             time.sleep(POLL_S)
 
     def _take_in(self, left_out: list[TableId], status: Status) -> None:
-        """Do what `doctor` says of tables that are left out by name: then they are captured."""
+        """Do what `doctor` recommends for tables that are reported as skipped: then they are captured."""
         if not left_out:
             return
         source = wiring.open_source(load(self.path))
@@ -268,7 +269,7 @@ class Run:
         for table in left_out:
             found = findings.get(str(table))
             if found is None or found.level != "error":
-                continue  # mended already, and the daemon has not looked since
+                continue  # already fixed, and the daemon has not polled since
             if len(self.outcome.stops) > self.stops_max or not (said := _SQL.findall(found.remedy or "")):
                 raise Failure("stop", f"table {table} is left out, and no remedy ends that: {found}")
             self.outcome.stops.append(f"left out: {table}: {found.text}")
@@ -281,7 +282,7 @@ class Run:
         return status.list_reads + 2
 
     def _is_read(self, status: Status, tables: tuple[TableId, ...]) -> bool:
-        """A table that is gone, or left out now, waits until the next look at the list of tables."""
+        """A table that is dropped, or skipped now, waits until the next poll of the list of tables."""
         states = {name: t["state"] for name, t in status.tables.items()}
         waiting = {name for name, state in states.items() if state not in ("done", "failed", "forgotten")}
         if waiting:
@@ -289,8 +290,8 @@ class Run:
         return not waiting and all(states.get(str(t)) == "done" for t in tables)
 
     def _mend_failed(self, status: Status) -> bool:
-        """A backfill may fail of a table that is gone, or for a reason that says what to do: then that is done (True),
-        and must end it by the daemon's next read of the list of tables."""
+        """A backfill may fail because its table was dropped, or for a reason that includes a remedy: then the remedy is
+        applied (True), and must end it by the daemon's next read of the list of tables."""
         if status.list_reads < self.list_reads_due:
             return False
         failed = {name: t["reason"] for name, t in status.tables.items() if t["state"] == "failed"}
@@ -353,15 +354,18 @@ class Run:
             self.backfill, done = tuple(found), True
         if (
             not done and "matches no table" not in head and not self._done_otherwise(stop)
-        ):  # one has come back under its name since
+        ):  # a table was created under its name since
             raise Failure("stop", f"a stop whose remedy cannot be carried out: {stop.kind}: {stop.message}")
 
     def _done_otherwise(self, stop: Stop) -> bool:
-        """Whether a stop that the first way does not end names another one, which was taken. A case takes the first."""
+        """Whether a stop that the first remedy does not end names a second one, which was applied.
+
+        A case takes the first.
+        """
         return False
 
     def _set_column(self, column: str, policy: str | None) -> None:
-        """Give a column a policy of its own in the settings file; None: take it away."""
+        """Set a column's policy in the settings file; None: remove it."""
         settings = yaml.safe_load(self.path.read_text())
         columns = settings["source"].setdefault("columns", {})
         if policy is None:
@@ -373,11 +377,11 @@ class Run:
     # ── the end ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def end(self) -> None:
-        """Let the log catch up, beside a daemon that was started anew, and compare."""
+        """Let the log catch up, with a daemon that was started again, and compare."""
         self._commit()
         if self.daemon is not None:
             self._wait(())
-        # A shape shows with the first row that comes after it.
+        # A shape shows with the first row after it.
         for name, table in self.model.tables.items():
             for statement in _last_row(self.model, name, table):
                 self._said([statement], own=True)
@@ -392,7 +396,7 @@ class Run:
             unmergeable = self._compare(anew)
             if not unmergeable:
                 return
-            # What the merge prints: read the tables anew, into new ones.
+            # The merge's message: read the tables again, into new ones.
             self.outcome.stops.append(f"merge: {unmergeable[min(unmergeable)]}")
             anew |= unmergeable.keys()
             self.backfill = tuple(map(str, unmergeable))
@@ -439,7 +443,7 @@ class Run:
             try:
                 _, rows = oracle.current(logged, progress.tables.get(table))
             except oracle.Unmergeable:
-                continue  # there is no table to be read anew
+                continue  # no table exists that could be read again
             if rows:
                 raise Failure(
                     "difference", f"table {table}: {len(rows)} rows in the log, and the source has it no more"
@@ -447,7 +451,7 @@ class Run:
 
 
 def _last_row(model: Model, name: str, table: Table) -> list[str]:
-    """Statements that leave one more row: its key lies in the last partition, where there are partitions."""
+    """Statements that leave one more row: its key is in the last partition, where there are partitions."""
     key = 9999 if table.parts is None else max(table.parts.values()) * 1000 + 999
     if table.parts is None and name in model.parted:
         key = model.parted[name][1] * 1000 + 999

@@ -1,6 +1,6 @@
-"""Cases on several servers at once: each job is a process with a server of its own.
+"""Cases on several servers at once: each job is a process with its own server.
 
-A server of its own, because every capture of a MySQL server reads the whole binary log, the other jobs' part too.
+Each has its own server, because every capture of a MySQL server reads the whole binary log, the other jobs' part too.
 
     run.py ──cases──▶ queue ──▶ job: server, execute, shrink ──▶ queue ──Tried──▶ run.py
 """
@@ -28,7 +28,7 @@ _LOOK_S = 5.0
 
 @dataclass(frozen=True)
 class Tried:
-    """A case that was run. `text`: as it would stand in `cases/`, where it failed."""
+    """A case that was run. `text`: as a file of `cases/`, if it failed."""
 
     case: Case
     outcome: Outcome
@@ -88,7 +88,7 @@ def _job(ways: Ways, waiting: Queue[Case | None], done: Queue[Tried]) -> None:
 
 
 def _next_case(waiting: Queue[Case | None]) -> Case | None:
-    """None: there are no more, or the one who gives them is gone."""
+    """`None` when no cases are left, or the process that provides them has ended."""
     parent = multiprocessing.parent_process()
     while parent is not None and parent.is_alive():
         try:
@@ -99,7 +99,7 @@ def _next_case(waiting: Queue[Case | None]) -> Case | None:
 
 
 def _shrunk(case: Case, outcome: Outcome, started: PostgresServer | MySQLServer) -> str:
-    """The case as text, as small as it gets. One that does not fail again is given back as it was drawn."""
+    """The case as text, as small as it gets. One that does not fail again is returned unchanged."""
 
     def fails(tried: Case) -> bool:
         return execute(tried, started).sort == outcome.sort

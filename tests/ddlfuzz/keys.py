@@ -78,13 +78,13 @@ def _keyless(model: Model, dice: random.Random) -> tuple[object, ...] | None:
 def keyless_moment(
     model: Model, table: str, first: str, count: str, seed: str, transactions: str, identity: str
 ) -> list[str] | None:
-    """The key goes, rows are added and changed, the key comes back: as migrations and loaders of dumps do it."""
+    """The key is dropped, rows are added and changed, the key is added again, as by migrations and dumps."""
     shape = model.tables[table]
     added = insert(model, table, first, count, seed)
     if shape.parts is not None or added is None:
         return None
     low, high = int(first), int(first) + int(count)
-    # Rows of these keys would keep the key from coming back.
+    # Rows of these keys would prevent the key from being added again.
     clean = f"DELETE FROM {table} WHERE id >= {low} AND id < {high} OR alt >= {low * 7 + 3} AND alt < {high * 7 + 3}"
     # What the server would refuse it refuses before the key goes.
     tried = [clean, *added, clean]
@@ -130,7 +130,7 @@ def identity_index(model: Model, table: str) -> list[str] | None:
 
 @kind(one_plain_table, "postgres", weight=1)
 def identity_lost(model: Model, table: str) -> list[str] | None:
-    """The index of the identity is dropped: until somebody says otherwise the table has none."""
+    """The index of the identity is dropped: until another identity is set the table has none."""
     schema, name = model.split(table)
     return [f"DROP INDEX IF EXISTS {schema}{name}_by_alt"] if table in model.tables else None
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from tests.ddlfuzz.model import SERVERS, Model, Server
 
 Act = Callable[..., list[str] | None]
-"""(model, *arguments) → the statements, the model changed as they will change the database; None: it does not hold."""
+"""(model, *arguments) → the statements, the model changed as they will change the database; `None`: not possible."""
 Draw = Callable[[Model, random.Random], tuple[object, ...] | None]
 """(model, dice) → arguments, or None where the model offers nothing."""
 
 DAEMON = ("start", "stop", "kill", "wait")
 """Steps that are not the database's: start the daemon, stop it, kill it, wait until it has everything."""
 COMPARE = "compare"
-"""Wait, and compare: for what is right again at the end. It is not drawn, because between two looks at the list of
+"""Wait, and compare: for what is right again at the end. It is not drawn, because between two polls of the list of
 tables much may be unknown."""
 
 
@@ -64,7 +64,7 @@ def acted(model: Model, step: Step) -> tuple[Model, list[str]] | None:
     after = model.copy()
     try:
         statements = found.act(after, *step.arguments)
-    except KeyError:  # a table or a column that is not there
+    except KeyError:  # a missing table or column
         return None
     return None if statements is None else (after, statements)
 

@@ -47,7 +47,7 @@ class Column:
 
 @dataclass
 class Table:
-    """`parts`: a partitioned table's partitions by name, each with the ids from its number times 1000 on; else None."""
+    """`parts`: the partitions of a partitioned table by name, each with the ids from its number times 1000; or None."""
 
     columns: dict[str, Column]
     key: tuple[str, ...] = ("id",)

@@ -1,4 +1,4 @@
-"""How what a log says of a table (`cdcflow.testing.folded.current`) and what the source has differ."""
+"""How a log's contents of a table (`cdcflow.testing.folded.current`) and the source's differ."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdcflow.testing.folded import Logged, Unmergeable, current, read
 
 
 def differences(rows: Iterable[dict[str, Any]], source: Iterable[Sequence[Any]], columns: Sequence[str]) -> str | None:
-    """How a table's rows by its log and those of the source differ, in a line; None: not at all."""
+    """How a table's rows in its log and those of the source differ, in a line; `None` if they are equal."""
     logged = Counter(tuple(_plain(row.get(c, "(no such column)")) for c in columns) for row in rows)
     wanted = Counter(tuple(_plain(v) for v in row) for row in source)
     if logged == wanted:

@@ -1,6 +1,6 @@
 """Many cases on real servers: `make fuzz-ddl`, or one again with `--server postgres --seed N`.
 
-A case that fails is run again, shrunk, and printed as it would stand in `cases/`.
+A case that fails is run again, shrunk, and printed in the form of `cases/`.
 """
 
 from __future__ import annotations

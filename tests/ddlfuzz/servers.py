@@ -8,7 +8,7 @@ from tests.ddlfuzz.kinds import kind, nothing, one_column, one_plain_table, one_
 from tests.ddlfuzz.model import Column, Model, is_hidden
 
 # ── PostgreSQL ──────────────────────────────────────────────────────────────────────────────────────────────────
-# {publication} is put in when the statement is run: cdcflow names it.
+# {publication} is inserted when the statement is run: cdcflow names it.
 
 
 @kind(nothing, "postgres")
@@ -34,7 +34,7 @@ def _one_published(model: Model, dice: random.Random) -> tuple[object, ...] | No
 
 @kind(_one_published, "postgres", weight=1)
 def unpublish(model: Model, table: str) -> list[str] | None:
-    """Take a table out of the publication and put it back."""
+    """Take a table out of the publication and add it again."""
     if table not in model.tables:
         return None
     return [f"ALTER PUBLICATION {{publication}} {what} TABLE {table}" for what in ("DROP", "ADD")]
@@ -51,7 +51,7 @@ def filter_rows(model: Model, table: str) -> list[str] | None:
 
 @kind(nothing, "postgres", weight=1)
 def relabel(model: Model) -> list[str] | None:
-    """Rows that have the label change, and no log says so."""
+    """Rows that have the label change, and no log records it."""
     used = model.moods[0]
     model.moods = (*model.moods[1:], used + "er")
     return [f"ALTER TYPE mood RENAME VALUE '{used}' TO '{used}er'"]

@@ -1,4 +1,4 @@
-"""From a case that fails to the fewest of its steps that still do. Pure: whether one fails is asked."""
+"""From a case that fails to the fewest of its steps that still do. Pure: a callback decides whether one fails."""
 
 from __future__ import annotations
 

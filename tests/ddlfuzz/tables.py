@@ -67,7 +67,7 @@ def drop_table(model: Model, table: str) -> list[str] | None:
 
 @kind(one_plain_table, weight=1)
 def recreate_table(model: Model, table: str) -> list[str] | None:
-    """Dropped and made again under its name."""
+    """Dropped and recreated under its name."""
     dropped = drop_table(model, table)
     return dropped and [*dropped, *created(model, table)]
 
@@ -81,7 +81,7 @@ def replace_table(model: Model, table: str) -> list[str] | None:
 
 @kind(nothing, "mysql", "mariadb", weight=1)
 def drop_database(model: Model) -> list[str] | None:
-    """With everything in it; a table of the first shape comes again in another one of its name."""
+    """The whole database; a table of the first shape is created in a new one of that name."""
     model.tables.clear()
     return ["DROP DATABASE {database}", "CREATE DATABASE {database}", "USE {database}", *created(model, "t0")]
 
@@ -225,7 +225,7 @@ def attach_part(model: Model, part: str) -> list[str] | None:
 
 @kind(_one_part, "mysql", "mariadb")
 def exchange_part(model: Model, table: str, part: str) -> list[str] | None:
-    """A partition's rows change places with those of a table that nobody captures."""
+    """A partition's rows are exchanged with those of a table that is not captured."""
     if part not in (model.tables[table].parts or ()):
         return None
     return [

@@ -30,7 +30,7 @@ def started() -> Iterator[Started]:
 
 @pytest.mark.parametrize(("server", "seed"), [(s, n) for s in SERVERS for n in range(SEEDS[s])])
 def test_log_equals_the_source_after_any_ddl(server: Server, seed: int, started: Started) -> None:
-    """A table that differs from its source without a word is the worst there is. `make fuzz-ddl` draws from more."""
+    """A table that silently differs from its source is the worst failure. `make fuzz-ddl` draws from more."""
     case = drawn(server, seed)
     outcome = execute(case, started(server))
     assert outcome.failure is None, f"{outcome.failure}\n{case.text()}{again(case, seed)}"

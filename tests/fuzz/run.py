@@ -1,7 +1,7 @@
 """Many random cases for both PostgreSQL decoders: `make fuzz`.
 
-Runs hypothesis in rounds until there were enough messages, and says how many of them there were. A case in which the
-decoders differ is printed with the seed that replays it, and ends the run with an error.
+Runs hypothesis in rounds until there were enough messages, and prints how many there were. A case in which the decoders
+differ is printed with the seed that replays it, and ends the run with an error.
 """
 
 from __future__ import annotations

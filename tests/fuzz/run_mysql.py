@@ -1,6 +1,6 @@
 """Many random cases for both MySQL decoders: part of `make fuzz`.
 
-Goes on until there were enough rows and packets, and says how many there were. A case in which the decoders differ is
+Runs until there were enough rows and packets, and prints how many there were. A case in which the decoders differ is
 printed with the number that replays it, and ends the run with an error.
 """
 

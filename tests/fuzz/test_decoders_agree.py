@@ -50,9 +50,9 @@ def test_both_decoders_make_the_same_of_every_odd_value(way: Way, special: Speci
 
 @pytest.mark.parametrize("way", WAYS, ids=[f"{n}-type-{way.oid}" for n, way in enumerate(WAYS)])
 def test_usual_values_are_not_left_to_the_plain_decoders(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The plain decoders would give the same, so a compiled one that declines all would show nowhere else."""
+    """The plain decoders would give the same, so a compiled one that refuses everything would show nowhere else."""
     if COMPILED is None:
-        return  # the first test here says whether that may be
+        return  # the first test here checks whether that is allowed
     declined: list[bool] = []
 
     def asked(codec: Codec, cells: Cells, *, as_binary: bool) -> pa.Array:
@@ -72,7 +72,7 @@ def test_usual_values_are_not_left_to_the_plain_decoders(way: Way, monkeypatch: 
 @given(st.integers(0, 2**60))
 @EXAMPLES
 def test_both_decoders_make_the_same_of_any_stream(number: int) -> None:
-    """Whoever installs without a compiler must get the same log, and the same words when something is wrong (O10)."""
+    """An installation without a compiler must get the same log, and the same words when something is wrong (O10)."""
     assert not differs(case_of(number))
 
 

@@ -101,7 +101,7 @@ def test_usual_values_are_not_left_to_the_plain_decoders() -> None:
     st.integers(0, 30),
 )
 def test_row_packets_are_found_alike(rows: list[bytes], last: bytes, cut_off: int) -> None:
-    """What comes from a server may end anywhere, in the middle of a packet's length too."""
+    """Data from a server may end anywhere, in the middle of a packet's length too."""
     payloads = [row for row in rows if row[:1] < b"\xfe"] + ([last] if last else [])
     data = b"".join(len(p).to_bytes(3, "little") + bytes([n & 0xFF]) + p for n, p in enumerate(payloads))
     data = data[: max(0, len(data) - cut_off)]

@@ -1,4 +1,4 @@
-"""Which guards can be had here: counting instructions needs valgrind and decoders that were compiled."""
+"""Which guards can run here: counting instructions needs valgrind and compiled decoders."""
 
 from __future__ import annotations
 

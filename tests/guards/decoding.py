@@ -1,4 +1,4 @@
-"""What the instruction guard runs under callgrind: decodes when it is told to, and says when it is done."""
+"""What the instruction guard runs under callgrind: decodes on request, and reports when it is done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the instruction guard of the MySQL decoders runs under callgrind: decodes when it is told to."""
+"""What the instruction guard of the MySQL decoders runs under callgrind: decodes on request."""
 
 from __future__ import annotations
 

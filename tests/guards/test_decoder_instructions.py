@@ -2,7 +2,7 @@
 
 Two batches of different size are decoded, and the difference is divided by the difference in changes, so what a call
 costs whatever its size drops out. Where valgrind is not installed, or the decoders were not compiled, there is nothing
-to count: the tests are then not collected, and the summary says why (`tests/guards/conftest.py`).
+to count: the tests are then not collected, and the summary gives the reason (`tests/guards/conftest.py`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What the log costs, counted and not timed: bytes, fsyncs, and what a start reads.
 
-Each figure has a ceiling a little above what it was when it was written. A change that breaks through one is either
-a mistake or a decision: then raise the ceiling, and say why in the same commit.
+Each figure has a ceiling a little above what it was when it was written. A change that breaks through one is either a
+mistake or a decision: then raise the ceiling, and explain it in the same commit.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ SEGMENT_BYTES_A_ROW_MAX = 4.2
 JOURNAL_BYTES_A_SMALL_TRANSACTION_MAX = 305.0
 SEGMENT_BYTES_A_SMALL_TRANSACTION_MAX = 6.5
 FSYNCS_OF_BULK_MAX = 22
-"""Two of them, once for each journal, note that it is the newest: else a log that lost its end would look whole."""
+"""Two of them, once per journal, record that it is the latest: otherwise a log that lost its end would seem whole."""
 FSYNCS_OF_SMALL_TRANSACTIONS_MAX = 940
 CUT_BYTES_MAX = 96
 MANIFESTS_READ_MAX = 8
 
 
 def short_rows(first: int, count: int, *, per_transaction: int) -> Run:
-    """Inserts into a table of six short columns. The same for the same arguments, for ever."""
+    """Inserts into a table of six short columns. Always the same for the same arguments."""
     ids = np.arange(first, first + count)
     mixed = (ids * 2654435761) % 2**32
     columns: dict[str, pa.Array] = {
@@ -89,7 +89,7 @@ def cost(path: Path, runs: int, rows: int, *, runs_a_sync: int, per_transaction:
     disk = Counting()
     log = FileLog.open(path, IDENTITY, Seal(bytes_max=1 << 40, age_max=1e9), layer=disk)
     writer = Writer.of(log)
-    writer.put(short_rows(0, rows, per_transaction=per_transaction))  # what a file says once is not counted
+    writer.put(short_rows(0, rows, per_transaction=per_transaction))  # what a file contains only once is not counted
     before = disk.fsyncs, disk.bytes
     for number in range(1, runs + 1):
         writer.append(short_rows(number * rows, rows, per_transaction=per_transaction))

@@ -1,6 +1,6 @@
 """How many instructions the compiled MySQL decoders spend on a row, counted by callgrind: no clock, no noise.
 
-As `test_decoder_instructions.py` does for PostgreSQL; where it cannot be counted, the summary says why.
+As `test_decoder_instructions.py` does for PostgreSQL; where it cannot be counted, the summary gives the reason.
 """
 
 from __future__ import annotations

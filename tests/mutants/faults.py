@@ -118,7 +118,7 @@ def compiles(package: Path, fault: Fault) -> bool:
 
 
 _Change = tuple[str, ast.AST | str]
-"""An operator's name, and what stands there instead (text: of a statement)."""
+"""An operator's name, and its replacement (text: of a statement)."""
 
 
 class _Planting:
@@ -137,7 +137,7 @@ class _Planting:
 
     def _walk(self, node: ast.AST, function: str, anchor: ast.AST | None) -> Iterator[Fault]:
         if not self._running and _is_product(node):
-            return  # a setting, written as people read it (64 << 20)
+            return  # a setting, written for readers (64 << 20)
         for operator, instead in _changes(node, inside_text=anchor is not None, running=self._running):
             yield from self._fault(node, function, operator, instead, anchor)
         before, self._running = self._running, self._running or isinstance(node, ast.FunctionDef | ast.Lambda)
@@ -191,7 +191,7 @@ def _rebuilt(tree: ast.AST, old: ast.AST, new: ast.AST) -> ast.AST:
 def _children(node: ast.AST) -> Iterator[ast.AST]:
     skipped = {"annotation", "returns", "decorator_list", "type_comment", "bases", "format_spec"}
     if isinstance(node, ast.Raise):
-        return  # what an error says is for people
+        return  # error messages are for readers
     for name, value in ast.iter_fields(node):
         if name in skipped:
             continue
@@ -286,7 +286,7 @@ def _with(node: ast.AST, **changed: object) -> ast.AST:
 
 
 def _is_type_union(node: ast.BinOp) -> bool:
-    """`A | B` of types, as a pattern or an alias says it: capitals on both sides."""
+    """`A | B` of types, as in a pattern or an alias: capitals on both sides."""
     if not isinstance(node.op, ast.BitOr):
         return False
     names = [ast.unparse(side).split(".")[-1].split(" ")[-1] for side in (node.left, node.right)]

@@ -7,8 +7,8 @@
 Everything foreign is imported once; each fault is then planted in a fork of this process, by an import hook, and the
 fork runs the tests that `suites` names, nearest first, until one fails. With `--servers` what survives is planted in a
 copy of the package, which the processes that these tests start import too, and meets the rest of the quick tests and
-the tests with real servers. There a test has found a fault only if it fails twice and passes without the fault, for
-servers have bad moments.
+the tests with real servers. There a test has found a fault only if it fails twice and passes without the fault, because
+servers are sometimes slow or fail.
 
 `equivalent.txt` has, with a reason, what no test can find because nothing differs; `survivors.txt` what the quick tests
 did not find when it was last planted, and which test with real servers does. The last line says
@@ -46,15 +46,15 @@ PACKAGE = ROOT / "src" / "cdcflow"
 SURVIVORS = HERE / "survivors.txt"
 EQUIVALENT = HERE / "equivalent.txt"
 TIMEOUT_S = 90.0
-"""A fault that makes the tests hang is found: so long is waited for that, and longer where the tests take long."""
+"""A fault that makes the tests hang is found: it waits this long for that, and longer where the tests take long."""
 PYTEST = ["-q", "-x", "-p", "no:randomly", "-k", "not planted and not while_new_shapes_come", "-m", "not long"]
-"""Tests of planted bugs plant their own; and one test hands over to other threads for as long as twenty others."""
+"""Tests of planted bugs plant their own; and one test that switches threads takes as long as twenty others."""
 IN_FORK = [*PYTEST, "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 """What was imported before cannot be rewritten."""
 FEWER = {"CDCFLOW_SEEDS": "60", "CDCFLOW_HISTORIES": "50", "CDCFLOW_HISTORY_SEED": "1"}
-"""Simulations and histories, so many and always the same."""
+"""Simulations and histories, a fixed number and always the same."""
 SLOWER = 4
-"""On a machine that others use too a stage may take so many times as long as when it was tried without a fault."""
+"""On a shared machine a stage may take this many times as long as when it was tried without a fault."""
 _took_s: dict[tuple[str, ...], float] = {}
 
 sys.path.insert(0, str(ROOT))
@@ -111,7 +111,7 @@ def _run(tests: Sequence[str], fault: Fault | None, learned: Path | None, output
         code = int(pytest.main([*IN_FORK, *tests]))
         if learned is not None:
             learned.write_text(json.dumps([n for n, m in sys.modules.items() if _is_foreign(m)]))
-    except BaseException:  # noqa: BLE001 - the fork must not go on as its parent
+    except BaseException:  # noqa: BLE001 - the fork must not continue as its parent
         traceback.print_exc()
     finally:
         sys.stdout.flush()
@@ -140,7 +140,7 @@ def _is_foreign(module: ModuleType) -> bool:
 
 
 def _prepare(stages: set[tuple[str, ...]]) -> None:
-    """See that the tests pass as things are, and import what is not ours that they import."""
+    """Check that the tests pass without a fault, and import the third-party modules that they import."""
     for stage in sorted(stages):
         with tempfile.TemporaryDirectory() as room:
             learned = Path(room) / "modules"
@@ -200,7 +200,7 @@ def _found_in_copy(tests: Sequence[str], fault: Fault) -> str:
 
 
 def _listed(file: Path) -> dict[str, str]:
-    """Faults of a list, each with what is said of it."""
+    """Faults of a list, each with its explanation."""
     lines = file.read_text().splitlines() if file.exists() else []
     pairs = (line.partition("  # ") for line in lines if line and not line.startswith("#"))
     return {fault: said for fault, _, said in pairs}

@@ -157,7 +157,7 @@ _NEAR: dict[str, Stages] = {
 }
 
 _REST = (_UNIT, "tests/scenarios", "tests/corpus", "tests/contracts/test_memory_source.py", *_SINKS)
-"""Every quick test: one that lies far from a file may know it too."""
+"""Every quick test: one that is far from a file may cover it too."""
 _SERVED = "tests/integration"
 _ON_POSTGRES, _ON_MYSQL = "tests/contracts/test_postgres_source.py", "tests/contracts/test_mysql_source.py"
 _RULES = tuple(f"{_SERVED}/spark/test_merge_{name}.py" for name in ("rules", "schema_changes"))

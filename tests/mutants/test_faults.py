@@ -55,7 +55,7 @@ EXPECTED = {
 
 
 def test_faults_are_those_of_meaning_and_no_others(tmp_path: Path) -> None:
-    """What people read, types and settings are left alone; everything else can be wrong."""
+    """Messages, types and settings are left alone; everything else can be wrong."""
     (tmp_path / "place.py").write_text(SOURCE)
     found = faults_of(tmp_path, "place.py")
     assert {str(f).removeprefix("place.py place ") for f in found} == EXPECTED
@@ -72,7 +72,7 @@ def test_a_fault_is_called_the_same_wherever_its_lines_move(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("name", ["survivors.txt", "equivalent.txt"])
 def test_the_lists_name_faults_that_can_be_planted(name: str) -> None:
-    """An entry of code that is gone would be believed for ever; an equivalent one has its reason."""
+    """An entry of deleted code would be believed indefinitely; an equivalent one has its reason."""
     lines = [line for line in (HERE / name).read_text().splitlines() if not line.startswith("#")]
     known = {str(f) for path in {line.split(" ")[0] for line in lines} for f in faults_of(PACKAGE, path)}
     for line in lines:

@@ -1,4 +1,4 @@
-"""cdcflow as a user has it: a wheel of this checkout in an environment of its own, and commands in a folder."""
+"""cdcflow as a user has it: a wheel of this checkout in a separate environment, and commands in a folder."""
 
 from __future__ import annotations
 

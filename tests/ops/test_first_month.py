@@ -139,7 +139,7 @@ def done(status: dict[str, Any], *names: str) -> bool:
 
 
 def test_first_month(month: Month) -> None:
-    """Every step works by what the step before printed, and at the end the source has nothing of ours."""
+    """Every step works with the output of the step before, and at the end the source has nothing of cdcflow's."""
     month.install()
     assert month.doctor_until_well() > 0, "the role has no rights at first"
 
@@ -173,7 +173,7 @@ def changes_of_settings(month: Month) -> None:
 
 
 def pause(month: Month) -> None:
-    """The capture stands still for a while; settings that change meanwhile are taken up with it."""
+    """The capture pauses for a while; settings that change in the meantime are applied with it."""
     month.terminal.run("ctl", "pause")
     month.terminal.until(lambda s: s["state"] == "paused", "the pause")
     month.settings["source"]["heartbeat"] = "2s"
@@ -238,7 +238,7 @@ def look_at_the_page(month: Month) -> None:
         assert browser.text("#state") == "capturing"
         assert {one.text for one in browser.all("#tables tbody th")} == {"public.orders", "public.items"}
         browser.picture(month.room / "page.png")
-        # Who is not signed in is told so, and asked for a token.
+        # A user who is not signed in gets a 401, and is asked for a token.
         assert [text for text in browser.complaints() if "401" not in text] == []
 
 

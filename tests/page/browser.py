@@ -40,7 +40,7 @@ _T = TypeVar("_T")
 
 
 def programs() -> tuple[str, str] | None:
-    """The browser and its driver; None: one is not there."""
+    """The browser and its driver; `None` if one is missing."""
     browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
     driver = shutil.which("chromedriver")
     return None if browser is None or driver is None else (browser, driver)
@@ -99,11 +99,11 @@ class Browser:
         self.driver.switch_to.active_element.send_keys(keys)
 
     def focused(self) -> str:
-        """The name that a screen reader says of what has the focus."""
+        """The name that a screen reader announces for the focused element."""
         return str(self.run("const a = document.activeElement; return a.ariaLabel || a.textContent.trim()"))
 
     def forget(self) -> None:
-        """Begin as somebody who was never here."""
+        """Begin as a first-time visitor."""
         self.driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
         self.complaints()
 
@@ -123,7 +123,7 @@ class Browser:
 
 @contextmanager
 def started() -> Iterator[Browser]:
-    """A browser with a profile of its own, gone afterwards."""
+    """A browser with a temporary profile."""
     found = programs()
     if found is None:
         raise RuntimeError(MISSING)

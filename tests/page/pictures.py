@@ -1,4 +1,4 @@
-"""Pictures of the page for people to look at: python -m tests.page.pictures FOLDER
+"""Pictures of the page for review: python -m tests.page.pictures FOLDER
 
 Also prints what the page weighs and how long it takes until something is seen.
 """

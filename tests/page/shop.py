@@ -1,4 +1,4 @@
-"""A daemon's HTTP server with a shop behind it: real log, real application, and a capture that only remembers."""
+"""A daemon's HTTP server with a shop: real log, real application, and a capture that only remembers."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class Shop:
         return f"http://localhost:{self.server.port}/"
 
     def remember(self, hours: float = 5.0) -> None:
-        """Fill the history as if the daemon had run for so long, with a burst and an outage in it."""
+        """Fill the history as if the daemon had run for that time, with a burst and an outage in it."""
         now, given = time.time(), self.status
         for back in range(int(hours * 360), 0, -1):
             self.status = _then(given, back / 360)

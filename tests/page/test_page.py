@@ -26,7 +26,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def shop(tmp_path: Path, browser: Browser) -> Iterator[Shop]:
-    """A capture that anybody on this machine may look at."""
+    """A capture that any user of this machine may view."""
     yield from running(Shop(tmp_path), browser)
 
 
@@ -82,18 +82,18 @@ def test_page_shows_how_the_capture_is(browser: Browser, shop: Shop) -> None:
     assert str(browser.one("#plots svg").get_attribute("aria-label")).startswith("Behind the source, bytes: now 1.8 MB")
     assert all(str(path.get_attribute("d")).count("L") > 50 for path in browser.all("#plots .line"))
     names = [one.text for one in browser.all("#tables tbody th")]
-    assert names[:3] == ["public.weather", "public.planes", "public.flights"]  # what needs somebody comes first
+    assert names[:3] == ["public.weather", "public.planes", "public.flights"]  # those that need an operator come first
     assert row(browser, "public.flights", "progress")[0].get_attribute("aria-valuetext") == "65 %"
     assert "public.flights" in browser.text("#window")
     assert len(browser.all("#merges tbody tr")) == 4
-    consumers = [one.text.split() for one in browser.all("#consumers tbody tr")]  # the furthest behind comes first
+    consumers = [one.text.split() for one in browser.all("#consumers tbody tr")]  # the one that lags most comes first
     assert [one[0] for one in consumers] == ["report", "billing", "search"]
     assert consumers[0][-2:] == ["31,000,000", "337,042"]
     assert browser.complaints() == []
 
 
 def test_nothing_is_fetched_from_elsewhere(browser: Browser, shop: Shop) -> None:
-    """A page in a closed network must work, and nobody else is to know that it was looked at."""
+    """A page in a closed network must work, and no other host may learn that it was viewed."""
     browser.open(shop.url)
     fetched = browser.run("return performance.getEntriesByType('resource').map((one) => one.name)")
     assert len(fetched) >= 6
@@ -101,7 +101,7 @@ def test_nothing_is_fetched_from_elsewhere(browser: Browser, shop: Shop) -> None
 
 
 def test_change_of_a_state_is_shown_in_place(browser: Browser, operated: Shop) -> None:
-    """Whoever has a button focused must not lose it because a number in another row has changed."""
+    """A focused button must keep its focus when a number in another row changes."""
     button = named(browser, "Pause: public.flights")
     browser.run("arguments[0].focus()", button)
     operated.status["tables"]["public.airports"]["rows"] = 4711
@@ -113,7 +113,7 @@ def test_change_of_a_state_is_shown_in_place(browser: Browser, operated: Shop) -
 
 
 def test_daemon_that_does_not_answer_is_told_with_since_when(browser: Browser, operated: Shop) -> None:
-    """Old numbers that look new are worse than none; and nothing can be ordered of a daemon that is away."""
+    """Old numbers that look new are worse than none; and a daemon that is unavailable takes no commands."""
     operated.server.close()
     browser.until(lambda: browser.one("#lost").is_displayed(), "the word that it is away")
     assert "The daemon has not answered since " in browser.text("#lost")
@@ -133,7 +133,7 @@ def test_halted_capture_is_not_shown_as_one_that_waits(browser: Browser, shop: S
 
 
 def test_what_went_wrong_in_the_night_is_there_in_the_morning(browser: Browser, shop: Shop) -> None:
-    """What passed by itself is no finding any more, and still the answer to "what was that?"."""
+    """A resolved problem is no longer a finding, but still answers "what was that?"."""
     browser.open(shop.url)
     assert not browser.one("#recent").is_displayed()
     for _ in range(3):
@@ -144,7 +144,7 @@ def test_what_went_wrong_in_the_night_is_there_in_the_morning(browser: Browser, 
 
 
 def test_thousand_tables_are_narrowed_down(browser: Browser, shop: Shop) -> None:
-    """A list of a thousand rows every two seconds would help nobody."""
+    """A list of a thousand rows every two seconds would be useless."""
     shop.status["tables"] = {f"public.t{n}": {"state": "done", "rows": n} for n in range(1000)}
     browser.open(shop.url)
     assert len(browser.all("#tables tbody tr")) == 200
@@ -157,7 +157,7 @@ def test_thousand_tables_are_narrowed_down(browser: Browser, shop: Shop) -> None
 
 
 def test_operation_is_ordered_once_it_is_confirmed(browser: Browser, operated: Shop) -> None:
-    """Where the row is; and what it does is said before."""
+    """Where the row is; and its effect is shown before."""
     named(browser, "Cancel: public.flights").click()
     assert "Give up reading existing rows of public.flights?" in browser.text("#confirm-text")
     answer_dialog(browser, "#confirm [data-close]")
@@ -169,7 +169,7 @@ def test_operation_is_ordered_once_it_is_confirmed(browser: Browser, operated: S
 
 
 def test_rate_and_priority_are_asked_for(browser: Browser, operated: Shop) -> None:
-    """Only what was typed in is changed; and a throttle that is there is seen."""
+    """Only fields that were filled in are changed; and an existing throttle is shown."""
     operated.status["tables"]["public.planes"] |= {"rate_limit": 2000, "rate_limit_from": "settings", "priority": 3}
     seen = "at most 2,000 rows/s by settings, priority 3"
     browser.until(lambda: row(browser, "public.planes", "small")[0].text == seen, "the throttle")
@@ -180,7 +180,7 @@ def test_rate_and_priority_are_asked_for(browser: Browser, operated: Shop) -> No
 
 
 def test_refusal_is_shown_with_its_remedy(browser: Browser, operated: Shop) -> None:
-    """An order that the daemon refuses says what to do, not a number."""
+    """A command that the daemon refuses reports what to do, not a number."""
     named(browser, "Read again: public.weather").click()
     answer_dialog(browser, "#confirm-yes")
     browser.until(lambda: "GRANT SELECT ON public.weather" in browser.text("#said"), "the remedy")
@@ -304,7 +304,7 @@ def test_page_fits_a_phone(browser: Browser, operated: Shop) -> None:
 
 
 def test_dark_is_dark(browser: Browser, shop: Shop) -> None:
-    """Whoever has set their machine to dark sits in the dark."""
+    """A user whose machine is set to dark gets a dark page."""
     seen = set()
     for scheme in ("light", "dark"):
         browser.scheme(scheme)

@@ -5,13 +5,13 @@ machine does. What can happen:
 
     capture orders products heap/keyless [limit=value …]    begin; every table has one key column
     restart [orders …] [delivered=7,8] [partial=orders:5,6|orders:unknown] [new=orders]
-                                                    a new epoch from the last cut (`new`: dropped and made again)
+                                                    a new epoch after the last cut (`new`: dropped and recreated)
     log EVENT | EVENT | …                           the stream; events in a row without a mark between are one batch
         7 u orders 2:B, c products 9:x                  transaction 7; ~ is a value that was not sent, `5:~<2` a row
                                                         that had key 2 before; t truncates; orders' is another shape
-        7 -                                             a transaction without rows of ours
+        7 -                                             a transaction without captured rows
         [1/1/low]                                       a mark
-        idle                                            nothing of ours up to here
+        idle                                            nothing captured through here
     planned orders units=4 size=2 [generation=1] [whole]
     written 1/1/low
     rows orders 1:a 2:B [to=2] [end] [hides=7,8] [and-hides=9] [seconds=0.2] [shape=']    answers the last read
@@ -23,10 +23,10 @@ machine does. What can happen:
     backfill|pause|cancel|forget orders, adjust orders priority=1 rows_per_second_max=10
     adjust orders reset
     resume orders [partial=5,6|unknown]             with the keys of partial rows that the log has
-    reread orders:5,6                               an order to read the rows with these keys again
-    repair orders:5,6 [until=7]                     an order to make the rows with these keys what the source has
+    reread orders:5,6                               a command to read the rows with these keys again
+    repair orders:5,6 [until=7]                     a command to make the rows with these keys equal to the source's
     pause-capture, resume-capture
-    command 7 ORDER; ORDER; …                       somebody asks for these orders, and is answered
+    command 7 ORDER; ORDER; …                       an operator requests these commands, and is answered
 """
 
 from __future__ import annotations
@@ -290,7 +290,7 @@ class Narration:
             deleted=len(deletes),
         )
 
-    # ── what comes out ──────────────────────────────────────────────────────────────────────────────────────
+    # ── the output ──────────────────────────────────────────────────────────────────────────────────────────
 
     def _shown(self, effect: Effect) -> Iterator[str]:
         match effect:
@@ -377,7 +377,7 @@ def _repair(found: RepairRecord) -> str:
 
 
 def _absent(chunk: Chunk, rows: tuple[Row, ...], options: dict[str, str]) -> list[int]:
-    """The keys of a chunk that repairs rows that were looked for and are not there."""
+    """The keys of a repair's chunk that were read and are missing."""
     if not chunk.repairs or chunk.keys is None:
         return []
     others = {row.values["id"] for row in rows} | set(_numbers(options.get("left")))

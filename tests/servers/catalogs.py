@@ -1,7 +1,7 @@
 """Catalogs of tables on loopback, for tests: Hive's metastore, of pyspark's jars, and Iceberg's REST catalog.
 
-Iceberg publishes the REST catalog that it tests its own client with as a jar of its tests; the newest that has one is
-older than the client here, as a service in use may be. Both run as small programs in `java/`, and need a JDK.
+Iceberg publishes the REST catalog that it tests its own client with as a jar of its tests; the latest version with such
+a jar is older than the client here, as a service in use may be. Both run as small programs in `java/`, and need a JDK.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _OPENED = [f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in ("
 
 
 def rest_jars() -> list[Path]:
-    """The jars of Iceberg's REST catalog, fetched unless they are there. Whole or not at all.
+    """The jars of Iceberg's REST catalog, fetched if they are missing. Whole or not at all.
 
     Raises:
-        SourceUnavailable: they could not be had.
+        SourceUnavailable: they could not be fetched.
     """
     target = cache() / f"iceberg-rest-{ICEBERG}"
     if not target.exists():
@@ -76,7 +76,7 @@ class HiveMetastore(Server):
 
 
 class RestCatalog(Server):
-    """Iceberg's REST catalog, its tables in SQLite. Files of tables lie where `warehouse` is."""
+    """Iceberg's REST catalog, its tables in SQLite. Files of tables are stored below `warehouse`."""
 
     def __init__(self, warehouse: str) -> None:
         super().__init__()

@@ -12,7 +12,7 @@ from cdcflow.spark.jars import jars
 
 
 class ConnectServer(Server):
-    """A server whose sessions read Delta tables. `url` is what a client's builder is told as `remote`."""
+    """A server whose sessions read Delta tables. `url` is what a client's builder gets as `remote`."""
 
     @property
     def url(self) -> str:

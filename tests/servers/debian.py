@@ -1,8 +1,8 @@
-"""Programs from a Debian package that is not installed: fetched once, unpacked beside the system, run from there.
+"""Programs from a Debian package that is not installed: fetched once, unpacked into the cache, run from there.
 
 The package and all that it depends on, down to the C library, are unpacked into the cache, without a change to the host
-and without being root; the demo finds them there as well (`cdcflow.cli.demo.servers.cached`). Where the packages come
-from is what the host's own apt is set up with; apt checks their signatures as it always does.
+and without being root; the demo finds them there as well (`cdcflow.cli.demo.servers.cached`). The packages come from
+the sources configured in the host's own apt; apt checks their signatures as it always does.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class NotToBeHad(Exception):
 
 
 def unpacked(package: str, suite: str) -> Path:
-    """The directory that holds `package` of a Debian suite with all it depends on; fetched if it is not there yet.
+    """The directory that holds `package` of a Debian suite with all it depends on; fetched if it is missing.
 
     Raises:
         NotToBeHad: this is no Debian, or the fetch failed.
@@ -43,7 +43,7 @@ def postgres_19() -> Path:
     """The directory of the programs of PostgreSQL 19, which only Debian's `experimental` has.
 
     Its dependencies cannot be resolved there (those of perl), so the packages are named one by one. `initdb` starts
-    `postgres` itself: each program is a script that starts the real one by the loader and the libraries beside it.
+    `postgres` itself: each program is a script that starts the real one with the loader and the libraries next to it.
 
     Raises:
         NotToBeHad: this is no Debian, or the fetch failed.
@@ -94,7 +94,7 @@ _POSTGRES_19 = (
     *("libcap-ng0", "liblzma5", "libgcc-s1", "libstdc++6", "libuuid1", "libcap2", "libgcrypt20", "libxslt1.1"),
     *("libcrypt1", "libreadline8t64", "libtinfo6", "libedit2", "libcurl4t64", "libgpg-error0", "libbsd0", "libmd0"),
 )
-"""PostgreSQL 19 with what its programs are linked with; a name that the suite does not have is left out."""
+"""PostgreSQL 19 with the libraries its programs are linked with; a name that the suite does not have is skipped."""
 
 
 def _fetch_postgres_19(place: Path) -> None:
@@ -153,7 +153,7 @@ def _own_state(own: Path, source: str) -> list[str]:
         "Dir::Etc::preferencesparts": own / "preferences.d",
         "APT::Sandbox::User": "",
         "Acquire::Retries": "3",
-        # A list that cannot be had is otherwise a warning, and the next step then knows no such package.
+        # A list that cannot be fetched is otherwise a warning, and the next step then does not find the package.
         "APT::Update::Error-Mode": "any",
     }
     return [part for name, value in values.items() for part in ("-o", f"{name}={value}")]

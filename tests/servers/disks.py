@@ -1,8 +1,8 @@
-"""Disks for tests: one that records what is done to it and can be crashed at any moment, and one that fails.
+"""Disks for tests: one that records all operations and can be crashed at any point, and one that fails.
 
-What a crash may leave follows from what was asked for, and little else is promised: a file's content is what it was at
-its last fsync, plus any part of any write since, in any order; a directory has the names of its last fsync, plus any
-of the changes since. A rename is one change. `Recording.after` gives one of those states at random.
+What a crash may leave follows from the requested operations, and little else is promised: a file's content is that of
+its last fsync, plus any part of any write since, in any order; a directory has the names of its last fsync, plus any of
+the changes since. A rename is one change. `Recording.after` gives one of those states at random.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What the test wants to remember at this moment."""
+    """Data that the test associates with this point."""
 
     what: object
 
@@ -89,7 +89,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """What is durable at a moment, and by inode what is not yet."""
+    """What is durable at one point, and by inode what is not yet."""
 
     durable: Tree
     data: dict[int, list[Write | Truncate]]
@@ -291,7 +291,7 @@ def _cut_short(changes: list[Write | Truncate], chance: random.Random) -> list[W
 
 
 def _out_of_order(changes: list[Write | Truncate], chance: random.Random) -> list[Write | Truncate]:
-    """Whole writes, but not all of them: the later may be there without the earlier."""
+    """Whole writes, but not all of them: a later one may exist without an earlier one."""
     return [c for c in changes if chance.random() < 0.6]
 
 
@@ -357,7 +357,7 @@ class Counting(Unsynced):
 
 @dataclass
 class Failing(OsLayer):
-    """Raises when told to: `fails` sees each call's name and path, and returns an error or None.
+    """Raises on request: `fails` gets each call's name and path, and returns an error or None.
 
     `bytes_per_write_max` makes every write a short one.
     """

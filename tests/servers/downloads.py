@@ -1,4 +1,4 @@
-"""Downloads by programs of others (go, apt): run again when they fail, and what they printed last when they give up."""
+"""Downloads by external programs (go, apt): retried when they fail, and their last output when they finally fail."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def fetch(what: str, asked: Sequence[str], room: Path) -> Path:
     """A folder of `room` with these artifacts, as `name-version-classifier.ext`.
 
     Raises:
-        SourceUnavailable: they could not be had.
+        SourceUnavailable: they could not be fetched.
     """
     (room / "ivy.xml").write_text(_MODULE.format("".join(asked)))
     with ivy_settings(room) as settings:

@@ -1,6 +1,6 @@
 """The demo's Kafka broker with what tests do to one: stop, kill and halt it; clusters of several; other listeners.
 
-The jars come from Maven through Spark's resolver, into the cache, once: `python -m tests.servers.kafka`.
+The jars are fetched from Maven through Spark's resolver, into the cache, once: `python -m tests.servers.kafka`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from cdcflow.cli.demo.servers.processes import free_port
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (f"org.apache.kafka:kafka_2.13:{VERSION}", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4")
-_IN_PYSPARK = "scala-library-2.13.*.jar"  # Spark's resolver leaves out what Spark itself has
+_IN_PYSPARK = "scala-library-2.13.*.jar"  # Spark's resolver skips what Spark itself has
 
 
 def jars() -> Path:
@@ -39,7 +39,7 @@ def jars() -> Path:
     if os.environ.get("CDCFLOW_KAFKA") or is_whole(place):
         return installed()
     place.parent.mkdir(parents=True, exist_ok=True)
-    # Only one process fetches, in one of its own: the resolver brings a JVM that would stay.
+    # Only one process fetches, in a separate process: the resolver brings a JVM that would stay.
     with place.with_suffix(".lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         if not is_whole(place):
@@ -51,7 +51,7 @@ def jars() -> Path:
 
 
 def fetch(place: Path) -> None:
-    """Put the jars into a folder."""
+    """Copy the jars into a folder."""
     import pyspark
 
     from cdcflow.spark.jars import fetched
@@ -63,11 +63,11 @@ def fetch(place: Path) -> None:
 
 
 class KafkaBroker(kafka.KafkaBroker):
-    """A broker of one's own. A context manager: inside it runs, afterwards it is gone.
+    """A private broker. A context manager: inside it runs, afterwards it is gone.
 
     `settings` add to or replace the starter's. `protocol` is what clients speak: PLAINTEXT, or SASL_SSL with the
-    settings for it. `advertised` is the port that clients are told, where a proxy is between. `quorum` are the nodes'
-    controller ports by their numbers, where there are several (`KafkaCluster`).
+    settings for it. `advertised` is the port that is reported to clients, where a proxy is between. `quorum` are the
+    nodes' controller ports by their numbers, where there are several (`KafkaCluster`).
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class KafkaBroker(kafka.KafkaBroker):
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
-        """SIGSTOP: it holds its connections, and says nothing."""
+        """SIGSTOP: it holds its connections, and does not answer."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -163,7 +163,7 @@ class KafkaCluster:
         return self.broker(leader)
 
     def preferred(self, topic: str) -> KafkaBroker:
-        """Who is to lead it when all are there: the first of those that have a copy."""
+        """The preferred leader if all brokers are up: the first of those that have a copy."""
         return self.broker(self._partition(topic).replicas[0])
 
     def in_sync(self, topic: str) -> set[int]:
@@ -174,7 +174,7 @@ class KafkaCluster:
         return self._admin().list_topics(topic, timeout=30).topics[topic].partitions[0]
 
     def _admin(self) -> AdminClient:
-        # A new one each time: one that lives on asks those that are dead again.
+        # A new one each time: a long-lived one keeps contacting brokers that are dead again.
         running = [broker.address for broker in self.brokers if broker.is_running]
         return AdminClient({"bootstrap.servers": ",".join(running), "log_level": 0})
 

@@ -35,7 +35,7 @@ def installation(flavor: Flavor) -> Installation:
     """The server program of this flavor; a Debian package is fetched where none is installed.
 
     Raises:
-        ConfigurationError: there is none, and it cannot be fetched; the message says what to do.
+        ConfigurationError: it is missing, and cannot be fetched; the message says what to do.
     """
     named = os.environ.get(VARIABLES[flavor], "")
     if named.startswith("debian:"):
@@ -68,7 +68,7 @@ class _InLowerCase(Installation):
 
 
 class MySQLServer(mysql.MySQLServer):
-    """A MySQL or MariaDB server of one's own. A context manager: inside it runs, afterwards it is gone.
+    """A private MySQL or MariaDB server. A context manager: inside it runs, afterwards it is gone.
 
     `settings` add to or replace the starter's; an empty value leaves one out. `in_lower_case`: it keeps names of tables
     in lower case, which MySQL has to know before it makes its own. The superuser `root` connects from this
@@ -86,7 +86,7 @@ class MySQLServer(mysql.MySQLServer):
     # ── life ────────────────────────────────────────────────────────────────────────────────────────────────
 
     def start(self, **settings: str) -> None:
-        """Start the server and wait until it answers. `settings` stay for later starts; an empty one is left out."""
+        """Start the server and wait until it answers. `settings` stay for later starts; an empty one is omitted."""
         self._settings = {**self._settings, **settings}
         super().start()
 
@@ -125,13 +125,13 @@ class MySQLServer(mysql.MySQLServer):
         return MySQLDatabase(self, name)
 
     def holding_statements(self) -> tuple[str, str]:
-        """What makes every commit wait for a semi-synchronous replica behind its sync of the binary log, and what ends
+        """What makes every commit wait for a semi-synchronous replica after its sync of the binary log, and what ends
         that."""
         if self.flavor == "mariadb":
             name, peer = "rpl_semi_sync_master", "slave"
         else:
             name, peer = "rpl_semi_sync_source", "replica"
-            with contextlib.suppress(pymysql.err.OperationalError):  # it is there already
+            with contextlib.suppress(pymysql.err.OperationalError):  # it already exists
                 self.execute("INSTALL PLUGIN rpl_semi_sync_source SONAME 'semisync_source.so'")
         begin = (
             f"SET GLOBAL {name}_wait_point = 'AFTER_SYNC', {name}_wait_no_{peer} = ON, "
@@ -150,7 +150,7 @@ class MySQLServer(mysql.MySQLServer):
 
 @dataclass(frozen=True, slots=True)
 class MySQLDatabase:
-    """One database (schema) of a server of our own. The binlog is the whole server's."""
+    """One database (schema) of a private server. The binlog is the whole server's."""
 
     server: MySQLServer
     name: str
@@ -177,9 +177,9 @@ class MySQLDatabase:
     @contextlib.contextmanager
     def holding_commit(self, statement: str) -> Iterator[Callable[[], None]]:
         """Inside, `statement` is in the binary log and not committed in the engine, for a semi-synchronous replica that
-        never comes. The value lets it go. Every other commit of the server waits behind it.
+        never comes. The value releases it. Every other commit of the server waits for it.
 
-        Nobody else may commit meanwhile: one that came first would be held in its place."""
+        No other session may commit in the meantime: one that came first would be held in its place."""
         server = self.server
         begin, end = server.holding_statements()
         server.execute(begin)
@@ -211,8 +211,8 @@ class MySQLDatabase:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Say which servers of these flavors (none: of all) there are; fetch what is not installed. 1: one is not to be
-    had, and the message says why."""
+    """Print which servers of these flavors (none: of all) are available; fetch what is not installed. 1: one is
+    unavailable, and the message says why."""
     missing = 0
     for flavor in FLAVORS:
         if arguments and flavor not in arguments:

@@ -3,9 +3,9 @@
     with ObjectServer() as server:
         log = FileLogSettings(path=…, objects=server.objects("bucket", "shop"))
 
-The server is versitygw, which keeps objects as files: `CDCFLOW_VERSITYGW` or PATH says where it is, else it is built
-once into the user's cache with `go install` (`python -m tests.servers.objects`). Only where there
-is no Go either does moto's server serve; that one forgets everything when it stops.
+The server is versitygw, which keeps objects as files: it is found by `CDCFLOW_VERSITYGW` or PATH, otherwise it is built
+once into the user's cache with `go install` (`python -m tests.servers.objects`). Only where there is no Go either does
+moto's server serve; that one forgets everything when it stops.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ACCESS_VARIABLE, SECRET_VARIABLE = "CDCFLOW_TEST_ACCESS_KEY", "CDCFLOW_TEST_SECR
 
 @cache
 def versitygw() -> Path | None:
-    """The server's program, built when it is not there yet; None: there is no Go to build it with."""
+    """The server's program, built if it is missing; `None` without Go to build it with."""
     named = os.environ.get("CDCFLOW_VERSITYGW") or shutil.which("versitygw")
     if named is not None:
         return Path(named)
@@ -61,7 +61,7 @@ def versitygw() -> Path | None:
 
 
 class ObjectServer:
-    """An S3-compatible server with a directory of its own. Use it as a context manager.
+    """An S3-compatible server with its own directory. Use it as a context manager.
 
     With `conditional_writes` set to False its next `start` is that of a store that does not know them.
     """
@@ -80,7 +80,7 @@ class ObjectServer:
 
     @property
     def is_real(self) -> bool:
-        """It keeps what it was given, and its files may be touched behind its back; moto is not and does not."""
+        """It keeps its objects, and its files may be changed directly on disk; moto offers neither."""
         return self._program is not None
 
     def __enter__(self) -> ObjectServer:
@@ -130,7 +130,7 @@ class ObjectServer:
             self._watcher = None
 
     def halt(self) -> None:
-        """It stays there and answers nobody, as a store behind a broken link, until `go_on`."""
+        """It keeps running and answers no request, as a store whose link is broken, until `go_on`."""
         if self._process is not None:
             self._process.send_signal(signal.SIGSTOP)
 
@@ -139,7 +139,7 @@ class ObjectServer:
             self._process.send_signal(signal.SIGCONT)
 
     def objects(self, bucket: str, prefix: str = "", **settings: object) -> Objects:
-        """Settings for a prefix of a bucket, which is made when it is not there. The keys are in the environment."""
+        """Settings for a prefix of a bucket, which is created if it is missing. The keys are in the environment."""
         if self.is_real:
             (self.directory / "buckets" / bucket).mkdir(exist_ok=True)
         else:
@@ -160,15 +160,15 @@ class ObjectServer:
         if self._program is None:
             return [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
         serving = [str(self._program), "--port", address, "--quiet", "posix"]
-        # Attributes beside the files: not every file system of a test machine has extended ones, and without any the
-        # server knows no ETags and overwrites what a conditional write must leave alone.
+        # Attributes in files next to the objects: not every file system of a test machine has extended ones, and
+        # without any the server has no ETags and overwrites what a conditional write must leave alone.
         if not self.conditional_writes:
             return [*serving, "--nometa", str(self.directory / "buckets")]
         return [*serving, "--sidecar", str(self.directory / "attributes"), str(self.directory / "buckets")]
 
 
 def main() -> int:
-    """Find or build the server that the tests start; say which."""
+    """Find or build the server that the tests start; print which."""
     found = versitygw()
     if found is None:
         sys.stdout.write("object store: no Go here to build versitygw with (apt install golang-go); tests use moto\n")

@@ -20,7 +20,7 @@ from cdcflow.cli.demo.servers.postgres import HBA, SUPERUSER, binaries, environm
 
 
 class PostgresServer(postgres.PostgresServer):
-    """A PostgreSQL server of one's own. A context manager: inside it runs, afterwards it is gone.
+    """A private PostgreSQL server. A context manager: inside it runs, afterwards it is gone.
 
     Everybody on this machine's loopback may connect as superuser unless `write_hba` says otherwise.
     """
@@ -40,7 +40,7 @@ class PostgresServer(postgres.PostgresServer):
         """SIGKILL to every process of the server at the same time: nothing in its memory reaches the disk."""
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
-                # The postmaster first stands still, so that it starts no new child and cannot tell the old ones.
+                # The postmaster is stopped first, so that it starts no new child and cannot signal the old ones.
                 self._process.send_signal(signal.SIGSTOP)
                 for child in self._children():
                     with contextlib.suppress(ProcessLookupError):
@@ -83,7 +83,7 @@ class PostgresServer(postgres.PostgresServer):
 
     @contextlib.contextmanager
     def holding_commits(self) -> Iterator[None]:
-        """Inside, commits wait for a standby that does not exist: they are in the WAL, but nobody sees them."""
+        """Inside, commits wait for a standby that does not exist: they are in the WAL, but no session sees them."""
         self.reload(synchronous_standby_names="nobody")
         try:
             self._wait_until_commits_hang()
@@ -105,7 +105,7 @@ class PostgresServer(postgres.PostgresServer):
     # ── inside ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def _reload(self) -> None:
-        """SIGHUP, and wait until the postmaster says that it came: sessions that begin now obey the new files."""
+        """SIGHUP, and wait until the postmaster has logged it: sessions that begin now use the new files."""
         assert self._process is not None
         heard = self.log.read_text(errors="replace").count("received SIGHUP")
         self._process.send_signal(signal.SIGHUP)
@@ -116,7 +116,7 @@ class PostgresServer(postgres.PostgresServer):
             time.sleep(0.005)
 
     def _wait_until_commits_hang(self) -> None:
-        """Commit something until it hangs: not the postmaster but its checkpointer says when, at its leisure."""
+        """Commit something until it hangs: the checkpointer, not the postmaster, applies the setting, with a delay."""
         deadline = time.monotonic() + 60
         waits = "SELECT wait_event IS NOT DISTINCT FROM 'SyncRep' FROM pg_stat_activity WHERE pid = %s"
         with self.connect() as watching, self.connect() as trying:
@@ -144,7 +144,7 @@ class PostgresServer(postgres.PostgresServer):
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """One database of a server of our own."""
+    """One database of a private server."""
 
     server: PostgresServer
     name: str

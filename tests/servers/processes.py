@@ -19,7 +19,7 @@ STARTED_WITHIN_S = 120
 
 
 class Server(Started):
-    """A process that listens on a loopback port, with a folder of its own. Inside a `with` block it answers."""
+    """A process that listens on a loopback port, with its own folder. Inside a `with` block it answers."""
 
     def __init__(self) -> None:
         self.port = free_port()

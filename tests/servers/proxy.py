@@ -12,11 +12,11 @@ _BLOCK = 1 << 15
 
 
 class TcpProxy:
-    """Forwards a loopback port to another one. A context manager.
+    """Forwards a loopback port to a different one. A context manager.
 
     `target` may be set later. `cut` ends all connections and refuses new ones; `hold` keeps them and forwards nothing,
-    either way or only what the server says (`replies_only`), which is then lost, as on a link that has gone half;
-    `mend` ends whatever was done. `bytes_per_s` (None: no limit) slows what the client sends.
+    either in both directions or only what the server sends (`replies_only`), which is then lost, as on a half-open
+    link; `mend` restores normal forwarding. `bytes_per_s` (None: no limit) slows what the client sends.
     """
 
     def __init__(self, target: int | None = None) -> None:
@@ -55,7 +55,7 @@ class TcpProxy:
         (self._replies if replies_only else self._open).clear()
 
     def mend(self) -> None:
-        # What was held up belongs to connections that nobody trusts any more.
+        # The held data belongs to connections that are no longer trusted.
         if not (self._open.is_set() and self._replies.is_set()):
             self._end_all()
         self._refusing = False

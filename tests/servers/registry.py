@@ -25,10 +25,10 @@ PATIENCE_S = 120.0
 
 
 def program() -> Path:
-    """The folder with the registry's program, fetched unless it is there. Whole or not at all.
+    """The folder with the registry's program, fetched if it is missing. Whole or not at all.
 
     Raises:
-        SourceUnavailable: it could not be had.
+        SourceUnavailable: it could not be fetched.
     """
     target = cache() / f"apicurio-{VERSION}"
     if not target.exists():
@@ -43,7 +43,7 @@ def program() -> Path:
 
 
 class SchemaRegistry:
-    """A registry of one's own, in memory. A context manager: inside it answers, afterwards it is gone."""
+    """A private registry, in memory. A context manager: inside it answers, afterwards it is gone."""
 
     def __init__(self) -> None:
         self.port = free_port()

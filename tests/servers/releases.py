@@ -1,4 +1,4 @@
-"""The one list of servers that cdcflow is tested on, and where each comes from."""
+"""The one list of servers that cdcflow is tested on, and where each is fetched from."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _VARIABLES: Mapping[Kind, str] = {
 
 
 def environment(release: Release) -> dict[str, str]:
-    """The environment variable that makes the fixtures start this server; it is fetched if it is not there yet.
+    """The environment variable that makes the fixtures start this server; the server is fetched if it is missing.
 
     Raises:
         NotToBeHad: it is not to be had here.

@@ -1,4 +1,4 @@
-"""Files over HTTP in a test's hands: a repository that refuses each n-th request the first time that it is made."""
+"""Files over HTTP that a test controls: a repository that refuses each n-th request the first time it is sent."""
 
 from __future__ import annotations
 

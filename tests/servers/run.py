@@ -1,9 +1,9 @@
-"""The tests that look at a server itself, over each server that is to be had here: `make test-servers`.
+"""The tests of the servers themselves, over each server that is available here: `make test-servers`.
 
     python tests/servers/run.py                      all of them
-    python tests/servers/run.py --server mariadb     or "PostgreSQL 16"; may be said again
+    python tests/servers/run.py --server mariadb     or "PostgreSQL 16"; may be repeated
 
-Each server has a run of pytest, with the fixtures told which program to start. A table comes at the end.
+Each server has a run of pytest, whose fixtures start the given program. A table comes at the end.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ OTHERS: Mapping[Kind, str] = {
     "mysql": "not postgres and not mariadb",
     "mariadb": "mariadb",
 }
-"""What pytest is told to choose: tests of all three stand in the same files."""
+"""What pytest gets to select: tests of all three are in the same files."""
 PARTS = tuple(POSTGRES)
 
 
@@ -66,7 +66,7 @@ def tested(release: Release, more: Sequence[str]) -> dict[str, str]:
 
 
 def results(report: Path, suites: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """What pytest's report says of each part."""
+    """What pytest's report contains about each part."""
     counted: dict[str, Counter[bool]] = {part: Counter() for part in suites}
     for case in ET.parse(report).iter("testcase"):  # noqa: S314  written by pytest a moment ago
         module = case.get("classname", "").replace(".", "/")
@@ -81,7 +81,7 @@ def results(report: Path, suites: Mapping[str, Sequence[str]]) -> dict[str, str]
 
 
 def table(found: Mapping[str, Mapping[str, str] | str]) -> str:
-    """Servers × parts; a text alone says why a server was not tested."""
+    """Servers × parts; a text alone is the reason why a server was not tested."""
     lines = [f"{'server':<18}" + "".join(f"{part:<18}" for part in PARTS)]
     for name, result in found.items():
         said = f"not tested: {result}" if isinstance(result, str) else "".join(f"{result[p]:<18}" for p in PARTS)

@@ -22,7 +22,7 @@ NO_ORDERS = Orders()
 
 
 class Process:
-    """Everything that a crash ends. Whatever is made here is made as `cdcflow.pipeline.capture` makes it."""
+    """Everything that a crash ends. Every part is built as `cdcflow.pipeline.capture` builds it."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class Process:
         return self.attempt._machine.progress
 
     def run(self, between_turns: Callable[[], bool]) -> None:
-        """Capture until `between_turns` says that it is to end, as an operator would."""
+        """Capture until `between_turns` ends it, as an operator would."""
         self.attempt.run(between_turns)
 
     def work(self, name: str) -> None:
-        """One step of a thread beside the loop."""
+        """One step of a thread that runs concurrently with the loop."""
         self.steps.workers[name].go()
 
     def _count(self, event: str, fields: Mapping[str, object]) -> None:

@@ -5,10 +5,10 @@
     standby  append ─▶ flush ─▶ standby ─▶ visible   the log is read long before the row can be seen
 
 PostgreSQL has all three. MySQL and MariaDB commit in their storage engine after the binary log has the transaction, so
-they have the first and, with semi-synchronous replication, the third; and unless told otherwise they make commits
-visible in the order of the log (`ordered`).
+they have the first and, with semi-synchronous replication, the third; and by default they make commits visible in the
+order of the log (`ordered`).
 
-Rows lie on pages, and a new version may land on any page, so that rows move before and behind a reader of pages.
+Rows are stored on pages, and a new version may go to any page, so that rows move ahead of and after a reader of pages.
 Locks are kept until a commit is visible, as PostgreSQL does, so changes of one row become visible in log order.
 """
 
@@ -43,8 +43,8 @@ class Version:
 
 @dataclass(slots=True)
 class ModelTable:
-    """`rel` changes whenever the table's pages are others than before; `size` counts the pages; `version` counts the
-    statements that changed rows without a word in the log."""
+    """`rel` changes whenever the table gets different pages; `size` counts the pages; `version` counts the statements
+    that changed rows without a log record."""
 
     id: TableId
     shape: Shape
@@ -79,13 +79,13 @@ class Mark:
 @dataclass(frozen=True, slots=True)
 class Statement:
     """ALTER TYPE … USING: every row of a table got another value, and a table with a key other keys too. It has a place
-    in the log, and nothing of it is sent: the judge alone may look."""
+    in the log, and nothing of it is sent: only the judge may read it."""
 
     table: TableId
     turned: Mapping[int, int]
 
     def shown(self, values: Values) -> Values:
-        """What a row shows from then on."""
+        """What a row shows after that."""
         if "id" not in values:
             return {**values, "a": 3 - int(str(values["a"]))}
         return {**values, "a": -int(str(values["a"])), "id": self.turned[int(str(values["id"]))]}
@@ -93,8 +93,8 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A column was added, with a value for the rows that were there, or (no column) a partition was emptied, with the
-    rows of these keys. A binary log says that this happened, and nothing more; PostgreSQL's says nothing."""
+    """A column was added, with a value for the existing rows, or (no column) a partition was emptied, with the rows of
+    these keys. A binary log records that this happened, and nothing more; PostgreSQL's records nothing."""
 
     table: TableId
     column: str = ""
@@ -105,7 +105,7 @@ class Filled:
 class Database:
     """`wal[n - 1]` is the record with LSN n. What is in `seen` is visible; xid 0 made the first rows.
 
-    `confirmed`: the server was told that the reader has all up to there, and has forgotten it.
+    `confirmed`: the server was notified that the reader has everything through this position, and has forgotten it.
     """
 
     def __init__(self, rng: Random, modes: list[Mode], server: Server = SERVERS["postgres"]) -> None:
@@ -213,7 +213,7 @@ class Database:
                 self._move_key(txn, table, old, rng.choice(free))
 
     def move_a_key(self, table_id: TableId, keys: Sequence[object], *, again: bool) -> None:
-        """A whole transaction at a bad moment: a row gets another key, and perhaps (`again`) a new row its old one."""
+        """A whole transaction at a bad time: a row gets another key, and perhaps (`again`) a new row its old one."""
         table = self.tables[table_id]
         if not table.keyed or table.locked_by is not None:
             return
@@ -235,7 +235,7 @@ class Database:
         self.counts["keys moved at a bad moment"] += 1
 
     def insert_one_of(self, table_id: TableId, keys: Sequence[int]) -> None:
-        """A whole transaction at a bad moment: a row with one of these keys, where there is none."""
+        """A whole transaction at a bad time: a row with one of these keys, where none exists."""
         table = self.tables[table_id]
         if table.locked_by is not None:
             return
@@ -266,7 +266,7 @@ class Database:
         self._log(txn, Row(table.id, table.shape, "c", sent, unchanged, {"id": old_key}, values), new_key)
 
     def _sent(self, values: Values, *, whole: bool) -> tuple[Values, frozenset[str]]:
-        """What the log has of a row, and the columns that it leaves out."""
+        """What the log has of a row, and the columns that it omits."""
         if whole:
             return values, frozenset()
         return {k: v for k, v in values.items() if k != "wide"}, frozenset({"wide"})
@@ -309,7 +309,7 @@ class Database:
         self.counts["truncates"] += 1
 
     def commit(self, txn: Open) -> None:
-        """The commit record is in the log; nobody else sees it yet, unless nobody waits for the disk."""
+        """The commit record is in the log; no other session sees it yet, unless commits do not wait for the disk."""
         txn.lsn = len(self.wal) + 1
         self.wal.append(Transaction(txn.lsn if self.server.has_binlog else txn.xid, txn.lsn, tuple(txn.rows)))
         if txn.mode == "async":
@@ -325,8 +325,8 @@ class Database:
             txn.undo.pop()()
 
     def discard(self, since: int) -> bool:
-        """Forget all that is in the log from a place on, of which everything is durable and visible; False where there
-        is more than transactions."""
+        """Forget everything in the log since a place, if all of it is durable and visible; False where there is more
+        than transactions."""
         if self.open or any(isinstance(record, Filled | Statement) for record in self.wal[since:]):
             return False
         for number, record in enumerate(self.wal[since:], since):
@@ -433,7 +433,7 @@ class Database:
             self.counts["statements that changed rows"] += 1
 
     def add_column(self, *, fills: bool) -> None:
-        """`fills`: the rows that are there get a value, and the log says only that this happened."""
+        """`fills`: the existing rows get a value, and the log records only that this happened."""
         free = [t for t in self.tables.values() if t.keyed and not self._touched(t) and t.locked_by is None]
         if not free:
             return
@@ -455,8 +455,8 @@ class Database:
             self.counts["columns filled"] += 1
 
     def empty_part(self) -> None:
-        """TRUNCATE PARTITION on a server with a binary log: rows are gone, and no log says which. Perhaps one of them
-        came a moment before, so that the reader gets both at once."""
+        """TRUNCATE PARTITION on a server with a binary log: rows are deleted, and no log records which. Perhaps one of
+        them was inserted shortly before, so that the reader gets both at once."""
         table = self.rewrite() if self.server.has_binlog else None
         if table is None or not table.keyed:
             return
@@ -470,7 +470,7 @@ class Database:
         self.counts["partitions emptied"] += 1
 
     def _insert_one_of(self, table: ModelTable, keys: Collection[int]) -> None:
-        """A whole transaction, which is visible at once. Nobody else may be changing the table."""
+        """A whole transaction, which is visible at once. No other session may be changing the table."""
         free = sorted(set(keys) - {v.values["id"] for v in table.versions})
         if not free:
             return
@@ -484,7 +484,7 @@ class Database:
         self.show_all()
         self.counts["rows inserted into a partition before it was emptied"] += 1
 
-    # ── what the capture asks ───────────────────────────────────────────────────────────────────────────────
+    # ── queries of the capture ──────────────────────────────────────────────────────────────────────────────
 
     def publish(self, table: TableId, *, published: bool) -> None:
         """What is written from now on is sent, or not. A transaction under way keeps what it has written so far."""
@@ -509,7 +509,7 @@ class Database:
         return all(t.lsn is None or t.lsn > lsn for t in self.open.values())
 
     def sees(self) -> Visibility:
-        """What is visible now, as far as this kind of server says it."""
+        """What is visible now, as far as this kind of server reports it."""
         hidden = frozenset(t.lsn for t in self.open.values() if t.lsn is not None)
         match self.server.fence:
             case "xids":
@@ -524,11 +524,11 @@ class Database:
         return Places(len(self.wal))
 
     def is_at_rest(self, table: TableId) -> bool:
-        """Nobody is changing the table, or waits to be seen after a change of it: a lock on it can be had."""
+        """No session is changing the table, or waits to become visible after a change of it: it can be locked."""
         return not self._touched(self.tables[table])
 
     def send_also(self, after: int) -> None:
-        """A binary log has the rows of all tables: from here on the reader takes those that are captured now."""
+        """A binary log has the rows of all tables: starting here the reader takes those that are captured now."""
 
         def flagged(rows: Sequence[Row]) -> list[Row]:
             return [r._replace(published=r.table in self.published) for r in rows]
@@ -546,7 +546,7 @@ class Database:
         return XidSnapshot(min(running, default=xmax), xmax, running)
 
     def readable(self, table: TableId) -> bool:
-        """No exclusive lock stands in the way of a query."""
+        """No exclusive lock blocks a query."""
         return self.tables[table].locked_by is None
 
     def bound(self, table_id: TableId) -> int:
@@ -590,7 +590,7 @@ class Database:
     # ── rows and pages ──────────────────────────────────────────────────────────────────────────────────────
 
     def _mine(self, table: ModelTable, txn: Open) -> list[Version]:
-        """What a session may change: rows it sees, or made itself, that nobody else is changing."""
+        """What a session may change: rows that it sees, or created itself, and that no other session is changing."""
         return [v for v in table.versions if v.xmax is None and (v.xmin in self.seen or v.xmin == txn.xid)]
 
     def _touched(self, table: ModelTable, besides: Open | None = None) -> bool:
@@ -614,7 +614,7 @@ class Database:
         table.versions.append(version)
 
         def undo() -> None:
-            # by identity: a rewrite may have put the versions into another list
+            # by identity: a rewrite may have moved the versions to another list
             table.versions[:] = [v for v in table.versions if v is not version]
 
         txn.undo.append(undo)
@@ -632,7 +632,7 @@ class Database:
         self._add(txn, table, values, old.page)
 
     def _page(self, table: ModelTable, near: int | None) -> int:
-        """The same page, any page, or a new one behind the end."""
+        """The same page, any page, or a new one after the end."""
         pick = self._rng.random()
         if near is not None and pick < 0.3:
             return near

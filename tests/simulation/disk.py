@@ -1,7 +1,7 @@
 """The file log under the model: the same entries and cuts in `sinks.files.FileLog`, on a disk that loses what it may.
 
 A crash builds one of the states that the disk may be in (`testing.disks.Recording`), and the next start recovers it.
-Then the model goes on from the cut that was found, if that is one of its own and not before what a sync has returned.
+Then the model continues at the cut that was found, if that is one of its own and not before what a sync has returned.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from cdcflow.sinks.files import FileLog
 IDENTITY = SourceIdentity("model", "1", "public")
 BIGINT = ColumnType("bigint", pa.int64())
 EXECUTORS_EVERY = 80
-"""Of so many seeds one has its chunks read by executors."""
+"""One of this many seeds has its chunks read by executors."""
 SEAL_SETTINGS = Seal(bytes_max=8_000, age_max=10.0)
 
 
@@ -49,7 +49,7 @@ class DiskLog(ModelLog):
         self._by_executors = seed % EXECUTORS_EVERY == 0
         self._fates = Random(f"executors {seed}")
         self._crashes = 0
-        # The file that makes a log is there already: its id must be the same when the seed is played again.
+        # The file that creates a log already exists: its id must be the same when the seed is played again.
         made = LogFile(str(UUID(int=seed)), IDENTITY, "2026-01-01T00:00:00+00:00").to_json().encode()
         self._begin_disk(Tree({2: made}, {0: {"log": 1}, 1: {"log.json": 2}}))
         self._file: FileLog | None = None
@@ -70,7 +70,7 @@ class DiskLog(ModelLog):
     def open(self, steps: Steps) -> None:
         super().open(steps)
         self._file = FileLog.open(self._disk.root / "log", IDENTITY, SEAL_SETTINGS, layer=self._disk)
-        self._file.file_bytes_min = 1  # each chunk in a file of its own
+        self._file.file_bytes_min = 1  # each chunk in a separate file
         self.epoch = self._file.epoch
         found = self._index(self._file.checkpoint)
         if found is None or found < self.durable:
@@ -91,7 +91,7 @@ class DiskLog(ModelLog):
         super().close()
 
     def crash(self, rng: Random) -> None:
-        """The power is gone: now, or in the middle of a sync of which nobody has heard yet."""
+        """The power fails: now, or in the middle of a sync that has not been reported yet."""
         count = len(self._disk.operations)
         if self._unsaid is not None and self._chance.random() < 0.7:
             count = self._chance.randint(self._unsaid, count)

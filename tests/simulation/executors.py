@@ -20,7 +20,7 @@ from cdcflow.sinks.layer import DurableFile, FileLayer, write_all
 
 @dataclass(frozen=True)
 class Kept:
-    """Implements `cdcflow.model.change.HeldRows`. What becomes of its process is drawn when it is to write."""
+    """Implements `cdcflow.model.change.HeldRows`. What happens to its process is drawn when it is to write."""
 
     batch: pa.RecordBatch
     run: Run
@@ -60,7 +60,7 @@ class Kept:
 
 
 def held(run: Run, layer: FileLayer, chance: Random, counts: Counter[str]) -> Run | HeldRun:
-    """A chunk's run as executors keep it, in one part or in two; another run as it is."""
+    """A chunk's run as executors keep it, in one part or in two; another run unchanged."""
     table = rowfile.table_of(run)
     if table is None or len(run.batches) != 1 or set(run.batches[0].rows.column("_op").to_pylist()) != {"r"}:
         return run

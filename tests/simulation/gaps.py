@@ -1,8 +1,8 @@
-"""A source that discards log which is still needed, and somebody who compares tables with it, as `cdcflow repair` does.
+"""A source that discards log which is still needed, and comparisons of tables with it, as by `cdcflow repair`.
 
-A comparison begins with what can be seen in the source. It ends when the log has come so far: keys that differ, and
-that no row of the log touches since it began, are repaired. If nothing differs, the table is proven to be right. It may
-begin before a gap and end behind it; then it proves nothing.
+A comparison begins with what can be seen in the source. It ends when the log has reached that position: keys that
+differ, and that no row of the log touches since it began, are repaired. If nothing differs, the table is proven to be
+right. It may begin before a gap and end after it; then it proves nothing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ GAPS_MAX = 2
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What a comparison saw when it began: the epoch of the log's newest cut, the rows and transactions that could be
-    seen, how long the source's log was, and how many runs ours had."""
+    """What a comparison saw when it began: the epoch of the log's latest cut, the visible rows and transactions, how
+    long the source's log was, and how many runs cdcflow's had."""
 
     epoch: Epoch
     rows: dict[object, Values]
@@ -55,8 +55,8 @@ class Gaps:
         self._was_last = False
 
     def happens(self, progress: Progress) -> bool:
-        """Whether the process ends now, and the source will not have what comes next. Mostly when a table would stay as
-        it is."""
+        """Whether the process ends now, and the source will not have the log that follows. Mostly when a table would
+        stay incomplete."""
         kept = any(p.state == "done" and not p.whole for p in progress.tables.values())
         likely = self._happened < GAPS_MAX and self.chance.random() < (0.02 if kept else 0.0005)
         self.is_due = likely
@@ -77,7 +77,7 @@ class Gaps:
         self.orders = Orders(accept_history_loss=True, keep_rows=True)
 
     def compare(self, progress: Progress) -> Iterator[Order]:
-        """Begin with a table, or end with one, and say what is to be done."""
+        """Begin with a table, or end with one, and return what is to be done."""
         table = self.chance.choice([t.id for t in self._database.tables.values() if t.keyed])
         known = progress.tables.get(table)
         if known is None:
@@ -118,7 +118,7 @@ class Gaps:
             yield Repair(table, Keys(int(str(key)) for key in sure))
 
     def _touched(self, table: TableId, begun: Comparison) -> set[object] | None:
-        """The keys that the log has rows of which the comparison did not see; None: all of them."""
+        """The keys with rows in the log that the comparison did not see; None: all of them."""
         found: set[object] = set()
         for number, entry in enumerate(self._log.entries):
             for transaction in entry.run.items:

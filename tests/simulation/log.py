@@ -1,6 +1,6 @@
-"""A model change log, and the judge that looks at it at every cut.
+"""A model change log, and the judge that checks it at every cut.
 
-The judge knows the database's own record of what was committed. It never asks the machine anything: it reads what was
+The judge knows the database's own record of what was committed. It never queries the machine: it reads what was
 appended, folds it with `cdcflow.merge.fold`, and compares.
 """
 
@@ -38,9 +38,9 @@ class AtCut:
     """What the log was at one cut: how long, what it folds to, and what the source was at that position.
 
     `incomplete` are the tables whose backfill was never done. `stale` are those that were not captured for a while, or
-    whose rows a statement changed, and that were not read anew since; `versions` counts the statements that no log
-    tells of, `wrong` are keys whose delete the log never got. `generations`: the last one that was swept. `lossy`:
-    tables of which changes lie in a gap, with the generation that they were in.
+    whose rows a statement changed, and that were not read again since; `versions` counts the statements that no log
+    records, `wrong` are keys whose delete the log never got. `generations`: the last one that was swept. `lossy`:
+    tables with changes in a gap, with the generation that they were in.
     """
 
     checkpoint: Checkpoint
@@ -74,7 +74,8 @@ class Clock:
 class ModelLog:
     """Implements `cdcflow.ports.Log` in memory, once for each start: a crash leaves what is durable, and perhaps more.
 
-    A sync beside the loop takes three steps: it begins, its cut is durable, it returns. `sync_s` is how long one takes.
+    A sync that runs concurrently with the loop takes three steps: it begins, its cut is durable, it returns. `sync_s`
+    is how long one takes.
     """
 
     log_id = "model"
@@ -222,7 +223,7 @@ class ModelLog:
             raise Violation(f"I1: log has {lsns[0]} where the source committed {lsns[1]}")
 
     def _judge_clock(self, clock: int, lsn: int) -> None:
-        """I9: the commit clock goes forward only, and without a transaction no further than the source has come. (A
+        """I9: the commit clock only goes forward, and without a transaction no further than the source's time. (A
         transaction's time is its place in the source's log.)"""
         if clock < self._commit_clock or self._commit_clock < clock > lsn:
             raise Violation(f"I9: commit clock {clock} at {lsn}, behind {self._commit_clock}")
@@ -297,8 +298,8 @@ class ModelLog:
         return AtCut(checkpoint, len(self.entries), lsn, folded, truth, generations, *left, versions, wrong, lossy)
 
     def _is_sure(self, table: TableId, known: TableProgress, generation: int) -> bool:
-        """Whether the log says of a table, of which it does not have all changes, that it is right. It must not, but
-        for one that was compared since, or read anew."""
+        """Whether the log reports a table as right although it does not have all of its changes. It must not, except
+        for one that was compared since, or read again."""
         if known.state == "done" and known.generation > generation:
             return True
         if known.gap is not None and not known.in_doubt:

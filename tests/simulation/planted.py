@@ -51,7 +51,7 @@ class ChunkAfterWindow(Windowing):
 
 
 class CutBeforeChunk(Windowing):
-    """The checkpoint says that the chunk was read, and its rows come behind the cut."""
+    """The checkpoint records the chunk as read, and its rows follow after the cut."""
 
     def _release_window(self, window: Window) -> None:
         before = len(self._tail.effects)
@@ -69,7 +69,7 @@ class CutBeforeChunk(Windowing):
 
 
 class AcknowledgesHeld(Windowing):
-    """The position of a cut is the newest that was delivered, held or not."""
+    """The position of a cut is the latest that was delivered, held or not."""
 
     def committed(self, run: Transactions) -> None:
         super().committed(run)
@@ -78,7 +78,7 @@ class AcknowledgesHeld(Windowing):
 
 
 class TimeAheadOfHeld(Windowing):
-    """A time that comes while transactions are held is told with the next cut, which stands in front of them."""
+    """A time that arrives while transactions are held is reported with the next cut, which precedes them."""
 
     def mark_seen(self, seen: MarkSeen) -> None:
         self._tail.commit_ts = max(self._tail.commit_ts, seen.commit_ts)
@@ -90,14 +90,14 @@ def remembers_nothing(backlog: Backlog, run: Transactions) -> None:
 
 
 def remembers_ranges_only(backlog: Backlog, run: Transactions) -> None:
-    """A `Backlog.remember_partial` for which all is said after the last range chunk, key changes included."""
+    """A `Backlog.remember_partial` for which everything is settled after the last range chunk, key changes included."""
     for table, known in backlog.progress.tables.items():
         if backlog._work[table].collecting and not known.exhausted:
             backlog._work[table].remember(run.partial_keys(table))
 
 
 class ForgetsAtOnce(Windowing):
-    """Uses a look at what is visible while a chunk with an older snapshot is still under way."""
+    """Uses a check of what is visible while a chunk with an older snapshot is still being read."""
 
     def chunk_read(self, read: ChunkRead) -> None:
         super().chunk_read(read)
@@ -131,7 +131,7 @@ class DeliveredForgottenAtWindow(Windowing):
 
 
 class PlansAtOnce(Windowing):
-    """Plans a table that is captured anew while changes from before may still be on their way."""
+    """Plans a table that is captured again while changes from before may still arrive."""
 
     def _open(self) -> None:
         self._caught_up_by = 0
@@ -139,7 +139,7 @@ class PlansAtOnce(Windowing):
 
 
 class ReadsAgainAtOnce(Windowing):
-    """Begins anew with a table whose rows a statement changed while rows from before it may still be on their way."""
+    """Begins again with a table whose rows a statement changed while rows from before it may still arrive."""
 
     def wait_for_mark(self) -> None:
         pass
@@ -162,7 +162,7 @@ def acknowledges_the_last_cut(recording: Recording) -> None:
 
 
 def durable_before_its_sync(durability: Durability) -> None:
-    """A `Durability._synced` that says what the sync is about to make durable."""
+    """A `Durability._synced` that reports what the sync is about to make durable."""
     log = durability._log
     assert isinstance(log, ModelLog)
     durability.durable = log.cuts[-1].checkpoint
@@ -189,7 +189,7 @@ _stop, _fitting = Backlog.stop, orders._fitting
 
 
 class DeletesAtHigh(Windowing):
-    """Puts the deletes of a repair behind what was held, where they delete what came meanwhile."""
+    """Puts the deletes of a repair after what was held, where they delete rows that arrived in between."""
 
     def _release_window(self, window: Window) -> None:
         for table, read in window.reads.items():
@@ -234,13 +234,13 @@ IN_GAPS: dict[str, Faults] = {
     "table not in doubt after any repair": Faults(patch=(Backlog, "stop", clears_with_any_end)),
     "tables without a key not read anew": Faults(patch=(reread, "is_kept", keeps_what_was_not_read)),
 }
-"""What can be taken for proven behind a gap, and is not."""
+"""What can be mistaken for proven after a gap."""
 
 EARLY: dict[str, Faults] = {
     "ack before fsync": PLANTED["ack before fsync"],
     "ack of a sync under way": Faults(patch=(Durability, "_synced", durable_before_its_sync)),
 }
-"""The source hears of what is not durable yet (invariant 2)."""
+"""The source is notified of what is not durable yet (invariant 2)."""
 
 MORE: dict[str, Faults] = {
     "held transactions overtaken": Faults(windowing=ReleasesInFront),
@@ -262,8 +262,8 @@ _changed = Interleave._rows_changed
 
 
 def sweeps_from_inside_a_batch(machine: Interleave, table: TableId) -> None:
-    """An `Interleave._rows_changed` that begins anew with a table once a statement changed its rows, and takes the
-    place that it sweeps from although rows from before the statement may be in the same batch, behind it."""
+    """An `Interleave._rows_changed` that begins again with a table once a statement changed its rows, and takes the
+    place that it sweeps from although rows from before the statement may follow in the same batch."""
     caught_up_by = machine._windowing._caught_up_by
     _changed(machine, table)
     machine._windowing._caught_up_by = caught_up_by
@@ -304,4 +304,4 @@ SUBTLE: dict[str, Faults] = {
     "key change replayed over a later row": MORE["key change replayed over a later row"],
     "whole chunk placed at low": MORE["whole chunk placed at low"],
 }
-"""Those that it meets too seldom to rely on, or that were found late: each has a scenario of its own."""
+"""Bugs that the simulation meets too seldom to rely on, or that were found late: each has a separate scenario."""

@@ -14,7 +14,7 @@ Fence = Literal["xids", "gtids", "prefix", "order"]
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """How a server says what a chunk sees, and in which order commits become visible.
+    """How a server reports what a chunk sees, and in which order commits become visible.
 
     xids    PostgreSQL: a snapshot with the ids of running transactions
     prefix  MariaDB: the place in the log up to which all is visible, of the very snapshot
@@ -22,7 +22,7 @@ class Server:
     order   MySQL without GTIDs, where commits are ordered: what was logged before a mark that is committed, and the
             log's end after the snapshot. Tables without a key are refused.
 
-    `writes_marks`: they are in the log. Else they are places in it, and nothing is written.
+    `writes_marks`: they are in the log. Otherwise they are places in it, and nothing is written.
     """
 
     fence: Fence
@@ -31,8 +31,8 @@ class Server:
 
     @property
     def has_binlog(self) -> bool:
-        """It is MySQL or MariaDB: its log has the rows of all tables, and ranges are ranges of keys. Else the log has
-        what is published, and ranges are pages."""
+        """It is MySQL or MariaDB: its log has the rows of all tables, and ranges are ranges of keys. Otherwise the log
+        has what is published, and ranges are pages."""
         return self.fence != "xids"
 
     @property
@@ -53,7 +53,7 @@ SERVERS = {
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Delivered transactions, told by their place in the log, of which a snapshot sees these, or all up to `upto`."""
+    """Delivered transactions, identified by their place in the log; a snapshot sees these, or all up to `upto`."""
 
     upto: int
     besides: frozenset[int] = frozenset()

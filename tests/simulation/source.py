@@ -1,7 +1,7 @@
 """The model database as a source: `Source`, `Stream` and `ChunkSource` of `cdcflow.ports` over it, in steps.
 
 One `ModelSource` is one start of the capture: its connections end with it, or when the server goes down. The server
-forgets what was acknowledged, once it has heard of it: whoever comes back for that finds it gone.
+forgets what was acknowledged, once it is notified of it: a reader that returns for that finds it missing.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from cdcflow.ports import Dropped, Finding, OpenSpool, Preview, SourceStatus, St
 
 @dataclass(slots=True)
 class Weather:
-    """What the source is like just now: how often a request fails, how many records a poll may bring.
+    """The source's current behaviour: how often a request fails, how many records a poll may bring.
 
-    `silent_polls`: so many polls bring nothing. `settled`: nothing happens any more but what was asked for.
+    `silent_polls`: the number of polls that bring nothing. `settled`: nothing more happens except what was requested.
     """
 
     failing: float
@@ -55,7 +55,7 @@ class Weather:
 @dataclass(slots=True)
 class Reading:
     """A plan or a chunk under way: parts still to be read, rows and snapshots so far. `before`: what was visible before
-    the next part's snapshot, where that has to be asked, `beat` a place in the log that has to be visible for it."""
+    the next part's snapshot, where that must be queried, `beat` a place in the log that has to be visible for it."""
 
     table: TableId
     chunk: Chunk | None = None
@@ -84,7 +84,7 @@ class ModelSource:
 
     @property
     def wanted(self) -> list[Chunk]:
-        """The chunks that somebody is about to read."""
+        """The chunks that a reader is about to read."""
         return [r.chunk for r in self._readings.values() if r.chunk is not None and not r.snapshots]
 
     # ── Source ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -95,7 +95,10 @@ class ModelSource:
     def prepare(
         self, checkpoint: Checkpoint, log_id: str, transactions_back: TransactionsBack | None = None
     ) -> Checkpoint:
-        """Check that the source still has what comes after. Whoever began before tables were added is waited for."""
+        """Check that the source still has the log that follows.
+
+        It waits for transactions that began before tables were added.
+        """
         database = self._database
         if checkpoint.position is None:
             return replace(checkpoint, position=position_of(0), source={"slot": log_id})
@@ -195,7 +198,7 @@ class ModelSource:
     def write_mark(self, token: Token) -> None:
         self.check()
         failing = self._rng.random() < self._weather.failing
-        if not failing or self._rng.random() < 0.5:  # a mark may be there although the answer is lost
+        if not failing or self._rng.random() < 0.5:  # the mark may have been written although the answer is lost
             self._write(token)
         if failing:
             raise SourceUnavailable("a mark was cut off")
@@ -249,7 +252,7 @@ class ModelSource:
 
     @contextmanager
     def _under_way(self, key: object, begin: Callable[[], Reading]) -> Iterator[Reading]:
-        """What was begun under this key. The first call begins, the next ones go on until it ends."""
+        """What was begun under this key. The first call begins, the next ones continue until it ends."""
         if key not in self._readings:
             self._readings[key] = begin()
             raise Later
@@ -277,8 +280,8 @@ class ModelSource:
         return self._database.shows(self._written[token])
 
     def _may_read(self) -> bool:
-        """A binary log tells transactions by their place in it, so all that our log has lies before the place where
-        this start began: nothing is read before all that is visible."""
+        """A binary log identifies transactions by their place in it, so everything in cdcflow's log precedes the place
+        where this start began: nothing is read before all of that is visible."""
         server = self._database.server
         return not server.has_binlog or self._faults.chunks_before_visible or self._database.shows(self._begins_at)
 
@@ -299,7 +302,7 @@ class ModelSource:
         return Reading(chunk.table, chunk, parts)
 
     def _look(self, reading: Reading) -> None:
-        """Know all of what the snapshot, which is taken now, sees; else come again."""
+        """Get all that the snapshot, which is taken now, sees; otherwise try again later."""
         database = self._database
         if not database.server.looks_twice:
             reading.snapshots.append(self._sees())
@@ -347,7 +350,7 @@ class ModelSource:
         return ChunkRead(chunk, run, shape, looks, str(last), last, last >= bound, seconds)
 
     def _repaired(self, chunk: Chunk, reading: Reading) -> ChunkRead:
-        """A chunk of keys, with a delete of each that is not there; some keys may be left for the next one."""
+        """A chunk of keys, with a delete of each missing key; some keys may be left for the next one."""
         asked = plain_keys(chunk.keys or Keys(()))
         looked_for = self._rng.randint(1, len(asked)) if self._rng.random() < 0.6 else len(asked)
         left = asked[looked_for:]
@@ -381,7 +384,7 @@ def _units(chunk: Chunk) -> tuple[int, int, int]:
 
 
 class ModelStream:
-    """Implements `Stream`: the source sends from what it was told last; what the checkpoint has is skipped here."""
+    """Implements `Stream`: the source sends from the acknowledged position; what the checkpoint has is skipped."""
 
     def __init__(
         self, source: ModelSource, database: Database, rng: Random, weather: Weather, faults: Faults, skip_to: int
@@ -419,7 +422,7 @@ class ModelStream:
         """It has no connection."""
 
     def poll(self) -> Sequence[StreamEvent]:
-        """Up to so many records as it likes; a batch ends at a mark."""
+        """A random number of records, up to a limit; a batch ends at a mark."""
         self._source.check()
         events: list[StreamEvent] = []
         batch: list[Transaction] = []
@@ -459,7 +462,7 @@ class ModelStream:
                 deliver()
                 events += self._event(record)
         deliver()
-        # Orders to read again go first, so that no position behind a statement is durable without its order.
+        # Requests to read again go first, so that no position after a statement is durable without its request.
         events.sort(key=lambda event: not isinstance(event, RowsFilled))
         if self._sent == self._database.flushed and self._sent > self._skip_to and self._rng.random() < 0.3:
             events.append(Advanced(position_of(self._sent)))
@@ -475,7 +478,7 @@ class ModelStream:
         return [RowsFilled(record.table, position_of(self._sent - 1))]
 
     def _time(self, known: int) -> int:
-        """The source's clock is the length of its log; one that is asked late has gone on since."""
+        """The source's clock is the length of its log; one that is queried late has advanced since."""
         return self._database.flushed if self._faults.asks_time_late else known
 
     def _decoded(self, record: Transaction) -> Transaction:

@@ -1,7 +1,7 @@
-"""The threads of an attempt without any thread: each takes a step when it is told to, in an order the caller chooses.
+"""The threads of an attempt without any thread: each takes a step when it is called, in an order the caller chooses.
 
-What has to wait in the middle (a sync that is durable and has not returned, a chunk of several parts) raises `Later`;
-its next step calls it again, and it goes on from what it remembers. So the same choices give the same run.
+A call that has to wait in the middle (a sync that is durable and has not returned, a chunk of several parts) raises
+`Later`; its next step calls it again, and it continues from what it remembers. So the same choices give the same run.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class _Task:
 
 
 class StepPool(Executor):
-    """Takes what is submitted as `tell(work, …)`. A step does the work; the next one tells what it came to."""
+    """Takes what is submitted as `tell(work, …)`. A step does the work; the next one reports its result."""
 
     def __init__(self) -> None:
         self._tasks: list[_Task] = []
@@ -95,7 +95,7 @@ class StepPool(Executor):
                 task.outcome = _returning(task.work())
             except Later:
                 pass
-            except Exception as error:  # noqa: BLE001 - raised again when it is told
+            except Exception as error:  # noqa: BLE001 - raised again when it is reported
                 task.outcome = _raising(error)
         else:
             del self._tasks[number]
@@ -131,12 +131,12 @@ class Steps(Threads):
         return self.workers[name]
 
     def in_loop(self, name: str) -> bool:
-        """Whoever asks is called by the loop, not by this worker."""
+        """Whether the caller was called by the loop, not by this worker."""
         return name not in self.workers or not self.workers[name].is_stepping
 
 
 class Silent(Waker):
-    """A waker that nobody has to wait for: everything happens when the caller says so."""
+    """A waker that never has to wait: everything happens when the caller does it."""
 
     def __init__(self) -> None:
         """No sockets."""

@@ -127,7 +127,7 @@ def test_every_schedule_keeps_the_invariants(outcomes: list[Outcome]) -> None:
 
 
 def test_the_schedules_exercise_what_they_claim(outcomes: list[Outcome]) -> None:
-    """A simulation in which nothing dangerous ever happens would be green for ever."""
+    """A simulation in which nothing dangerous ever happens would always be green."""
     counts: Counter[str] = Counter()
     for outcome in outcomes:
         counts += outcome.counts
@@ -137,8 +137,8 @@ def test_the_schedules_exercise_what_they_claim(outcomes: list[Outcome]) -> None
 
 @pytest.mark.parametrize("server", [name for name in SERVERS if name != "postgres"])
 def test_schedules_of_a_binary_log_keep_the_invariants(server: str) -> None:
-    """W03, W04: MySQL and MariaDB deliver a transaction before they show it, also while a replica is waited for, and
-    without a word in the source a chunk's place is told by GTIDs or by a place in the log."""
+    """W03, W04: MySQL and MariaDB deliver a transaction before they show it, also while they wait for a replica, and
+    where nothing is written into the source, a chunk's place is given by GTIDs or by a place in the log."""
     outcomes = [run(seed, server=SERVERS[server]) for seed in range(BINLOG_SEEDS)]
     broken = [f"{o.violation}; again with: {replay(o.seed, server)}" for o in outcomes if o.violation is not None]
     assert not broken, "\n".join(broken[:5])
@@ -152,8 +152,9 @@ def test_schedules_of_a_binary_log_keep_the_invariants(server: str) -> None:
 
 @pytest.mark.parametrize("server", ["postgres", "mysql-read-only"])
 def test_repairs_make_whole_what_the_log_lost(server: str) -> None:
-    """A row whose delete the log never got is there for ever, unless a repair finds it. Repairs of rows that are right,
-    of keys that no row has, and of rows that change just then do no harm at any cut, over crashes of both sides."""
+    """A row whose delete the log never got stays indefinitely, unless a repair finds it. Repairs of rows that are
+    right, of keys that no row has, and of rows that change just then do no harm at any cut, over crashes of both
+    sides."""
     outcomes = [run(seed, server=SERVERS[server], repairs=True) for seed in range(REPAIR_SEEDS)]
     again = [replay(o.seed, server, repairs=True) for o in outcomes]
     broken = [
@@ -168,7 +169,7 @@ def test_repairs_make_whole_what_the_log_lost(server: str) -> None:
 
 @pytest.mark.parametrize("bug", IN_REPAIRS)
 def test_bug_planted_in_repairs_is_found(bug: str) -> None:
-    """Deletes belong to low, before the rows, and only to keys that somebody looked for."""
+    """Deletes belong to low, before the rows, and only to keys that were read."""
     assert any(run(seed, IN_REPAIRS[bug], repairs=True).violation is not None for seed in range(SEEDS_TO_FIND))
 
 
@@ -190,13 +191,13 @@ def test_comparisons_make_whole_what_lies_behind_a_gap(server: str) -> None:
 
 @pytest.mark.parametrize("bug", IN_GAPS)
 def test_bug_planted_behind_gaps_is_found(bug: str) -> None:
-    """Nobody may take a table for whole that lost changes."""
+    """A table that lost changes must never be reported as complete."""
     assert any(run(seed, IN_GAPS[bug], gaps=True).violation is not None for seed in range(SEEDS_TO_FIND))
 
 
 @pytest.mark.parametrize("seed", [7, ON_DISK_EVERY])
 def test_a_seed_plays_the_same_schedule_again(seed: int) -> None:
-    """A failing seed is worth nothing if it does not fail again, whatever its log lies on."""
+    """A failing seed is worth nothing if it does not fail again, whatever its log is stored in."""
     assert run(seed) == run(seed)
 
 
@@ -210,7 +211,7 @@ def test_planted_bug_is_found(bug: str) -> None:
 
 @pytest.mark.parametrize("bug", EARLY)
 def test_early_word_to_the_source_is_found_soon(bug: str) -> None:
-    """Invariant 2: the source forgets what it hears, so a word before the sync is data lost in the next power cut."""
+    """Invariant 2: the source forgets what is acknowledged; acknowledged before the sync, it is lost in a power cut."""
     assert any(run(seed, EARLY[bug]).violation is not None for seed in range(SEEDS_TO_FIND_EARLY))
 
 

@@ -64,8 +64,8 @@ def plain_keys(keys: KeySet) -> tuple[int, ...]:
 
 class Row(NamedTuple):
     """One row of a transaction. `values` are those that are sent, if it is `published`; `full` is the whole new row,
-    for the truth. `lost`: the log never gets it, although the table is captured; `in_gap`: for it lies where the source
-    has discarded its log."""
+    for the truth. `lost`: the log never gets it, although the table is captured; `in_gap`: because it is where the
+    source has discarded its log."""
 
     table: TableId
     shape: Shape

@@ -31,7 +31,7 @@ from cdcflow.pipeline.source_looks import TablesChanged
 SETTLE_ROUNDS = 600
 SETTLED_POLLS = (10,)
 ON_DISK_EVERY = 40
-"""So many seeds have one schedule that writes the file log, on a disk that loses what it may; others have a model."""
+"""One in this many seeds writes the file log, on a disk that loses what it may; the others have a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ def run(
     repairs: bool = False,
     gaps: bool = False,
 ) -> Outcome:
-    """Play one schedule to its end, where everything must have come to rest and be equal. `repairs`: deletes get lost
-    on their way into the log, and people order to repair rows, those and others. `gaps`: the source discards log that
-    is still needed, and tables are compared with it instead of being read anew."""
+    """Play one schedule to its end, where everything must be idle and equal. `repairs`: deletes get lost on their way
+    into the log, and operators request repairs of rows, those and others. `gaps`: the source discards log that is still
+    needed, and tables are compared with it instead of being read again."""
     violation = None
     with ExitStack() as held:
         root = None if seed % ON_DISK_EVERY else Path(held.enter_context(TemporaryDirectory(dir=_in_memory())))
@@ -156,7 +156,7 @@ class World:
         self._coming: Iterator[Callable[[], object]] = iter(rng.choices(self._actions, self._shares, k=many))
 
     def play(self) -> None:
-        """Start the capture again and again, until the schedule is over and all has come to rest."""
+        """Start the capture again and again, until the schedule is over and everything is idle."""
         while not self._is_over:
             if self._gaps is not None and self._gaps.is_due:
                 self._lose()
@@ -216,7 +216,7 @@ class World:
         return self._settle()
 
     def _hurry(self) -> bool:
-        """What became of the tables is durable before anything else may happen to them."""
+        """What happened to the tables is durable before anything else may happen to them."""
         assert self._process is not None
         self._hurries -= 1
         if self._hurries:
@@ -226,7 +226,7 @@ class World:
         return False
 
     def _wait_a_while(self) -> None:
-        """No capture: it could not start yet. Not covered: a table that is taken out and in again meanwhile."""
+        """No capture: it could not start yet. Not covered: a table that is removed and added again in the meantime."""
         self.counts["starts put off"] += 1
         for _, action in zip(range(20), self._coming, strict=False):
             if action not in (self._turn, self._stop, self._crash_capture, self._capture_others):
@@ -246,7 +246,7 @@ class World:
             self._publish(table, published=True)
         self._settle_database()
         if self._at_rest(process):
-            # Now every table would stay as it is behind a gap; and it is written to again.
+            # Now every table would stay incomplete after a gap; and it is written to again.
             self._is_over = self._gaps is None or not self._gaps.begins_last()
             if not self._is_over:
                 self._coming = iter(self._gaps_actions())
@@ -258,7 +258,7 @@ class World:
         self._order_what_is_left(process)
         if self._gaps is not None:
             self._compare(self._gaps, 1.0)
-            if self._rounds % 50 == 0:  # behind a mark there may be no cut; somebody commits what nobody captures
+            if self._rounds % 50 == 0:  # after a mark there may be no cut: commit something uncaptured
                 self.database.commit(self.database.begin())
         for _ in range(3):
             self._task()
@@ -276,7 +276,7 @@ class World:
         self.database.show_all()
 
     def _order_what_is_left(self, process: Process) -> None:
-        """Resume and order again, as an operator would. A table may only fail for the one reason that is allowed."""
+        """Resume and request again, as an operator would. A table may only fail for the one reason that is allowed."""
         for table, known in process.progress.tables.items():
             if known.state == "failed" and "held_bytes_max" not in (known.reason or ""):
                 raise Violation(f"I7: {table} failed: {known.reason}")
@@ -358,7 +358,7 @@ class World:
                 break
 
     def _stall(self) -> None:
-        """The stream brings nothing for a while, and the source goes on."""
+        """The stream brings nothing for a while, and the source keeps working."""
         self._weather.silent_polls = self.rng.choice([3, 10, 30])
 
     def _tick(self) -> None:
@@ -408,7 +408,7 @@ class World:
 
     def _order_repair(self, chance: Random) -> None:
         """Of keys with rows and without, in the source and in the log: what is wrong is among them sooner or later. And
-        while some are read, somebody may insert one that is not there, or give a row another key."""
+        while some are read, a session may insert one that is missing, or give a row another key."""
         table = chance.choice([t for t in self.database.tables.values() if t.keyed]).id
         known = self._process.progress.tables.get(table) if self._process is not None else None
         is_done = known is not None and known.state == "done"
@@ -427,7 +427,7 @@ class World:
         return self._gaps.chance.choices(self._actions, self._shares, k=self._gaps.chance.choice([50, 200]))
 
     def _lose(self) -> None:
-        """What the log does not have yet is gone: rows that were changed meanwhile, too."""
+        """What the log does not have yet is lost: rows that were changed in the meantime, too."""
         assert self._gaps is not None
         for _ in range(self._gaps.chance.choice([1, 4, 10])):
             self._transact()
@@ -440,7 +440,7 @@ class World:
                 self._requests.put(order)
 
     def _capture_others(self) -> None:
-        """Take a table out of what is captured, or in again, and start anew with that (O05)."""
+        """Remove a table from the captured ones, or add it again, and restart with that (O05)."""
         missing = sorted(self.database.tables.keys() - self.database.published)
         table = self.rng.choice(missing or sorted(self.database.tables))
         published = table in missing
@@ -448,7 +448,7 @@ class World:
         sent = {r.table for t in self.database.open.values() for r in t.rows if r.published}
         if published and table in sent:
             return
-        if published and self.rng.random() < 0.7:  # somebody is in the middle of changing it
+        if published and self.rng.random() < 0.7:  # another session is changing it
             txn = self.database.begin()
             txn.dawdles = self.rng.choice([5, 40])
             self.database.change(txn, self.database.tables[table])

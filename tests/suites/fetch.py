@@ -1,4 +1,4 @@
-"""Where the suites come from: the host's own package archive, unpacked into the cache and left there."""
+"""Where the suites are fetched from: the host's own package archive, unpacked into the cache and left there."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Follower(Run):
     stops_max = 40  # ten files make many tables
 
     def __init__(self, server: Server, beside: On, mode: str, dice: random.Random) -> None:
-        # Each look reads the catalog of all tables, and a backfill's chunks wait for it.
+        # Each poll reads the catalog of all tables, and a backfill's chunks wait for it.
         super().__init__(
             Case(server, (), {"look": "1" if server != "postgres" else "4"}),
             beside,
@@ -127,7 +127,7 @@ class Follower(Run):
         self._wait(tuple(self.on.columns()))
         if older := self._compare_read(strict=False):
             for table in older:
-                # A shape shows with the first row that comes after it.
+                # A shape shows with the first row after it.
                 self.on.touch(table)
             self._wait(tuple(self.on.columns()))
         self._compare_read(strict=True, equal=frozenset(self.equal))
@@ -143,7 +143,7 @@ class Follower(Run):
         self.backfill = tuple(map(str, tables))
         self._start()
         self._wait(tuple(tables), before)
-        # One that was started to read these reads no table that is made later.
+        # One that was started to read these reads no table that is created later.
         self._stop()
         self._start()
         self._wait(tuple(self.on.columns()))

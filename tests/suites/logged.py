@@ -36,7 +36,7 @@ class LogSoFar:
     def current(
         self, table: TableId, progress: TableProgress, *, anew: bool = False
     ) -> tuple[Table, list[dict[str, Any]]]:
-        """A table's newest shape and its rows by column name. `anew`: since the newest backfill began.
+        """A table's latest shape and its rows by column name. `anew`: since the latest backfill began.
 
         Raises:
             Unmergeable: the shapes are such that only a new table can hold them.

@@ -21,13 +21,13 @@ from tests.suites.report import Report, Wanted
 from cdcflow.cli.demo.servers.mysql import Flavor
 
 RELEASES = {"mariadb": "bookworm", "mysql": "sid"}
-"""Of which release of the distribution the suite is: the one whose server is tested."""
+"""The distribution's release of the suite: that of the tested server."""
 SUITES = (
     *("innodb", "parts", "gcol", "vcol", "json", "jp", "engines", "gis", "innodb_gis", "versioning", "period"),
     *("sql_sequence", "funcs_1", "innodb_zip", "binlog", "innodb_fts", "collations"),
 )
 FOLDERS = ("main", "t", *(f"suite/{name}" for name in SUITES))
-"""Those that change tables which a capture can follow. Left out: replication, clusters, plugins."""
+"""Those that change tables which a capture can follow. Excluded: replication, clusters, plugins."""
 TESTS_PER_LOG = 6
 LIMITS = Limits(seconds=6, statements=3000)
 

@@ -106,7 +106,7 @@ class OnSuite(Beside):
         return bool(self.ask(f"SELECT 1 FROM {self.sql_name(table)} LIMIT 1"))
 
     def drop_discarded(self) -> None:
-        """Drop what a test has left without its tablespace: nobody can read it, and a backfill waits for its import."""
+        """Drop what a test has left without its tablespace: it cannot be read, and a backfill waits for its import."""
         for table in self.columns():
             try:
                 self.has_rows(table)

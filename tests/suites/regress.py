@@ -23,7 +23,7 @@ _INCLUDED = ("-include", "postgres.h", "-include", "utils/array.h")
 
 
 class Suite:
-    """The files of one version's suite and what they need beside them.
+    """The files of one version's suite and their dependencies.
 
     `root` is what `tests.suites.fetch.regress` gives; libraries and results go to `room`, which the server's user must
     be able to read.

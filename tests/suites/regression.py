@@ -48,7 +48,7 @@ def run_regression(wanted: Wanted) -> Report:
 
 
 def _programs(release: str | None) -> Path | None:
-    """The directory of a major version's programs: the system's own, else what the list of releases has."""
+    """The directory of a major version's programs: the system's own, or otherwise that of the list of releases."""
     if release is None:
         return None
     if found := binaries().get(f"system{release}"):
@@ -74,7 +74,7 @@ def _is_wanted(file: Path, wanted: Wanted) -> bool:
 
 
 def _batches(suite: Suite, wanted: Wanted, dice: random.Random) -> Iterator[list[Path]]:
-    """The files in the order of the schedule, with those of a group in any order: so many for a comparison."""
+    """The files in the order of the schedule, with those of a group in any order: this many per comparison."""
     files: list[Path] = []
     for group in suite.groups():
         dice.shuffle(group)

@@ -1,4 +1,4 @@
-"""What is asked of a run over a suite, and what it found."""
+"""The requested run over a suite, and what it found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run over PostgreSQL's suite would report, on databases that are made for it."""
+"""What a run over PostgreSQL's suite would report, on databases created for it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_change_that_the_log_does_not_have_is_found(follower: Follower) -> Non
 
 
 def test_a_table_that_a_remedy_brings_back_is_no_failure(follower: Follower) -> None:
-    """The doctor's warnings of a table are no reason why it is left out: the daemon has only not looked yet."""
+    """The doctor's warnings about a table are not why it is skipped: the daemon has only not polled yet."""
     follower.on.execute("CREATE ACCESS METHOD heap2 TYPE TABLE HANDLER heap_tableam_handler")
     follower.on.execute("CREATE TABLE public.parted (id int PRIMARY KEY) PARTITION BY RANGE (id)")
     for number in range(3):
@@ -64,7 +64,7 @@ def test_a_table_that_a_remedy_brings_back_is_no_failure(follower: Follower) -> 
 
 
 def test_a_table_made_anew_under_its_name_is_awaited(follower: Follower) -> None:
-    """The daemon learns of it by its next look at the catalog: until then the log has the rows of the one before."""
+    """The daemon learns of it by its next poll of the catalog; before, the log has the previous table's rows."""
     follower.on.execute("INSERT INTO public.kept VALUES (1, 'one'), (2, 'two')")
     follower.compare()
     follower.on.execute("DROP TABLE public.kept")

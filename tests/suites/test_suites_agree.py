@@ -24,7 +24,7 @@ def wanted() -> Wanted:
 @pytest.mark.postgres
 @pytest.mark.timeout(1800)
 def test_postgres_agrees_with_its_log(wanted: Wanted) -> None:
-    """The workload that nobody here wrote: it finds what our own fuzzers do not draw."""
+    """An independent workload: it finds what cdcflow's own fuzzers do not draw."""
     report = run_regression(wanted)
     assert report.counts["tables compared"] > 0
     assert not report.failures
@@ -34,7 +34,7 @@ def test_postgres_agrees_with_its_log(wanted: Wanted) -> None:
 @pytest.mark.mysql
 @pytest.mark.timeout(1800)
 def test_mysql_agrees_with_its_log(wanted: Wanted) -> None:
-    """The workload that nobody here wrote: it finds what our own fuzzers do not draw."""
+    """An independent workload: it finds what cdcflow's own fuzzers do not draw."""
     report = run_tests("mysql", wanted)
     assert report.counts["tables compared"] > 0
     assert not report.failures
@@ -44,7 +44,7 @@ def test_mysql_agrees_with_its_log(wanted: Wanted) -> None:
 @pytest.mark.mysql
 @pytest.mark.timeout(1800)
 def test_mariadb_agrees_with_its_log(wanted: Wanted) -> None:
-    """The workload that nobody here wrote: it finds what our own fuzzers do not draw."""
+    """An independent workload: it finds what cdcflow's own fuzzers do not draw."""
     report = run_tests("mariadb", wanted)
     assert report.counts["tables compared"] > 0
     assert not report.failures

@@ -1,4 +1,4 @@
-"""Values of a table at the source and in its log, brought into one form by code of their own.
+"""Values of a table at the source and in its log, brought into one form by independent code.
 
 Nothing here is shared with `cdcflow verify`: the server gives texts, and what they mean is decided by the type that the
 column has in the log.
@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 Plain = Any
-"""A number, a text, bytes as hexadecimal digits, or a tuple of such; None is NULL."""
+"""A number, a text, bytes as hexadecimal digits, or a tuple of those; None is NULL."""
 GEOMETRIES = frozenset(f"{many}{kind}" for many in ("", "multi") for kind in ("point", "linestring", "polygon")) | {
     "geometry",
     "geometrycollection",
@@ -119,7 +119,7 @@ def _with_unknown(selected: str) -> str:
 
 
 def _ewkb(stored: bytes) -> bytes:
-    """The server's own form (SRID, then WKB) as WKB with the SRID behind the type, where it is not 0."""
+    """The server's own form (SRID, then WKB) as WKB with the SRID after the type, where it is not 0."""
     srid, order, kind = struct.unpack_from("<IBI", stored)
     if srid == 0:
         return stored[4:]

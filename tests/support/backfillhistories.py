@@ -1,4 +1,4 @@
-"""Random histories of one table whose backfills begin, end, are given up and begin again."""
+"""Random histories of one table whose backfills begin, end, are abandoned and begin again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""For tests of the whole daemon: a busy little bank, a daemon beside it, and the full comparison of both.
+"""For tests of the whole daemon: a busy little bank, a running daemon, and the full comparison of both.
 
 `Branch` is what all databases have in common; `Bank` is one on PostgreSQL, `mysqlbank` has those on MySQL and MariaDB.
 """
@@ -54,7 +54,7 @@ Folded = Mapping[TableId, dict[Key, Row]]
 class Branch(ABC):
     """A daemon's test on any database: the daemon, the writer's thread, and the comparison of log and source.
 
-    What a database is asked is the subclass's: `session`, `transact`, `fence`, `source_rows`, `columns`.
+    A subclass implements the queries: `session`, `transact`, `fence`, `source_rows`, `columns`.
     """
 
     schema: str
@@ -82,7 +82,7 @@ class Branch(ABC):
         self.config_path.write_text(yaml.safe_dump(settings))
         return load(self.config_path)
 
-    # ── what the database is asked ──────────────────────────────────────────────────────────────────────────
+    # ── queries to the database ─────────────────────────────────────────────────────────────────────────────
 
     @abstractmethod
     def session(self) -> contextlib.AbstractContextManager[Any]:
@@ -94,11 +94,11 @@ class Branch(ABC):
 
     @abstractmethod
     def fence(self) -> str:
-        """A position of the source that everything committed so far lies before."""
+        """A position of the source after everything committed so far."""
 
     @abstractmethod
     def is_past(self, position: str, fence: str) -> bool:
-        """Whether a log at `position` has all that lies before `fence` ("": nothing)."""
+        """Whether a log at `position` has everything before `fence` ("": nothing)."""
 
     @abstractmethod
     def source_rows(self, table: str) -> list[tuple[object, ...]]:
@@ -122,7 +122,7 @@ class Branch(ABC):
             self._writer = None
 
     def write(self, seed: int, transactions: int) -> None:
-        """Write so many transactions, and return."""
+        """Write this many transactions, and return."""
         dice = random.Random(seed)
         with self.session() as session:
             for _ in range(transactions):
@@ -138,14 +138,14 @@ class Branch(ABC):
     # ── capturing ───────────────────────────────────────────────────────────────────────────────────────────
 
     def daemon(self, *point: str) -> subprocess.Popen[bytes]:
-        """`killable.py` as a process of its own; dies at `point` (name, count, perhaps `start`) where one is given."""
+        """Run `killable.py` in a separate process; it dies at a given `point` (name, count, perhaps `start`)."""
         program = Path(__file__).with_name("killable.py")
         with (self.folder / "daemon.out").open("ab") as output:
             return subprocess.Popen([sys.executable, program, self.config_path, *point], stdout=output, stderr=output)
 
     def assert_killed(self, daemon: subprocess.Popen[bytes], *, live: bool) -> None:
-        """That a daemon killed itself at its point, and, where it must have been, that its capture was live by then:
-        what it delivered was durable. A kill that hits a start only proves less than it says."""
+        """Check that a daemon killed itself at its point and, where required, that its capture was live before: what it
+        delivered was durable. A kill that only hits a start proves less than it seems to."""
         try:
             assert daemon.wait(timeout=60) == -signal.SIGKILL, self.output()
         finally:
@@ -180,7 +180,7 @@ class Branch(ABC):
             raise failed[0]
 
     def capture_to_its_end(self, **kwargs: Any) -> None:
-        """A capture that is expected to stop by itself, in this thread; told to stop when it does not."""
+        """A capture in this thread that is expected to stop by itself; it is stopped when it does not."""
         capture = wiring.capture(load(self.config_path), **kwargs)
         patience = threading.Timer(WAIT_S, capture.stop)
         patience.start()
@@ -207,7 +207,7 @@ class Branch(ABC):
         return wiring.log_reader(load(self.config_path))
 
     def has_reached(self, position: str) -> bool:
-        """The log's newest cut is past `position` and the backfill of every table that is captured is done."""
+        """The log's latest cut is after `position`, and the backfill of every captured table is done."""
         reader = self.reader
         checkpoint = reader.newest_checkpoint() if reader.exists() else None
         if checkpoint is None or checkpoint.position is None or not self.is_past(checkpoint.position, position):
@@ -223,21 +223,21 @@ class Branch(ABC):
 
     # ── comparing ───────────────────────────────────────────────────────────────────────────────────────────
     #
-    # Two comparisons that share no code: cdcflow's own, beside a daemon that runs, and one in plain Python. Each would
+    # Two comparisons that share no code: cdcflow's own, next to a running daemon, and one in plain Python. Each would
     # show a fault of the other; `test_both_comparisons` plants faults, and both find them.
 
     def sealed_offset(self) -> int:
-        """The newest offset that is in a sealed segment; 0: there is none."""
+        """The latest offset in a sealed segment; 0 if nothing is sealed."""
         bounds = wiring.sealed_bounds(load(self.config_path))
         return bounds[-1][1] if bounds else 0
 
     def verified(self) -> Report:
-        """What `cdcflow verify --against log` finds, beside a daemon that runs."""
+        """What `cdcflow verify --against log` finds while a daemon runs."""
         settings = load(self.config_path)
         return wiring.verified(settings, against=["log"], differences_max=3, pace=Pace(seal_wait_s=0.5))
 
     def assert_verified(self, daemon: subprocess.Popen[bytes] | None = None) -> None:
-        """That `cdcflow verify` calls every table equal, once the log is sealed as far as the source has come."""
+        """Check that `cdcflow verify` finds all tables equal, once the log is sealed up to the source's position."""
         fence = self.fence()
         self.wait_until(lambda: self.has_reached(fence), "the log to pass the fence", daemon)
         newest = self.reader.newest_checkpoint().next_offset - 1

@@ -45,7 +45,7 @@ def varying(number: int) -> bytes:
 
 @dataclass(frozen=True)
 class TestColumn:
-    """A column of a test's table: type code, raw metadata bytes, and what full metadata tells."""
+    """A column of a test's table: type code, raw metadata bytes, and the contents of full metadata."""
 
     __test__ = False
 
@@ -236,7 +236,7 @@ class Log:
         self.event(42, varying(1) + varying(len(fields)) + varying(9) + fields)
 
     def query(self, text: str | bytes, schema: str = "shop", sql_mode: int = 0, more: bytes = b"") -> None:
-        """`more`: status variables behind those of each statement, as bytes."""
+        """`more`: status variables that follow those of each statement, as bytes."""
         raw, name = text.encode() if isinstance(text, str) else text, schema.encode()
         variables = struct.pack("<BIBQ", 0, 0, 1, sql_mode) + more
         head = struct.pack("<IIBHH", 9, 0, len(name), 0, len(variables)) + variables + name + b"\0"
@@ -259,7 +259,7 @@ class Log:
             self.event(40, payload(events))
 
     def standalone(self, text: str | bytes, schema: str = "shop", sql_mode: int = 0, more: bytes = b"") -> None:
-        """A statement that is a group of its own."""
+        """A statement that is a separate group."""
         self.gtid(standalone=True)
         self.query(text, schema, sql_mode, more)
 
@@ -320,7 +320,7 @@ class Log:
     # ── dumps ──
 
     def dump(self, file: str = "binlog.000001", pos: int = 4) -> bytes:
-        """Packets as a server sends them to one who asks from this place."""
+        """Packets as a server sends them to a client that reads from this position."""
         out = [packet(self.event(4, struct.pack("<Q", pos) + file.encode(), made_up=True))]
         if pos > 4:
             out.append(packet(self.event(15, self.format_body(), made_up=True)))

@@ -1,7 +1,7 @@
-"""Binary logs that real servers wrote, kept as text beside what was decoded from them.
+"""Binary logs that real servers wrote, stored as text together with what was decoded from them.
 
-A recording has one line an event: its type's name and its bytes in base64, under the file's name; then a line
-`decoded`, and what is decoded: one line a transaction, and one a row.
+A recording has one line per event: its type's name and its bytes in base64, under the file's name; then a line
+`decoded`, and what is decoded: one line per transaction, and one per row.
 """
 
 from __future__ import annotations
@@ -81,14 +81,14 @@ def events_of(data: bytes) -> list[bytes]:
         size = int.from_bytes(data[at + 9 : at + 13], "little")
         event = data[at : at + size]
         if event[4] == EventType.FORMAT_DESCRIPTION:
-            event = event[:17] + bytes([event[17] & 0xFE]) + event[18:]  # as a dump has it: not in use any more
+            event = event[:17] + bytes([event[17] & 0xFE]) + event[18:]  # as in a dump: no longer in use
         out.append(event)
         at += size
     return out
 
 
 def lines(events: Sequence[object], spools: object) -> list[str]:
-    """Events as text. Marks and advances are told apart from transactions, and stand in their places."""
+    """Events as text. Marks and advances are distinguished from transactions, in their order."""
     out: list[str] = []
     for event in events:
         if isinstance(event, MarkSeen):

@@ -1,4 +1,4 @@
-"""A decoder of the binary log with what it asks for, fed with packets: for tests without a server."""
+"""A decoder of the binary log with what it requires, fed with packets: for tests without a server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from cdcflow.sources.mysql.types.columns import Policy, ServerColumn
 
 @dataclass
 class TestTables:
-    """What the decoder asks: every table of schema `shop` is captured, except shadow tables."""
+    """What the decoder requires: every table of schema `shop` is captured, except shadow tables."""
 
     __test__ = False
 
@@ -158,7 +158,7 @@ def reader(
 
 
 def decoded(log: Log, position: str = "binlog.000001:4;", **options: int) -> Reader:
-    """A reader that was fed everything from a position on."""
+    """A reader that was fed everything since a position."""
     made = reader(log, position, spool_bytes_max=options.get("spool_bytes_max", 1 << 30))
     start = BinlogPosition.parse(position).start
     made.feed(log.dump(start.file, start.pos))

@@ -24,7 +24,7 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """Every page that a reader sees, without the changelog, which tells of commands that were."""
+    """Every page that a reader sees, except the changelog, which mentions former commands."""
     own = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docker/README.md")]
     return [*own, *sorted(DOCS.rglob("*.md"))]
 
@@ -48,7 +48,7 @@ def prose(page: Path) -> str:
 
 
 def spans(page: Path) -> list[str]:
-    """What stands between single backquotes outside of blocks."""
+    """The text between single backquotes outside of blocks."""
     return _SPAN.findall(prose(page))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class Counted:
-    """A process under callgrind that does what it is asked to: a program that says "ready", and "done" after each.
+    """A process under callgrind that executes requests: a program that prints "ready", and "done" after each.
 
     `directory` is for the tool's files; the program's arguments are `sizes`, and it reads lines of a name and a size.
     """

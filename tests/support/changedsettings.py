@@ -31,7 +31,7 @@ class Changing:
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
 
     def use(self, *tables: str, **source: Any) -> None:
-        """Write the settings file: these tables, and what else is said."""
+        """Write the settings file: these tables, and further settings."""
         self.configure(tables=[f"{self.bank.schema}.{table}" for table in tables], **source)
 
     def reload(self, capture: Capture) -> None:
@@ -41,7 +41,7 @@ class Changing:
         self.bank.wait_until(lambda: capture.settings_number == number, "the settings to be taken up")
 
     def refusal(self, capture: Capture) -> str:
-        """Have a capture take up a file that it cannot go on with, and wait for its reason."""
+        """Have a capture apply a file with which it cannot continue, and wait for its reason."""
         settings = wiring.capture_settings(load(self.bank.config_path), reopened=True)
         number = capture.reload(settings, in_place=False)
 
@@ -73,7 +73,7 @@ class Changing:
 
 
 def left_out_and_taken_in_again(changing: Changing, out: str) -> None:
-    """While running, beside a writer: one table leaves and comes back; the others lose and double nothing."""
+    """During a workload one table is removed and captured again; the others lose and double nothing."""
     bank = changing.bank
     others = [table for table in bank.tables if table != out]
     changing.use(*bank.tables)
@@ -99,7 +99,7 @@ def left_out_and_taken_in_again(changing: Changing, out: str) -> None:
 
 
 def killed_while_a_table_is_taken_in(changing: Changing, taken: str, *point: str) -> None:
-    """SIGHUP brings a table in, and SIGKILL hits before that is done: the next start goes on with it."""
+    """SIGHUP adds a table, and SIGKILL hits before that is done: the next start continues with it."""
     bank = changing.bank
     changing.use(*(table for table in bank.tables if table != taken))
     bank.catch_up_and_stop(bank.daemon())
@@ -124,8 +124,8 @@ def killed_while_a_table_is_taken_in(changing: Changing, taken: str, *point: str
 class Odd:
     """A table `odd (id, due)` with a value that its type cannot hold under id 1, and how settings keep it.
 
-    `null`, `other`, `text`: settings under which that value becomes NULL, something else of the same type (None: there
-    is none such), and text.
+    `null`, `other`, `text`: settings under which that value becomes NULL, something else of the same type (`None` if no
+    such setting exists), and text.
     """
 
     null: dict[str, Any]
@@ -134,7 +134,7 @@ class Odd:
 
 
 def newest(bank: Branch, table: str, key: int, column: str) -> pa.Scalar:
-    """A column's newest value by the log, as it is there: Python has no date for the end of Arrow's type."""
+    """A column's latest value in the log, unconverted: Python has no date for the end of Arrow's type."""
     found = None
     for _, _, rows in bank.reader.read_rows(tables=[TableId(bank.schema, table)]):
         for number, there in enumerate(rows.column("id").to_pylist()):
@@ -144,7 +144,7 @@ def newest(bank: Branch, table: str, key: int, column: str) -> pa.Scalar:
 
 
 def policy_changed(changing: Changing, odd: Odd) -> None:
-    """Running and stopped: rows that another setting makes otherwise are read anew; after a stop nothing is."""
+    """Running and stopped: rows that a changed setting converts differently are read again; after a stop nothing is."""
     bank = changing.bank
 
     def due() -> pa.Scalar:
@@ -152,7 +152,7 @@ def policy_changed(changing: Changing, odd: Odd) -> None:
 
     def is_at(generation: int) -> Callable[[], bool]:
         def is_there() -> bool:
-            found = changing.table("odd")  # once: between two looks it may begin to be read anew
+            found = changing.table("odd")  # once: between two polls it may begin to be read again
             return (found.state, found.generation) == ("done", generation)
 
         return is_there
@@ -215,7 +215,7 @@ def failed_reading_is_tried_again(changing: Changing, mended: dict[str, Any], *,
 
 
 def planned(bank: Branch) -> dict[str, str]:
-    """What `cdcflow plan` says of each table."""
+    """What `cdcflow plan` reports for each table."""
     result = CliRunner().invoke(app, ["plan", "--json", "--config", str(bank.config_path)])
     structlog.reset_defaults()
     found = json.loads(result.stdout)

@@ -1,6 +1,7 @@
-"""A driver of its own that commits versions through Delta's log store, as quickly as it goes: `commitdriver.py '{…}'`.
+"""A separate driver that commits versions through Delta's log store, as fast as possible: `commitdriver.py '{…}'`.
 
-Another one commits the same versions. Prints `{"won": version}` for each that it was told to have written.
+A second driver commits the same versions. Prints `{"won": version}` for each version whose write was reported as
+successful.
 """
 
 from __future__ import annotations

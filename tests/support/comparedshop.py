@@ -108,7 +108,7 @@ class ComparedShop:
         self.wait_until(lambda status: bool(status["tables"][name]["state"] == "done"), name)
 
     def refused(self) -> str:
-        """What a daemon says that ends because history is lost."""
+        """The message of a daemon that ends because history is lost."""
         command = [sys.executable, "-m", "cdcflow.cli", "run"]
         ended = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=WAIT_S)
         assert ended.returncode == 65, ended.stdout + ended.stderr
@@ -177,12 +177,12 @@ class ComparedShop:
             there.rewrite(changed(there.rows()), {"edited": table}, 100)
 
     def move_away(self, table: str) -> None:
-        """A merged table's folder, as messages tell people to do."""
+        """Delete a merged table's folder, as messages instruct operators to do."""
         there = self.folder / "warehouse" / self.schema / table
         there.rename(there.with_name(f"{table} before"))
 
     def assert_copies_equal_source(self, table: str, columns: Sequence[str]) -> None:
-        """That log and merged table have the source's rows, once nobody writes any more. It shares no code with
+        """Check that log and merged table have the source's rows, once no session writes. It shares no code with
         `cdcflow verify`: each would show a fault of the other."""
         source = sorted(tuple(row) for row in self.execute(f"SELECT {', '.join(columns)} FROM {table}"))
 
@@ -201,7 +201,7 @@ class ComparedShop:
     # ── the commands ────────────────────────────────────────────────────────────────────────────────────────
 
     def verify(self, *arguments: str, code: int | None = None) -> dict[str, Any]:
-        """The report of `cdcflow verify`: each table's, by name and what it was compared with."""
+        """The report of `cdcflow verify`: each table's, by its name and what it was compared with."""
         said = self.said("verify", "--json", *arguments, code=code)
         report = json.loads(said.splitlines()[-1])
         return {f"{t['table'].partition('.')[2]}/{t['against']}": t for t in report["tables"]}
@@ -220,7 +220,7 @@ class ComparedShop:
         return result.output
 
     def said_error(self, *arguments: str) -> str:
-        """What a command says that fails."""
+        """The output of a command that fails."""
         result = _runner.invoke(app, [*arguments, "--config", str(self.file)])
         structlog.reset_defaults()
         assert result.exit_code not in (0, 70), result.output

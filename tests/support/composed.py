@@ -1,4 +1,4 @@
-"""What `docker/` says, as Docker's own parsers understand it: no reading of YAML or Dockerfiles of our own."""
+"""The contents of `docker/`, read by Docker's own parsers: the tests do not parse YAML or Dockerfiles themselves."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Model = Mapping[str, Any]  # Any: JSON
 
 @functools.cache
 def program() -> Path:
-    """The small Go program beside this file, built once into the cache.
+    """The small Go program next to this file, built once into the cache.
 
     Raises:
         RuntimeError: there is no Go.
@@ -76,7 +76,7 @@ class Image:
 
 
 def images(path: Path) -> dict[str, Image]:
-    """The stages of a Dockerfile by name; the last one, which is built when none is named, also as ""."""
+    """The stages of a Dockerfile by name; the last one, which is built by default, also as ""."""
     made: dict[str, Image] = {}
     for stage in understood(path):
         below = made.get(stage["base"])
@@ -123,7 +123,7 @@ def one_shot(service: Model) -> bool:
 
 
 def conditions(service: Model) -> dict[str, str]:
-    """What it waits for: the other's name, and what that must have come to."""
+    """What it waits for: the other service's name, and the state that this must have reached."""
     return {name: wanted["condition"] for name, wanted in (service.get("depends_on") or {}).items()}
 
 

@@ -16,8 +16,8 @@ exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"
 
 
 def confinement(writable: Sequence[Path]) -> list[str]:
-    """Words to put before a command, so that it sees a root that is read-only but for these folders, and has neither
-    capabilities nor a way to new ones. None where Linux does not let us."""
+    """Words to prefix to a command, so that it sees a root that is read-only except for these folders, and has neither
+    capabilities nor a way to gain any. None where Linux does not let us."""
     way = _namespace()
     return [*way, *_confined(writable)] if way else []
 

@@ -1,4 +1,4 @@
-"""The newest cut, as Spark reads it, or whoever is quicker."""
+"""The latest cut, read by Spark or by the engine that is quicker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from cdcflow.spark import read_cut
 
 
 def rows_of_cut(spark: Any, warehouse: Path) -> Callable[[Table], list[dict[str, Any]]]:
-    """The rows of any table of it. The cut is looked at once: that costs Spark more than the rows do."""
+    """The rows of any table of it. The cut is checked once: for Spark that costs more than the rows do."""
     found = read_cut(spark, warehouse, incomplete=True)
     return lambda table: [row.asDict() for row in found[str(table.id)].collect()]
 

@@ -1,4 +1,4 @@
-"""Files of one current-state table, damaged as disks, copies and people do it."""
+"""Files of one current-state table, damaged as disks, copies and operators damage them."""
 
 from __future__ import annotations
 

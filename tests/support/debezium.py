@@ -1,4 +1,4 @@
-"""Debezium itself, and Kafka Connect's own parts, as witnesses: Java programs that nobody here has to believe in."""
+"""Debezium itself, and Kafka Connect's own parts, as witnesses: Java programs that are independent of cdcflow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Event = tuple[str, Any, Any]
 
 
 def jars() -> Path:
-    """The folder with Debezium's jars and what they need, Kafka Connect among it; fetched unless it is there."""
+    """The folder with Debezium's jars and their dependencies, including Kafka Connect; fetched if it is missing."""
     return fetched(PACKAGES, cache() / "debezium-3.6.1")
 
 
@@ -38,7 +38,7 @@ def _run(program: str, arguments: Sequence[str], given: str = "") -> list[str]:
 
 
 def events(options: Mapping[str, str], last: str, folder: Path) -> list[Event]:
-    """What Debezium's engine says of a database, up to the first event of the topic `last`."""
+    """What Debezium's engine emits for a database, through the first event of the topic `last`."""
     settings = {
         "name": "witness",
         "offset.storage": "org.apache.kafka.connect.storage.MemoryOffsetBackingStore",
@@ -55,8 +55,8 @@ def events(options: Mapping[str, str], last: str, folder: Path) -> list[Event]:
 def unwrapped(messages: Sequence[tuple[str, bytes | None, bytes | None]], **options: str) -> list[Any]:
     """What Kafka Connect's JsonConverter and Debezium's ExtractNewRecordState make of messages (JSON with schemas).
 
-    One entry a message: the payload of the record that a sink connector would get, None for a tombstone, and "dropped"
-    where the transform lets it go.
+    One entry per message: the payload of the record that a sink connector would get, None for a tombstone, and
+    "dropped" where the transform drops it.
     """
     lines = ["\t".join((topic, _text(key), _text(value))) for topic, key, value in messages]
     said = _run("Unwrap.java", [f"{k.replace('_', '.')}={v}" for k, v in options.items()], "\n".join(lines) + "\n")

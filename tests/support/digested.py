@@ -1,4 +1,4 @@
-"""A source's rows as this process digests them, beside what the server makes of them."""
+"""A source's rows as this process digests them, and as the server does."""
 
 from __future__ import annotations
 

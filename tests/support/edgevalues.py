@@ -1,4 +1,4 @@
-"""The edge values of every type, in changes of every kind, and what the fold makes of them, to be compared bit for bit.
+"""The edge values of every type, in changes of every kind, and the fold's result for them, to be compared bit for bit.
 
 Each table has one row per number of an edge, and each column goes through the edges of its type: every value comes by
 an insert, by an update, by the second update of one range, by a key change that leaves it unchanged, and by a backfill.

@@ -63,7 +63,7 @@ class EmbeddedHistory:
         )
         asked = {o: n for o, n in self._of if (n, o) in truncates}
         if since and (begun := max(((o, n) for o, n in self._of if o <= since), default=None)) is not None:
-            asked[since] = begun[1]  # nothing may have come since
+            asked[since] = begun[1]  # nothing may have arrived since
             self._begun.add((since, begun[1]))
         moments = self._table(
             "moments", [{"o": o, "p": position_of(n), "t": time_of(n)} for o, n in asked.items()], _MOMENTS

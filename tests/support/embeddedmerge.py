@@ -1,6 +1,7 @@
 """A merge without Spark: `cdcflow.merge`'s own SQL on current-state tables that an embedded DuckDB holds.
 
-It says the statements in the order in which `cdcflow.spark` says them, over rows in memory instead of Parquet files.
+It executes the statements in the order in which `cdcflow.spark` executes them, over rows in memory instead of Parquet
+files.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ class Died(Exception):
 
 
 class EmbeddedWarehouse:
-    """Current-state tables by name. `merge` takes the changes of a range, oldest first."""
+    """Current-state tables, by their names. `merge` takes the changes of a range, oldest first."""
 
     def __init__(self, *, marks: bool = False) -> None:
-        """`marks`: a range by key is said as rows that go and rows that come (`merge.marking`)."""
+        """`marks`: a range by key is executed as deleted and inserted rows (`merge.marking`)."""
         self._db = connect()
         self._marks = marks
         self._described: dict[str, str] = {}
@@ -40,7 +41,7 @@ class EmbeddedWarehouse:
         self._done: set[tuple[str, str]] = set()
         self._numbers = itertools.count(1)
         self.commits_left: int | None = None
-        """After so many commits the job is killed (`Died`); None: it lives."""
+        """The number of commits after which the job is killed (`Died`); `None` if it is not killed."""
 
     def close(self) -> None:
         self._db.close()

@@ -21,7 +21,7 @@ _OWN = ("_op", "_unchanged", "_before", "_txn")
 
 
 def read_logs(folder: Path) -> Counter[str]:
-    """Read each log below a folder twice, and say how many there were, with how many rows.
+    """Read each log below a folder twice, and print how many logs and rows were found.
 
     Raises:
         AssertionError: the page's reader finds other rows than cdcflow does.
@@ -65,7 +65,7 @@ def _own_rows(reader: FolderReader) -> Any:
 
 
 def _plain(row: dict[str, Any]) -> dict[str, str]:
-    """A row as texts, so that NaN is equal to itself; what the two readers give besides values is left out."""
+    """A row as texts, so that NaN is equal to itself; what the two readers return besides values is excluded."""
     return {name: repr(value) for name, value in row.items() if name[0] != "_" or name in _OWN}
 
 

@@ -45,7 +45,7 @@ class Log:
         wiring.publisher(config, lambda event, fields: None).run(once=True)
 
     def published(self, address: str, mode: str) -> dict[str, list[Found]]:
-        """What is in the topics under the mode's name; published unless it is there."""
+        """The contents of the topics under the mode's name; published if missing."""
         own = {name.replace(".", "_"): value for name, value in MODES[mode].items()}
         self.publish(address, mode, format="json-schema", provide_transaction_metadata=True, **own)
         return {f"{mode}.{topic}": committed(address, f"{mode}.{topic}") for topic in TOPICS}
@@ -56,7 +56,7 @@ def parsed(text: bytes | None) -> Any:
 
 
 def is_read(message: Found) -> bool:
-    """A row that was there before: Debezium was told to read none."""
+    """A row from before the start: Debezium is configured to read none."""
     return message.value is not None and json.loads(message.value)["payload"].get("op") == "r"
 
 

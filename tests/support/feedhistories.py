@@ -1,4 +1,4 @@
-"""Histories of one table that say the whole old row, over two shapes, and what a feed of them says, by `merge.fold`."""
+"""Histories of one table with the whole old row, over two shapes, and what a feed of them returns, by `merge.fold`."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def said(kind: str, offset: int, values: Mapping[str, Any]) -> Values:
 
 
 def history(chance: random.Random, count: int, first: int = 1) -> Iterator[tuple[Step, list[Values]]]:
-    """Changes with consecutive offsets from `first` on, the first half of the older shape, and what a feed says of each
-    of them in the newer one."""
+    """Changes with consecutive offsets starting at `first`, the first half of the older shape, and what a feed returns
+    for each of them in the newer one."""
     state: dict[Any, Row] = {}
     for offset in range(first, first + count):
         shape = OLD if offset < first + count // 2 else NEW
@@ -59,7 +59,7 @@ def history(chance: random.Random, count: int, first: int = 1) -> Iterator[tuple
 
 
 def _by_fold(state: dict[Any, Row], change: Change, shape: Table) -> tuple[list[Values], dict[Any, Row]]:
-    """What the feed must say of a change, and the rows after it, in the newest shape."""
+    """What the feed must return for a change, and the rows after it, in the latest shape."""
 
     def row(values: Mapping[str, Any]) -> Values:
         if shape == OLD:

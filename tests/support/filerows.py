@@ -1,4 +1,4 @@
-"""Which rows lie where in the files of a table, as the engine without Spark reads them."""
+"""Which rows are stored where in the files of a table, as the engine without Spark reads them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdcflow.local.engine import LocalEngine
 
 
 def places_of(warehouse: Path, format_name: str, table: str, columns: Sequence[str]) -> list[list[tuple[Any, ...]]]:
-    """By file of the newest version the values that these columns of its rows have, as they lie."""
+    """By file of the latest version, the stored values of these columns of its rows."""
     with closing(LocalEngine(warehouse, format_name)) as engine, closing(engine.table(table.split("."))) as there:
         there.snapshot()
         read = [there._read(file, columns).to_pylist() for file in there._files()]

@@ -28,7 +28,7 @@ class HandLog:
     """A change log that a test writes one segment at a time. `changes` keeps what was written, for the oracle.
 
     `has_transactions`: segments have a file of their transactions, whose positions and times are `position_of` and
-    `time_of` their numbers. Else none is written, and nobody may ask for it.
+    `time_of` their numbers. Otherwise no index is written, and lookups are not allowed.
     """
 
     root: Path
@@ -47,14 +47,14 @@ class HandLog:
     def state(
         self, table: Table | TableId, state: str = "done", generation: int = 1, since: int = 1, **more: int | None
     ) -> None:
-        """What the next segment's checkpoint says of a table's backfill."""
+        """What the next segment's checkpoint records about a table's backfill."""
         name = str(table.id if isinstance(table, Table) else table)
         self.progress[name] = {"state": state, "generation": generation, "since": since, **more}
 
     def segment(self, rows: Sequence[tuple[Table, str, Mapping[str, Any]]], **more: Any) -> int:
         """Seal these changes and return the cut. A row is (table, op, values), values with `_unchanged` (names),
-        `_before`, `_txn` (the transaction's number; else each is one of its own) and `_read` (the transaction is a
-        backfill's, as that of any r) where they apply."""
+        `_before`, `_txn` (the transaction's number; by default each is a separate one) and `_read` (the transaction is
+        a backfill's, as that of any r) where they apply."""
         first = self.next_offset
         by_shape: dict[Table, list[dict[str, Any]]] = {}
         numbers: list[tuple[int, int]] = []
@@ -89,7 +89,7 @@ class HandLog:
         if self.has_transactions and numbers:
             clock = clock_of(time_of(numbers[-1][1]))
         mergelog.seal(begun, self.log_id, (first, self.next_offset - 1), self.cut, files, self.progress, clock)
-        # As a whole, as the sinks do: somebody may be reading the log.
+        # Atomically, as the sinks do: another process may be reading the log.
         placed = Layout(self.root).segment(first, self.next_offset - 1)
         placed.parent.mkdir(parents=True, exist_ok=True)
         room.rename(placed)
@@ -105,7 +105,7 @@ class HandLog:
         return mergelog.entry(path, table, version, arrays, sha256)
 
     def compact(self, count: int) -> None:
-        """So many of the newest segments, but for the last one, become one, as `changelog.compaction` leaves them."""
+        """Compact this many of the latest segments, except the last one, into one, as `changelog.compaction` does."""
         layout = Layout(self.root)
         listed = layout.segment_offsets()[-count - 1 : -1]
         if len(listed) < 2:

@@ -1,4 +1,4 @@
-"""A source in which nothing happens, and what its log's commit clock does meanwhile."""
+"""An idle source, and how its log's commit clock advances."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def check_idle_clock(
     """Capture a table, let the source be idle, then commit. `now`: the server's clock in µs since 1970; `slack`: by how
     much (µs) its commit times are coarser.
 
-    The clock goes on without a row and never ahead of the server; a transaction that comes then gets its own commit
-    time as its clock, for no heartbeat's time was taken later than its place in the log.
+    The clock advances without a row and never ahead of the server; a later transaction then gets its own commit time as
+    its clock, because no heartbeat's time was read after the transaction's place in the log.
     """
     with Watched(folder, {**source, "heartbeat": "200ms"}) as on:
         on.until(lambda s: s["tables"].get(table, {}).get("state") == "done", "the backfill")
@@ -48,7 +48,7 @@ def check_idle_clock(
 
 
 def check_silent_source_is_named(folder: Path, source: dict[str, Any], table: str, quiet: Path) -> None:
-    """Two logs, one of a source that nobody captures any more: it holds the cut back and is named."""
+    """Two logs, one of a source that is no longer captured: it holds the cut back and is named."""
     with Watched(folder, {**source, "heartbeat": "200ms"}) as on:
         on.until(lambda s: s["tables"].get(table, {}).get("state") == "done", "the backfill")
         stopped = cdcflow.open(quiet).now().commit_clock

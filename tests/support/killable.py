@@ -1,9 +1,9 @@
 """A capture daemon that kills itself with SIGKILL at a named point: `killable.py CONFIG [POINT COUNT [start]]`.
 
 The points are method calls of the product, of whichever source, wrapped here and only here. `POINT` is `before:NAME` or
-`after:NAME`. The process dies at the COUNT-th call once its capture is live: a change of the source that this process
+`after:NAME`. The process dies at the COUNT-th call once its capture is live: a source change that this process
 delivered is durable in its log. With `start` all calls count, for points that a process passes before that. Either way
-it leaves in a file `killed` beside CONFIG which of the two it was.
+it records in a file `killed` next to CONFIG which of the two it was.
 
 Without a point it is the plain daemon, which SIGTERM stops; SIGHUP has it take CONFIG up again.
 """
@@ -160,7 +160,7 @@ def _arm(when: str, point: Point, trigger: Trigger) -> None:
 
 
 def wait_for_each_window() -> None:
-    """No window is read before something of the last one is acknowledged: else all of a small backlog may be read
+    """No window is read before something of the last one is acknowledged: otherwise all of a small backlog may be read
     before the first is durable, and the slot is never advanced."""
     read = CatchingUp._read
     seen: list[tuple[int, int]] = [(0, 0)]

@@ -71,7 +71,7 @@ def main() -> None:
             os.dup2(2, 1)  # what is logged is no answer
             try:
                 work(*json.loads(line))
-            except BaseException as error:  # noqa: BLE001 - a child must never go on as its parent
+            except BaseException as error:  # noqa: BLE001 - a child must never continue as its parent
                 sys.stderr.write(f"{type(error).__name__}: {error}\n")
                 os._exit(1)
             os._exit(0)

@@ -1,7 +1,7 @@
 """A process that reads parts of chunks and may kill itself with SIGKILL: `killablereader.py [POINT COUNT]`.
 
 Its number and invitation come pickled on stdin. `POINT` is `before:read`, `after:read`, `before:write`, `after:write`
-or `within:file`; it dies at the COUNT-th such call, or when it has sent so many pieces of files.
+or `within:file`; it dies at the COUNT-th such call, or when it has sent that many pieces of files.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def arm_within_file(last: int) -> None:
             if next(numbers) == last:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(Reader, "pieces", pieces)  # noqa: B010  a method, which mypy lets nobody assign
+    setattr(Reader, "pieces", pieces)  # noqa: B010  a method, to which mypy allows no assignment
 
 
 def begin(number: int, invitation: Invitation, *point: str) -> subprocess.Popen[bytes]:

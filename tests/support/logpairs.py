@@ -1,4 +1,4 @@
-"""The same changes into a log in a folder and a log in Kafka, and logs compared as whoever reads them sees them."""
+"""The same changes into a log in a folder and a log in Kafka, and logs compared as their readers see them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ IDENTITY = SourceIdentity("postgres", "7301", "shop", "1")
 _numbers = itertools.count(1)
 
 Step = Sequence[Run] | dict[str, Any]
-"""Runs and a cut behind them; or what the next cut says of tables' backfills, with no row before it."""
+"""Runs and a cut after them; or what the next cut records about tables' backfills, with no row before it."""
 
 
 def history_of_a_shop() -> list[Step]:
@@ -56,7 +56,7 @@ def history_of_a_shop() -> list[Step]:
 
 
 def topics_on(address: str, **settings: Any) -> Topics:
-    """A topic of its own."""
+    """A separate topic."""
     return Topics(address, f"pair{next(_numbers)}", message_bytes=settings.pop("message_bytes", 2000), **settings)
 
 
@@ -105,7 +105,7 @@ def shapes_of(log: LogReader) -> dict[str, dict[int, Table]]:
 
 
 def assert_equal(copy: LogReader, original: LogReader) -> None:
-    """Two logs are one and the same: rows, transactions, shapes, newest checkpoint; and the copy is whole."""
+    """Check that two logs are identical (rows, transactions, shapes, latest checkpoint), and the copy complete."""
     assert rows_of(copy) == rows_of(original)
     assert transactions_of(copy) == transactions_of(original)
     assert shapes_of(copy) == shapes_of(original)

@@ -1,4 +1,4 @@
-"""Logs for work that other processes do: what they are made of, and what has to be the same whoever did it."""
+"""Logs for work that other processes do: their contents, and what must be the same in whichever process it was done."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source in memory with one table, for tests of the pipeline that look on while it is read."""
+"""A source in memory with one table, for tests that observe the pipeline while the source is read."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from cdcflow.testing.sinks import ORDERS
 
 
 class OrdersSource(MemorySource):
-    """The table `shop.orders` with these rows. `chunks_read` are those that were asked for; `on_read` is called before
-    each is read."""
+    """The table `shop.orders` with these rows. `chunks_read` are the requested chunks; `on_read` is called before each
+    is read."""
 
     def __init__(self, *ids: int) -> None:
         self.database = MemoryDatabase()

@@ -1,9 +1,9 @@
-"""A driver of its own that merges again and again, without the lease that would keep two of them apart.
+"""A separate driver that merges again and again, without the lease that would keep two of them apart.
 
     python mergedriver.py '{"log": {…}, "warehouse": "s3a://…", "format": "delta", "until": 400, …}'
 
-Prints a JSON line for each merge, `{"cut": …}` or `{"put off": why}`; ends when a merge has come to offset `until`.
-`branch_rows`: Iceberg tables of so many rows and more change on a branch.
+Prints a JSON line for each merge, `{"cut": …}` or `{"put off": why}`; ends when a merge has reached offset `until`.
+`branch_rows`: Iceberg tables with at least this many rows change on a branch.
 """
 
 from __future__ import annotations

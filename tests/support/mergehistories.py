@@ -36,7 +36,7 @@ def make_table(
     missing: Mapping[str, str] | None = None,
     **columns: Any,
 ) -> Table:
-    """make_table("orders", id="int64", doc="string", key=("id",)): columns are numbered in order from 1."""
+    """make_table("orders", id="int64", doc="string", key=("id",)): columns are numbered in order, beginning with 1."""
     listed = []
     for i, (column, given) in enumerate((columns or {"id": "int64"}).items(), start=1):
         arrow = given if isinstance(given, pa.DataType) else pa.type_for_alias(given)
@@ -47,7 +47,7 @@ def make_table(
 
 @dataclass
 class World:
-    """The tables of a log, the random source of their changes, and what the fold makes of them so far."""
+    """The tables of a log, the random source of their changes, and the fold of them so far."""
 
     chance: random.Random
     tables: dict[str, Table]
@@ -119,8 +119,8 @@ class World:
         return key | values | {"_unchanged": unchanged}
 
     def apply(self, name: str, changes: Sequence[Written]) -> None:
-        """Fold changes of one table; a column that a shape adds gives its default to the rows that are there. A row
-        that misses it came later, and its value is not known."""
+        """Fold changes of one table; a column that a shape adds gives its default to the existing rows. A row without
+        it was inserted later, and its value is unknown."""
         rows = self.rows.get(name, {})
         for number, (shape, stretch) in enumerate(groupby(changes, key=lambda pair: pair[0])):
             for column in shape.columns if number else ():
@@ -190,7 +190,7 @@ def grow(world: World, round_: int) -> None:
 
 
 def write_round(world: World, log: Any, round_: int) -> None:
-    """Segments of every table in a log made by hand, and what the fold makes of them. In rounds 1 and 2 the growing
+    """Segments of every table in a log made by hand, and the fold's result for them. In rounds 1 and 2 the growing
     table changes its shape, in round 2 the others are truncated."""
     before = len(log.written)
     for half in range(world.chance.choice([1, 2])):
@@ -219,7 +219,7 @@ def state_of(table: Table, rows: Iterable[Mapping[str, Any]]) -> State:
 
 
 def assert_as_folded(world: World, actual: Callable[[Table], Iterable[Mapping[str, Any]]], told: str) -> None:
-    """Every table's rows are what the fold says. `told` says how to come here again."""
+    """Check that every table's rows equal the fold's. `told` describes how to reproduce this state."""
     for name, table in world.tables.items():
         found = differences(world.expected(name), state_of(table, actual(table)))
         assert not found, "\n".join([f"{told}, {name}: {len(found)} keys differ", *found[:5]])

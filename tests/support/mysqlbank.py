@@ -36,7 +36,7 @@ GIVEN_UP = (1205, 1213)
 class MySQLBank(Branch):
     """Three tables; of one the key is text under a collation that does not tell case, and a number.
 
-    Every session's log leaves out what did not change in a way of its own: nothing, wide values, everything.
+    Every session logs unchanged columns differently: it omits nothing, wide values, or everything.
     """
 
     tables: tuple[str, ...] = ("accounts", "entries", "holders")
@@ -105,7 +105,7 @@ class MySQLBank(Branch):
                 name, region = f"Über {dice.randint(1, 99)}", dice.randint(0, 2**32 - 1)
                 cursor.execute("INSERT INTO holders VALUES (%s, %s, NULL, '')", (name, region))
             case 7:
-                # The same key to the collation, another one to us.
+                # The same key to the collation, a different one to cdcflow.
                 cursor.execute("UPDATE holders SET name = upper(name) WHERE region = %s", (dice.randint(1, 400),))
             case _:
                 cursor.execute("UPDATE accounts SET body = NULL, owner = 'nobody' WHERE id = %s", (second,))

@@ -28,7 +28,7 @@ Cell = Callable[[Pick], bytes]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A column, and how its values are made: as a row image has them, and as text."""
+    """A column, and how its values are generated: as a row image has them, and as text."""
 
     column: ServerColumn
     image: Cell
@@ -372,7 +372,7 @@ def _garbled(pick: Pick, data: bytes, extents: Extents) -> tuple[bytes, Extents]
 
 
 def outcome(decode: Callable[[], Any]) -> Any:
-    """What was made, or the error's kind and words."""
+    """The result, or the error's kind and words."""
     try:
         return decode()
     except CdcflowError as error:

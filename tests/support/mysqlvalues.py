@@ -94,7 +94,7 @@ def _row_event(event: bytes, told: TableMap) -> RowEvent:
 
 
 def joined(pieces: Sequence[bytes]) -> tuple[bytes, Extents]:
-    """Pieces one after another, with padding behind, and where each lies."""
+    """Pieces one after another, each followed by padding, and the position of each."""
     ends = np.cumsum([len(p) for p in pieces], dtype=np.int64)
     starts = ends - np.array([len(p) for p in pieces], np.int64)
     return b"".join([*pieces, bytes(PAD)]), Extents(starts, ends)
@@ -110,7 +110,7 @@ def decoded(events: Sequence[RowEvent], described: DescribedTable, changes: Any 
 
 
 def described(told: TableMap, policy: Policy | None = None, extras: dict[str, str] | None = None) -> DescribedTable:
-    """The shape that a table map tells; `extras` are what only the catalog knows, by column."""
+    """The shape that a table map describes; `extras` are what only the catalog has, by column."""
     columns = [replace(c, extra=(extras or {}).get(c.name, "")) for c in told.columns]
     return describe(told.id, columns, told.key_names, Identity.KEY, policy or Policy())
 
@@ -162,7 +162,7 @@ def image(shape: DescribedTable, cells: Sequence[bytes | None], sent: Sequence[b
     codecs = [c for c, here in zip(shape.codecs, sent or [True] * len(shape.codecs), strict=True) if here]
     nulls = sum(1 << number for number, cell in enumerate(cells) if cell is None)
     size = (len(cells) + 7) // 8
-    # The servers set the bits behind the last column, so these do, too.
+    # The servers set the bits after the last column, so these do, too.
     nulls |= ~((1 << len(cells)) - 1) & ((1 << 8 * size) - 1)
     out = [nulls.to_bytes(size, "little")]
     for cell, codec in zip(cells, codecs, strict=True):

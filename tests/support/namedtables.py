@@ -1,4 +1,4 @@
-"""Tables of a shop whose names, keys and columns are those that stand in cdcflow's own statements (`sqlnames`)."""
+"""Tables of a shop whose names, keys and columns are those that occur in cdcflow's own statements (`sqlnames`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs in an object store for tests: opened, put away, read from there alone, copied down."""
+"""Logs in an object store for tests: opened, uploaded, read from the store alone, copied down."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ObjectLog:
 
     @property
     def alone(self) -> Layout:
-        """The log as somebody sees it who has nothing but the bucket."""
+        """The log as seen by a process that has only the bucket."""
         return Layout(
             self.root.parent / "nothing", BucketStore(self.bucket, self.root.parent / "elsewhere", CACHE_BYTES_MAX)
         )
@@ -79,7 +79,7 @@ class ObjectLog:
             time.sleep(0.01)
 
     def let_go(self) -> None:
-        """From now on the files of what was put may go from here."""
+        """From now on, local files that were uploaded may be dropped."""
         assert self.uploads is not None
         self.uploads._keep_local_s = 0
 
@@ -112,7 +112,7 @@ def until(claim: Callable[[], bool], what: str) -> None:
 
 
 def settled(layout: Layout, uploads: Uploads | None) -> None:
-    """Wait until the files of all segments were put and dropped; only manifests are left."""
+    """Wait until the files of all segments were uploaded and dropped; only manifests remain."""
     until = time.monotonic() + 60
     while uploads is not None and uploads.error is None and _with_files(layout):
         assert time.monotonic() < until, "segments were not put away"
@@ -137,7 +137,7 @@ def write(log: FileLog, ids: Sequence[int]) -> None:
 
 
 def seen(place: Path | Layout, first: int = 1) -> list[tuple[int, str, object]]:
-    """Every row a reader sees from offset `first` on: offset, table, id."""
+    """Every row a reader sees, starting at offset `first`: offset, table, id."""
     found = [(row[OFFSET], t.id.name, row["id"]) for t, _, rows in read_rows(place, first) for row in rows.to_pylist()]
     return sorted(found)
 
@@ -161,7 +161,7 @@ def assert_whole(log: ObjectLog, ids: Sequence[Sequence[int]], room: Path) -> No
 
 
 def put_away(root: Path, bucket: Bucket) -> None:
-    """Put what is sealed of a log made by hand into a bucket, manifests last; what is there stays."""
+    """Upload the sealed part of a log made by hand to a bucket, manifests last; existing objects stay."""
     there = set(bucket.listed(""))
     listed = sorted(root.rglob("*"), key=lambda p: (p.name == "segment.json", str(p)))
     for path in listed:

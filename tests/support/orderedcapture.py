@@ -1,4 +1,4 @@
-"""A capture in this process that is given orders: beside the test, over a small source and a log in memory."""
+"""A capture in this process that gets commands: it runs alongside the test, over a small source and a log in memory."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Closing(Small):
 
 
 class Stage:
-    """A capture beside the test, over a source made anew for each attempt and one log."""
+    """A capture that runs concurrently with the test, over a source created for each attempt and one log."""
 
     def __init__(self, memory: Memory | None = None, *, once: bool = False, notes: list[Any] | None = None) -> None:
         self.memory = memory or Memory()
@@ -67,7 +67,7 @@ class Stage:
     def _run(self) -> None:
         try:
             self.capture.run()
-        except BaseException as error:  # noqa: BLE001 - looked at by the test's thread
+        except BaseException as error:  # noqa: BLE001 - checked by the test's thread
             self.failures.append(error)
 
     def until(self, event: str) -> None:
@@ -75,8 +75,8 @@ class Stage:
             pass
 
     def until_done(self, name: str = "public.orders", behind: int = 0) -> None:
-        """Until it is read and the log has it, and rows from this offset on: the status says it a moment before the
-        checkpoint does, and no event need tell of that."""
+        """Wait until it is read and the log has it, and rows starting at this offset: the status reports it shortly
+        before the checkpoint does, and no event has to report that."""
         for _ in range(3000):
             states = self.states().get(name), self.kept_states().get(name)
             if states == ("done", "done") and self.memory.checkpoint.next_offset > behind:

@@ -22,7 +22,7 @@ _spark: Any = None
 
 
 class OtherSpark:
-    """A process with the Spark that a settings file asks for. A context manager."""
+    """A process with the Spark that a settings file specifies. A context manager."""
 
     def __init__(self, settings: Path) -> None:
         self._process = ProcessPoolExecutor(
@@ -40,7 +40,7 @@ class OtherSpark:
         return self._process.submit(_merged, log, warehouse).result()
 
     def sql(self, text: str) -> list[tuple[Any, ...]]:
-        """The rows of a statement, in a session in which nobody else has said anything."""
+        """The rows of a statement, in a session that no other statement has used."""
         return self._process.submit(_rows, text).result()
 
 

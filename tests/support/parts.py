@@ -1,4 +1,4 @@
-"""One service of the dev stack as processes: `stack` brings them up and says where everything is."""
+"""One service of the dev stack as processes: `stack` starts them and returns their addresses."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Part(ABC):
     def output(self) -> str: ...
 
     def well(self) -> bool:
-        """Run the health check once, as the compose file says it."""
+        """Run the health check once, as defined in the compose file."""
         test = self._service["healthcheck"]["test"]
         kind, *words = test
         assert kind in ("CMD", "CMD-SHELL"), test
@@ -141,7 +141,7 @@ class Process(Part):
         if self._image is not None:
             path = {"PATH": found["PATH"]}
             found |= {k: self._translated(v) for k, v in self._image.environment.items()} | path
-        # What the engine gives by itself: an address of its own, and /tmp.
+        # What the engine provides by itself: a separate address, and /tmp.
         found |= {"SPARK_LOCAL_IP": address, "SPARK_LOCAL_DIRS": temporary, "TMPDIR": temporary}
         found |= {"JAVA_TOOL_OPTIONS": f"-Djava.io.tmpdir={temporary}"}
         return {**found, **{k: os.environ[k] for k in ("JAVA_HOME",) if k in os.environ}, **self._variables()}
@@ -214,7 +214,7 @@ class Postgres(Part):
 
 
 class MySQL(Part):
-    """The image `mysql`: a database, then its first scripts, which say SQL through a function of the image."""
+    """The image `mysql`: a database, then its first scripts, which run SQL through a function of the image."""
 
     def __init__(self, stack: Stack, name: str, service: Model) -> None:
         super().__init__(stack, name, service)

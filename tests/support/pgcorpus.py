@@ -1,14 +1,14 @@
-"""Recorded messages of a real PostgreSQL server: how a recording is written, read, and told as text.
+"""Recorded messages of a real PostgreSQL server: how a recording is written, read, and rendered as text.
 
 # story  <what it shows>
 # server <version>
 sql      <statement>
-table    <JSON: what the catalog said of a table>
-text | binary | streamed         the way the messages were asked for
+table    <JSON: the catalog's description of a table>
+text | binary | streamed         the way the messages were requested
 <hex of one message's payload>
 ...
 ----
-<one line an event, or a change>
+<one line per event, or per change>
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WAYS = ("text", "binary", "streamed")
 
 @dataclass(frozen=True)
 class Story:
-    """`before` is run first, `after` is what the slot sees. `shows` says what for, with hard-case ids."""
+    """`before` is run first, `after` is what the slot sees. `shows`: its purpose, with hard-case ids."""
 
     shows: str
     before: tuple[str, ...]
@@ -138,7 +138,7 @@ class Recording:
 
 
 def told(events: Sequence[StreamEvent], spools: Spools) -> list[str]:
-    """Events and changes as lines that a person can read. Positions and times are left out."""
+    """Events and changes as lines that a person can read. Positions and times are omitted."""
     out: list[str] = []
     for event in events:
         match event:

@@ -1,8 +1,8 @@
-"""Random bytes as a server would send them, and worse: both decoders must make the same of them.
+"""Random bytes as a server would send them, and worse: both decoders must decode them alike.
 
-One seed gives one case: tables of random types, a history of their rows, and what a broken link may make of it. What
-is compared is all that comes out: rows to the last bit, what is said of transactions, marks and positions, and where
-it ends in an error, its kind and its words.
+One seed gives one case: tables of random types, a history of their rows, and the damage that a broken link may do to
+it. The whole output is compared: rows to the last bit, transactions, marks and positions, and, if it ends in an error,
+where, of which kind and with which words.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from cdcflow.sources.postgres.wire import joined
 
 
 class Pick(random.Random):
-    """Where a case's choices come from; `odd`: values that are rare or wrong may be among them."""
+    """Where a case's choices are drawn from; `odd`: values that are rare or wrong may be among them."""
 
     odd = True
 
@@ -104,7 +104,7 @@ def _mostly(usual: Value, rare: Value, share: float = 0.01) -> Mostly:
 
 
 def odd_values(value: Value | None) -> tuple[bytes, ...]:
-    """The rare and wrong values that are told one by one."""
+    """The rare and wrong values that are listed one by one."""
     return value.rare.values if isinstance(value, Mostly) and isinstance(value.rare, OneOf) else ()
 
 
@@ -137,7 +137,7 @@ def _float(pick: Pick) -> float:
 
 
 def _single(pick: Pick) -> bytes:
-    """As short as it is exact, as the server prints it."""
+    """The shortest exact form, as the server prints it."""
     return str(np.float32(pick.uniform(-1, 1) * 10 ** pick.randrange(-30, 30))).encode()
 
 
@@ -392,7 +392,7 @@ WAYS = (
 
 @dataclass
 class Fuzzed:
-    """One table: its shape, how its values are made, and its Relation message."""
+    """One table: its shape, how its values are generated, and its Relation message."""
 
     described: DescribedTable
     ways: list[Way]
@@ -428,7 +428,7 @@ def _inside(xid: int | None) -> bytes:
 
 
 def fuzzed_table(pick: Pick, oid: int, name: str, *, binary: bool, like: Fuzzed | None = None) -> Fuzzed:
-    """A table; `like` another one: another shape of it, with the same key."""
+    """A table; with `like`, a different shape of that table, with the same key."""
     ways = [pick.choice([w for w in WAYS if w.binary or not binary]) for _ in range(pick.choice((1, 2, 3, 6, 10)))]
     keys = pick.choice((0, 1, 1, 1, 2)) if like is None else len(like.described.table.key)
     ways[:0] = [WAYS[2], *ways[: keys - 1]] if like is None else like.ways[: max(keys, 1)]

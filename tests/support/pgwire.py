@@ -73,7 +73,7 @@ class MemorySpool:
 
 
 class Spools:
-    """Hands out spools and keeps them, by name."""
+    """Creates spools and keeps them, by their names."""
 
     def __init__(self) -> None:
         self.all: dict[str, MemorySpool] = {}
@@ -85,7 +85,7 @@ class Spools:
 
 
 Row = tuple[str, str, dict[str, Any]]
-"""Table name, op, and the values that were sent; `_unchanged` and `_before` only where they say something."""
+"""Table name, op, and the values that were sent; `_unchanged` and `_before` only if they are not empty."""
 
 
 def rows_of(
@@ -147,7 +147,7 @@ def advanced(events: Sequence[StreamEvent]) -> list[str]:
 
 @dataclass
 class Lab:
-    """One database with a slot: run SQL, then look at what the decoders make of the server's bytes."""
+    """One database with a slot: run SQL, then see how the decoders read the server's bytes."""
 
     database: Database
     policy: Policy = field(default_factory=Policy)

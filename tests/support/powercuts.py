@@ -1,7 +1,7 @@
 """A disk under a folder that loses what was not synced when the power goes.
 
-It sees each fsync of this process, and nothing of what others sync (a JVM, SQLite): a file that is durable for another
-reason than ours is one that it may lose. SQLite keeps its files by a protocol of its own: they are what they are.
+It sees each fsync of this process, and not those of others (a JVM, SQLite): a file that is durable for another reason
+than cdcflow's fsync is one that it may lose. SQLite keeps its files by its own protocol: they are left unchanged.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Names = dict[str, int]
 
 @dataclass
 class Disk:
-    """What is in a folder at one moment."""
+    """The contents of a folder at one point in time."""
 
     root: int
     folders: dict[int, Names] = field(default_factory=dict)
@@ -49,13 +49,13 @@ class Disk:
 
 @dataclass(frozen=True)
 class Moment:
-    """What is durable, and what is there."""
+    """What is durable, and what exists."""
 
     durable: Disk
     there: Disk
 
     def left(self, chance: random.Random | None) -> Disk:
-        """What a power cut leaves. Without `chance` only what was synced; else some of the rest, some of it in part."""
+        """What a power cut leaves. Without `chance` only what was synced; with it, also a random part of the rest."""
         found = self.durable.copy()
         for folder, names in self.there.folders.items():
             known = self.durable.folders.get(folder, {})
@@ -100,9 +100,9 @@ def _put(disk: Disk, number: int, into: Path) -> None:
 
 
 def _as_another(content: bytes) -> bytes:
-    """A SQLite file that no one can take for the one it has in memory: two numbers in its header say which it is.
+    """A SQLite file that SQLite cannot mistake for the one it has in memory: two numbers in its header differ.
 
-    A JVM that goes on, as no JVM does after a power cut, would read the old file, where by chance they are the same.
+    A JVM that keeps running, as no JVM does after a power cut, would read the old file if by chance they were the same.
     """
     if len(content) < 96:
         return content
@@ -115,7 +115,10 @@ def names_of(folder: Path) -> Names:
 
 
 class PowerCuts:
-    """Watches a folder, all of which is durable at first. `moments`: one after each so manyth fsync, and the last."""
+    """Watches a folder, all of which is durable at first.
+
+    `moments`: its state after each `every`-th fsync, and the last one.
+    """
 
     def __init__(self, top: Path, every: int = 1) -> None:
         self._top = top

@@ -35,7 +35,7 @@ class Capturing:
             raise self._failures[0]
 
     def until(self, table: str, count: int) -> None:
-        """Wait until the log has so many rows of a table."""
+        """Wait until the log has this many rows of a table."""
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline and not self._failures:
             if self._rows(table) >= count:

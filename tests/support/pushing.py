@@ -70,7 +70,7 @@ class Pushed:
         return self.writer.submit(Request(self.shape, batch, batch.nbytes)).result(30)
 
     def seal(self) -> None:
-        """Seal what is there, and index it. Nothing may be under way."""
+        """Seal the current contents, and index them. Nothing may be under way."""
         self.log.roll()
         self.log.sync()
         self.log.seal_pending()

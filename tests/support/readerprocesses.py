@@ -1,4 +1,4 @@
-"""A bank whose backfill is read by processes of their own, which die where they are told to."""
+"""A bank whose backfill is read by separate processes, which die at chosen points."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def reading(
 
 
 def read_while_one_dies(bank: Branch, point: str, *, away: bool = False) -> None:
-    """Capture once, read by two processes of which one dies at a step and is replaced."""
+    """Capture once, read by two processes, one of which dies at a step and is replaced."""
     with reading(bank, 2, away=away) as (processes, start):
         dying = start(0, point, "1")
         start(1)
@@ -70,7 +70,7 @@ def read_while_one_dies(bank: Branch, point: str, *, away: bool = False) -> None
 
 
 def run_backfill(bank: Branch, on: str) -> None:
-    """`cdcflow backfill --on …` in a process of its own, as a user runs it: another Spark may run in this one."""
+    """`cdcflow backfill --on …` in a separate process, as a user runs it: another Spark may run in this one."""
     command = [sys.executable, "-m", "cdcflow.cli", "backfill", "--on", on, "--config", str(bank.config_path)]
     subprocess.run(command, check=True)
 

@@ -29,8 +29,8 @@ Transaction = tuple[str, ...]
 
 
 def drawn_job(dice: random.Random, unlike: str, first: int, transactions: int) -> list[Transaction]:
-    """Transactions over a captured table `t` (id, v) and another one, `u`. `unlike` is SQL for a text of 36 letters
-    that is another one each time. Run twice on the same rows it writes the same bytes in the same order, and other
+    """Transactions over a captured table `t` (id, v) and a second one, `u`. `unlike` is SQL for a text of 36 letters
+    that is different each time. Run twice on the same rows it writes the same bytes in the same order, and other
     values; with the tables' names exchanged (`exchanged`) nearly so."""
     ids = iter(range(first, first + 10_000))
 

@@ -1,4 +1,4 @@
-"""A daemon that runs by a settings file, in a process of its own, and the commands that plan and apply the file."""
+"""A daemon that runs by a settings file, in a separate process, and the commands that plan and apply the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker that asks who is there, over TLS, with a certificate of its own."""
+"""A broker that authenticates clients, over TLS, with its own certificate."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Logged(NamedTuple):
 @dataclass
 class Branch:
     """A log with orders and products, and what was written to it. `schema`: that of its tables, where it is not what
-    all have. `topics`: where it is if it is no folder."""
+    all have. `topics`: where the log is if it is not in a folder."""
 
     root: Path
     name: str
@@ -68,7 +68,7 @@ class Branch:
         return made
 
     def commit(self, ts: int, *rows: tuple[Table, dict[str, Any]], kind: Kind = Kind.SOURCE) -> None:
-        """One transaction that the source says it committed `ts` µs behind `START`. Cut it, or it is not there."""
+        """One transaction whose commit time at the source is `ts` µs after `START`. Without a cut it is not visible."""
         listed = {table: [n for n, row in enumerate(rows) if row[0] is table] for table in (self.orders, self.products)}
         batches = [changes(t, [rows[n][1] for n in at], at) for t, at in listed.items() if at]
         run = transactions([len(self.written) + 1], [len(rows)], *batches)
@@ -91,7 +91,7 @@ class Branch:
         self.log.sync()
 
     def beat(self, ts: int) -> None:
-        """A heartbeat: the source says that it is `ts` µs behind `START` by now."""
+        """A heartbeat: the source reports that its time is now `ts` µs after `START`."""
         at = self.writer.checkpoint
         self.writer.checkpoint = replace(at, commit_clock=max(at.commit_clock, START + ts))
         self.cut()
@@ -141,8 +141,8 @@ def _row(branch: Branch, rng: Random) -> dict[str, Any]:
 
 
 def in_order(branches: list[Branch], after: int = 0, upto: int | None = None) -> list[Logged]:
-    """What a reader of these logs has to give behind a clock and up to one (None: the smallest that all have come to):
-    one transaction after another, by clock and by name. An oracle without columns."""
+    """What a reader of these logs has to return after one clock and through another (None: the smallest that all have
+    reached): one transaction after another, by clock and by name. An oracle without columns."""
     limit = min(branch.clock for branch in branches) if upto is None else upto
     found = sorted((t for branch in branches for t in branch.written), key=lambda t: (t.clock, t.log))
     return [t for t in found if after < t.clock <= limit]

@@ -14,9 +14,9 @@ from cdcflow.warehouse.cut import Cut
 from cdcflow.warehouse.reports import SeveralReport
 
 MergeLogs = Callable[..., SeveralReport]
-"""merge(logs by name, warehouse, without=…)"""
+"""merge(logs by their names, warehouse, without=…)"""
 ReadIds = Callable[[Path], Mapping[str, set[int]]]
-"""The ids of the rows of each table of the newest cut, by name."""
+"""The ids of the rows of each table of the latest cut, by table name."""
 
 
 def pair(folder: Path) -> tuple[Branch, Branch]:
@@ -29,8 +29,8 @@ def roots(*branches: Branch) -> dict[str, Path]:
 
 
 def check_cut(cut: Cut, ids: Mapping[str, set[int]], *branches: Branch) -> None:
-    """Every table of every log is as of the place that the cut tells of that log, and no log is ahead of the time to
-    which all of them had come."""
+    """Check that every table of every log is as of the position that the cut records for that log, and that no log is
+    ahead of the time that all of them had reached."""
     parts = {part.name: part for part in cut.logs.values()}
     assert sorted(parts) == sorted(branch.name for branch in branches)
     assert cut.commit_clock == min(part.commit_clock for part in parts.values())
@@ -56,7 +56,7 @@ def check_random(folder: Path, rng: Random, rounds: int, merge: MergeLogs, publi
         if report.cut:
             check_cut(published(folder / "warehouse"), read(folder / "warehouse"), *branches)
     for branch in branches:
-        if not branch.written:  # a log that never had a row holds every cut, by name
+        if not branch.written:  # a log that never had a row holds every cut, which names it
             branch.insert(9000)
         branch.beat(10_000)
         branch.seal()

@@ -1,8 +1,8 @@
 """A source of a few tables with one row each, whose every answer the test has written down before.
 
-Not `cdcflow.sources.memory`: these tests ask what an attempt does with an answer that a source which keeps its contract
-gives only after a long story, or never: a checkpoint made into this other one, a list of tables that is another one at
-the next look, nothing at all. There the answer would have to be brought about, and here it is said.
+Not `cdcflow.sources.memory`: these tests check what an attempt does with an answer that a conforming source gives only
+after a long sequence of events, or never: a checkpoint converted into a given one, a list of tables that differs at the
+next poll, nothing at all. With that source the answer would have to be provoked; here it is set directly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Names that a column may have and that stand in a statement of cdcflow's: aliases, keywords, columns of its own."""
+"""Names that a column may have and that occur in a statement of cdcflow's: aliases, keywords, cdcflow's own columns."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PSEUDO = (
 
 _RESERVED = frozenset(name.lower() for name in (*LOG_COLUMNS, *MERGE_COLUMNS))
 _OF_FORMATS = frozenset(("_change_type", "_commit_version", "_commit_timestamp", "_metadata"))
-"""Columns of Delta's change data feed, and of Spark's files: not to be told from a table's own."""
+"""Columns of Delta's change data feed, and of Spark's files: indistinguishable from a table's own."""
 
 
 @cache
@@ -70,5 +70,5 @@ def _statements(path: Path) -> Iterator[str]:
 def _named(text: str) -> Iterator[str]:
     for found in _NAME.finditer(text):
         yield from (name for name in found.groups() if name and not name.isdigit())
-    # `c0`, `k1`: numbered where they are made.
+    # `c0`, `k1`: numbered where they are generated.
     yield from (f"{letter}{number}" for letter in re.findall(r"\b([a-z])(?=\{)", text) for number in (0, 1))

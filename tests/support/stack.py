@@ -1,15 +1,15 @@
 """The dev stack of `docker/compose.yaml` as processes on loopback, where no container engine runs.
 
-Everything comes from the compose file: which services there are, their commands, variables, mounted files, health
-checks and what each waits for. Only places are put in, as an engine would by its networks and mounts:
+Everything is read from the compose file: the services, their commands, variables, mounted files, health checks and what
+each waits for. Only places are substituted, as an engine would by its networks and mounts:
 
     kafka:9092             a loopback address and port of this run
     /secrets, /log, /tmp   a folder of this run
     /opt/cdcflow           the environment that the tests run in
 
-An image that is built here is run by the entry point that its Dockerfile says. Three that come ready (PostgreSQL,
-MySQL, Kafka) are the servers of `tests/servers`, told what the image's own start would have told them. Where Linux
-allows it, a process sees a read-only root but for what it mounts, and has no capabilities.
+An image that is built here is run by the entry point that its Dockerfile says. Three ready-made ones (PostgreSQL,
+MySQL, Kafka) are the servers of `tests/servers`, configured as the image's own start would have configured them. Where
+Linux allows it, a process sees a read-only root but for what it mounts, and has no capabilities.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Stack:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def up(self, without: Collection[str] = ()) -> None:
-        """Start every service when what it waits for has come, and return once all are well.
+        """Start every service once its dependencies are ready, and return when all are healthy.
 
         `without`: these not yet. The next call starts them, and none that was started before.
 
@@ -115,7 +115,7 @@ class Stack:
         return self._parts[name]
 
     def volume(self, name: str) -> Path:
-        """Where the content of a named volume lies."""
+        """Where the content of a named volume is stored."""
         return self.directory / "volumes" / name
 
     def mounted(self, service: str, target: str) -> Path:
@@ -139,7 +139,7 @@ class Stack:
         names = "|".join(sorted(map(re.escape, self.services), key=len, reverse=True))
 
         def placed(found: re.Match[str]) -> str:
-            name = found[1] if found[1] in self.services else service  # else an address that means the service itself
+            name = found[1] if found[1] in self.services else service  # or an address that means the service itself
             host, _, port = self.place(name, int(found[3])).partition(":")
             return f"{host}{found[2]}{port}"
 
@@ -155,7 +155,7 @@ class Stack:
         return taken[0].partition(":")[0] if taken else self._addresses[service]
 
     def room(self, name: str, service: Model) -> Room:
-        """The folders and files that a service mounts. Files of ours are copied with the places of this run in them."""
+        """The folders and files that a service mounts. The repository's files are copied with this run's places."""
         room = Room()
         own = self.directory / "services" / name
         for n, mount in enumerate(service.get("volumes") or ()):

@@ -37,7 +37,7 @@ from cdcflow.model.table import Column, Table
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A type of columns. `family`: what a table can hold in one column; `default`: text and value of a constant that a
-    new column may give the rows that are there."""
+    new column may give the existing rows."""
 
     arrow: pa.DataType
     family: str
@@ -62,11 +62,11 @@ FAMILY = {kind.arrow: kind.family for kind in KINDS.values()}
 
 
 VERSION = 1000
-"""What is added to a column's number where its type is another one than the table's column has."""
+"""What is added to a column's number where its type differs from that of the table's column."""
 
 
 def table_names(shape: Table) -> dict[str, str]:
-    """What the table calls the columns of its newest shape."""
+    """What the table calls the columns of its latest shape."""
     return {c.name: f"{c.name}__2" if c.number > VERSION else c.name for c in shape.columns}
 
 
@@ -82,10 +82,10 @@ class Folded:
         self.shape: Table | None = None
         self.known: set[str] = set()
         self.since = 0
-        """Where the newest backfill began; only of a history."""
+        """Where the latest backfill began; only of a history."""
 
     def add(self, changes: Iterable[Written]) -> None:
-        """What is merged at one time. Rows without a key are told apart by the columns of the newest shape."""
+        """What is merged at one time. Rows without a key are distinguished by the columns of the latest shape."""
         listed = list(changes)
         if listed and not listed[-1][0].key:
             listed = list(_in_shape(listed[-1][0], listed))
@@ -102,7 +102,7 @@ class Folded:
         self.rows = swept(self.rows, since)
 
     def expected(self, shape: Table) -> State:
-        """What the table has in the columns of this shape, its newest."""
+        """What the table has in the columns of this shape, its latest."""
         names = {str(c.number): c.name for c in shape.columns}
         found: State = {}
         for key, row in self.rows.items():
@@ -136,8 +136,8 @@ class Folded:
         return {tuple(row[c] for c in shape.key_columns): _left_of(shape, row) for row in rows}
 
     def reshape(self, shape: Table) -> None:
-        """Rows of a table that was dropped are gone; a new column gives its default to those that are there. One that
-        has it already, or misses it, came later."""
+        """Rows of a dropped table are deleted; a new column gives its default to the existing rows. A row that already
+        has it, or misses it, was inserted later."""
         before, self.shape = self.shape, shape
         if before is None or before.incarnation != shape.incarnation:
             self.rows, self.known = {}, set()
@@ -188,8 +188,8 @@ class SoftlyFolded(Folded):
 
 
 class Appended(Folded):
-    """The changes themselves. What a change of a table says that was dropped since is known by its values only: which
-    column of the new one has them is a matter of names."""
+    """The changes themselves. A change of a table that was dropped since is identified by its values only: which column
+    of the new table has them is a matter of names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -243,8 +243,8 @@ class Appended(Folded):
 
 
 class Versioned(Folded):
-    """The versions of each row. Of one whose table was dropped since only its ends are looked at: which column of the
-    new one has its values is a matter of names."""
+    """The versions of each row. Of one whose table was dropped since, only the ends are compared: which column of the
+    new table has its values is a matter of names."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -360,8 +360,8 @@ class Versioned(Folded):
         }
 
     def _given_too_late(self, shape: Table, row: Mapping[str, Any]) -> frozenset[str]:
-        """The columns that came after a version of which a backfill said later when it had ended, at the latest. A
-        merge before that took it for open and gave it their defaults (docs/tables.md)."""
+        """The columns that were added after a version for which a backfill recorded later when it had ended, at the
+        latest. A merge before that took it for open and gave it their defaults (docs/tables.md)."""
         if row["_valid_to"] is None or row["_valid_to_exact"]:
             return frozenset()
         later = {n for n, offset in self.given.items() if row["_valid_to"] < offset}
@@ -455,7 +455,7 @@ class Merged:
             if entry.get("state") in ("waiting", "reading") and since > begins[0]:
                 begins.append(since)
             for begin in begins:
-                # At least one row, of which the table learns its columns.
+                # At least one row, from which the table gets its columns.
                 new = [w for w in self.log if w[1].offset >= min(begin, self.log[-1][1].offset)]
                 self.columns, self.types = {}, {}
                 if self._follows([shape for shape, _ in new]):
@@ -476,7 +476,7 @@ class Merged:
         return floor is not None and self.begun <= floor
 
     def _follows(self, shapes: Sequence[Table]) -> bool:
-        """Whether the table takes rows of these shapes, of which it learns its columns (name and family by number)."""
+        """Whether the table accepts rows of these shapes, which give it its columns (name and family by number)."""
         is_append = self.mode == "append"
         # None, where there is no shape.
         are_kept = is_append or self.mode == "history"
@@ -486,7 +486,7 @@ class Merged:
             if last is not None and last.incarnation != shape.incarnation:
                 if last.key != shape.key and not is_append:
                     return False
-                # By name; what the new table lacks is no column of its.
+                # Columns by their names; those that the new table lacks do not belong to it.
                 by_name = {name.lower(): family for name, family in columns.values()}
                 columns = {
                     c.number: (c.name, by_name[c.name.lower()]) for c in shape.columns if c.name.lower() in by_name
@@ -520,7 +520,7 @@ class Merged:
         return True
 
     def _types_by_name(self, living: Sequence[Table]) -> dict[int, pa.DataType]:
-        """The types that a table made again finds in the columns of the old one."""
+        """The types that a recreated table finds in the columns of the old one."""
         assert self.folded is not None
         assert self.folded.shape is not None
         old = {c.name.lower(): self.types[c.number % VERSION] for c in self.folded.shape.columns}
@@ -575,14 +575,14 @@ class Merged:
         return [(numbered(shape), change) for shape, change in written]
 
     def expected(self) -> State:
-        """What the table has in the columns of its newest shape."""
+        """What the table has in the columns of its latest shape."""
         if self.folded is None or self.folded.shape is None:
             return {}
         return self.folded.expected(self.folded.shape)
 
 
 def _last_name(name: str, number: int, held: Mapping[int, pa.DataType], shapes: Iterable[Table]) -> str:
-    """What the table calls a column at last, of which these shapes have another type at some time."""
+    """What the table finally calls a column that has another type in some of these shapes."""
     for shape in shapes:
         own = [c.name for c in shape.columns if c.number == number and FAMILY[c.type.arrow] == FAMILY[held[number]]]
         others = {c.name.lower() for c in shape.columns if c.number != number}

@@ -1,10 +1,10 @@
-"""Random histories of tables, each made from a seed of its own, and what the fold makes of them.
+"""Random histories of tables, each generated from a separate seed, and the fold of them.
 
 A history is one table of a made-up database, from its first row to its last statement. Many share one log and one
 merge, and none knows of the others, so any of them can be run alone.
 
     database    rows, some older than the log; changes; statements that change the shape; truncates; drop and create
-    log         what a capture writes of it: whole and partial rows, backfills that are done, begun anew and given up,
+    log         what a capture writes of it: whole and partial rows, backfills that are done, restarted and abandoned,
                 and nothing for a while
     fold        `merge.fold` over the log, with columns by number, so that a rename changes nothing
 """
@@ -49,7 +49,7 @@ NAMES = {
     "ratio": ("e", "e\\e", "ee"),
     "day": ("f", "f?", "ff"),
 }
-"""By family, so that a table that is made again has no other type under an old name."""
+"""By family, so that a recreated table has no other type under an old name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class History:
         key = self.chance.choices([1, 2, 0], [4, 3, 3])[0]
         self.few = not key
         self.keys = self.chance.choice([3, 4, 12])
-        # What clears rows away hides what becomes of them, so it is rare in some histories.
+        # Statements that clear rows away hide what happens to them, so they are rare in some histories.
         clearing = ["truncate", "begin_backfill", "unheard", "make_again"]
         self.rare = [f"_{name}" for name in clearing if self.chance.random() < 0.5]
         self.fields: list[Field] = []
@@ -108,7 +108,7 @@ class History:
             self.fields.append(self._field(self._any_kind()))
         self.rows: list[Values] = []
         self.entry: dict[str, Any] = {}
-        # Of a chance of its own, so that a seed tells the same history in every mode.
+        # From a separate random source, so that a seed gives the same history in every mode.
         able = [m for m in modes if key or m in ("current", "append")]
         self.merged = Merged(random.Random(f"mode {seed}").choice(able or ["current"]))
         self.covered: Counter[str] = Counter()
@@ -120,13 +120,13 @@ class History:
         for _ in range(self.chance.choice([0, 3, 9])):  # older than the log
             self._insert(0)
 
-    # ── what is asked of it ─────────────────────────────────────────────────────────────────────────────────
+    # ── queries ─────────────────────────────────────────────────────────────────────────────────────────────
 
     def plan(self) -> list[int]:
         """How many events each segment of the next round has."""
         self.is_moved_away = self.merged.is_there and self.chance.random() < (0.6 if self.merged.is_left_out else 0.04)
         if self.merged.is_refused:
-            # The remedy: the policy is another one for one merge.
+            # The remedy: the policy is changed for one merge.
             self.merged.policy = replace(self.merged.policy, evolve="evolve")
         elif self.policy is not None:
             self.merged.policy = self.policy
@@ -237,7 +237,7 @@ class History:
         return [self._step("d", self._key_of(old) if self.key else old), (shape, op, values | {"_before": before})]
 
     def _changed(self, row: Values) -> list[Field]:
-        """Change a row but for its key; the columns that the log is not told of."""
+        """Change a row except its key; returns the columns that the log does not get."""
         unchanged = []
         for f in self.fields:
             if f.number not in self.key:
@@ -293,7 +293,7 @@ class History:
         return [self._step("r", row) for row in read]
 
     def _repair(self, offset: int) -> list[Step]:
-        """Rows that are read by key, behind deletes of keys that no row has: of one the log never got the delete."""
+        """Rows that are read by key, after deletes of keys that no row has: the log never got the delete of one."""
         if not self.key:
             return []
         gone = [self._key_of(self._row()) for _ in range(2)]
@@ -330,7 +330,7 @@ class History:
         return []
 
     def _unheard(self, offset: int) -> list[Step]:
-        """Changes that nobody captures, and the backfill that is ordered then."""
+        """Changes that are not captured, and the backfill that is then requested."""
         for _ in range(self.chance.randint(1, 4)):
             self.chance.choice([self._insert, self._update, self._delete, self._truncate])(offset)
         self.entry["whole_since"] = None
@@ -342,7 +342,7 @@ class History:
         return self.chance.choice([k for k, kind in KINDS.items() if self.key or kind.family != "ratio"])
 
     def _field(self, kind: str, *, new: bool = False) -> Field:
-        """A column that is not there yet; `new`: beside rows that are there, which may get a default."""
+        """A column that does not exist yet; `new`: with existing rows, which may get a default."""
         self.numbers += 1
         default = KINDS[kind].default if new and self.chance.random() < 0.5 else None
         partial = bool(getattr(self, "key", ())) and self.chance.random() < 0.5
@@ -404,7 +404,7 @@ class History:
         return []
 
     def _make_again(self, offset: int) -> list[Step]:
-        """Another table of the same name: fewer columns, more columns, other numbers. It is read anew."""
+        """Another table of the same name: fewer columns, more columns, other numbers. It is read again."""
         key = [f for n in self.key for f in self.fields if f.number == n]
         others = [f for f in self._others() if self.chance.random() < 0.7]
         kept = [*others, *key] if self.chance.random() < 0.5 else [*key, *others]
@@ -468,7 +468,7 @@ class History:
             self._become(old, replace(old, kind="text", missing=None))
             for row in self.rows:
                 row[old.number] = None if row[old.number] is None else str(row[old.number])
-            if self.policy is not None:  # such a statement writes every row anew, so the table is read again
+            if self.policy is not None:  # such a statement rewrites every row, so the table is read again
                 self.entry["whole_since"] = None
                 return self._begin_backfill(offset)
         return []
@@ -501,12 +501,12 @@ class Histories:
                 evolve=chance.choice(["evolve", "add_only", "freeze"]),
                 incompatible=chance.choice(["stop", "new_column", "new_column"]),
             )
-        # One more table, so that a merge which has to leave out all the others is no failure.
+        # One more table, so that a merge which has to skip all the others is no failure.
         self.beside = make_table("beside", id="int64")
 
     @property
     def policies(self) -> Policies:
-        """What the settings say of the tables in the next merge."""
+        """The settings of the tables in the next merge."""
         return Policies(each={str(history.id): history.merged.policy for history in self.listed})
 
     def write_round(self) -> None:
@@ -543,7 +543,7 @@ class Histories:
             count -= streak
 
     def move_away(self, folder: Callable[[TableId], Any]) -> None:
-        """Some tables' folders are moved away, as many messages tell people to do."""
+        """Some tables' folders are moved away, as many messages instruct operators to do."""
         for history in self.listed:
             if history.is_moved_away:
                 there = folder(history.id)
@@ -551,7 +551,7 @@ class Histories:
                 history.merged.move_away()
 
     def check(self, report: MergeReport, rows: Callable[[Table], Iterable[Mapping[str, Any]]]) -> None:
-        """Every table is as the fold says; and as the database has it, where the log has all of it."""
+        """Check that every table equals the fold; and the database, where the log is complete."""
         assert report.cut == self.log.cut
         reports = {t.name: t for t in report.tables}
         wrong = []
@@ -612,11 +612,11 @@ def _change(offset: int, op: str, given: Mapping[str, Any], transaction: int, se
 
 
 def _both(folded: Folded, history: History) -> tuple[Counter[tuple[object, ...]], Counter[tuple[object, ...]]]:
-    """The rows of a fold and of the database, in the columns that both have: the newest statements are in the log only
-    when a row has come after them."""
+    """The rows of a fold and of the database, in the columns that both have: the latest statements reach the log only
+    with the next row."""
     living = [row for row in folded.rows.values() if not row.deleted]
     of_now = frozenset(str(c.number) for c in (folded.shape.columns if folded.shape is not None else ()))
-    assert not any(row.missing & of_now for row in living)  # what a dropped column held nobody will ever say
+    assert not any(row.missing & of_now for row in living)  # what a dropped column held can no longer be known
     shape, kinds = folded.shape, {f.number: KINDS[f.kind].family for f in history.fields}
     numbers = {
         c.number % VERSION: c.number

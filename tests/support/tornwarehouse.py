@@ -14,7 +14,7 @@ def delta_logs(warehouse: Path, of: str) -> list[Path]:
 
 
 def tear_newest(log: Path, torn: str, back: int = 0) -> Path:
-    """Tear the newest commit, or the one so many versions before it."""
+    """Tear the latest commit, or the one this many versions before it."""
     file = sorted(log.glob("*.json"))[-1 - back]
     content = file.read_bytes()
     left = {

@@ -56,7 +56,7 @@ POSTGRES: dict[str, dict[str, int | str]] = {
     "numeric(50,2)[]": {"type_oid": 1231, "element_oid": 1700, "element_modifier": _numeric(50, 2)},
     "everything else": {"type_oid": 603},
 }
-"""By name what the catalog says of a column of the type."""
+"""The catalog's description of a column of the type, by name of its fields."""
 
 
 def _mysql(type_: str, full: str | None = None, **more: Any) -> CatalogColumn:
@@ -100,7 +100,7 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What becomes of one type. `beyond`: the values that do not fit, and who decides what becomes of them."""
+    """What happens to one type. `beyond`: the values that do not fit, and who decides what happens to them."""
 
     source: str
     arrow: pa.DataType

@@ -1,6 +1,6 @@
 """Logs of one table with transactions and backfill windows, made from a seed, and what was true at the source.
 
-source    transactions, each of a few changes; some that nobody captures
+source    transactions, each of a few changes; some are not captured
 log       the changes as a capture writes them. A backfill's window is as the machine makes it: rows as of a
           snapshot inside it come first, then all that was committed in it. A repair's begins with deletes; it finds
           rows whose delete the log never got
@@ -23,7 +23,7 @@ COLUMNS = ("id", "a", "doc")
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One segment: its changes, and what is known at its end of the newest backfill."""
+    """One segment: its changes, and what is known at its end about the latest backfill."""
 
     changes: Sequence[Change]
     last_offset: int
@@ -146,7 +146,7 @@ class Log:
                 self.truth.append((self._offset, {k: dict(v) for k, v in self._rows.items()}))
 
     def _window(self, *, whole: bool, repairs: bool = False) -> None:
-        """Transactions, of which the first few are what the chunk's snapshot sees."""
+        """Transactions; the chunk's snapshot sees the first few."""
         count = self.chance.choice([0, 0, 1, 2, 4])
         sees = self.chance.randint(0, count)
         held, states = [], [{k: dict(v) for k, v in self._rows.items()}]
@@ -196,8 +196,8 @@ def is_doubtful(log: Log, version: Version) -> bool:
 
 
 def untrue(log: Log, versions: Sequence[tuple[Key, Version]]) -> list[str]:
-    """What versions say that was not so. Nothing is asked of one that lasts over a time without a capture, or begins
-    before all has been read again after it: what a change leaves unchanged may be of before."""
+    """What versions report that did not happen. Nothing is checked for one that spans a time without a capture, or
+    begins before everything was read again after it: what a change leaves unchanged may be older."""
     found = []
     for key, version in versions:
         if is_doubtful(log, version):

@@ -1,4 +1,4 @@
-"""Tables in mode history, as tests look at them: their rows, and what the oracle says of them."""
+"""Tables in mode history, as tests see them: their rows, and the oracle's."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Watched:
     def _run(self) -> None:
         try:
             self.capture.run()
-        except BaseException as error:  # noqa: BLE001  the test looks at it
+        except BaseException as error:  # noqa: BLE001  the test checks it
             self.error = error
 
     def __enter__(self) -> Watched:
@@ -83,6 +83,6 @@ class Watched:
         self.until(is_fresh, f"{table} to be fresh")
 
     def metrics(self, status: dict[str, Any]) -> dict[str, float]:
-        """The samples of a status by name and the first label's value."""
+        """The samples of a status, by their names and the first label's value."""
         families = text_string_to_metric_families(exposition(status))
         return {" ".join([s.name, *s.labels.values()]): s.value for f in families for s in f.samples}

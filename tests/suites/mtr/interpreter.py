@@ -22,11 +22,11 @@ _READS = re.compile(r"\s*(?:SELECT|SHOW)\b(?!.*\b(?:INTO|:=))", re.IGNORECASE | 
 _NOT_NEEDED = re.compile(r"include/(?:have_debug\w*|big_test|no_valgrind\w*|not_valgrind\w*|not_embedded)\.inc$")
 """Files that a test includes so as to be skipped where it would take long, or give other results."""
 _RESTARTS = re.compile(r"include/(?:\w*restart\w*|wait_until_disconnected|\w*shutdown_mysqld|kill_\w*mysqld)\.inc$")
-"""Files that wait until somebody has started the server again."""
+"""Files that wait until the test has restarted the server."""
 
 
 class Ended(Exception):
-    """The test ends here; the text says why."""
+    """The test ends here; the text is the reason."""
 
 
 @dataclass
@@ -46,8 +46,8 @@ class Ran:
 class Interpreter:
     """One run of one test file.
 
-    `roots` are where `source` looks. `is_refused` names statements that would change the server for the tests after
-    this one, or that no capture can follow; `before` sees each statement just before it is sent.
+    `roots` are the folders in which `source` searches. `is_refused` names statements that would change the server for
+    the tests after this one, or that no capture can follow; `before` sees each statement just before it is sent.
     """
 
     def __init__(

@@ -255,7 +255,7 @@ class _Parser:
         words = rest.split()
         end = words[-1] if len(words) > (0 if name == "perl" else 1) else "EOF"
         if self._at < len(self._text) and not self._text[self._at - 1 :].startswith("\n"):
-            self._line()  # what is behind the delimiter
+            self._line()  # what follows the delimiter
         lines: list[str] = []
         while self._at < len(self._text):
             line = self._line()

@@ -17,7 +17,7 @@ GRACE_S = 5
 
 
 class Sessions:
-    """Connections to one server. `default` is open from the start; the test is in `test` unless it says otherwise."""
+    """Connections to one server. `default` is open from the start; the test is in `test` by default."""
 
     def __init__(self, address: Mapping[str, Any], database: str = "test") -> None:
         self._address = address
@@ -34,7 +34,7 @@ class Sessions:
         return self._now
 
     def connect(self, name: str, user: str, password: str, database: str) -> None:
-        """Open another connection and go on with it. One that the server refuses leaves the test where it is."""
+        """Open another connection and continue with it. One that the server refuses leaves the test where it is."""
         address = dict(self._address)
         if user and user != "root":
             address.update(user=user, password=password)
@@ -85,7 +85,7 @@ class Session:
             # Reading certificates took half of a run's time. Only a password needs TLS.
             ssl_disabled=not address.get("password"),
         )
-        # Results are bytes of any character set, and nothing of them is wanted but a few texts.
+        # Results are bytes of any character set, and only a few texts of them are needed.
         self._connection.use_unicode, self._connection.decoders = False, {}
         for statement in OPENING:
             self._connection.query(statement)
