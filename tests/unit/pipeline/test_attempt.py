@@ -52,10 +52,8 @@ def position_of(number: int) -> Position:
 
 
 class Pausing(MemoryLog):
-    """A log whose sync, beside the loop, waits before it begins and, when all is durable, before it returns.
-
-    Each takes `takes_s`.
-    """
+    """A log whose sync, in its own thread, waits before it begins and, once all is durable, before it returns. Each
+    wait takes `takes_s`."""
 
     def __init__(self, memory: Memory, steps: Steps) -> None:
         super().__init__(memory)
@@ -184,8 +182,8 @@ class Tape:
 
 
 class Stage:
-    """An attempt over a tape, whose threads take a step when told. `play` runs a script: at each `yield` the loop turns
-    once."""
+    """An attempt over a tape, whose threads advance one step at a time when the test says so. `play` runs a script: at
+    each `yield` the loop turns once."""
 
     def __init__(self) -> None:
         self.steps = Steps()
@@ -210,7 +208,7 @@ class Stage:
         self.tape.coming += [insert(number) for number in numbers]
 
     def sync_on(self) -> None:
-        """The syncing thread goes on to its next pause."""
+        """Let the syncing thread run to its next pause."""
         self.steps.workers[SYNC].go()
 
     def play(self, script: Callable[[Stage], Iterator[None]]) -> None:
@@ -273,7 +271,7 @@ def test_what_a_quick_disk_has_is_acknowledged_in_the_same_turn(stage: Stage) ->
 
 
 def test_acknowledged_position_never_goes_back(stage: Stage) -> None:
-    """A sync beside the loop that returns late must not take back what a later one has said: no server likes that."""
+    """A sync in another thread that returns late must not take back a later acknowledgement: no server accepts that."""
     told = stage.tape.acknowledged
 
     def script(on: Stage) -> Iterator[None]:
@@ -287,7 +285,7 @@ def test_acknowledged_position_never_goes_back(stage: Stage) -> None:
         yield
         on.sync_on()
         on.sync_on()
-        on.tape.busy = False  # the disk is quick: from here on the loop would sync itself
+        on.tape.busy = False  # the disk is quick: the loop would now sync by itself
         on.commit(3)
         yield
         assert told == ["0001"], "2 is durable, but its sync has not returned"

@@ -1,4 +1,4 @@
-"""What the loop looks after as time passes, on a clock and threads that only the test moves."""
+"""The attempt loop's periodic work, with a clock and threads that only the test advances."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SYNC, SEAL = "cdcflow-sync", "cdcflow-seal"
 
 
 class Waits(Silent):
-    """Says what the loop would have waited for."""
+    """Records what the loop would have waited for."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class Waits(Silent):
 
 
 class Source(Small):
-    """A small one that notes what it was asked."""
+    """A small source that records the calls it gets."""
 
     is_ready = False
 
@@ -102,7 +102,7 @@ class Log(MemoryLog):
 
 
 class Stage:
-    """An attempt; `turns` turns its loop, and the threads and the clock stand still meanwhile."""
+    """An attempt; `turns` turns its loop. The threads and the clock do not advance during that."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class Stage:
 
 
 def test_a_loop_with_nothing_to_read_waits_for_the_stream_s_socket(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not for long, because the log is to be looked after; and not at all while the stream has more at hand."""
+    """Not for long, because the log needs its periodic work; and not at all while the stream has more data ready."""
     monkeypatch.setattr(attempts, "IDLE_WAIT_S", 0.1)
     on = Stage()
     on.turns()
@@ -175,8 +175,8 @@ def test_a_loop_with_nothing_to_read_waits_for_the_stream_s_socket(monkeypatch: 
 
 
 def test_the_source_hears_a_heartbeat_whenever_its_time_has_come() -> None:
-    """On an idle database nothing else moves the position, and the server keeps its log; and each one looks which
-    transactions are visible."""
+    """On an idle database nothing else moves the position, so the server keeps its log. Each heartbeat also checks
+    which transactions are visible."""
     on = Stage(heartbeat_s=10.0)
     snapshots = 0
 
@@ -224,7 +224,8 @@ def test_the_list_of_tables_is_looked_at_whenever_its_time_has_come() -> None:
 
 
 def test_row_versions_are_compared_of_tables_that_were_or_will_be_read() -> None:
-    """Of one that was given up nobody has the rows; one that is still to be read has no version yet."""
+    """The log does not have the rows of a table whose backfill was cancelled; a table that is still to be read has no
+    version yet."""
     x, y, z = (TableId("public", name) for name in "xyz")
     known = {
         ORDERS.id: TableProgress("done", 1, Offset(1), incarnation=1, row_version="7"),
@@ -319,7 +320,7 @@ def test_status_says_all_that_is_known_by_its_names() -> None:
 
 
 def test_a_chunk_of_a_table_that_was_rewritten_is_told_as_that() -> None:
-    """Nothing was read, and it begins anew."""
+    """No rows were read; the table is planned again."""
     on = Stage(progress=Progress())
     on.begin()
     read = on.source.read_chunk
@@ -359,7 +360,7 @@ def test_a_large_cut_is_synced_beside_the_rest_of_the_turn(monkeypatch: pytest.M
 
 
 def test_one_sync_is_asked_for_each_turn_that_cut_something() -> None:
-    """Each that is asked for in vain is an fsync more."""
+    """Each unnecessary request is one more fsync."""
     on = Stage()
     on.source.is_ready = True
     for count, number in enumerate((1, 2), start=1):
@@ -404,7 +405,7 @@ def test_what_waits_for_the_disk_is_counted_until_it_is_durable(monkeypatch: pyt
 
 @pytest.mark.parametrize("worker", [SYNC, SEAL])
 def test_an_error_of_a_thread_ends_the_attempt_in_its_next_turn(worker: str) -> None:
-    """L08: nothing may be acknowledged, nor read on, behind it."""
+    """L08: after the error nothing may be acknowledged or read."""
     on = Stage()
     on.steps.workers[worker]._error = SinkUnavailable("no room")
     with pytest.raises(SinkUnavailable):
@@ -457,7 +458,7 @@ def test_closing_lets_go_of_everything_although_the_connection_is_gone() -> None
 
 
 def test_what_other_logs_left_at_the_source_is_told_when_a_log_begins() -> None:
-    """A slot that nobody reads fills the server's disk; a log that goes on says nothing, status does."""
+    """A slot without a reader fills the server's disk. A log that continues reports nothing, but the status does."""
     for begins in (True, False):
         source = Source()
         source.left = [Finding("warning", "slot cdcflow_old", "holds 7 GB", "SELECT pg_drop_replication_slot('x')")]

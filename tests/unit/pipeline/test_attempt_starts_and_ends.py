@@ -89,13 +89,13 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
 
 
 def after(turns: int) -> Callable[[], bool]:
-    """Stop after so many looks."""
+    """Stop after this many checks."""
     left = iter(range(turns))
     return lambda: next(left, None) is None
 
 
 def by_itself() -> Callable[[], bool]:
-    """Nobody stops it: it has to end before it was asked so often."""
+    """Nothing stops it from outside: it has to end before it has checked this often."""
     left = iter(range(5000))
 
     def stopping() -> bool:
@@ -109,7 +109,7 @@ def by_itself() -> Callable[[], bool]:
 
 
 def test_a_first_place_is_durable_before_anything_is_read_from_there(stage: Stage) -> None:
-    """A crash right after it must find the place again, not make another one behind what happened in between."""
+    """A crash right after it must find this position again, not create another one after what happened in between."""
     source = Small()
 
     def durable_already() -> None:
@@ -133,7 +133,8 @@ def test_a_start_that_finds_everything_as_it_was_writes_nothing(stage: Stage) ->
 
 @pytest.mark.parametrize("changed", [{"position": Position("0009")}, {"source": {"slot": "t"}}])
 def test_what_the_source_makes_of_the_checkpoint_is_kept(stage: Stage, changed: dict[str, Any]) -> None:
-    """Another position, or another thing to find again: both in a cut of their own, with the progress as it was."""
+    """A changed position, or other data for finding it again: both are written in a separate cut, with unchanged
+    progress."""
     stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}, progress=DONE.to_json()))
     source = Small()
     source.prepared = lambda c: replace(c, **changed)
@@ -145,7 +146,7 @@ def test_what_the_source_makes_of_the_checkpoint_is_kept(stage: Stage, changed: 
 
 
 def test_an_operator_s_word_is_told_to_the_source_and_never_kept(stage: Stage) -> None:
-    """Kept, it would accept the next loss too, which nobody has seen yet."""
+    """If it were kept, it would also accept the next loss, which no operator has seen yet."""
     stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}))
     source = Small()
     stage.attempt(source, Orders(accept_history_loss=True))
@@ -161,7 +162,7 @@ def lost(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def test_after_a_hole_no_table_is_done_until_it_is_read_again(stage: Stage) -> None:
-    """The merge takes a done table for whole: behind a hole it is not."""
+    """The merge takes a done table as complete; after a gap it is not."""
     stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}, progress=DONE.to_json()))
     source = Small()
     source.prepared = lost
@@ -174,7 +175,8 @@ def test_after_a_hole_no_table_is_done_until_it_is_read_again(stage: Stage) -> N
 
 
 def test_a_crash_between_the_hole_and_the_order_to_read_again_forgets_neither(stage: Stage) -> None:
-    """The source says it once: the attempt after the crash hears nothing of it and must know from the log."""
+    """The source reports it once: after a crash the next attempt does not get the report again and must know it from
+    the log."""
     stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}, progress=DONE.to_json()))
     first = Small()
     first.prepared = lost
@@ -188,7 +190,8 @@ def test_a_crash_between_the_hole_and_the_order_to_read_again_forgets_neither(st
 
 
 def test_an_order_that_the_log_has_is_no_mistake_when_its_table_is_gone(stage: Stage) -> None:
-    """The daemon was started with it, connects again a week later, and goes on without a table dropped since."""
+    """The daemon was started with this command, reconnects a week later, and continues without a table that was dropped
+    since."""
     stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}, progress=DONE.to_json()))
     order = Orders(backfill=("public.dropped", "public.orders"), given=True, once=True)
     stage.attempt(Small(), order).run(lambda: False)
@@ -213,7 +216,7 @@ def read_once(*others: TableProgress) -> Progress:
 
 
 def test_after_a_hole_rows_can_be_kept_in_doubt(stage: Stage) -> None:
-    """They are compared with the source instead of being read; the log says from where to where nothing is known."""
+    """They are compared with the source instead of being read; the log records in which range nothing is known."""
     stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}, progress=read_once().to_json()))
     source = Small()
     source.prepared = lost
@@ -243,7 +246,8 @@ def test_tables_that_cannot_be_compared_are_read_anew_all_the_same(stage: Stage)
 
 
 def test_a_crash_right_behind_the_hole_leaves_the_rows_in_doubt(stage: Stage) -> None:
-    """The next attempt hears nothing of it from the source: what is read anew, and what is not, is in the log."""
+    """The source does not report it to the next attempt again: the log records which tables are read again and which
+    are not."""
     items = TableProgress("reading", 1, Offset(1), incarnation=ITEMS.incarnation)
     stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}, progress=read_once(items).to_json()))
     first = Small(ORDERS, ITEMS)
@@ -257,7 +261,7 @@ def test_a_crash_right_behind_the_hole_leaves_the_rows_in_doubt(stage: Stage) ->
 
 
 def test_a_second_hole_begins_where_the_first_did(stage: Stage) -> None:
-    """Nobody has shown in between that the rows are right."""
+    """In between nothing has shown that the rows are right."""
     stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}, progress=read_once().to_json()))
     for number in (1, 2):
         source = Small()
@@ -281,7 +285,7 @@ def test_rows_in_doubt_are_read_anew_if_the_next_hole_is_accepted_so(stage: Stag
 
 
 def test_only_what_was_done_is_unread_after_a_hole() -> None:
-    """A table that is being read goes on with its own plan, and one that was given up stays so."""
+    """A table that is being read continues with its own plan, and one whose backfill was cancelled stays cancelled."""
     other = TableId("public", "x")
     reading = TableProgress("reading", 2, Offset(9), plan="p", cursor="c")
     gone = TableProgress("cancelled", 1, Offset(3), plan="p", cursor="c")
@@ -323,7 +327,7 @@ def test_once_without_names_waits_for_every_table(stage: Stage) -> None:
 
 
 def test_once_ends_with_a_table_that_cannot_be_read(stage: Stage) -> None:
-    """It will not be read by waiting; the log says why it failed."""
+    """Waiting does not get it read; the log records why it failed."""
     source = Small(ITEMS, ORDERS)
     source.fails = {ORDERS.id}
     stage.attempt(source, Orders(backfill=("public.orders",), once=True)).run(by_itself())
@@ -331,7 +335,7 @@ def test_once_ends_with_a_table_that_cannot_be_read(stage: Stage) -> None:
 
 
 def test_a_table_that_is_done_is_read_again_only_when_that_is_ordered(stage: Stage) -> None:
-    """And an order that an earlier attempt put into the log is waited for, not given again."""
+    """A command that an earlier attempt wrote into the log is waited for, not given a second time."""
     stage.holds(Checkpoint(AT, cut=5, progress=DONE.to_json()))
     for orders, generation, plans in (
         (Orders(once=True), 1, 0),
@@ -346,7 +350,7 @@ def test_a_table_that_is_done_is_read_again_only_when_that_is_ordered(stage: Sta
 
 
 def test_an_order_is_kept_once_a_cut_with_it_is_durable(stage: Stage) -> None:
-    """Before that a broken attempt has to be followed by one that orders again."""
+    """Until then, the attempt that follows a broken one has to give the command again."""
     stage.holds(Checkpoint(AT, cut=5, progress=DONE.to_json()))
     attempt = stage.attempt(Small(), Orders(backfill=()))
     assert not attempt.order_is_kept()
@@ -377,7 +381,7 @@ def test_requests_of_an_operator_are_taken_in_the_next_turn(stage: Stage) -> Non
 
 @pytest.mark.parametrize("now", [[ORDERS, ITEMS], [], [replace(ORDERS, incarnation=9)]])
 def test_another_list_of_tables_ends_the_attempt(stage: Stage, now: list[Table]) -> None:
-    """The next one takes it up. A table that was made again under its name is another one too."""
+    """The next attempt applies it. A table that was recreated under its name is a different table too."""
     source = Small()
     attempt = stage.attempt(source, tables_look_s=0.0)
     source.listed = now
@@ -386,7 +390,7 @@ def test_another_list_of_tables_ends_the_attempt(stage: Stage, now: list[Table])
 
 
 def test_the_same_tables_in_another_shape_or_order_end_nothing(stage: Stage) -> None:
-    """Shapes are followed in the stream; and a look that gets no answer says nothing about tables."""
+    """Shape changes are followed in the stream; a check that gets no answer proves nothing about tables."""
     source = Small(ITEMS, ORDERS)
     attempt = stage.attempt(source, tables_look_s=0.0, heartbeat_s=0.0)
     source.listed = [replace(ORDERS, columns=(*ORDERS.columns, Column("x", 2, BIGINT))), ITEMS]
@@ -403,7 +407,7 @@ def test_the_same_tables_in_another_shape_or_order_end_nothing(stage: Stage) -> 
 
 
 class Held(MemoryLog):
-    """A log whose syncs, beside the loop, wait until the test lets them."""
+    """A log whose syncs, in another thread, wait until the test releases them."""
 
     def __init__(self, memory: Memory) -> None:
         super().__init__(memory)
@@ -418,7 +422,8 @@ class Held(MemoryLog):
 def test_the_source_is_not_read_while_too_much_waits_for_the_disk(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a disk that is slower than the source fills the memory. What has come is cut and goes on being synced."""
+    """Otherwise a disk that is slower than the source fills the memory. Rows that have arrived are cut and synced all
+    the same."""
     monkeypatch.setattr(recording, "UNSYNCED_BYTES_MAX", 0)
     stage.holds(Checkpoint(AT, cut=5, progress=DONE.to_json()))
     source, log = Small(), Held(stage.memory)
@@ -445,7 +450,7 @@ def test_the_source_is_not_read_while_too_much_waits_for_the_disk(
 def test_the_source_is_not_read_while_too_many_journals_wait_to_be_sealed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A merge sees only what is sealed, and a daemon that is told to stop seals the rest first."""
+    """A merge sees only sealed rows, and a daemon that is asked to stop seals the remaining ones first."""
     monkeypatch.setattr(recording, "UNSEALED_MAX", 1)
     held = threading.Event()
 

@@ -25,7 +25,7 @@ FIRST = {"settings": {"number": 1, "given": 1}}
 
 
 class Stage:
-    """A capture whose sources and logs come from lists; an exception in one of them is raised instead."""
+    """A capture whose sources and logs are taken from lists; an exception in a list is raised instead."""
 
     def __init__(
         self, *sources: Small | Exception, orders: Orders | None = None, wait: bool = True, **pace: float
@@ -75,7 +75,7 @@ class Stage:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attempts, "IDLE_WAIT_S", 0.001)
-    # The pauses are told, not waited for.
+    # The pauses are recorded, not waited for.
     monkeypatch.setattr(Capture, "_wait", lambda self, seconds: None)
 
 
@@ -84,7 +84,7 @@ def pauses(stage: Stage) -> list[object]:
 
 
 def test_what_is_not_there_is_tried_again_after_growing_pauses() -> None:
-    """A server that restarts needs seconds; one that is gone for the night must not be asked all the time."""
+    """A server that restarts needs seconds; a server that is down for the night must not be queried all the time."""
     gone = [SourceUnavailable(f"no answer {n}") for n in range(9)]
     stage = Stage(*gone, Small(), orders=Orders(once=True))
     stage.capture.run()
@@ -95,7 +95,7 @@ def test_what_is_not_there_is_tried_again_after_growing_pauses() -> None:
 
 
 def test_a_log_without_room_is_tried_again_too() -> None:
-    """Somebody will make room."""
+    """An operator will free space."""
     stage = Stage(Small(), Small(), orders=Orders(once=True))
     full = iter([SinkUnavailable("no room")])
 
@@ -109,7 +109,8 @@ def test_a_log_without_room_is_tried_again_too() -> None:
 
 
 def test_a_right_that_was_taken_away_is_waited_for() -> None:
-    """It may be given back, and the slot keeps what is missed meanwhile. At the first start it was never there."""
+    """The privilege may be granted again, and the slot keeps the changes until then. At the first start it was never
+    granted."""
     lost = RightMissing("may not replicate")
     stage = Stage(Small(), lost, lost, Small(), orders=Orders(once=True))
     cut_off = iter([SourceUnavailable("the connection is gone")])
@@ -136,7 +137,7 @@ def test_a_right_that_was_taken_away_is_waited_for() -> None:
 
 @pytest.mark.parametrize("error", [ConfigurationError("no such table"), InvariantViolated("two cuts at once")])
 def test_what_trying_again_would_not_change_ends_the_capture(error: Exception) -> None:
-    """At once, and as it was raised."""
+    """It ends at once, with the error as it was raised."""
     stage = Stage(error, Small())
     with pytest.raises(type(error), match=str(error)):
         stage.capture.run()
@@ -160,7 +161,8 @@ def test_other_tables_are_taken_up_at_once() -> None:
 
 
 def test_an_operator_s_word_counts_for_one_attempt() -> None:
-    """What it accepted is in the log then; the next loss is another one, which nobody has accepted."""
+    """The accepted loss is then recorded in the log; the next loss is a different one, which no operator has
+    accepted."""
     broken, again = Small(), Small()
     stage = Stage(broken, again, orders=Orders(backfill=(), accept_history_loss=True))
 
@@ -282,7 +284,7 @@ def test_status_says_what_it_is_doing() -> None:
 
 
 def test_while_it_waits_status_says_for_what() -> None:
-    """The first thing that is asked at night."""
+    """It is the first question that an operator has at night."""
     stage = Stage(SourceUnavailable("no answer from db:5432"), InvariantViolated("end"))
     seen: list[dict[str, object]] = []
     stage.on_source = lambda: seen.append(stage.capture.status())
@@ -294,7 +296,7 @@ def test_while_it_waits_status_says_for_what() -> None:
 
 
 def test_a_capture_that_was_halted_does_not_show_as_one_that_waits() -> None:
-    """Whoever looks at it would wait with it, for ever."""
+    """A client that waits for the capture would otherwise wait indefinitely."""
     stage = Stage(SourceUnavailable("no answer"), SourceUnavailable("no answer"), InvariantViolated("end"))
     with pytest.raises(InvariantViolated):
         stage.capture.run()
@@ -318,7 +320,7 @@ def test_a_fault_that_nobody_foresaw_halts_without_its_text() -> None:
 
 
 def test_what_was_known_before_an_outage_stays_known() -> None:
-    """Where the log stands, and all that was counted: metrics that vanish with the connection fire no alert."""
+    """The log's position and all counters stay: metrics that vanish with the connection fire no alert."""
     source = Small()
     stage = Stage(source, InvariantViolated("end"))
 
@@ -342,7 +344,8 @@ def test_what_was_known_before_an_outage_stays_known() -> None:
 
 
 def test_a_capture_that_is_told_to_stop_while_it_waits_ends() -> None:
-    """Not after half a minute, and in good order: a stop that was asked for is no failure, whatever was waited for."""
+    """Without half a minute's delay and without an error: a requested stop is not a failure, whatever the capture
+    waited for."""
     for wait in (True, False):
         stage = Stage(SourceUnavailable("gone"), Small(), wait=wait)
         stage.capture.stop()
@@ -354,7 +357,7 @@ def test_a_capture_that_is_told_to_stop_while_it_waits_ends() -> None:
 
 
 def test_a_source_that_never_answered_ends_the_start_unless_it_is_to_be_waited_for() -> None:
-    """A mistyped host was tried again for ever, with nothing but lines of retries to tell of it."""
+    """A mistyped host was retried indefinitely, and only the retry lines showed it."""
     stage = Stage(SourceUnavailable("no answer"), Small(), wait=False)
     with pytest.raises(SourceUnavailable, match="no answer"):
         stage.capture.run()
@@ -379,7 +382,8 @@ def test_a_log_that_never_answered_ends_the_start_too() -> None:
 
 
 def test_what_is_lost_once_it_was_reached_is_tried_again_without_being_told_to_wait() -> None:
-    """Source and log were there: whatever is away now comes back, also before the first row (a slot that waits)."""
+    """Source and log were both reached once: if one is unavailable later it will return, also before the first row (a
+    slot that waits)."""
     waiting, away = Small(), SourceUnavailable("restarting")
 
     def prepare(_: Checkpoint) -> Checkpoint:
@@ -396,7 +400,8 @@ def test_what_is_lost_once_it_was_reached_is_tried_again_without_being_told_to_w
 
 
 def test_what_the_log_could_not_take_at_the_stop_is_told_as_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever stops a daemon whose disk is full must not read that all is well. A source that is away is no failure."""
+    """An operator who stops a daemon whose disk is full must not read that all is well. An unavailable source is not a
+    failure."""
     for error, is_told in ((SinkUnavailable("no room"), True), (SourceUnavailable("gone"), False)):
         stage = Stage(Small())
 
@@ -414,7 +419,7 @@ def test_what_the_log_could_not_take_at_the_stop_is_told_as_a_failure(monkeypatc
 
 
 class Slow(Small):
-    """Its `prepare` ends only when somebody closes it, as a slot's creation beside a transaction that stays open."""
+    """Its `prepare` ends only when it is closed, like the creation of a slot during a transaction that stays open."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -430,7 +435,7 @@ class Slow(Small):
 
 
 def test_stop_ends_a_start_that_waits_for_the_server() -> None:
-    """Making a slot waits for other people's transactions; a service manager kills what does not stop."""
+    """Creating a slot waits for other clients' transactions; a service manager kills a process that does not stop."""
     source = Slow()
     stage = Stage(source, Small())
     running = threading.Thread(target=stage.capture.run)
@@ -444,7 +449,7 @@ def test_stop_ends_a_start_that_waits_for_the_server() -> None:
 
 
 def test_stop_that_comes_before_the_source_is_asked_is_heard() -> None:
-    """Between two attempts nobody is there to be broken off."""
+    """Between two attempts there is no source whose call could be interrupted."""
     source = Slow()
     stage = Stage(source)
     stage.capture.stop()
@@ -453,7 +458,7 @@ def test_stop_that_comes_before_the_source_is_asked_is_heard() -> None:
 
 
 def test_stop_while_the_list_of_tables_changes_ends_in_good_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A changed list of tables is a reason for another attempt, never an error that a told stop ends with."""
+    """A changed list of tables causes another attempt; it is never an error that a requested stop ends with."""
 
     def unused(*_: object) -> None:
         raise AssertionError("nothing is opened")

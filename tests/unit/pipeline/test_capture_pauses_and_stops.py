@@ -1,4 +1,4 @@
-"""How long a capture pauses between its tries, what it says meanwhile, and what ends a wait."""
+"""How long a capture pauses between its attempts, what it reports during that time, and what ends a wait."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ ONCE = Orders(once=True)
 
 
 class Stage:
-    """A capture whose sources come from a list; an exception in it is raised instead. `pauses` are not waited for."""
+    """A capture whose sources are taken from a list; an exception in the list is raised instead. `pauses` are not
+    waited for."""
 
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, *sources: Small | Exception, orders: Orders = ONCE, **pace: float
@@ -97,7 +98,7 @@ def test_what_may_pass_is_tried_again(monkeypatch: pytest.MonkeyPatch, error: Cd
 
 
 def test_other_tables_need_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is broken; and what is broken behind them is paused for as if they had never changed."""
+    """Nothing is broken. A failure that follows is paused for as if the tables had never changed."""
     monkeypatch.setattr(attempts, "IDLE_WAIT_S", 0.001)
     first = Small()
     stage = Stage(monkeypatch, first, *gone(1), Small(ITEMS, ORDERS), orders=Orders(), tables_look_s=0.0)
@@ -110,7 +111,7 @@ def test_other_tables_need_no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_source_and_log_is_closed_whatever_ends_its_try(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A connection left open is a connection less; a log left open fences nobody off."""
+    """A connection left open is one connection less; a log left open fences out no other process."""
     closed: list[str] = []
 
     class Closing(Small):
@@ -132,7 +133,7 @@ def test_every_source_and_log_is_closed_whatever_ends_its_try(monkeypatch: pytes
     broken.on_poll = on_poll
     refused = Closing()
     stage = Stage(monkeypatch, broken, refused, InvariantViolated("end"))
-    given: Any = lambda *_: ClosingLog(stage.memory)  # noqa: E731 - typed as what it stands for
+    given: Any = lambda *_: ClosingLog(stage.memory)  # noqa: E731 - typed as the attribute that it replaces
     stage.capture._settings = SettingsInUse(replace(stage.capture._settings.taken(), open_log=given))
     refused.identity = lambda: (_ for _ in ()).throw(SourceUnavailable("refused"))  # type: ignore[method-assign]
     with pytest.raises(InvariantViolated):
@@ -192,7 +193,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stops_orders_answers_and_syncs_wake_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for the stream's socket; whatever else there is for it has to end that wait."""
     source = Quiet(ORDERS)
-    source.write_mark = lambda token: None  # type: ignore[method-assign]  # a mark that never comes back: all stands still
+    source.write_mark = lambda token: None  # type: ignore[method-assign]  # a mark that never arrives: nothing advances
     stage = Stage(monkeypatch, source, orders=Orders())
     running = beside(stage.capture.run)
     while stage.capture.status().get("cut", 0) == 0 or not source.acknowledged:
@@ -210,7 +211,7 @@ def test_stops_orders_answers_and_syncs_wake_the_loop(monkeypatch: pytest.Monkey
 
 @pytest.mark.usefixtures("patient")
 def test_orders_and_stops_wake_the_loop_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing comes, no answer and no sync is there to end the wait in its place."""
+    """On a silent stream no answer and no sync ends the wait in their place."""
     woken_by: list[threading.Thread] = []
 
     class Heard(Waker):

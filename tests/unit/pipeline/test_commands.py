@@ -1,4 +1,4 @@
-"""What becomes of an order: the answer, the trace in the log, and a capture that somebody pauses."""
+"""What happens to an operator's command: the answer, the audit record in the log, and a paused capture."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_an_order_that_does_not_fit_is_answered_with_the_reason(stage: Callable[
 
 
 def test_an_order_to_adjust_nothing_is_refused(stage: Callable[..., Stage]) -> None:
-    """Whoever forgot the option must not read that all is as the settings say."""
+    """An operator who forgot the option must not read that everything matches the settings."""
     on = stage()
     on.until_done()
     with pytest.raises(ConfigurationError, match="nothing to adjust is given"):
@@ -57,7 +57,7 @@ def test_an_order_to_adjust_nothing_is_refused(stage: Callable[..., Stage]) -> N
 
 
 def test_an_answer_comes_when_its_trace_is_durable(stage: Callable[..., Stage]) -> None:
-    """What a crash could still undo is not told as done: the log has the trace when the answer is there."""
+    """What a crash could still undo is not reported as done: the log has the audit record when the answer is sent."""
     on = stage()
     on.until_done()
     for number in range(1, 4):
@@ -67,7 +67,7 @@ def test_an_answer_comes_when_its_trace_is_durable(stage: Callable[..., Stage]) 
 
 
 def test_a_throttle_shows_in_the_status_and_ends_with_its_backfill(stage: Callable[..., Stage]) -> None:
-    """One that nobody sees, or that outlives its reason, makes a later backfill crawl."""
+    """A throttle that no status shows, or that stays after its reason is gone, makes a later backfill crawl."""
     on = stage()
     on.until_done()
     entry: Any = on.capture.status()["tables"]
@@ -82,7 +82,8 @@ def test_a_throttle_shows_in_the_status_and_ends_with_its_backfill(stage: Callab
 
 
 def test_a_paused_capture_reads_nothing_until_it_is_resumed(stage: Callable[..., Stage]) -> None:
-    """The source's connections are closed meanwhile, the last position still shows, and orders say why they wait."""
+    """During the pause the source's connections are closed, the status still shows the last position, and commands
+    report why they wait."""
     on = stage()
     on.until_done()
     first = on.opened.get(timeout=30)
@@ -100,7 +101,7 @@ def test_a_paused_capture_reads_nothing_until_it_is_resumed(stage: Callable[...,
     assert on.opened.empty()
     found = on.capture.request("resume-capture", asked_by="bob")
     assert (found["capture"], found["durable"]) == ({"outcome": "resumed"}, True)
-    # What came meanwhile is told first: it was asked for before.
+    # Earlier requests are answered first.
     assert on.commands() == [
         ("ann", "pause-capture", {"capture": "paused"}),
         ("this program", "backfill", {"capture": "refused: the capture is paused"}),
@@ -114,7 +115,7 @@ def test_a_paused_capture_reads_nothing_until_it_is_resumed(stage: Callable[...,
 
 
 def test_a_pause_outlives_the_process(stage: Callable[..., Stage]) -> None:
-    """Whoever paused it for a night's work at the source must not find that a crash has resumed it."""
+    """An operator who paused it for a night's work at the source must not find that a crash has resumed it."""
     on = stage(paused(stage))
     on.until("capture is paused")
     status = on.capture.status()
@@ -125,7 +126,7 @@ def test_a_pause_outlives_the_process(stage: Callable[..., Stage]) -> None:
 
 
 def test_settings_given_to_a_paused_capture_are_taken_up_when_it_is_resumed(stage: Callable[..., Stage]) -> None:
-    """Who mends settings during a pause must neither end it nor lose what was mended."""
+    """An operator who corrects settings during a pause must neither end the pause nor lose the correction."""
     on = stage(paused(stage))
     on.until("capture is paused")
     opened: list[str] = []
@@ -178,7 +179,7 @@ def test_an_order_to_resume_may_come_before_the_log_is_looked_at(stage: Callable
 
 
 def test_a_resumed_capture_tries_on_until_its_source_is_there(stage: Callable[..., Stage]) -> None:
-    """The order stands although the first attempts fail; and only the log's word ends the pause."""
+    """The command stays in force although the first attempts fail; only its record in the log ends the pause."""
     on = stage(paused(stage))
     on.until("capture is paused")
     on.down = [SourceUnavailable("away"), SourceUnavailable("away")]
@@ -188,7 +189,7 @@ def test_a_resumed_capture_tries_on_until_its_source_is_there(stage: Callable[..
 
 
 def test_a_backfill_by_itself_does_not_wait_for_a_paused_capture(stage: Callable[..., Stage]) -> None:
-    """`cdcflow backfill` would hang for ever."""
+    """`cdcflow backfill` would hang indefinitely."""
     on = stage(paused(stage), once=True)
     on.thread.join(30)
     with pytest.raises(ConfigurationError, match=r"paused\n.*cdcflow ctl resume"):
@@ -211,7 +212,8 @@ def test_a_stop_by_order_leaves_its_trace(stage: Callable[..., Stage]) -> None:
 
 @pytest.mark.parametrize("rows", [{"keys": [["7"], ["7"]]}, {"where": "id = 7"}])
 def test_rows_are_read_again_by_their_keys(stage: Callable[..., Stage], rows: dict[str, Any]) -> None:
-    """By keys as people write them, or by those that the source finds for a predicate; neither stays in the trace."""
+    """By keys as operators write them, or by those that the source finds for a predicate; neither stays in the audit
+    record."""
     on = stage()
     on.until_done("public.items")
     on.until_done()
@@ -298,7 +300,7 @@ def test_a_command_is_kept_when_a_durable_checkpoint_has_its_trace() -> None:
 
 
 def test_ordered_keys_are_known_after_a_crash() -> None:
-    """The log's rows do not tell them: the checkpoint does. A key that is another one now finds nothing."""
+    """The log's rows do not contain them; the checkpoint does. If the key has changed since, they find nothing."""
     keys = KeySet(pa.table({"id": pa.array([3, 5], pa.int64())}))
     waiting = TableProgress("waiting", 1, Offset(1), 1, keys_since=Offset(1), exhausted=True)
     generation, found = taken_up(replace(waiting, keys_ordered=keys.to_text()))
@@ -315,7 +317,7 @@ def test_ordered_keys_are_known_after_a_crash() -> None:
 
 
 def test_rows_are_repaired_by_their_keys(stage: Callable[..., Stage]) -> None:
-    """The keys do not stay in the trace of the command, nor in that of the repair."""
+    """The keys stay neither in the command's audit record nor in that of the repair."""
     on = stage()
     on.until_done("public.items")
     on.until_done()
@@ -353,7 +355,7 @@ def test_rows_that_cannot_be_repaired_are_refused(
 
 
 def test_orders_to_repair_are_known_after_a_crash() -> None:
-    """The checkpoint has them. If the key is another one now, all of the table is read again, which repairs it too."""
+    """The checkpoint has them. If the key has changed since, the whole table is read again, which repairs it too."""
     keys = KeySet(pa.table({"id": pa.array([3, 5], pa.int64())}))
     order = RepairOrder(4, keys.to_text(), "0/9")
     waiting = TableProgress("waiting", 1, Offset(1), 1, keys_since=Offset(1), exhausted=True, to_repair=(order,))

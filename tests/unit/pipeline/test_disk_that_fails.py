@@ -39,8 +39,8 @@ def capturing(path: Path, of: OrdersSource, layer: FileLayer, at_done: Callable[
 
 
 def test_failed_sync_ends_the_capture_with_the_code_that_has_it_started_again(tmp_path: Path) -> None:
-    """The page cache is not to be trusted, so the process must end (L07); a new one can go on, and the recommended unit
-    file starts none after a 70."""
+    """The page cache is not to be trusted, so the process must end (L07); a new process can continue. The recommended
+    unit file does not restart after exit code 70."""
     of, broken = OrdersSource(1), [False]
 
     def fails(call: str, path: Path) -> OSError | None:
@@ -52,7 +52,7 @@ def test_failed_sync_ends_the_capture_with_the_code_that_has_it_started_again(tm
 
 
 def test_log_folder_that_vanishes_stops_the_capture_by_name(tmp_path: Path) -> None:
-    """It was called another process, or tried again with a new log in its place, without a word of what is lost."""
+    """It was reported as another process, or retried with a new log in its place, and the loss was not reported."""
     of, log = OrdersSource(1), tmp_path / "log"
     with pytest.raises(LogGone, match=r"log's folder.*is gone.*\n.*put the folder back") as error:
         capturing(log, of, OsLayer(), lambda: shutil.rmtree(log)).run()

@@ -1,4 +1,4 @@
-"""Who syncs: the loop itself where the disk is quick, a thread beside it where it is not."""
+"""Which thread syncs: the loop itself on a quick disk, a separate thread on a slow one."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_slow_disk_is_synced_beside_the_loop_until_it_is_quick_again(disk: Disk,
 
 
 def test_what_a_sync_raises_is_heard_at_once_and_nothing_counts(disk: Disk, durable: Durability) -> None:
-    """L08: the loop must not go on behind a sync that failed."""
+    """L08: the loop must not continue after a sync that failed."""
     synced_beside(durable)
     disk.error = SinkUnavailable("no room")
     with pytest.raises(SinkUnavailable):
@@ -105,7 +105,8 @@ def test_the_loop_does_not_sync_beside_the_thread_that_does(disk: Disk, durable:
 
 
 def test_sealing_that_was_asked_for_and_is_not_done_is_counted(disk: Disk, durable: Durability) -> None:
-    """The loop stops reading when too much waits: it must see that something does, and that nothing does any more."""
+    """The loop stops reading when too many journals wait for sealing: it must see that some wait, and later that none
+    does."""
     held, begun = threading.Event(), threading.Event()
 
     def seal_pending() -> None:

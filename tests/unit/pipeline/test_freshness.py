@@ -28,7 +28,7 @@ BOTH = Progress({**DONE.tables, ITEMS.id: TableProgress("done", 1, Offset(1), in
 
 
 class Covered(Small):
-    """A source that says which tables it does not cover, and keeps the marks it was given."""
+    """A source that reports which tables it does not cover, and keeps the marks that it was given."""
 
     def __init__(self) -> None:
         super().__init__(ORDERS, ITEMS)
@@ -70,7 +70,7 @@ class Stage:
 
 
 def test_a_table_is_fresh_as_of_the_moment_before_its_mark_was_sent() -> None:
-    """Not of the moment at which the mark came back: what was committed in between may be on its way."""
+    """Not as of the time when the mark arrived: changes committed in between may still be on their way."""
     on = Stage()
     on.look()
     on.now += 7
@@ -132,7 +132,7 @@ def test_a_table_that_left_while_the_mark_was_on_its_way_is_not_proven_by_it() -
 
 
 def test_a_mark_that_does_not_come_back_is_told() -> None:
-    """A filter on the marks' way, a server that sends nothing: nothing else would say so."""
+    """A filter between the source and the stream, or a server that sends nothing: no other check would report it."""
     on = Stage()
     on.look()
     on.comes_back()
@@ -145,7 +145,7 @@ def test_a_mark_that_does_not_come_back_is_told() -> None:
 
 
 def test_marks_of_an_earlier_attempt_prove_nothing() -> None:
-    """Between the two the table may have been gone; and the next attempt sends marks of its own."""
+    """Between the two attempts the table may have been missing; the next attempt sends its own marks."""
     on = Stage()
     on.look()
     on.freshness.begin((ORDERS, ITEMS), Epoch(2))
@@ -157,7 +157,7 @@ def test_marks_of_an_earlier_attempt_prove_nothing() -> None:
 
 
 def test_an_outage_keeps_what_was_proven_and_calls_nothing_fresh() -> None:
-    """`fresh as of` is what an operator asks for just then."""
+    """`fresh as of` is what an operator needs during an outage."""
     on = Stage()
     on.look()
     on.comes_back()
@@ -180,7 +180,7 @@ def test_a_source_that_cannot_be_asked_ends_no_attempt() -> None:
 
 
 def test_a_table_whose_rows_are_not_all_read_is_not_fresh() -> None:
-    """Its changes are; what was there before is missing."""
+    """Its changes are fresh; its earlier rows are missing."""
     on = Stage()
     on.look()
     on.comes_back()
@@ -192,14 +192,14 @@ def test_a_table_whose_rows_are_not_all_read_is_not_fresh() -> None:
 
 
 def test_a_source_that_cannot_tell_proves_nothing() -> None:
-    """A source of somebody's own that has no `coverage`: unknown is not fresh."""
+    """A user's own source without `coverage`: unknown is not fresh."""
     on = Stage(Small(ORDERS, ITEMS))
     on.look()
     assert on.of() == ("not proven", "this source cannot tell whether the table's changes reach cdcflow")
 
 
 class Rows(Covered):
-    """A source whose one table has some rows to look at."""
+    """A source whose one table has some rows to sample."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ REASON = "its rows changed at the source, but no change arrived; run `cdcflow ba
 
 
 class Sampling(Stage):
-    """Canaries over one table whose rows are looked at."""
+    """Canaries over one table whose rows are sampled."""
 
     def __init__(self) -> None:
         super().__init__(Rows())
@@ -230,7 +230,7 @@ class Sampling(Stage):
 
 
 def test_rows_that_change_without_a_change_in_the_stream_are_found() -> None:
-    """A MySQL session with `sql_log_bin = 0`: no setting, no error and no silence tells of it."""
+    """A MySQL session with `sql_log_bin = 0`: no setting, no error and no silence shows it."""
     on = Sampling()
     assert [on.fly(), on.fly()] == [None, None]
     on.source.rows = "others"
@@ -241,7 +241,7 @@ def test_rows_that_change_without_a_change_in_the_stream_are_found() -> None:
 
 
 def test_rows_that_change_as_the_stream_says_are_no_find() -> None:
-    """Before the look, while it is taken, or between the look and its mark."""
+    """Before the sample, while it is taken, or between the sample and its mark."""
     on = Sampling()
     on.fly()
     on.source.rows = "second"
@@ -280,7 +280,7 @@ def test_rows_of_another_shape_are_not_compared() -> None:
 
 
 def test_a_database_in_memory_covers_the_tables_that_it_has() -> None:
-    """It is what a source of somebody's own is modelled on."""
+    """Users model their own sources on it."""
     database = MemoryDatabase()
     source: Covering = MemorySource(database)
     table = TableId("public", "items")
@@ -294,7 +294,7 @@ def test_a_database_in_memory_covers_the_tables_that_it_has() -> None:
 
 
 def test_rows_of_a_spooled_transaction_wait_for_their_cut() -> None:
-    """They have no bytes in memory that would say that a cut is due, and are not durable without it."""
+    """They have no bytes in memory that would make a cut due, and are not durable without one."""
     on = Stage()
     observed = Observed(on.freshness, None, (ORDERS, ITEMS), Epoch(2))
     machine = Interleave(
@@ -317,7 +317,7 @@ def test_rows_of_a_spooled_transaction_wait_for_their_cut() -> None:
 
 @pytest.mark.parametrize("window", [False, True])
 def test_an_attempt_proves_its_tables(window: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the look through the loop to what is durable, beside a backfill or without one."""
+    """From the sample through the loop to what is durable, with a running backfill or without one."""
     from cdcflow.pipeline import attempt as attempts
     from cdcflow.pipeline.attempt import Orders, Pace
     from cdcflow.pipeline.capture import Capture

@@ -1,4 +1,4 @@
-"""Commands and ends while no log is open to keep their trace: the next attempt gives them to its log."""
+"""Commands and ends of processes while no log is open to record them: the next attempt writes their audit records."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Stage]]:
 
 
 def resumed(stage: Callable[..., Stage], memory: Memory, notes: list[Any]) -> Stage:
-    """The next process, which goes on with the capture, once nothing is noted any more."""
+    """The next process, which continues the capture, once no note is left."""
     on = stage(memory, notes=notes)
     on.until("capture is paused")
     assert on.capture.request("resume-capture", asked_by="bob")["durable"]
@@ -68,7 +68,7 @@ def test_an_error_that_ends_the_daemon_is_in_the_log_of_the_next_process(stage: 
 
 
 def test_an_order_while_the_capture_waits_to_try_again_is_in_the_log(stage: Callable[..., Stage]) -> None:
-    """It was refused, and whoever gave it may ask what became of it."""
+    """It was refused, and the operator who gave it may want to know what happened to it."""
     on = stage(paused(stage))
     on.until("capture is paused")
     refused: list[str] = []
@@ -115,7 +115,7 @@ def test_a_trace_that_the_log_has_is_not_written_again() -> None:
 
 
 def test_only_the_newest_of_many_are_kept() -> None:
-    """A service manager that starts a halted daemon for ever must not fill the log with its ends."""
+    """A service manager that restarts a halted daemon indefinitely must not fill the log with its ends."""
     notes: list[Any] = []
     late = LateTraces(lambda: notes, lambda now: notes.__setitem__(slice(None), now))
     for number in range(KEPT_MAX + 2):
@@ -124,7 +124,7 @@ def test_only_the_newest_of_many_are_kept() -> None:
 
 
 def test_notes_that_nobody_can_read_are_none(tmp_path: Path) -> None:
-    """They are no state of the log: whoever cannot read them goes on without."""
+    """The notes are not state of the log: a process that cannot read them continues without them."""
     last_words.write_late(tmp_path, [{"op": "stop"}])
     assert last_words.of_late(tmp_path) == []
     whole = {"op": "stop", "asked_by": "a", "at_us": 1, "details": {}, "outcome": "stopping", "reason": None}

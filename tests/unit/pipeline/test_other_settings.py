@@ -1,4 +1,4 @@
-"""A capture that is given other settings: taken up at a cut, or in place, or given up for those before."""
+"""A capture that is given other settings: applied at a cut, applied in place, or abandoned for the previous ones."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def once(*acts: Callable[[], object]) -> Callable[[], None]:
 
 
 def test_other_settings_are_taken_up_at_a_cut_in_the_same_process() -> None:
-    """No interruption, no pause: the next attempt begins behind the last cut, with the other tables."""
+    """No interruption, no pause: the next attempt begins after the last cut, with the other tables."""
     first, second = Small(ORDERS), Small(ITEMS, ORDERS)
     stage = Stage(first, second)
     first.on_poll = once(stage.change)
@@ -98,7 +98,8 @@ def test_other_settings_are_taken_up_at_a_cut_in_the_same_process() -> None:
     [ConfigurationError("no such table", remedy="mend it"), HistoryLost("gone"), SourceUnavailable("no answer")],
 )
 def test_settings_that_cannot_be_captured_with_are_given_up(error: CdcflowError) -> None:
-    """What ran must not end because of a typing mistake: it goes on as before, and says why."""
+    """A running capture must not end because of a typing mistake: it continues with its old settings and reports
+    why."""
     first = Small(ORDERS)
     stage = Stage(first, error)
     first.on_poll = once(stage.change, stage.capture.stop)
@@ -112,7 +113,7 @@ def test_settings_that_cannot_be_captured_with_are_given_up(error: CdcflowError)
 
 
 def test_the_last_of_several_counts_and_those_that_captured_are_gone_back_to() -> None:
-    """Two changes before the first was taken up: there was no capture with the one in between."""
+    """Two changes arrived before the first was applied: there was no capture with the settings in between."""
     first = Small(ORDERS)
     stage = Stage(first, ConfigurationError("no such table"))
 
@@ -127,7 +128,7 @@ def test_the_last_of_several_counts_and_those_that_captured_are_gone_back_to() -
 
 
 def test_settings_that_come_while_others_are_tried_count_by_their_own_number() -> None:
-    """Who waits for the third must not be told that they are in use when it is the second."""
+    """An operator who waits for the third must not read that it is in use when it is the second."""
     first, second = Small(ORDERS), Small(ITEMS, ORDERS)
     stage = Stage(first, second)
     numbers: list[int] = []
@@ -147,7 +148,7 @@ def test_settings_that_come_while_others_are_tried_count_by_their_own_number() -
 
 
 def test_limits_are_taken_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is opened again, and the machine goes on with them."""
+    """Nothing is reopened, and the machine continues with them."""
     first = Small(ORDERS)
     stage = Stage(first, AssertionError("opened"))
     used: list[Limits] = []
@@ -160,7 +161,7 @@ def test_limits_are_taken_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_source_that_is_waited_for_is_tried_with_other_settings_at_once() -> None:
-    """Who mends source.url must not wait for the end of a pause; none goes back."""
+    """An operator who corrects source.url must not wait for the end of a pause; the settings are not reverted."""
     stage = Stage(SourceUnavailable("no answer"), Small(ORDERS))
     source = stage.second
     source.on_poll = once(stage.capture.stop)
@@ -179,7 +180,7 @@ def test_a_source_that_is_waited_for_is_tried_with_other_settings_at_once() -> N
 
 
 def test_new_address_that_does_not_answer_either_is_waited_for() -> None:
-    """The old one did not answer before: going back to it would undo what the operator mended."""
+    """The old address did not answer before: returning to it would undo the operator's correction."""
     stage = Stage(SourceUnavailable("old"), SourceUnavailable("new"))
     acts = once(stage.change, stage.capture.stop)
     stage.capture._wait = lambda seconds: acts()  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""What the pipeline asks the log about partial rows, and what it does where the log does not know."""
+"""What the pipeline queries the log for about partial rows, and what it does where the log does not know."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def left(*keys: int, state: State = "reading", exhausted: bool = False) -> tuple
 def captured(
     of: OrdersSource, kept: Memory, until: Callable[[Attempt], bool], *, requests: tuple[Input, ...] = ()
 ) -> tuple[Attempt, list[tuple[str, Mapping[str, object]]]]:
-    """Capture until something is reached, and say what was told."""
+    """Capture until something is reached, and return what was reported."""
     told: list[tuple[str, Mapping[str, object]]] = []
     queue: SimpleQueue[Input] = SimpleQueue()
     for request in requests:
@@ -117,7 +117,7 @@ def test_table_whose_partial_rows_have_expired_is_read_again_from_the_start() ->
 
 
 def test_resumed_table_asks_the_log_for_its_partial_rows() -> None:
-    """Nobody keeps keys of a table that is paused, however long it is; the log has them."""
+    """A paused table's keys are kept nowhere in memory, however long the pause is; the log has them."""
     of, kept = left(7, 8, state="paused", exhausted=True)
     attempt, _ = captured(of, kept, is_done, requests=(Resume(ORDERS.id),))
     (chunk,) = of.chunks_read

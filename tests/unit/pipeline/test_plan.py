@@ -1,4 +1,4 @@
-"""What a plan says of tables, cost and what goes beyond what was asked."""
+"""What a plan reports about tables and cost, and what goes beyond the request."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_each_table_is_told_by_what_becomes_of_it(
 
 
 def test_a_table_that_was_left_out_before_is_none_of_the_plan() -> None:
-    """It stays as it is, and nobody asked."""
+    """It stays unchanged, and the request did not concern it."""
     assert planned(None, TableProgress("forgotten", 1, Offset(1))).tables == ()
 
 
@@ -94,7 +94,7 @@ def test_a_setting_that_waits_for_a_restart_is_named() -> None:
 
 
 def test_a_refused_setting_is_a_refusal_with_its_remedy() -> None:
-    """Beside those of the source."""
+    """In addition to those of the source."""
     change = Change("log.path", "log", "other", "refused", "it names another log", "set log.path back")
     found = plan(None, Progress({A: DONE}), [change], [Refusal("no key", "add one")], is_running=True)
     assert [r.remedy for r in found.refused] == ["add one", "set log.path back"]
@@ -106,7 +106,7 @@ def reading(rows: int | None, size: int | None = 0) -> TablePlan:
 
 
 def test_time_is_that_of_what_was_read_lately() -> None:
-    """And the source's log grows meanwhile."""
+    """The source's log grows during that time."""
     found = cost([reading(1000), reading(3000)], Rates(100.0, log_bytes_per_second=5.0))
     assert (found.rows, found.seconds, found.log_bytes) == (4000, 40.0, 200)
 
@@ -117,7 +117,7 @@ def test_a_limit_for_each_table_makes_the_largest_last_longer() -> None:
 
 
 def test_unknown_is_said_as_unknown() -> None:
-    """A table that was never analyzed has no number, and none is made up."""
+    """A table that was never analyzed has no row count, and none is invented."""
     found = cost([reading(1000, 5), reading(None, None)], Rates(100.0, log_bytes_per_second=5.0))
     assert (found.rows, found.bytes, found.seconds, found.log_bytes) == (None, None, None, None)
     assert (found.rows_at_least, found.bytes_at_least) == (1000, 5)

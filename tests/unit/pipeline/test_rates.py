@@ -16,7 +16,7 @@ def test_only_the_time_of_reading_counts() -> None:
 
 
 def test_too_little_tells_nothing() -> None:
-    """A second is the least; before it is over nobody knows."""
+    """One second is the minimum; before it is over the rate is unknown."""
     rate = ReadingRate()
     assert rate.rows_per_second is None
     rate.seen(0.0, 0, is_reading=True)

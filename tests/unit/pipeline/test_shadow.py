@@ -52,7 +52,7 @@ COLUMNS = {"id": INTEGER, "name": TEXT, "price": ColumnType("double precision", 
 
 
 class Tasks:
-    """Runs what it is given when the test says so."""
+    """Runs its tasks when the test says so."""
 
     def __init__(self) -> None:
         self.given: list[Callable[[], Input | None]] = []
@@ -67,7 +67,7 @@ class Tasks:
 
 
 class Stage:
-    """A database in memory, its stream and its shadow checks, step by step. `decode` stands for the decoder."""
+    """A database in memory, its stream and its shadow checks, step by step. `decode` replaces the decoder."""
 
     def __init__(self, *, rewrites_known_by: Any = "log", every_s: float | None = 10.0) -> None:
         self.database = MemoryDatabase(rewrites_known_by=rewrites_known_by)
@@ -98,7 +98,7 @@ class Stage:
         return Progress(self.done)
 
     def change(self, *rows: tuple[int, str, float], table: TableId = ITEMS, hold: bool = False) -> Callable[[], None]:
-        """Insert rows, or change those that are there. The value makes them visible if they are held."""
+        """Insert rows, or change existing ones. The value makes them visible if they are held."""
         transaction = self.database.begin()
         there = {row["id"] for row in self.database.tables[table].rows.values()}
         for id_, name, price in rows:
@@ -216,7 +216,7 @@ def test_a_difference_stays_in_the_status_until_the_table_is_read_anew(on: Stage
 
 
 def test_what_is_right_is_checked_and_not_blamed(on: Stage) -> None:
-    """Many rows in many transactions, of which one at a time is looked at."""
+    """Many rows in many transactions, which are sampled one at a time."""
     for round_ in range(20):
         on.change(*((id_, f"n{round_}", id_ / 3) for id_ in range(1, 9)))
         on.check()
@@ -228,7 +228,7 @@ def test_what_is_right_is_checked_and_not_blamed(on: Stage) -> None:
 
 
 def change_of(what: str, database: MemoryDatabase) -> None:
-    """A transaction that row 1 does not outlive as it was."""
+    """A transaction after which row 1 is deleted or changed."""
     transaction = database.begin()
     match what:
         case "update":
@@ -248,7 +248,8 @@ def change_of(what: str, database: MemoryDatabase) -> None:
 @pytest.mark.parametrize("moment", ["in the same batch", "before the read", "before the mark"])
 @pytest.mark.parametrize("what", ["update", "delete", "key", "truncate", "spooled"])
 def test_a_row_that_changes_after_it_was_taken_is_never_blamed(on: Stage, what: str, moment: str) -> None:
-    """Nobody knows which side of the change the snapshot was on; only that the log has it in front of the mark."""
+    """It is unknown whether the snapshot was taken before or after the change; only that the log has the change before
+    the mark."""
     on.change((1, "a", 1.0))
     if moment == "in the same batch":
         change_of(what, on.database)
@@ -273,7 +274,7 @@ def test_a_row_that_changes_after_it_was_taken_is_never_blamed(on: Stage, what: 
 
 
 def test_no_mark_is_sent_for_a_sample_that_moved_on_while_it_was_read(on: Stage) -> None:
-    """It would come back for nothing."""
+    """The returning mark would serve nothing."""
     on.change((1, "a", 1.0))
     on.taken()
     on.change((1, "b", 1.0))
@@ -296,7 +297,7 @@ def test_other_rows_of_the_table_change_and_the_sample_stays(on: Stage) -> None:
 
 
 def test_a_transaction_that_is_logged_and_cannot_be_seen_yet_is_never_blamed(on: Stage) -> None:
-    """W03: a commit that waits for a replica. The row as it was before is no proof of anything."""
+    """W03: a commit that waits for a replica. The row's previous value proves nothing."""
     on.change((1, "before", 1.0))
     on.check()
     release = on.change((1, "after", 2.0), hold=True)
@@ -315,7 +316,7 @@ def test_a_transaction_that_is_logged_and_cannot_be_seen_yet_is_never_blamed(on:
 
 
 def test_a_transaction_that_is_never_seen_gives_way_to_others(on: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replica that is away for good must not end all checks."""
+    """A replica that is permanently gone must not end all checks."""
     monkeypatch.setattr(shadows, "READS_MAX", 3)
     on.change((1, "held", 1.0), hold=True)
     on.check()
@@ -330,7 +331,7 @@ def test_a_transaction_that_is_never_seen_gives_way_to_others(on: Stage, monkeyp
 
 @pytest.mark.parametrize("known_by", ["log", "catalog"])
 def test_a_statement_that_gives_rows_other_values_is_never_blamed(known_by: Any) -> None:
-    """The log of PostgreSQL has no word of it, and the shape may stay as it is."""
+    """PostgreSQL's log does not record it, and the shape may stay the same."""
     with staged(rewrites_known_by=known_by) as on:
         on.change((1, "a", 1.0))
         on.taken()
@@ -346,7 +347,7 @@ def test_a_statement_that_gives_rows_other_values_is_never_blamed(known_by: Any)
 
 
 def test_a_table_with_other_columns_is_not_compared(on: Stage) -> None:
-    """The next row of the stream would have told, but there was none."""
+    """The stream's next row would have shown it, but no row followed."""
     on.change((1, "a", 1.0))
     on.taken()
     on.database.add_column(ITEMS, "more", TEXT)
@@ -356,7 +357,7 @@ def test_a_table_with_other_columns_is_not_compared(on: Stage) -> None:
 
 
 def test_a_table_that_is_dropped_or_cannot_be_read_is_not_compared(on: Stage) -> None:
-    """The stream and the looks at the tables tell of it."""
+    """The stream and the table checks report it."""
     on.change((1, "a", 1.0))
     on.taken()
     on.database.unreadable.add(ITEMS)
@@ -372,7 +373,7 @@ def test_a_table_that_is_dropped_or_cannot_be_read_is_not_compared(on: Stage) ->
 
 
 def test_samples_of_an_earlier_attempt_are_not_compared(on: Stage) -> None:
-    """The next attempt's stream begins earlier, and a mark of the one before says nothing in it."""
+    """The next attempt's stream begins earlier, and a mark of the previous attempt proves nothing in it."""
     on.change((1, "a", 1.0))
     on.taken()
     on.tasks.run()
@@ -382,7 +383,7 @@ def test_samples_of_an_earlier_attempt_are_not_compared(on: Stage) -> None:
 
 
 def test_a_row_is_taken_only_while_it_is_known_that_its_table_is_done(on: Stage) -> None:
-    """What the attempt before knew is no word of this one: its first order may be to read the table anew."""
+    """What the previous attempt knew does not hold for this one: its first request may be to read the table again."""
     on.begin(2)
     on.change((1, "a", 1.0))
     on.comes()
@@ -433,7 +434,7 @@ def test_a_row_that_the_source_shows_twice_is_a_difference(on: Stage) -> None:
 
 
 def test_a_run_in_which_a_table_has_two_shapes_gives_no_sample_of_it(on: Stage) -> None:
-    """Which of its rows is the last of a key is not told by one batch."""
+    """One batch does not show which of its rows is a key's last."""
     on.decode = lambda event: (
         Committed(replace(event.run, batches=event.run.batches * 2))
         if isinstance(event, Committed) and isinstance(event.run, Run)
@@ -470,7 +471,7 @@ def test_rows_with_unchanged_columns_and_deleted_ones_are_no_samples(on: Stage) 
 
 
 def test_a_table_whose_rows_are_not_all_read_is_no_sample(on: Stage) -> None:
-    """Its backfill brings every row anew."""
+    """Its backfill reads every row again."""
     on.done[ITEMS] = replace(on.done[ITEMS], state="reading")
     on.look()
     on.change((1, "a", 1.0))
@@ -493,7 +494,7 @@ def test_in_whatever_order_things_happen_nothing_is_blamed(seed: int, known_by: 
                 on.database._fill(table)
 
         def read_anew() -> None:
-            """What a backfill is to the check: it takes the rows' version, and ends with a mark that came back."""
+            """A backfill as the check sees it: it takes the rows' version, and ends with a mark that returned."""
             known, version = on.done[ITEMS], on.database.tables[ITEMS].version
             if known.state == "done":
                 row_version = str(version) if known_by == "catalog" else None
@@ -509,7 +510,7 @@ def test_in_whatever_order_things_happen_nothing_is_blamed(seed: int, known_by: 
         on.decode = ended
 
         def change() -> None:
-            if not held:  # what is held back is shown as it was when it was committed, and must not undo later rows
+            if not held:  # a held row is shown as of its commit, and must not undo later rows
                 on.change((random.randint(1, 3), f"n{random.random()}", random.random()))
 
         def hold() -> None:
@@ -641,7 +642,7 @@ EXAMPLES: Sequence[tuple[pa.DataType, Sequence[Any]]] = (
 
 @pytest.mark.parametrize(("arrow", "values"), EXAMPLES, ids=lambda v: str(v) if isinstance(v, pa.DataType) else "")
 def test_only_the_same_value_is_equal(arrow: pa.DataType, values: Sequence[Any]) -> None:
-    """Of every type, NULL too, and out of the middle of a column as out of one of its own."""
+    """For every type, including NULL, and from the middle of a column as well as from a separate one."""
     every = [None, *values]
     column = pa.array(every, arrow)
     for i, one in enumerate(every):
@@ -650,7 +651,7 @@ def test_only_the_same_value_is_equal(arrow: pa.DataType, values: Sequence[Any])
 
 
 def test_another_nan_is_the_same_nan() -> None:
-    """Which of its many bit patterns a server sends says nothing."""
+    """Which of its many bit patterns a server sends means nothing."""
     quiet, other = (struct.unpack("<d", bits.to_bytes(8, "little"))[0] for bits in (0x7FF8 << 48, 0x7FF8 << 48 | 5))
     assert same_values(pa.array([quiet]), pa.array([other]))
 
@@ -700,7 +701,7 @@ def run_of(table: Table, *rows: Mapping[str, Any]) -> Run:
 def test_tables_are_sampled_whose_keys_arrow_compares_as_the_server_does(
     arrow: pa.DataType, value: Any, is_sampled: bool
 ) -> None:
-    """NaN is no key of its own in Arrow, and two arrays cannot be compared: a change would go by unseen."""
+    """NaN equals no key in Arrow, and two arrays cannot be compared: a change would go unnoticed."""
     table = Table(ITEMS, 1, (Column("k", 1, ColumnType("t", arrow)),), ("k",))
     shadow = Shadow(1.0, lambda *_: None)
     shadow.begin((table,), Epoch(1))
@@ -799,7 +800,7 @@ def test_a_capture_checks_what_its_stream_decodes(is_wrong: bool, monkeypatch: p
 
 
 class Doubted(MemorySource):
-    """A source whose row events another library decodes, too; `found` is what comes of the next ones."""
+    """A source whose row events another library decodes, too; `found` is the result for the next ones."""
 
     def __init__(self, database: MemoryDatabase) -> None:
         super().__init__(database, spool_rows=50)
@@ -824,7 +825,7 @@ EQUAL = EventComparison(ITEMS, "log:7", (), "", "another")
 
 
 def test_a_difference_of_the_second_opinion_is_reported_like_any_other(on: Stage, doubted: Doubted) -> None:
-    """In the event, the counts and the status, until the table is read again; it names who says so."""
+    """In the event, the counts and the status, until the table is read again; it names the library that reports it."""
     doubted.found = [EQUAL, replace(EQUAL, columns=("price", "name")), replace(EQUAL, failure="has other rows by it")]
     for differing in range(3):
         on.look(10.0)
@@ -842,7 +843,7 @@ def test_a_difference_of_the_second_opinion_is_reported_like_any_other(on: Stage
 
 
 def test_row_events_are_compared_one_each_interval_while_it_is_on(on: Stage, doubted: Doubted) -> None:
-    """Not one a loop; and a source that keeps none is asked again later."""
+    """Not one per loop; and a source that keeps none is queried again later."""
     doubted.found = [None, EQUAL]
     for _ in range(3):
         on.look(4.0)
@@ -858,7 +859,7 @@ def test_row_events_are_compared_one_each_interval_while_it_is_on(on: Stage, dou
 
 
 def test_each_source_is_told_whether_events_are_wanted(on: Stage, doubted: Doubted) -> None:
-    """A capture that goes on with other settings has another source."""
+    """A capture that continues with other settings has another source."""
     doubted.found = [EQUAL]
     on.look(10.0)
     other = on.source = Doubted(on.database)

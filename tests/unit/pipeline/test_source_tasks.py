@@ -1,4 +1,5 @@
-"""SourceTasks: what the machine asks of the source beside the stream, and in which order it is done and answered."""
+"""SourceTasks: the work at the source that the machine requests, next to the stream, and the order of that work and its
+answers."""
 
 from __future__ import annotations
 
@@ -76,7 +77,7 @@ def answers_of(source: Recording, task: WriteMark, count: int) -> list[Input]:
 
 
 def test_chunks_are_read_once_their_mark_is_written_and_answered_behind_it() -> None:
-    """W01: a snapshot from before its low mark could miss a change that nobody holds."""
+    """W01: a snapshot from before its low mark could miss a change that is held nowhere."""
     source = Recording()
     names = ["items", "orders", "people"]
     answers = answers_of(source, WriteMark(LOW, tuple(ReadChunk(chunk_of(name)) for name in names)), 4)
@@ -87,7 +88,7 @@ def test_chunks_are_read_once_their_mark_is_written_and_answered_behind_it() -> 
 
 
 def test_nothing_is_read_for_a_mark_that_could_not_be_written() -> None:
-    """Nobody would know what the rows stand behind."""
+    """It would be unknown which changes the rows follow."""
     source = Recording(refuses_marks=True)
     answers = answers_of(source, WriteMark(LOW, (ReadChunk(chunk_of("orders")),)), 1)
     assert answers == [ChunkFailed(None, "the connection was reset", retry=True)]

@@ -1,4 +1,4 @@
-"""SourceTasks: what becomes of an answer that is an error, and of what still waits when it is closed."""
+"""SourceTasks: what happens to an answer that is an error, and to the waiting tasks on close."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Stage:
         self.tasks = SourceTasks(given, count, lambda: self.woken.put(None))
 
     def answer(self) -> list[Input]:
-        """The loop looks only when it is woken."""
+        """The loop checks only when it is woken."""
         self.woken.get(timeout=30)
         return self.tasks.answers()
 
@@ -64,7 +64,7 @@ class Stage:
     ("task", "table"), [(PlanTable(ORDERS, 1), ORDERS), (ReadChunk(CHUNK), ORDERS), (TakeSnapshot(), None)]
 )
 def test_what_may_come_back_is_tried_again(error: Exception, task: SourceTask, table: TableId | None) -> None:
-    """A window is given up, the capture goes on; the machine is told of which table."""
+    """A window is cancelled and the capture continues; the machine learns which table it was."""
     stage = Stage(error)
     stage.tasks.send(task)
     assert stage.answer() == [ChunkFailed(table, str(error), retry=True)]
@@ -81,7 +81,7 @@ def test_a_table_that_cannot_be_read_fails_alone() -> None:
 
 
 def test_a_backfill_that_failed_is_told_what_reads_the_table_again() -> None:
-    """Its error may come from the stream as well, where a start is all that it takes; here that is a setting's only."""
+    """The stream may raise its error as well, where a restart is enough; here only a setting helps."""
     remedy = "fix the rows, then start again"
     stage = Stage(ConfigurationError("bytes that are no text", remedy=remedy))
     stage.tasks.send(ReadChunk(CHUNK))
@@ -103,7 +103,7 @@ def test_an_error_that_is_no_table_s_ends_the_attempt(error: Exception) -> None:
 
 
 def test_several_answers_come_in_the_order_they_were_given() -> None:
-    """A mark's answer stands before those of the chunks behind it."""
+    """A mark's answer precedes those of the chunks after it."""
     stage = Stage()
     answers: list[Callable[[], Input | None]] = [
         lambda: SnapshotTaken(XidSnapshot(1, 2)),
@@ -120,7 +120,7 @@ def test_several_answers_come_in_the_order_they_were_given() -> None:
 
 
 def test_closing_breaks_off_what_runs_and_begins_nothing_more() -> None:
-    """A daemon that stops must not read the chunks that wait; and it waits until the last connection is let go."""
+    """A daemon that stops must not read the chunks that wait; and it waits until the last connection is released."""
     stage = Stage()
     running, ran = threading.Event(), []
 

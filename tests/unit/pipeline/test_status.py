@@ -1,4 +1,4 @@
-"""What a running capture tells of itself."""
+"""What a running capture reports about itself."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from cdcflow.testing.sinks import ORDERS
 
 
 def test_what_a_window_holds_back_is_told(tmp_path: Path) -> None:
-    """Metrics and status have names for it; live changes that wait for a backfill must be seen to wait."""
+    """Metrics and status have names for it: live changes that wait for a backfill must be visible as waiting."""
     of = OrdersSource(1)
     looked: list[dict[str, object]] = []
 
     def look() -> None:
-        """A transaction comes in while a chunk is read, and the high mark waits until somebody has looked."""
+        """A transaction arrives while a chunk is read, and the high mark waits until the status was read."""
         of.insert(8, 9)
         while not looked or not looked[-1].get("held_rows"):
             looked.append(capture.status())

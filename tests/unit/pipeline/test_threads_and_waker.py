@@ -1,4 +1,4 @@
-"""The threads beside the loop and what wakes it: work that was asked for is done, errors are heard, stops end."""
+"""The threads next to the loop, and what wakes it: requested work is done, errors reach the loop, stops end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cdcflow.pipeline.waker import Waker
 
 
 class Held:
-    """Work that waits until it may go on, and counts how often it was done."""
+    """Work that waits until the test releases it, and counts how often it was done."""
 
     def __init__(self) -> None:
         self.begun, self.may_go = threading.Semaphore(0), threading.Semaphore(0)
@@ -67,7 +67,8 @@ def test_settling_waits_for_what_was_asked_and_says_when_it_took_too_long(worker
 
 
 def test_an_error_ends_the_thread_and_waits_for_whoever_looks() -> None:
-    """The loop must not go on behind a sync that failed in its thread, and settling must not wait for a dead one."""
+    """The loop must not continue after a sync that failed in its thread, and settling must not wait for a dead
+    thread."""
 
     def fails() -> None:
         raise OSError("no room")
@@ -129,7 +130,7 @@ def waker() -> Iterator[Waker]:
 
 
 HOUR_S = 3600.0
-"""A wait that nobody ends is a test that hangs."""
+"""A wait that nothing ends is a test that hangs."""
 
 
 def waits_for_a_wake(waker: Waker) -> bool:
@@ -149,7 +150,7 @@ def waits_for_a_wake(waker: Waker) -> bool:
 
 
 def test_a_wake_ends_the_wait_that_runs_or_the_next_one_and_no_other(waker: Waker) -> None:
-    """It may come before the loop waits; if it were kept for ever, the loop would never wait again."""
+    """It may arrive before the loop waits; if it were kept indefinitely, the loop would never wait again."""
     waker.wake()
     waker.wake()
     waker.wait(None, HOUR_S)
@@ -157,7 +158,7 @@ def test_a_wake_ends_the_wait_that_runs_or_the_next_one_and_no_other(waker: Wake
 
 
 def test_the_stream_s_socket_ends_the_wait_as_long_as_it_is_the_stream_s(waker: Waker) -> None:
-    """A stream that is made anew has another socket; the old one's must not be watched, or the loop never waits."""
+    """A recreated stream has another socket; the old one must no longer be watched, or the loop never waits."""
     near, far = socket.socketpair()
     other, beside = socket.socketpair()
     with near, far, other, beside:
@@ -192,7 +193,7 @@ def test_a_stream_whose_socket_has_the_number_0_is_heard_and_forgotten_like_any_
 
 
 def test_a_wake_never_waits_for_the_loop(waker: Waker) -> None:
-    """A loop that is busy hears none for a while; and after it has closed nobody is there."""
+    """A busy loop takes none for a while; and after it has closed, no receiver is left."""
     for _ in range(100_000):
         waker.wake()
     waker.close()

@@ -1,4 +1,4 @@
-"""Tables whose values are kept otherwise than before: read anew, once, whatever happens in between."""
+"""Tables whose values are now stored differently: read again, once, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ class Stage:
         self.told: list[str] = []
 
     def run(self, turns: int | None, *, noted: bool = True) -> Progress:
-        """An attempt of so many turns (None: it dies before the first), on a source that has both tables read anew."""
+        """An attempt of this many turns (None: it dies before the first), on a source that has both tables read
+        again."""
         source: Any = Small(ORDERS)
         if noted:
             source.prepared = lambda c: replace(c, source={**c.source, "reread": BOTH})
@@ -78,7 +79,7 @@ def test_table_is_read_anew_and_the_order_goes_with_its_cut() -> None:
 
 
 def test_order_that_no_cut_has_is_still_there() -> None:
-    """Killed right after the settings were noted: the next start finds the order beside them."""
+    """Killed right after the settings were noted: the next start finds the command next to them."""
     stage = Stage("done")
     assert stage.run(None).tables[ORDERS.id].generation == 1
     assert stage.memory.checkpoint.source["reread"] == BOTH
@@ -92,6 +93,6 @@ def test_paused_table_is_read_when_it_is_resumed() -> None:
 
 
 def test_table_that_was_never_read_is_left_alone() -> None:
-    """Nobody asked for its rows; its changes are captured by the new settings."""
+    """No operator requested its rows; its changes are captured with the new settings."""
     assert Stage("cancelled", generation=0).run(100).tables[ORDERS.id].state == "cancelled"
     assert ITEMS.id not in Stage("done").run(10).tables
