@@ -1,4 +1,4 @@
-"""ALTER TABLE: which clauses may change values of rows that are there."""
+"""ALTER TABLE: which clauses may change values of existing rows."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def lines(text: str) -> list[str]:
 
 @pytest.mark.parametrize("said", lines(HARMLESS))
 def test_clause_that_leaves_values_alone_reads_nothing_again(said: str) -> None:
-    """Reading a large table again is dear, and these are what people do every day."""
+    """Reading a large table again is expensive, and operators run these clauses every day."""
     found = altered(list(tokens_of(said)))
     assert not found.fills
     assert not found.redefined
@@ -154,7 +154,7 @@ def test_clause_that_leaves_values_alone_reads_nothing_again(said: str) -> None:
 
 @pytest.mark.parametrize("said", lines(FILLS))
 def test_clause_that_may_change_values_fills(said: str) -> None:
-    """P18: the log tells none of it; what is not known to be harmless counts."""
+    """P18: the log does not record the new values; a clause that is not known to be harmless counts."""
     assert altered(list(tokens_of(said))).fills
 
 
@@ -165,7 +165,7 @@ ENDLESS = ("ADD (", "ADD (w int,", "MODIFY v varchar(", "MODIFY v varchar(300")
 
 @pytest.mark.parametrize("said", [*lines(HARMLESS), *lines(FILLS)])
 def test_rename_to_its_own_name_hides_no_other_clause(said: str) -> None:
-    """It renames nothing, in whatever form; every other clause counts, before and behind it."""
+    """It renames nothing, in whatever form; every other clause counts, before and after it."""
     alone = statement_of(Query("shop", f"ALTER TABLE t {said}"))
     for form, name in itertools.product(FORMS, NAMES):
         rename = form.format(name)
@@ -179,7 +179,7 @@ def test_rename_to_another_name_hides_no_other_clause(said: str) -> None:
     renamed = Renamed(((TableId("shop", "t"), TableId("shop", "u")),))
     alone = statement_of(Query("shop", f"ALTER TABLE u {said}"))
     if isinstance(alone, PartsChanged):
-        return  # clauses on partitions have no others beside them
+        return  # a statement with partition clauses has no other clauses
     expected = renamed if alone == OtherDdl(TableId("shop", "u")) else Several((renamed, alone))  # type: ignore[arg-type]
     for form in FORMS:
         assert statement_of(Query("shop", f"ALTER TABLE t {form.format('u')}, {said}")) == expected
@@ -194,7 +194,7 @@ def test_last_of_several_names_counts() -> None:
 
 @pytest.mark.parametrize("number", range(300))
 def test_several_clauses_fill_as_soon_as_one_of_them_does(number: int) -> None:
-    """Pairs and triples of all clauses: none of them hides another."""
+    """Pairs and triples of all clauses: none of them hides the others."""
     dice = random.Random(number)
     harmless = [said for said in lines(HARMLESS) if not said.startswith(NOT_FIRST)]
     fills = [said for said in lines(FILLS) if said not in ENDLESS and not said.startswith(NOT_FIRST)]
@@ -270,7 +270,7 @@ def test_column_that_only_became_wider_keeps_its_values(
 
 
 def test_every_column_that_is_defined_anew_is_told() -> None:
-    """One that only became wider says nothing of the other."""
+    """A column that only became wider does not speak for the other one."""
     assert altered(list(tokens_of("MODIFY v varchar(300) NOT NULL, ADD INDEX (v), CHANGE w W bigint unsigned"))) == (
         Altered(
             False,

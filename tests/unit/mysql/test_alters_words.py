@@ -1,4 +1,4 @@
-"""Every word by which a clause of ALTER TABLE is known to leave all values as they are."""
+"""Every word by which a clause of ALTER TABLE is known to leave all values unchanged."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fills(said: str) -> bool:
 
 @pytest.mark.parametrize("option", OPTIONS)
 def test_an_option_that_is_no_matter_of_values_is_followed_by_one_value(option: str) -> None:
-    """With its sign and without; and what comes behind the value is looked at again."""
+    """With its equals sign and without; and the clause after the value is examined again."""
     for said in (f"{option} = 1", f"{option} 1", f"{option} = 1 {option} 2", f"{option}=1, ADD INDEX (v)"):
         assert altered(list(tokens_of(said))) == HARMLESS
         assert fills(f"{said}, DROP v")
@@ -87,7 +87,7 @@ def test_what_is_added_and_is_no_column_fills_nothing(added: str) -> None:
 
 @pytest.mark.parametrize("kind", ["INDEX", "KEY", "FOREIGN KEY", "CHECK", "CONSTRAINT"])
 def test_what_is_dropped_and_is_no_column_fills_nothing(kind: str) -> None:
-    """A column that goes may come back with other values under its name."""
+    """A dropped column may return with other values under its name."""
     assert not fills(f"DROP {kind} c")
     assert fills("DROP c")
     assert fills("DROP COLUMN c")

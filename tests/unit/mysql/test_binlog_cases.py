@@ -31,7 +31,7 @@ from cdcflow.sources.mysql.position import BinlogPosition, coordinate
 
 @pytest.mark.parametrize("flavor", FLAVORS)
 def test_event_of_unknown_type_stops_by_name(flavor: Flavor) -> None:
-    """M01, M02: what nobody looked at could hold rows; a library that skips it loses them without a word."""
+    """M01, M02: an unknown event could hold rows; a library that skips it loses them silently."""
     log = Log(flavor)
     log.event(99, b"rows?")
     refused(log, ConfigurationError, "event of type 99")
@@ -45,7 +45,7 @@ def test_event_of_the_other_kind_of_server_stops_by_name() -> None:
 
 
 def test_event_that_the_server_flags_as_ignorable_is_skipped() -> None:
-    """Newer servers add such events, and say that readers may go past them."""
+    """Newer servers add such events, flagged so that readers may skip them."""
     log = Log("mysql")
     log.begin()
     log.event(99, b"news", flags=0x80)
@@ -56,7 +56,7 @@ def test_event_that_the_server_flags_as_ignorable_is_skipped() -> None:
 
 @pytest.mark.parametrize("flavor", FLAVORS)
 def test_incident_stops(flavor: Flavor) -> None:
-    """M03: the server says itself that changes are missing from its log."""
+    """M03: the server itself reports that changes are missing from its log."""
     log = Log(flavor)
     one(log, 1)
     log.event(26, struct.pack("<HB", 1, 4) + b"lost")
@@ -228,7 +228,7 @@ def test_row_event_without_rows_that_ends_a_statement_is_passed() -> None:
 
 
 def test_extra_row_information_is_passed_over() -> None:
-    """MySQL tells the partition of each row event there, in any length."""
+    """MySQL writes the partition of each row event there, in any length."""
     log = Log()
     log.begin()
     for extra in (b"", b"\1\0\2\0", b"\0\3\xff"):
@@ -305,7 +305,7 @@ class OlderLog(Log):
 
 
 def test_log_of_mysql_8_0_is_read() -> None:
-    """Its format event lists the types up to 41, and says which server wrote it."""
+    """Its format event lists the types up to 41, and contains the version of the server that wrote it."""
     log = OlderLog("mysql")
     one(log, 1)
     log.begin()

@@ -1,6 +1,6 @@
 """Random histories, written as binary logs event by event, decoded in columns: the rows must be those that happened.
 
-The expected rows are made together with the events, change by change, in plain Python.
+The expected rows are built together with the events, change by change, in plain Python.
 """
 
 from __future__ import annotations
@@ -209,7 +209,8 @@ def test_every_transaction_arrives_whole_once_and_in_order(
 def test_a_restart_at_any_position_repeats_nothing_and_loses_nothing(
     flavor: Flavor, seed: int, compress: bool, spool_bytes_max: int
 ) -> None:
-    """M11, M12, M45: each position that was ever told is a place to go on from, also while XA transactions are open."""
+    """M11, M12, M45: reading can resume at each position that was ever reported, also while XA transactions are
+    open."""
     made = history(flavor, seed, compress=compress)
     data = made.log.dump()
     first = reading(made, spool_bytes_max=spool_bytes_max)
@@ -236,7 +237,7 @@ def test_a_restart_at_any_position_repeats_nothing_and_loses_nothing(
 @EXAMPLES
 @given(flavor=st.sampled_from(["mysql", "mariadb"]), seed=st.integers(0, 2**32))
 def test_the_position_reaches_the_end_of_the_log(flavor: Flavor, seed: int) -> None:
-    """M31: also when the last transactions have nothing of ours, so that a saved position never falls behind."""
+    """M31: also when the last transactions have no captured rows, so that a saved position never falls behind."""
     made = history(flavor, seed)
     made.log.begin()
     made.log.insert(OTHER, (1, "x"))
@@ -251,7 +252,7 @@ def test_the_position_reaches_the_end_of_the_log(flavor: Flavor, seed: int) -> N
 
 @pytest.mark.parametrize("flavor", ["mysql", "mariadb"])
 def test_the_end_of_one_transaction_is_told_by_one_gtid(flavor: Flavor) -> None:
-    """The lower fence asks which of the delivered ones a snapshot sees, by coordinate and GTID."""
+    """The lower fence checks which of the delivered transactions a snapshot sees, by coordinate and GTID."""
     made = history(flavor, 5, steps=30)
     found = reading(made)
     found.feed(made.log.dump())

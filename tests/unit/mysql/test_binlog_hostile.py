@@ -1,4 +1,4 @@
-"""Garbled and hostile bytes: an error by name, never a read past the end, never an endless loop (hard case O10)."""
+"""Garbled and hostile bytes: a precise error, never a read past the end, never an endless loop (hard case O10)."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_needed_bytes_are_those_of_the_first_event(size: int) -> None:
 )
 @example(said="0'", word="XA COMMIT X'")
 def test_any_statement_is_understood_somehow(said: str, word: str) -> None:
-    """M35: whatever somebody types must not end the stream by an accident in its reader."""
+    """M35: no statement that a client types may end the stream by an accident in its reader."""
     raw = (word + said).encode(errors="replace")
     event = bytes(4) + b"\2" + bytes(14) + struct.pack("<IIBHH", 1, 0, 0, 0, 0) + b"\0" + raw
     statement_of(query_of(event))
@@ -121,7 +121,7 @@ def test_table_map_of_any_bytes(raw: bytes) -> None:
 
 
 def test_a_wrong_checksum_is_not_a_matter_of_types() -> None:
-    """Each event's own checksum is compared, and the last good one is where reading goes on."""
+    """Each event's own checksum is compared, and reading resumes after the last good one."""
     log = Log()
     for i in range(3):
         log.begin()

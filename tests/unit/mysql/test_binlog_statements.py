@@ -68,7 +68,7 @@ def test_statement_on_a_table_that_is_not_captured_is_none_of_ours(said: str) ->
 
 
 def test_table_whose_shape_changes_within_a_batch_has_each_rows_shape() -> None:
-    """M33: the shape is that of the moment when the rows were written; two shapes in one batch, and back again."""
+    """M33: each row has the shape in force when it was written; two shapes in one batch, and back again."""
     log = Log()
     for table in (simple("t"), simple("t", extra=["w"]), simple("t")):
         log.table_ids.clear()
@@ -83,7 +83,7 @@ def test_table_whose_shape_changes_within_a_batch_has_each_rows_shape() -> None:
     "said", ["RENAME TABLE t TO _t_del, _t_gho TO t", "rename table `shop`.`t` to `shop`.`_t_old`, `_t_new` to `t`"]
 )
 def test_swap_by_a_schema_change_tool_goes_on_under_the_name(said: str) -> None:
-    """M37: the shadow table's rows were never ours; after the swap the same table has another shape."""
+    """M37: the shadow table's rows were never captured; after the swap the same table has another shape."""
     log = Log()
     one(log, 1)
     one(log, 1, table=simple("_t_gho", extra=["w"]))
@@ -105,8 +105,8 @@ def test_swap_in_two_steps_is_followed_too() -> None:
 
 
 def filled(found: Reader, *, swapped: bool = False) -> list[str]:
-    """The tables that are to be read again; `swapped`: if they are being read. All of that is said before anything
-    else is."""
+    """The tables that are to be read again; `swapped`: whether they are being read. The stream reports all of that
+    before anything else."""
     said = [e for e in found.events if isinstance(e, RowsFilled)]
     first = [e for e in found.events if not isinstance(e, Advanced)][: len(said)]
     assert all(isinstance(e, RowsFilled) for e in first)
@@ -170,7 +170,7 @@ def test_table_that_is_renamed_away_has_no_rows_any_more() -> None:
     ],
 )
 def test_emptied_tables_are_told(said: str, ops: str) -> None:
-    """M40, M39: there are no row events for rows that go all at once."""
+    """M40, M39: rows that are all removed at once have no row events."""
     log = Log("mariadb")
     one(log, 1)
     one(log, 1, table=U)
@@ -231,7 +231,7 @@ def test_list_of_many_tables_is_read_to_its_end(said: str, other: str) -> None:
     ],
 )
 def test_table_that_keeps_history_stops_before_its_rows(said: str) -> None:
-    """M61: behind the statement an update is one of the current row and an insert of the old one."""
+    """M61: after the statement an update consists of an update of the current row and an insert of the old one."""
     log = Log("mariadb")
     one(log, 1)
     log.standalone(said)
@@ -311,7 +311,7 @@ CREATE TEMPORARY TABLE t (id int)
 """.strip().splitlines(),
 )
 def test_statement_about_no_captured_rows_is_passed_over(said: str) -> None:
-    """A stop, or a table that is read again, for each view that somebody makes would be for nothing."""
+    """A stop, or a table that is read again, for each view that a client creates would serve nothing."""
     log = Log("mariadb")
     one(log, 1)
     log.standalone(said)
@@ -374,7 +374,7 @@ def test_statement_that_gives_old_rows_values_is_told_before_anything_behind_it(
     ],
 )
 def test_swap_by_a_tool_is_read_again_unless_nothing_can_have_changed(before: list[str], read: list[str]) -> None:
-    """M37: a schema change tool gave the rows their new values in a table that is not ours."""
+    """M37: a schema change tool gave the rows their new values in a table that is not captured."""
     log = Log()
     one(log, 1)
     for said in [*before, "RENAME TABLE t TO _t_del, _t_gho TO t"]:
@@ -400,7 +400,7 @@ def test_swap_by_a_tool_is_read_again_unless_nothing_can_have_changed(before: li
     ],
 )
 def test_table_is_the_tools_only_by_the_names_that_it_gives(said: str, emptied: list[str], read: list[str]) -> None:
-    """M37: another table's rows under a captured name are not those that were there."""
+    """M37: another table's rows under a captured name are not the earlier rows."""
     log = Log()
     one(log, 1)
     log.standalone(said)
@@ -410,7 +410,7 @@ def test_table_is_the_tools_only_by_the_names_that_it_gives(said: str, emptied: 
 
 
 def test_definition_is_compared_with_what_the_log_last_told() -> None:
-    """A shape from before another statement, or from today's catalog, says nothing of what the column was."""
+    """A shape from before another statement, or from today's catalog, does not show what the column was."""
     log = Log()
     log.standalone("ALTER TABLE t MODIFY v varchar(300)")
     found = whole(log, TestTables(shapes={T.id: shape_of(T)}))
@@ -452,7 +452,8 @@ def test_shape_of_a_table_that_was_never_seen_comes_from_the_catalog() -> None:
     ],
 )
 def test_tables_that_a_statement_named_are_looked_up_anew(said: str, changed: list[str | None]) -> None:
-    """M33: their shapes, and whether they are captured, may be others from there on; of the rest nothing is asked."""
+    """M33: their shapes, and whether they are captured, may differ after the statement; the other tables are not
+    queried."""
     log = Log("mariadb")
     one(log, 1)
     log.standalone(said)
@@ -477,7 +478,7 @@ def test_tables_that_a_statement_named_are_looked_up_anew(said: str, changed: li
     ],
 )
 def test_which_tables_hold_the_rows_of_the_one_whose_place_they_take(name: str, is_shadow: bool) -> None:
-    """M37: by the names that the tools give them; any other table that takes a name has rows of its own."""
+    """M37: by the names that the tools give them; any other table that takes a name has its own rows."""
     log = Log()
     one(log, 1)
     log.standalone(f"CREATE TABLE `{name}` LIKE t")
@@ -506,7 +507,7 @@ def test_which_tables_hold_the_rows_of_the_one_whose_place_they_take(name: str, 
     ],
 )
 def test_which_name_a_table_gets_that_was_only_put_aside(name: str, is_left_over: bool) -> None:
-    """M37: its place is taken in the next moment; a table that got any other name is gone."""
+    """M37: another table takes its place immediately afterwards; a table that got any other name is gone."""
     log = Log()
     one(log, 1)
     log.standalone(f"RENAME TABLE t TO {name}")

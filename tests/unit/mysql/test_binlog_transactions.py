@@ -48,7 +48,7 @@ def test_tagged_gtid_is_part_of_the_position() -> None:
 
 
 def test_transaction_that_comes_again_is_dropped_by_its_gtid() -> None:
-    """M12: a server that begins earlier than it was asked to must not double rows."""
+    """M12: a server that begins before the requested position must not double rows."""
     log = Log("mysql")
     for i in range(1, 6):
         one(log, i)
@@ -76,7 +76,8 @@ def test_one_statement_on_several_tables_keeps_the_order_of_its_events(flavor: F
 
 @pytest.mark.parametrize("flavor", FLAVORS)
 def test_rolled_back_transaction_gives_nothing(flavor: Flavor) -> None:
-    """M67: it is in the log because of a table without transactions in it; ours were taken back."""
+    """M67: it is in the log because it includes a table without transactions; the captured tables' changes were rolled
+    back."""
     log = Log(flavor)
     log.begin()
     log.insert(T, (1, "a"))
@@ -104,7 +105,7 @@ def test_rolled_back_rows_of_a_table_that_keeps_them_stop(said: str, spool_bytes
 
 @pytest.mark.parametrize("flavor", FLAVORS)
 def test_rows_of_tables_without_transactions_end_with_commit(flavor: Flavor) -> None:
-    """M48: they are a group of their own, which no XID ends."""
+    """M48: they form a separate group, which no XID ends."""
     log = Log(flavor)
     log.begin()
     log.insert(T, (1, "a"))
@@ -125,7 +126,7 @@ def test_commit_of_an_xa_transaction_from_before_our_beginning_stops(flavor: Fla
 
 
 def test_xa_commit_in_one_phase_is_an_ordinary_transaction() -> None:
-    """M45: MySQL ends it with an XA_PREPARE event that says so."""
+    """M45: MySQL ends it with an XA_PREPARE event that marks the single phase."""
     log = Log()
     log.gtid()
     log.query("XA START X'61',X'',1", "")
@@ -137,7 +138,7 @@ def test_xa_commit_in_one_phase_is_an_ordinary_transaction() -> None:
 
 @pytest.mark.parametrize("flavor", FLAVORS)
 def test_marks_stand_exactly_between_transactions(flavor: Flavor) -> None:
-    """A mark is where its transaction is, whatever comes in the same batch; another's marks are none of ours."""
+    """A mark is where its transaction is, whatever else is in the same batch; marks of another capture do not count."""
     log = Log(flavor)
     one(log, 1)
     log.mark("e1/1/low")
@@ -153,7 +154,8 @@ def test_marks_stand_exactly_between_transactions(flavor: Flavor) -> None:
 
 
 def test_expected_marks_are_answered_at_their_place() -> None:
-    """A source to which nothing may be written has marks that are places: after all up to there, before all others."""
+    """A source that cdcflow may not write to has positions as marks: after everything through that position, before
+    everything else."""
     log = Log()
     one(log, 1)
     place = coordinate(*log.place)
@@ -170,7 +172,7 @@ def test_expected_marks_are_answered_at_their_place() -> None:
 
 
 def test_expected_marks_of_one_place_come_in_the_order_they_were_asked_for() -> None:
-    """On a quiet server a window's low and high mark lie at one place, and the stream comes to both at once."""
+    """On a quiet server a window's low and high mark are at the same position, and the stream reaches both at once."""
     log = Log()
     one(log, 1)
     place = coordinate(*log.place)

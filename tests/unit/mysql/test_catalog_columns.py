@@ -1,4 +1,4 @@
-"""Columns as the catalog words them become what a table map says of the same columns."""
+"""Columns as described by the catalog become what a table map contains for the same columns."""
 
 from __future__ import annotations
 
@@ -192,6 +192,6 @@ def test_how_a_row_image_holds_a_column_and_which_kernel_reads_it(
 
 @pytest.mark.parametrize(("code", "width"), [(TypeCode.DATE, 3), (TypeCode.DATETIME, 7), (TypeCode.TIMESTAMP, 6)])
 def test_a_date_that_is_text_is_as_wide_and_has_no_kernel(code: TypeCode, width: int) -> None:
-    """Only what becomes of its bytes is another thing."""
+    """Only the conversion of its bytes differs."""
     found = codec_of(ServerColumn("c", code, 3 * (code != TypeCode.DATE), True), TableId("s", "t"), Policy("text"))
     assert (found.form, found.number, found.width, found.prefix) == ("", 0, width, 0)

@@ -131,14 +131,14 @@ def test_latin1_is_what_the_servers_mean_by_it(way: Any) -> None:
     ],
 )
 def test_bytes_that_are_no_text_are_told_by_policy(way: Any, collation: int, raw: bytes, replaced: str) -> None:
-    """N15: never dropped, never guessed: stop by name, or a mark in their place."""
+    """N15: never dropped, never guessed: an error that names the column, or a replacement character."""
     with pytest.raises(ConfigurationError, match=r"shop\.orders\.name(.|\n)*name: replace"):
         both(way, collation, [b"fine", raw])
     assert both(way, collation, [raw, None], Policy(bad_text="replace")).to_pylist() == [replaced, None]
 
 
 def test_collations_of_mariadb_are_known() -> None:
-    """NO PAD adds 1024 to an id, and UCA 14.00 has blocks of its own."""
+    """NO PAD adds 1024 to an id, and UCA 14.00 has separate blocks."""
     assert [charset_of(n).name for n in (1032, 1069, 2048, 2304, 2560, 2816, 3072)] == [
         "latin1", "utf8mb4", "utf8mb3", "utf8mb4", "ucs2", "utf16", "utf32",
     ]  # fmt: skip
@@ -158,7 +158,7 @@ def test_unknown_collation_is_refused(number: int) -> None:
 
 
 def test_text_is_selected_in_its_own_set() -> None:
-    """A conversion by the server would put question marks for what it cannot convert (N15)."""
+    """If the server converted it, characters that it cannot convert would become question marks (N15)."""
     assert select_expression(column("a`b", TypeCode.VARCHAR, 80, collation=8)) == "CONVERT(`a``b` USING binary)"
     assert select_expression(column("a", TypeCode.VARCHAR, 80, collation=45)) == "`a`"
     assert select_expression(column("a", TypeCode.VARCHAR, 80, collation=63)) == "`a`"

@@ -19,7 +19,7 @@ from cdcflow.sources.mysql.types.columns import ServerColumn, TypeCode
 @pytest.mark.parametrize(
     "before",
     [
-        # Put aside under a name that looks like a left-over of its own, and made anew with other columns.
+        # Renamed to a name that looks like a tool's left-over, and recreated with other columns.
         ["RENAME TABLE _t_gho TO __t_gho_del", "CREATE TABLE _t_gho (id int PRIMARY KEY)"],
         ["ALTER TABLE _t_gho RENAME TO __t_gho_old", "CREATE TABLE _t_gho (id int PRIMARY KEY, v text)"],
     ],
@@ -76,7 +76,7 @@ def test_history_of_a_table_that_is_not_captured_is_nobody_s_matter() -> None:
 
 
 def test_keys_of_one_column_are_looked_for_without_parentheses() -> None:
-    """As people write it, and as every version's optimizer takes it for a range of the index."""
+    """As users write it, and as every version's optimizer uses it as a range of the index."""
     key = Key((ServerColumn("a", TypeCode.LONG, 0, False),), "PRIMARY")
     assert list(key.among(KeySet(pa.table({"a": [5, 7]})))) == ["`a` IN (5, 7)"]
     both = Key((*key.columns, ServerColumn("b", TypeCode.LONG, 0, False)), "PRIMARY")
@@ -86,7 +86,7 @@ def test_keys_of_one_column_are_looked_for_without_parentheses() -> None:
 
 @pytest.mark.parametrize("said", ["ALTER TABLE t MODIFY w bigint", "ALTER TABLE t MODIFY IF EXISTS gone bigint"])
 def test_a_column_of_which_the_log_never_told_is_not_taken_for_wider(said: str) -> None:
-    """Nobody knows what it was: the table is read again."""
+    """Its previous type is unknown: the table is read again."""
     log = Log()
     one(log, 1)
     log.standalone(said)

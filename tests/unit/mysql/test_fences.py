@@ -44,7 +44,7 @@ def test_snapshot_sees_exactly_what_is_executed() -> None:
 
 
 def test_what_a_later_set_holds_is_not_forgotten_for_an_earlier_fence() -> None:
-    """A chunk's snapshot that is taken but not answered yet is older than the look that came after it."""
+    """A chunk's snapshot that is taken but not answered yet is older than the check after it."""
     delivered = DeliveredGtids()
     delivered.add(ids(10, 20), gtids((ONE, 1), (ONE, 2)))
     with delivered.look():
@@ -56,7 +56,7 @@ def test_what_a_later_set_holds_is_not_forgotten_for_an_earlier_fence() -> None:
 
 
 def test_fence_that_comes_after_one_with_more_misses_nothing() -> None:
-    """W03, W26: two parts of a chunk look at once. The one that read its set first may make its fence last."""
+    """W03, W26: two parts of a chunk check concurrently. The one that read its set first may create its fence last."""
     delivered = DeliveredGtids()
     delivered.add(ids(10, 20), gtids((ONE, 1), (ONE, 2)))
     with delivered.look():
@@ -72,7 +72,7 @@ def test_fence_that_comes_after_one_with_more_misses_nothing() -> None:
 
 
 def test_snapshot_of_another_process_is_told_where_the_stream_is() -> None:
-    """W03: it is sent as a set; what it does not see is remembered meanwhile, whatever later snapshots see."""
+    """W03: it is sent as a set; what it does not see is remembered until then, whatever later snapshots see."""
     delivered = DeliveredGtids()
     there, here = (
         SnapshotTaker("mysql", has_gtids=True, delivered=known, marking=ReadOnlyMarks("mysql", Expectations()))
@@ -110,7 +110,7 @@ def test_what_every_fence_sees_is_forgotten() -> None:
 
 @pytest.mark.parametrize(("upto", "hidden"), [(0, [1, 5, 9]), (5, [9]), (9, []), (4, [5, 9])])
 def test_place_in_the_log_parts_seen_from_unseen(upto: int, hidden: list[int]) -> None:
-    """MariaDB's snapshots stand for a place: its own end is seen."""
+    """A MariaDB snapshot represents a position: everything before that position is seen."""
     assert CoordinateVisibility(upto).hidden(ids(1, 5, 9)).tolist() == hidden
 
 
@@ -146,7 +146,7 @@ SOURCES = (ONE, f"{ONE}:tag", TWO)
 
 @pytest.mark.parametrize("seed", range(6))
 def test_fences_hide_what_their_sets_lack_whatever_else_is_looked_at(seed: int) -> None:
-    """W03: against sets of Python's. Sets grow, fences come and go, looks begin before others end."""
+    """W03: compared with plain Python sets. Sets grow, fences open and close, checks begin before others end."""
     chance = random.Random(seed)
     delivered, executed = DeliveredGtids(), MysqlGtids()
     all_of: list[tuple[int, tuple[str, int]]] = []
@@ -177,7 +177,8 @@ def test_fences_hide_what_their_sets_lack_whatever_else_is_looked_at(seed: int) 
 
 
 def test_a_look_that_ends_forgets_only_what_every_fence_sees() -> None:
-    """Not while another look is under way, whose set may be older; and without a fence nothing is known to be seen."""
+    """Not while another check is in progress, whose set may be older; and without a fence nothing is known to be
+    seen."""
     delivered = DeliveredGtids()
     delivered.add(ids(10, 20, 30), gtids((ONE, 1), (ONE, 2), ("", -1)))
     with delivered.look():

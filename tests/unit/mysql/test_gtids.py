@@ -107,7 +107,7 @@ def test_mariadb_set_has_the_last_of_each_domain() -> None:
 
 
 def test_set_in_a_command_has_exclusive_ends_and_tags_only_where_there_are_any() -> None:
-    """M22: as MySQL's documentation of COM_BINLOG_DUMP_GTID has it; servers before 8.3 know no tags."""
+    """M22: as MySQL's documentation of COM_BINLOG_DUMP_GTID defines it; servers before 8.3 do not support tags."""
     plain = encoded(MysqlGtids.parse(f"{A}:1-5:7"))
     assert plain.hex() == "01" + "00" * 7 + A.replace("-", "") + "02" + "00" * 7 + "".join(
         n.to_bytes(8, "little").hex() for n in (1, 6, 7, 8)
@@ -129,7 +129,7 @@ def test_set_in_a_command_has_exclusive_ends_and_tags_only_where_there_are_any()
     ],
 )
 def test_positions_come_back_as_they_were_written(text: str) -> None:
-    """They lie in checkpoints for years."""
+    """Checkpoints contain them for years."""
     assert BinlogPosition.parse(text).text == text
 
 
@@ -138,13 +138,13 @@ def test_positions_come_back_as_they_were_written(text: str) -> None:
     ["", "binlog.000003", "binlog.000003:4", "x:1;;;", "x:1;a;b;c", "x:1;a;began=b", "x:1;began=7;", "16/B374D848"],
 )
 def test_what_is_no_position_is_refused(text: str) -> None:
-    """Somebody else's checkpoint, for instance."""
+    """The checkpoint of another program, for instance."""
     with pytest.raises(InvariantViolated, match="not a position"):
         BinlogPosition.parse(text)
 
 
 def test_reading_begins_before_the_oldest_prepared_transaction() -> None:
-    """M45: what was delivered behind it is skipped, not read again into the log."""
+    """M45: transactions already delivered after it are skipped, not read into the log again."""
     position = BinlogPosition.parse("x.000009:500;0-1-9;xa=x.000004:70;0-1-3")
     assert position.start == BinlogPosition("x.000004", 70, "0-1-3")
     assert BinlogPosition("x.000001", 4).start == BinlogPosition("x.000001", 4)

@@ -115,7 +115,7 @@ def test_what_is_in_a_mysql_set_and_what_is_beyond_it() -> None:
 
 
 def test_texts_of_a_run_grow_at_their_source_s_last_interval() -> None:
-    """Whatever stands before and behind it, and where the run joins an interval or fills a gap before the last."""
+    """Whatever precedes and follows it, and where the run joins an interval or fills a gap before the last."""
     three = columns(0, 0, 0, number=[10, 11, 12])
     for before, expected in (
         (f"{A}:1-9,{B}:4", [f"{A}:1-10,{B}:4", f"{A}:1-11,{B}:4", f"{A}:1-12,{B}:4"]),
@@ -155,7 +155,7 @@ def test_what_comes_before_the_last_of_a_mariadb_domain_is_in_the_set() -> None:
 
 
 def test_texts_of_a_mariadb_run_stand_in_their_domain_s_place() -> None:
-    """Domains before and behind it stay; the run's server is the last one of its domain."""
+    """Domains before and after it stay; the run's server is the last one of its domain."""
     run = columns(0, 0, number=[8, 9], sources=("2-5", "0-1"))
     for before, expected in (
         ("1-1-1,2-2-7,3-3-3", ["1-1-1,2-5-8,3-3-3", "1-1-1,2-5-9,3-3-3"]),

@@ -1,4 +1,4 @@
-"""Rows that come with less than the source has: the order to read them by key comes before them."""
+"""Rows that arrive with less than the source has: the request to read them by key precedes them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def insert_without_w(log: Log, *ids: int) -> None:
 
 
 def order_of(found: Reader) -> list[tuple[str, object]]:
-    """The keys that are to be read, and how many rows come, as they were told."""
+    """The keys that are to be read, and how many rows follow, as reported."""
     out: list[tuple[str, object]] = []
     for event in found.events:
         match event:
@@ -37,7 +37,7 @@ def order_of(found: Reader) -> list[tuple[str, object]]:
 @pytest.mark.parametrize("flavor", FLAVORS)
 @pytest.mark.parametrize("spool_bytes_max", [1 << 30, 1])
 def test_keys_of_incomplete_rows_come_before_them(flavor: Flavor, spool_bytes_max: int) -> None:
-    """A position behind the rows must not become durable without the order to read them."""
+    """A position after the rows must not become durable without the request to read them."""
     log = Log(flavor)
     log.begin()
     log.insert(WIDE, (1, "v", "w"))
@@ -92,7 +92,7 @@ def test_delivered_rows_order_nothing_again() -> None:
 
 
 def test_update_with_a_part_of_a_document_is_incomplete() -> None:
-    """The server logs what changed in a document (binlog_row_value_options), in an event of its own type."""
+    """The server logs what changed in a document (binlog_row_value_options), in a separate event type."""
     log = Log("mysql")
     log.begin()
     table_id = log.table_map(DOCUMENTS)

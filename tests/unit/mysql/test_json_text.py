@@ -40,7 +40,7 @@ RECORDED = [
 
 @pytest.mark.parametrize(("document", "expected"), RECORDED)
 def test_document_is_printed_as_the_server_prints_it(document: str, expected: str | None) -> None:
-    """A document that reads differently in the backfill and in the stream is changed by nobody."""
+    """A document that reads differently in the backfill and in the stream would be a change that never happened."""
     if expected is None:
         with pytest.raises(NoJson):
             printed(bytes.fromhex(document))
@@ -49,7 +49,7 @@ def test_document_is_printed_as_the_server_prints_it(document: str, expected: st
 
 
 def test_letters_are_escaped_as_the_server_escapes_them() -> None:
-    """Quotes, backslashes and what stands below the space; nothing else."""
+    """Quotes, backslashes and the characters below the space; nothing else."""
     text = 'a"b\\c/\b\f\n\r\t\x01\x7fé😀'
     raw = text.encode()
     assert printed(b"\x0c" + bytes([len(raw)]) + raw) == '"a\\"b\\\\c/\\b\\f\\n\\r\\t\\u0001\x7fé😀"'
@@ -62,7 +62,7 @@ def test_bytes_in_a_document_are_broken_into_lines() -> None:
 
 
 def test_document_of_no_bytes_is_null() -> None:
-    """What the server stores for NULL in a NOT NULL column when it is told to ignore errors."""
+    """What the server stores for NULL in a NOT NULL column when it is set to ignore errors."""
     assert printed(b"") == "null"
 
 
@@ -91,21 +91,21 @@ def test_double_is_printed_with_the_fewest_digits(value: float, expected: str) -
 
 @pytest.mark.parametrize("size", range(1, 59))
 def test_document_cut_off_anywhere_is_refused(size: int) -> None:
-    """O10: a length that leads beyond the document is an error, never somebody else's bytes."""
+    """O10: a length that points beyond the document is an error; other bytes are never read."""
     whole = bytes.fromhex(RECORDED[5][0])
     with pytest.raises(NoJson):
         printed(whole[:size])
 
 
 def test_document_that_contains_itself_is_refused() -> None:
-    """A malformed offset may lead back to where it stands; that must end, and soon."""
+    """O10: a malformed offset may point back to its own position; decoding must end, and soon."""
     loop = struct.pack("<BHHBHBH", 2, 2, 14, 2, 0, 2, 0)
     with pytest.raises(NoJson):
         printed(loop + bytes(8))
 
 
 def test_garbled_document_names_its_column() -> None:
-    """Nobody finds a row by "bad JSON" alone."""
+    """"Bad JSON" alone does not lead an operator to the row."""
     shape = table(column("id", TypeCode.LONG), column("paper", TypeCode.JSON, 4))
     data, extents = joined([image(shape, [bytes(4), b"\x02\x01\x00"])])
     with pytest.raises(SourceUnavailable, match=r"shop\.orders\.paper \(json\)"):

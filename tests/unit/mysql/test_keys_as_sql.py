@@ -54,7 +54,7 @@ def test_cell_becomes_the_literal_of_its_value(column: ServerColumn, cell: bytes
 
 @pytest.mark.parametrize(("column", "cell"), [(INT, b"1 OR 1=1"), (MOMENT, b"'; DROP"), (FLOAT, b"nan()")])
 def test_cell_that_is_no_value_of_its_type_goes_into_no_statement(column: ServerColumn, cell: bytes) -> None:
-    """S01: whoever sits between us and the server may send anything."""
+    """S01: a party between cdcflow and the server may send anything."""
     with pytest.raises(SourceUnavailable):
         literal_of(column, cell)
 
@@ -120,7 +120,7 @@ def test_composite_key_is_followed_column_by_column() -> None:
 def test_what_is_asked_of_a_key_s_columns(
     columns: tuple[ServerColumn, ...], selected: str, sought: bool, whole: bool
 ) -> None:
-    """Every bit of their values; and an index finds only a column that is compared as it is."""
+    """Every bit of their values; and an index is used only for a column that is compared unchanged."""
     key = Key(columns, "PRIMARY")
     assert (key.selected, key.is_sought, key.is_whole_number) == (selected, sought, whole)
 

@@ -1,4 +1,4 @@
-"""Where in the log a table's life ends or begins, and what the stream makes of it."""
+"""Where in the log a table's life ends or begins, and what the stream reports about it."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def test_lives_are_kept_in_the_checkpoint() -> None:
 @pytest.mark.parametrize("flavor", FLAVORS)
 @pytest.mark.parametrize("pieces", [False, True])
 def test_what_cannot_be_read_of_a_new_table_stops_from_its_place_on(flavor: Flavor, pieces: bool) -> None:
-    """Before it a backfill has the rows: a table map without names is left out, and others are taken."""
+    """A backfill has the rows before that position: there, a table map without names is skipped and the others are
+    used."""
     log = Log(flavor)
     one(log, 1, table=NAMELESS)
     one(log, 2, table=U)
@@ -94,7 +95,7 @@ def test_place_in_an_earlier_file_is_passed(flavor: Flavor) -> None:
 
 @pytest.mark.parametrize("flavor", FLAVORS)
 def test_xa_transaction_from_before_counts(flavor: Flavor) -> None:
-    """M45: it is committed behind the place, so no snapshot that was taken there has seen its rows."""
+    """M45: it is committed after the position, so no snapshot taken there has seen its rows."""
     log = Log(flavor)
     one(log, 1, table=NAMELESS)
     log.gtid()

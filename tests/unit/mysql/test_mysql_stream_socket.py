@@ -118,7 +118,7 @@ def test_poll_never_waits(ends: Ends) -> None:
 
 
 def test_a_backlog_comes_in_several_calls_without_waiting_for_the_socket(ends: Ends) -> None:
-    """What has been read and not decoded yet shows in `ready`, for the socket says nothing about it."""
+    """What was read and is not decoded yet shows in `ready`, because the socket does not show it."""
     dump = many(1000, 150).dump()
     sent = 0
     deadline = time.monotonic() + 10
@@ -173,7 +173,7 @@ def test_silence_is_noticed_and_heartbeats_are_not_silence(ends: Ends, monkeypat
 
 
 def test_closed_connection_is_told_after_what_came_before_it(ends: Ends) -> None:
-    """Nothing that has arrived is lost to the error behind it."""
+    """Everything that arrived before the error is delivered first."""
     ends.server.sendall(many(3).dump())
     ends.server.close()
     ends.poll()
@@ -197,7 +197,7 @@ def test_closed_connection_is_told_after_what_came_before_it(ends: Ends) -> None
 def test_refusals_are_sorted_by_what_to_do(
     ends: Ends, code: int, text: str, kind: type[CdcflowError], said: str
 ) -> None:
-    """M14, M27, M29, M69: retry, mend a setting, or ask an operator; what came before is delivered first."""
+    """M14, M27, M29, M69: retry, correct a setting, or let an operator decide; earlier changes are delivered first."""
     body = b"\xff" + struct.pack("<H", code) + b"#HY000" + text.encode()
     ends.server.sendall(many(1).dump() + struct.pack("<I", len(body))[:3] + b"\7" + body)
     ends.fails(kind, said)
@@ -228,7 +228,8 @@ def wait_as_the_loop_does(stream: BinlogStream) -> None:
 
 
 def test_a_backlog_is_decoded_in_another_thread_in_order(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the loop writes what came before. At its end, what comes one by one is the loop's own work again."""
+    """While the loop writes the earlier changes. At the end of the backlog, the loop itself decodes single changes
+    again."""
     monkeypatch.setattr(streams, "BUSY_BYTES_MIN", 1 << 12)
     threads: set[str] = set()
     decode = ends.stream._decode

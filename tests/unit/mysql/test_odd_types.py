@@ -20,7 +20,7 @@ WHERE = Where("shop.t.c", "odd")
 
 
 def cells(values: Sequence[bytes | None], between: bytes = b"\xff" * 20) -> Cells:
-    """Values one after another. Between two, and where one is NULL, lie bytes that belong to another column."""
+    """Values one after another. Between two, and where one is NULL, are bytes that belong to another column."""
     pieces = [between if value is None else value + between for value in values]
     size = np.array([len(p) for p in pieces], np.int64)
     length = np.array([0 if v is None else len(v) for v in values], np.int64)
@@ -48,7 +48,7 @@ def refused(decode: Decoder, value: bytes, good: bytes) -> None:
 
 @pytest.mark.parametrize(("width", "count"), [(1, 3), (1, 255), (2, 256), (2, 9000)])
 def test_a_number_of_an_enum_is_one_of_its_labels(width: int, count: int) -> None:
-    """N10: the first, the last, and none; the one behind the last is malformed."""
+    """N10: the first, the last, and none; the number after the last is malformed."""
     names = [f"l{n}" for n in range(1, count + 1)]
     decode = partial(labels.enum_label, width, names)
     raw = [n.to_bytes(width, "little") for n in (0, 1, count)]
@@ -59,7 +59,7 @@ def test_a_number_of_an_enum_is_one_of_its_labels(width: int, count: int) -> Non
 
 @pytest.mark.parametrize(("width", "count"), [(1, 1), (1, 7), (1, 8), (2, 9), (3, 24), (4, 31), (8, 33), (8, 63)])
 def test_bits_of_a_set_are_its_labels(width: int, count: int) -> None:
-    """N10: each alone and all together; the one behind the last is malformed."""
+    """N10: each alone and all together; the bit after the last is malformed."""
     names = [f"l{n}" for n in range(count)]
     decode = partial(labels.set_labels, width, names)
     bits = [0, *(1 << n for n in range(count)), (1 << count) - 1, 1]
@@ -77,7 +77,7 @@ def test_a_set_of_64_labels_uses_every_bit() -> None:
 
 
 def test_fixed_bytes_are_filled_up_to_their_width() -> None:
-    """N11: whatever lies behind them."""
+    """N11: whatever bytes follow them."""
     assert found(partial(text.fixed, 3), [b"abc", b"a", b"", None, b"\0b"]) == [
         b"abc",
         b"a\0\0",
@@ -101,7 +101,7 @@ def compressed(value: bytes, octets: int, *, header: bool = True) -> bytes:
 
 @pytest.mark.parametrize("octets", [1, 2, 3, 4])
 def test_compressed_values_say_their_length_in_one_to_four_bytes(octets: int) -> None:
-    """M62: with zlib's header and without; short ones are as they are."""
+    """M62: with zlib's header and without; short values are stored uncompressed."""
     value = b"abc" * 80
     decode = partial(text.inflated, text.raw)
     given = [compressed(value, octets), compressed(value, octets, header=False), b"\0" + value, b"", b"\0", None]
@@ -152,7 +152,7 @@ def test_what_is_no_geometry_is_refused(value: bytes) -> None:
 
 
 def test_vectors_are_as_long_as_they_are() -> None:
-    """Bytes of other columns between them are none of theirs."""
+    """Bytes of other columns between them do not belong to them."""
     raw = [struct.pack(f"<{n}f", *range(n)) for n in (3, 0, 1, 200)]
     expected = [[float(i) for i in range(n)] for n in (3, 0, 1, 200)]
     assert found(special.vector, raw) == expected
@@ -177,7 +177,7 @@ def test_vectors_are_as_long_as_they_are() -> None:
     ],
 )
 def test_a_uuid_is_turned_round_only_where_the_server_did(stored: str, printed: str) -> None:
-    """N26: its variant's bit, and a version before 6, say so."""
+    """N26: its variant's bit, and a version before 6, show it."""
     assert found(special.uuid_text, [bytes.fromhex(stored), None]) == [printed, None]
 
 

@@ -1,4 +1,4 @@
-"""How a chunk is cut into parts, before any server is asked."""
+"""How a chunk is cut into parts, before any server is queried."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ def test_there_are_as_many_parts_as_pay(rows: int, parts_max: int, expected: lis
     ("columns", "is_sought"), [((INT,), True), ((ENUM,), False), ((FLOAT,), False), ((INT, ENUM), False)]
 )
 def test_key_that_no_index_is_sought_by_is_not_cut(columns: tuple[ServerColumn, ...], is_sought: bool) -> None:
-    """W19: ENUM is compared as a number, so each part would look at the whole table."""
+    """W19: ENUM is compared as a number, so each part would scan the whole table."""
     assert Key(columns, "PRIMARY").is_sought == is_sought

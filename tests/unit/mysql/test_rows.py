@@ -75,7 +75,7 @@ def test_update_that_keeps_its_key_is_one_change(way: Any) -> None:
 
 
 def test_update_of_the_key_is_a_delete_and_an_insert(way: Any) -> None:
-    """M43: or the old key's row stays for ever."""
+    """M43: otherwise the old key's row stays indefinitely."""
     events = [
         row(1, b"a", None) + row(1, b"b", None) + row(2, b"old", b"n") + row(7, b"new", b"n"),
         row(3, b"c", None) + row(3, b"d", None),
@@ -152,7 +152,7 @@ def test_minimal_delete_names_what_it_did_not_send(way: Any) -> None:
 
 
 def test_insert_without_all_columns_is_incomplete(way: Any) -> None:
-    """M08: the log does not say which default a column got, and NULL would be a lie."""
+    """M08: the log does not contain the default that a column got, and NULL would be wrong."""
     sent = (True, True, False)
     found = of(way, RowKind.INSERT, [image(ORDERS, [key(n), b"a"], sent) for n in (1, 2)], ALL, sent)
     assert listed(found) == [(n, "a", None, "c", ["note"], None) for n in (1, 2)]
@@ -162,7 +162,7 @@ def test_insert_without_all_columns_is_incomplete(way: Any) -> None:
 
 
 def test_insert_without_its_key_is_refused(way: Any) -> None:
-    """M08: nothing tells which row to read. Where there is no key at all, the whole table is read."""
+    """M08: nothing shows which row to read. A table without any key is read whole."""
     sent = (False, True, True)
     with pytest.raises(ConfigurationError, match=r"shop\.orders.*without id.*\n.*binlog_row_image"):
         of(way, RowKind.INSERT, [image(ORDERS, [b"a", None], sent)], ALL, sent)
@@ -174,7 +174,7 @@ def test_insert_without_its_key_is_refused(way: Any) -> None:
 
 @pytest.mark.parametrize("kind", [RowKind.UPDATE, RowKind.DELETE])
 def test_old_row_without_its_key_is_refused(way: Any, kind: RowKind) -> None:
-    """M08: a change of nobody's row cannot be applied."""
+    """M08: a change without a key matches no row and cannot be applied."""
     sent = (False, True, False)
     one = image(ORDERS, [b"a"], sent)
     with pytest.raises(ConfigurationError, match="without id"):
@@ -204,7 +204,7 @@ def of_documents(way: Any, *rows: bytes, after: Sequence[bool] = (True,) * 4) ->
 
 
 def test_document_that_came_as_a_part_is_unchanged_and_incomplete(way: Any) -> None:
-    """What changed in a document is not the document, nor is its old value right any more."""
+    """The changed part of a document is not the document, and its old value is no longer right either."""
     found = of_documents(
         way,
         updated([key(1), DIFF, b"\2", DOCUMENT], b"\1\1"),
@@ -246,13 +246,13 @@ def test_key_change_with_a_part_of_a_document_is_incomplete_under_its_new_key(wa
 
 
 def test_unknown_options_of_values_stop_by_name(way: Any) -> None:
-    """Another option means bytes that nobody here can read."""
+    """Another option means bytes that cdcflow cannot read."""
     with pytest.raises(ConfigurationError, match="binlog_row_value_options"):
         of_documents(way, updated([key(1), DIFF, b"\2", DOCUMENT], b"\3\1"))
 
 
 def test_more_than_eight_columns_have_more_bytes_of_nulls(way: Any) -> None:
-    """The servers set the bits behind the last column, which mean nothing."""
+    """The servers set the bits after the last column, which mean nothing."""
     for count in (8, 9, 16, 17, 25):
         shape = table(column("id", TypeCode.LONG), *(column(f"c{n}", TypeCode.TINY) for n in range(count - 1)))
         cells = [key(5), *(None if n % 3 else bytes([n]) for n in range(count - 1))]
@@ -282,7 +282,7 @@ def test_lengths_take_as_many_bytes_as_the_column_says(way: Any) -> None:
 
 @pytest.mark.parametrize("cut", range(1, 14))
 def test_rows_that_end_too_early_are_refused(way: Any, cut: int) -> None:
-    """O10: what is left of a row is no row, and nothing behind it is read."""
+    """O10: the rest of a cut row is not a row, and nothing after it is read."""
     whole = row(1, b"new", b"text")
     with pytest.raises(SourceUnavailable, match="does not end where"):
         of(way, RowKind.INSERT, [whole + whole[:-cut]])
@@ -311,7 +311,7 @@ def test_nothing_gives_no_rows(way: Any) -> None:
 
 
 def test_buffer_without_padding_is_read_all_the_same(way: Any) -> None:
-    """The padding saves a copy; without it the copy is made."""
+    """The padding saves a copy; without it the bytes are copied."""
     data, extents = joined([row(1, b"a", b"b")])
     found = way(ORDERS, data[: int(extents.end[-1])], extents, RowKind.INSERT, b"\7", b"\7")
     assert found.rows.num_rows == 1

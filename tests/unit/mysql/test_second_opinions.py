@@ -100,7 +100,7 @@ def test_a_wrong_value_anywhere_in_an_event_is_found(flavor: Flavor, at: int) ->
 
 @pytest.mark.parametrize("flavor", FLAVORS)
 def test_missing_doubled_and_renamed_changes_are_found(flavor: Flavor) -> None:
-    """A row more or less, or an insert for an update, is no difference of any column."""
+    """One row more or less, or an insert for an update, is not a difference of any column."""
     for sample in history(flavor).kept:
         fewer = sample.rows.slice(0, sample.rows.num_rows - 1)
         doubled = pa.Table.from_batches([sample.rows, sample.rows]).combine_chunks().to_batches()[0]
@@ -109,7 +109,7 @@ def test_missing_doubled_and_renamed_changes_are_found(flavor: Flavor) -> None:
         )
         for rows in (fewer, doubled, other):
             assert compare(replace(sample, rows=rows), flavor).failure == "has other rows by it"
-        # Of an event with many changes only the first ones are here.
+        # Of an event with many changes only the first ones are shown.
         assert compare(replace(sample, rows=fewer, is_whole=False), flavor).is_equal
 
 
@@ -174,7 +174,7 @@ def test_of_an_event_with_many_rows_the_first_ones_are_compared() -> None:
 
 
 def test_without_the_library_nothing_is_kept_and_the_status_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shadow check goes on with reads by key alone."""
+    """The shadow check continues with reads by key alone."""
     settings = MySQL.model_validate({"kind": "mysql", "url": "mysql://root@127.0.0.1:1/", "tables": ["x.*"]})
     source = MySQLSource(settings, lambda: None)
     assert isinstance(source, SecondOpinion)
@@ -310,7 +310,7 @@ def test_documents_with_values_that_json_does_not_have_are_no_difference(cell: b
 def test_rows_with_a_type_that_the_library_does_not_know_are_left_out(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It cannot find the columns behind one."""
+    """It cannot locate the columns after such a column."""
     flavor, table, cell = UNKNOWN_TYPES[name]
     assert one_row(flavor, table, cell).kept == []
     monkeypatch.delitem(opinion_exclusions.UNREADABLE, TypeCode[name])

@@ -1,4 +1,4 @@
-"""What a server answers about its variables, and what of it stands in the way of a capture."""
+"""A server's answers about its variables, and which of them prevent a capture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GOOD = {"log_bin": "ON", "binlog_format": "ROW", "binlog_row_metadata": "FULL", 
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """The variables of a server that nobody has here: MariaDB 12.3."""
+    """The variables of a server that the tests do not run: MariaDB 12.3."""
     found = dict(GOOD)
     monkeypatch.setattr(
         doctor, "variables", lambda _connection, *names: {name: found[name] for name in names if name in found}
@@ -25,7 +25,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def check() -> None:
-    connection: Any = None  # nothing is asked of it: the answers are above
+    connection: Any = None  # it is not queried: the answers are above
     settings = MySQL.model_validate(
         {"kind": "mariadb", "url": "mysql://a@b/", "tables": ["a.*"], "tls": {"mode": "off"}}
     )
@@ -33,7 +33,7 @@ def check() -> None:
 
 
 def test_binary_log_inside_innodb_is_refused_at_the_start(answers: dict[str, str]) -> None:
-    """Its events have no file and no byte, which every position of ours is made of."""
+    """Its events have neither file nor byte offset, which every position of cdcflow consists of."""
     check()
     answers["binlog_storage_engine"] = ""
     check()
@@ -44,7 +44,7 @@ def test_binary_log_inside_innodb_is_refused_at_the_start(answers: dict[str, str
 
 
 def test_row_events_in_fragments_are_refused_at_the_start(answers: dict[str, str]) -> None:
-    """A stop that is found in the stream stays there; one at the start is mended by one statement."""
+    """An error found in the stream stays there; one statement fixes what is found at the start."""
     answers["binlog_row_event_fragment_threshold"] = "1073741824"
     check()
     answers["binlog_row_event_fragment_threshold"] = "16777216"

@@ -1,4 +1,4 @@
-"""SQL as text: what is written in every session's words, and the tokens of what was said."""
+"""SQL as text: what cdcflow writes in every session's dialect, and the tokens of logged statements."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_string_is_written_without_a_character_of_its_own(sql_mode: int, text:
 
 
 def test_strings_of_a_list_have_commas_between() -> None:
-    """None are an empty list, which is the caller's matter."""
+    """An empty list gives an empty text; that is the caller's concern."""
     assert listed([]) == ""
     assert listed(["a"]) == "_utf8mb4 X'61'"
     assert listed(["a", "", "b"]) == "_utf8mb4 X'61', '', _utf8mb4 X'62'"
@@ -108,7 +108,8 @@ def test_a_text_is_cut_where_the_server_cuts_it(text: str, found: list[str]) -> 
     ],
 )
 def test_only_a_bare_word_is_a_word_and_a_string_is_no_name(text: str, token: Token) -> None:
-    """What stands in double quotes is a string or a name, as the session says: where it matters it is taken for one."""
+    """Text in double quotes is a string or a name, depending on the session; where it matters it is treated as a
+    name."""
     assert tokens(text) == [token]
 
 
@@ -125,7 +126,7 @@ def test_only_a_bare_word_is_a_word_and_a_string_is_no_name(text: str, token: To
     ],
 )
 def test_a_backslash_is_what_the_session_s_mode_says(text: str, sql_mode: int, found: list[str]) -> None:
-    """Other bits of the mode say nothing of it."""
+    """Other bits of the mode do not affect it."""
     other = ~(ANSI_QUOTES | NO_BACKSLASH_ESCAPES) & 0xFFFFFFFF
     assert names(text, sql_mode) == names(text, sql_mode | other) == found
 
@@ -151,7 +152,7 @@ def test_a_backslash_is_what_the_session_s_mode_says(text: str, sql_mode: int, f
     ],
 )
 def test_a_table_is_named_with_its_schema_or_without(text: str, at: int, table: TableId | None, behind: int) -> None:
-    """What is no name is no table, and nothing is taken of it; nor is there one behind the text's end."""
+    """Text that is not a name gives no table and consumes no token; nor is there a table after the text's end."""
     assert table_at(tokens(text), at, "shop") == (table, behind)
 
 

@@ -1,4 +1,4 @@
-"""Statements with something behind their last word: what they are is said by their first ones."""
+"""Statements with further text after their last word: their first words decide what they are."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_what_stands_behind_a_statement_makes_no_other_one_of_it(text: str, stat
     ],
 )
 def test_what_is_not_known_may_have_changed_any_table(text: str) -> None:
-    """Shapes that were learned before it are learned anew, of every table."""
+    """Shapes that were learned before it are fetched again, for every table."""
     assert statement_of(Query("shop", text)) == OtherDdl(None)
 
 
@@ -73,7 +73,7 @@ def test_a_table_that_is_renamed_to_nothing_that_is_understood_may_hold_anything
 
 @pytest.mark.parametrize("part", ["COLUMN", "INDEX", "KEY", "CONSTRAINT"])
 def test_a_part_of_a_table_that_is_renamed_is_no_table(part: str) -> None:
-    """The table keeps its name, whatever its part is called now; a rename behind it is one."""
+    """The table keeps its name, whatever its part is called now; a table rename after it is a rename."""
     table = TableId("shop", "a")
     found = statement_of(Query("shop", f"ALTER TABLE a RENAME {part} b TO c"))
     assert isinstance(found, OtherDdl)
@@ -111,7 +111,7 @@ def test_rows_that_came_or_went_by_whole_parts(head: str, text: str, other: Tabl
 
 @pytest.mark.parametrize("text", ["CONVERT TO CHARACTER SET latin1", "TRUNCATE x", "DROP v", "ADD PARTITION (x)"])
 def test_what_only_begins_like_a_part_is_a_clause_like_others(text: str) -> None:
-    """Its values are looked at instead."""
+    """Its values are examined instead."""
     found = statement_of(Query("shop", f"ALTER TABLE t {text}"))
     assert isinstance(found, OtherDdl)
     assert found.table == T
@@ -147,7 +147,7 @@ def test_what_only_begins_like_a_part_is_a_clause_like_others(text: str) -> None
     ],
 )
 def test_how_a_table_was_made_and_what_its_rows_are(text: str, statement: Statement) -> None:
-    """P18: with another one's columns, with the history of its rows, or of rows that are not in the log."""
+    """P18: with another table's columns, with the history of its rows, or with rows that are not in the log."""
     assert statement_of(Query("shop", text)) == statement
 
 

@@ -40,7 +40,7 @@ class NamedTables(TestTables):
 
 
 def read(log: Log, *names: str, gone: tuple[str, ...] = (), schema: str = "shop") -> Reader:
-    """A reader of a log, behind one in which each of these tables had a row."""
+    """A reader of a log, after one in which each of these tables had a row."""
     tables = NamedTables(captured=schema, names=names, gone=gone)
     before = Log()
     for name in names:
@@ -77,7 +77,7 @@ def test_charset_is_found_whatever_comes_before_it(first: bytes) -> None:
         (b"\x82\x08" + bytes(8), False),  # ROLLBACK
         (b"\x82\x10", True),
         (b"\x05\x03UTC\x07\x01\x00\x08\x01\x00\x0b\x01a\x01b\x0c\x02a\0b\0\x80abc\x81" + bytes(8) + b"\x82\x02", False),
-        (b"\x0c\xfe\x82\x02", False),  # so many schemas that none is named
+        (b"\x0c\xfe\x82\x02", False),  # too many schemas: the event names none
         (b"\x0c\x02a\0", True),  # cut off
         (b"\xf0\x82\x02", True),  # an unknown number ends what can be read
         (b"\x0b\x01a", True),
@@ -120,7 +120,7 @@ def test_bytes_that_no_named_set_has_are_told() -> None:
     assert statement_text(b"TRUNCATE t", GBK).raw == b""
 
 
-# ── what becomes of them ────────────────────────────────────────────────────────────────────────────────────────
+# ── what happens to them ────────────────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("flavor", ["mysql", "mariadb"])
@@ -161,7 +161,8 @@ def test_table_that_the_server_left_behind_is_read_again(gone: tuple[str, ...], 
     ],
 )
 def test_table_named_in_another_set_than_the_event_says_is_read_again(client: int, said: str) -> None:
-    """A prepared statement, or a routine that calls SET NAMES, is logged with the set of the moment."""
+    """A prepared statement, or a routine that calls SET NAMES, is logged with the character set in force when it
+    runs."""
     log = Log()
     schema = NAME if "DATABASE" in said else "shop"
     log.standalone(said.format(NAME).encode("cp1251"), schema, more=charset(client))

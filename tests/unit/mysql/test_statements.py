@@ -1,4 +1,4 @@
-"""What a statement in the log does, told from its first words: every kind, and what must not be taken for it."""
+"""What a statement in the log does, judged by its first words: every kind, and texts that only resemble it."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_what_changes_neither_rows_nor_shapes(text: str, statement: Statement) -
     ],
 )
 def test_which_table_a_statement_changes_rows_of(text: str, changed: list[str]) -> None:
-    """One that plainly names a single table tells which; for any other it could be every table."""
+    """A statement that plainly names a single table gives it; for any other it could be every table."""
     found = said(text)
     assert isinstance(found, RowChange)
     assert found.tables == tables(*changed)
@@ -152,7 +152,7 @@ def test_table_made_without_a_query_is_empty(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", " /* nothing */ -- at all"])
 def test_statement_of_no_words_is_not_understood(text: str) -> None:
-    """Unknown means that something may have changed, not that the stream ends in an error of ours."""
+    """Unknown means that something may have changed, not that cdcflow ends the stream with an error."""
     assert said(text) == OtherDdl(None)
 
 
@@ -196,7 +196,7 @@ def test_a_row_statement_is_called_by_its_word() -> None:
     ],
 )
 def test_which_tables_have_no_rows_any_more(text: str, emptied: list[str], dropped: bool) -> None:
-    """There are no row events for rows that go all at once."""
+    """Rows that are all removed at once have no row events."""
     assert said(text) == Emptied(tables(*emptied), dropped)
 
 

@@ -1,4 +1,4 @@
-"""How far a stream of the binary log is, and which marks that nobody wrote are behind it."""
+"""How far a stream of the binary log is, and which marks without a written row it has passed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def advanced(progress: StreamProgress, pos: int) -> list[object]:
 
 
 def test_mark_at_a_byte_is_seen_once_the_log_is_there_without_a_row_of_ours() -> None:
-    """W03: where nothing is written into the source, only other people's log leads past the mark."""
+    """W03: where cdcflow writes nothing into the source, only other clients' transactions move the log past the
+    mark."""
     progress = stream()
     progress.expect(LOW, coordinate(FILE, 300))
     progress.expect(HIGH, coordinate(FILE, 301))
@@ -46,7 +47,7 @@ def test_mark_at_a_byte_that_the_log_is_past_already_is_due_at_once() -> None:
 
 
 def test_a_time_is_told_once_the_log_is_where_it_ended_then_and_never_before() -> None:
-    """G34: told before, a commit that lies between would come after a time later than its own."""
+    """G34: reported earlier, a commit in between would follow a time later than its own."""
     progress = stream()
     for commit_ts, pos in ((5, 300), (7, 300), (9, 302)):
         progress.expect_time(commit_ts, coordinate(FILE, pos))
@@ -64,7 +65,7 @@ def test_a_time_is_told_once_the_log_is_where_it_ended_then_and_never_before() -
 
 
 def test_a_stream_begins_where_the_held_transactions_do_and_leaves_out_what_was_delivered() -> None:
-    """M45: an XA transaction that is not decided lies before it."""
+    """M45: an undecided XA transaction is stored before it."""
     begun = BinlogPosition.parse(f"{FILE}:100;0-1-5;xa=binlog.000001:50;0-1-3")
     progress = StreamProgress(begun, by_gtid=False)
     assert (progress.file, progress.pos, progress.base) == ("binlog.000001", 50, coordinate("binlog.000001", 0))
@@ -106,7 +107,7 @@ def test_a_transaction_that_was_delivered_ends_the_silence() -> None:
 
 @pytest.mark.parametrize(("upto", "found"), [(9, []), (10, [LOW]), (19, [LOW]), (20, [LOW, HIGH]), (21, [LOW, HIGH])])
 def test_marks_are_taken_up_to_a_coordinate_and_once(upto: int, found: list[Token]) -> None:
-    """Whoever takes them answers them; the others wait on."""
+    """The caller that takes them answers them; the others keep waiting."""
     progress = stream()
     progress.expect(LOW, 10)
     progress.expect(HIGH, 20)

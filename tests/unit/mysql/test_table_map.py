@@ -1,4 +1,4 @@
-"""TABLE_MAP events: everything that full metadata tells of a table."""
+"""TABLE_MAP events: everything that full metadata contains about a table."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_names_and_nullability() -> None:
 
 
 def test_without_full_metadata_names_stay_empty() -> None:
-    """M72: whoever describes the table must see that it was not told."""
+    """M72: the code that describes the table must see that the names are missing."""
     found = of(LONG, VARCHAR)
     assert not found.has_names
     assert [(c.name, c.collation, c.unsigned) for c in found.columns] == [("", None, False)] * 2
@@ -69,7 +69,7 @@ def test_character_sets_one_by_one() -> None:
 
 
 def test_labels_are_in_their_columns_character_set() -> None:
-    """N10: enums and sets have character sets of their own, counted apart from those of text."""
+    """N10: enums and sets have their own character sets, counted separately from those of text."""
     found = of(
         ENUM,
         VARCHAR,
@@ -109,7 +109,7 @@ def test_unknown_type_is_refused_by_name() -> None:
 
 @pytest.mark.parametrize(("code", "metadata"), [(6, 0), (14, 0), (249, 1), (250, 1), (251, 1), (253, 2)])
 def test_code_that_servers_use_in_memory_only_is_read_to_the_end_of_its_column(code: int, metadata: int) -> None:
-    """The columns behind it would be read from its bytes, and the refusal would name another one."""
+    """The columns after it would be read from its bytes, and the refusal would name the wrong column."""
     found = of((code, bytes([7] * metadata)), VARCHAR, optional=((4, text("odd") + text("v")),))
     assert [(c.name, c.type_code, c.metadata) for c in found.columns][1] == ("v", TypeCode.VARCHAR, 400)
     assert (found.columns[0].name, found.columns[0].type_code) == ("odd", code)

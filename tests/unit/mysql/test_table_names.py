@@ -1,4 +1,4 @@
-"""Names of tables as servers compare them: by case, in lower case, or as they were given."""
+"""Names of tables as servers compare them: by case, in lower case, or as given."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cdcflow.sources.mysql.table_names import TableNames, lowered
 
 
 class LowerTables(TestTables):
-    """The catalog has `Orders` of `shop`, as it was given; the log's rows have it in lower case (mode 2)."""
+    """The catalog has `Orders` of `shop`, as given; the log's rows have it in lower case (mode 2)."""
 
     def named(self, table: TableId) -> TableId:
         key = TableNames(2).key(table)
@@ -43,7 +43,7 @@ def test_rows_and_statements_are_of_the_table_that_the_catalog_names(said: str, 
 
 
 def test_settings_are_compared_as_the_catalog_keeps_names() -> None:
-    """In lower case (1) they are made so; what leaves a table out must not fail by its case."""
+    """In lower case (1) settings are converted; a table's exclusion must not fail because of its case."""
     wanted = Wanted(Selection.parse(["Shop.*", "!Shop.Secret"]), TableId("Cdc", "Marks"), False)
     for mode, selected in ((0, False), (1, True), (2, False)):
         kept = wanted.kept(TableNames(mode))

@@ -1,4 +1,4 @@
-"""Dates, moments and times from row images and from text: both ways the same, and with both decoders."""
+"""Dates, timestamps and times from row images and from text: both ways the same, and with both decoders."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_zero_moment_is_told_by_policy(way: Any, code: TypeCode, digits: int) ->
 
 
 def test_timestamps_as_text_are_the_calendars_in_every_year_they_have(way: Any) -> None:
-    """N02: with zero_dates: text the day is worked out here, and the server's text is taken as it is."""
+    """N02: with zero_dates: text the day is computed here, and the server's text is kept unchanged."""
     turns = [(1, 1), (2, 28), (3, 1), (3, 4), (12, 31)]
     days = [dt.datetime(y, m, d, 23, 59, 58, tzinfo=dt.UTC) for y in range(1970, 2106) for m, d in turns]
     days += [dt.datetime(y, 2, 29, tzinfo=dt.UTC) for y in range(1972, 2106, 4) if y != 2100]
@@ -196,7 +196,7 @@ def test_text_that_is_no_value_is_refused(way: Any, code: TypeCode, digits: int,
 
 
 def test_time_that_no_server_writes_is_refused(way: Any) -> None:
-    """A malformed time must not become another one."""
+    """A malformed time must not become a different one."""
     shape = table(column("id", TypeCode.TINY), column("moment", TypeCode.TIME, 0))
     data, extents = joined([image(shape, [b"\1", time(0, 1, 60, 0, 0, negative=False)])])
     with pytest.raises(SourceUnavailable, match="moment"):

@@ -1,4 +1,4 @@
-"""Moments by the thousand against Python's own calendar, and every text and every part that is one too many."""
+"""Thousands of timestamps against Python's own calendar, and every text and every part that is out of range."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DIGITS = range(7)
 
 
 def cells(values: Sequence[bytes | None], between: bytes = JUNK) -> Cells:
-    """Values one after another. Between two, and where one is NULL, lie bytes that belong to another column."""
+    """Values one after another. Between two, and where one is NULL, are bytes that belong to another column."""
     pieces = [between if value is None else value + between for value in values]
     size = np.array([len(p) for p in pieces], np.int64)
     length = np.array([0 if v is None else len(v) for v in values], np.int64)
@@ -121,7 +121,7 @@ def test_timestamps_of_every_year_are_python_s(digits: int) -> None:
 
 
 def test_days_of_every_year_are_python_s() -> None:
-    """From the year 1 on, as the servers take them."""
+    """Starting at year 1, as the servers accept them."""
     given = [dt.date(1, 1, 1) + dt.timedelta(days=n) for n in range(0, 3_652_058, 1117)]
     given += [dt.date(y, 2, 29) for y in (4, 400, 1600, 2000, 2024)] + [dt.date(9999, 12, 31)]
     images = cells([*(packed_date(d.year, d.month, d.day) for d in given), None])
@@ -160,7 +160,7 @@ FORMS: list[tuple[Decoder, str]] = [
 
 @pytest.mark.parametrize(("decode", "text"), FORMS)
 def test_a_text_with_another_character_in_it_is_refused(decode: Decoder, text: str) -> None:
-    """O10: at each place, the two characters beside the digits among them; and one that is longer or shorter."""
+    """O10: at each place, including the two characters next to the digits; and a text that is longer or shorter."""
     assert not decode(cells([text.encode()]), WHERE).null_count
     wrong = [text[:at] + letter + text[at + 1 :] for at in range(len(text)) for letter in "/;x "]
     wrong = [t for t in wrong if t != text] + [text[:-1], text + "0", "", text[0]]
@@ -179,7 +179,7 @@ def test_a_text_with_another_character_in_it_is_refused(decode: Decoder, text: s
     ],
 )  # fmt: skip
 def test_a_clock_has_no_sixtieth_minute(decode: Decoder, text: str) -> None:
-    """O10: it would be the next hour's first, and a value that nobody wrote."""
+    """O10: it would be the next hour's first, a value that was never written."""
     with pytest.raises(SourceUnavailable, match=r"column shop\.t\.c"):
         decode(cells([text.encode()]), WHERE)
 

@@ -13,7 +13,7 @@ from cdcflow.sources.mysql.types.registry import COLLATED, FAMILIES, METADATA_BY
 
 
 def test_each_type_code_is_one_familys() -> None:
-    """Of two families with the same code, the later one would take all of its columns without a word."""
+    """If two families had the same code, the later one would silently take all of its columns."""
     counted = Counter(code for family in FAMILIES for code in (*family.codes, *family.old))
     assert counted == Counter(TypeCode)
     assert counted.keys() <= METADATA_BYTES.keys()
@@ -49,7 +49,7 @@ IN_A_TABLE_MAP = {
 
 @pytest.mark.parametrize("size", IN_A_TABLE_MAP)
 def test_bytes_that_each_type_takes_in_a_table_map(size: int) -> None:
-    """One more or less, and every column behind it is another one (binary_log::Table_map_event)."""
+    """One byte more or less, and every column after it is misread (binary_log::Table_map_event)."""
     found = {code.name for code in TypeCode if METADATA_BYTES[code] == size}
     assert found == set(IN_A_TABLE_MAP[size].split())
 

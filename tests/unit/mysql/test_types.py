@@ -192,7 +192,8 @@ def test_bytes_that_are_no_geometry_stop_by_name(way: Any, raw: bytes) -> None:
 
 
 def test_vector_is_a_list_of_floats(way: Any) -> None:
-    """MySQL says so itself; MariaDB's is a string of bytes, of which only the catalog knows more."""
+    """In MySQL the binary log itself records the type; MariaDB's is a string of bytes, and only the catalog knows
+    more."""
     raw = struct.pack("<3f", 1, 2.5, -3)
     cells: list[Value | None] = [None, (raw, raw), (b"", b""), None, (raw[:4], raw[:4])]
     for of in (
@@ -219,7 +220,7 @@ def test_uuid_is_printed_as_people_write_it(way: Any) -> None:
 
 
 def test_addresses_are_printed_as_the_server_does(way: Any) -> None:
-    """N26: the longest run of zeros is left away, and IPv4 shows in what stands for it."""
+    """N26: the longest run of zeros is omitted, and an embedded IPv4 address is printed in dotted form."""
     four = column("a", TypeCode.CHAR, 4, collation=63, extra="inet4")
     assert both(way, four, [(b"\x0a\0\0\1", b"10.0.0.1"), (b"\x0a", b"10.0.0.0"), None]).to_pylist() == [
         "10.0.0.1", "10.0.0.0", None,
@@ -238,7 +239,7 @@ def test_addresses_are_printed_as_the_server_does(way: Any) -> None:
 
 
 def test_compressed_columns_are_inflated(way: Any) -> None:
-    """M62: as they are where that is shorter, else zlib, with and without its header."""
+    """M62: stored unchanged where that is shorter, otherwise zlib, with and without its header."""
     text = "zä" * 200
     raw = text.encode()
     squeeze = zlib.compressobj(6, zlib.DEFLATED, -15)
@@ -259,7 +260,7 @@ def test_compressed_columns_are_inflated(way: Any) -> None:
     "cell", [b"\x8a\0\5abc", b"\x8a\0\1" + zlib.compress(b"ab")[2:-4], b"\x12\0\1x", b"\x88", b"\x8f" + bytes(9)]
 )
 def test_garbled_compressed_value_is_refused(way: Any, cell: bytes) -> None:
-    """O10: nothing of a value of another length than it says."""
+    """O10: a value whose length differs from its stated length is rejected whole."""
     shape = table(column("id", TypeCode.TINY), column("z", TypeCode.BLOB_COMPRESSED, 2, collation=45))
     data, extents = joined([image(shape, [b"\1", cell])])
     with pytest.raises(SourceUnavailable, match=r"shop\.orders\.z"):
@@ -325,7 +326,7 @@ def test_unknown_type_is_refused_by_name() -> None:
 
 
 def test_table_without_names_is_refused() -> None:
-    """M72: with MINIMAL metadata the log does not say what its columns are called."""
+    """M72: with MINIMAL metadata the log does not contain the columns' names."""
     with pytest.raises(ConfigurationError, match="binlog_row_metadata"):
         table(ServerColumn("", 3, 0, False))
 
@@ -366,7 +367,7 @@ def test_a_setting_for_one_column_comes_before_the_one_for_all(of: ServerColumn,
             if own not in known:
                 with pytest.raises(ConfigurationError, match=rf"shop\.orders\.c .*does not know '{own}'") as refused:
                     table(column("id", TypeCode.LONG), of, policy=policy)
-                # What the error asks for ends it.
+                # The remedy in the error fixes it.
                 remedy = refused.value.remedy or ""
                 assert ("remove shop.orders.c from source.columns" in remedy) is (not known)
                 after = {"shop.orders.c": "stop"} if known else {}
@@ -412,7 +413,7 @@ def test_columns_are_numbered_by_their_names() -> None:
 
 
 def test_equal_descriptions_make_equal_tables() -> None:
-    """The catalog and the log describe each table once more with every look; only a change of shape is one."""
+    """The catalog and the log describe each table again with every check; only a change of shape makes a difference."""
     columns = [column("id", TypeCode.LONG, nullable=False), column("e", TypeCode.ENUM, 1, labels=("a",), collation=45)]
     made = [describe(TableId("shop", "t"), list(columns), ["id"], Identity.KEY, Policy()).table for _ in range(2)]
     assert made[0] == made[1]
