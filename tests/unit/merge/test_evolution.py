@@ -45,22 +45,22 @@ def follow(*shapes: Table) -> Evolution:
 
 
 def test_an_added_column_brings_its_default_to_the_rows_that_are_there() -> None:
-    """G21, P18: the source gave old rows the constant without a word in its log."""
+    """G21, P18: the source gave old rows the constant, and its log does not record it."""
     found = follow(FIRST, shape(("id", 1, INT), ("note", 2, TEXT), ("qty", 3, INT, "7")))
     assert found.steps == (Add(TargetColumn("qty", 3, "int"), "CAST('7' AS int)"),)
     assert found.defaults == {3: "CAST('7' AS int)"}
 
 
 def test_of_several_defaults_of_one_column_the_first_one_is_the_rows_that_were_there() -> None:
-    """A later one is for rows that come later, and those bring it. Columns that were there have no default to give."""
+    """A later default is for later rows, which carry it. Columns that existed before have no default to give."""
     first, second = (shape(("id", 1, INT, "1"), ("note", 2, TEXT), ("qty", 3, INT, default)) for default in ("7", "8"))
     found = follow(FIRST, first, second)
     assert found.defaults == {3: "CAST('7' AS int)"}
 
 
 def test_a_dropped_column_tells_no_rows_apart_where_there_is_no_key() -> None:
-    """A delete after it says nothing of the column: rows that differ only there are equal rows now. It is emptied once,
-    is never the source's again, and one that came and went in a range is not made at all."""
+    """A delete after it does not contain the column: rows that differ only there are now equal. It is emptied once,
+    never becomes the source's column again, and is not created at all if it was added and dropped within one range."""
     before = shape(("a", 1, INT), ("b", 2, TEXT), key=())
     between = shape(("a", 1, INT), ("b", 2, TEXT), ("c", 3, TEXT), key=())
     after = shape(("a", 1, INT), key=())
@@ -151,7 +151,7 @@ def test_columns_that_swap_their_names_do_not_meet_on_the_way() -> None:
 
 
 def test_a_dropped_column_stays_in_the_table() -> None:
-    """What was captured is not thrown away because the source does not need it any more."""
+    """What was captured is not thrown away because the source no longer needs it."""
     found = follow(shape(("id", 1, INT)))
     assert found.steps == ()
     assert numbers(found.target) == {"id": 1, "note": 2}
@@ -164,7 +164,7 @@ def test_a_column_that_comes_back_under_its_name_is_another_one() -> None:
 
 
 def test_a_table_made_again_takes_over_columns_by_name_and_nothing_else() -> None:
-    """P25: numbers of a new incarnation mean other columns; none of the old rows lives on."""
+    """P25: numbers of a new incarnation mean other columns; none of the old rows survives."""
     found = follow(FIRST, shape(("note", 1, TEXT), ("id", 2, INT), incarnation=2))
     assert found.fresh
     assert found.steps == ()
@@ -185,7 +185,7 @@ def test_names_that_differ_only_in_case_stop_by_name() -> None:
 
 
 def test_our_own_column_names_are_refused() -> None:
-    """A source column called _missing would be taken for ours."""
+    """A source column called _missing would be taken for cdcflow's own."""
     with pytest.raises(ConfigurationError, match="column _missing"):
         evolve(None, [shape(("id", 1, INT), ("_missing", 2, TEXT))])
 
@@ -254,7 +254,7 @@ def test_a_number_that_an_older_cdcflow_made_up_is_taken_out_of_the_source_s_way
 
 
 def test_a_name_that_says_dropped_is_not_given_twice() -> None:
-    """A table made again numbers its columns anew, so two columns may be dropped under one name and number."""
+    """A recreated table numbers its columns again, so two columns may be dropped under one name and number."""
     target = target_of(shape(("id", 1, INT), ("note", 2, TEXT)))
     for incarnation in (1, 2):
         has = shape(("id", 1, INT), ("note", 2, TEXT), incarnation=incarnation)
@@ -328,7 +328,7 @@ def test_an_older_cdcflow_that_died_in_a_swap_of_names_is_understood(names: Any,
 
 
 def test_an_older_cdcflow_that_died_after_a_rename_is_understood() -> None:
-    """The name is in the shapes that come next only."""
+    """Only the shapes that follow contain the name."""
     old = described_by_an_older_cdcflow(("id", 1, "int"), ("a", 2, "string"), ("b", 3, "string"))
     renamed = shape(("id", 1, INT), ("c", 2, TEXT), ("b", 3, TEXT))
     found = seen(old, in_the_table("id", "c", "b"), renamed.id, [renamed])
@@ -359,7 +359,7 @@ def test_a_column_that_an_older_cdcflow_added_before_it_died_is_taken_over() -> 
 
 
 def test_a_column_that_somebody_added_or_removed_in_the_table_is_told_apart_from_ours() -> None:
-    """The table is ours, but nobody keeps people from ALTER TABLE: no value may come from their column."""
+    """cdcflow owns the table, but nothing keeps users from ALTER TABLE: no value may be read from their column."""
     columns = [FormatColumn(n, i, None) for i, n in enumerate(["id", "note", "_offset", "_missing", "mine"])]
     first = seen(target_of(FIRST), columns, FIRST.id, [FIRST])
     assert first.others == ("mine",)
@@ -392,7 +392,7 @@ def test_a_column_that_an_older_cdcflow_knew_keeps_its_number_when_it_is_dropped
 
 
 def test_a_column_that_was_taken_over_is_not_filled_in_a_table_that_was_made_again() -> None:
-    """Its rows are gone by then, so that a statement for them would be a scan and a commit for nothing."""
+    """Its rows are already gone, so a statement for them would be a useless scan and commit."""
     old = described_by_an_older_cdcflow(("id", 1, "int"), ("note", 2, "string"))
     made_again = shape(("id", 1, INT), ("note", 2, TEXT), ("qty", 3, INT, "7"), incarnation=2)
     columns = [FormatColumn(n, i, None) for i, n in enumerate(["id", "note", "_offset", "_missing", "qty"])]

@@ -1,9 +1,9 @@
-"""A job that is killed at any commit of any schema change, and what the next ones make of it.
+"""A job that is killed at any commit of any schema change, and how the next runs continue.
 
 A model of a current-state table: its format gives columns ids, each act of an evolution is one commit, and the MERGE is
 the fold. The job dies at every commit of a range; the next one has the same range, or one in which the source changed
-the table once more, and dies at every commit, too. At last one gets through, and the table must be what it is when
-nobody dies, and show what the source has.
+the table once more, and dies at every commit, too. At last one completes, and the table must be the same as without a
+death, and show what the source has.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Change:
 
 
 def changes_under(shape: Table, first: int, generation: int) -> list[Change]:
-    """One row is new, one of the first is changed, and one that nobody has read yet is changed in part."""
+    """One row is new, one of the first is changed, and one that was never read is changed in part."""
     numbers = [c.number for c in shape.columns if c.name != "id"]
 
     def value(number: int, key: int) -> int:
@@ -156,7 +156,7 @@ def changes_under(shape: Table, first: int, generation: int) -> list[Change]:
 
 
 def truth(changes: Sequence[Change]) -> dict[int, dict[str, object]]:
-    """The source's rows, by the newest names: what the fold gives. A value that was never sent is "missing"."""
+    """The source's rows, by the latest names: the result of the fold. A value that was never sent is "missing"."""
     rows: dict[int, dict[int, object]] = {}
     before: Table | None = None
     for change in changes:
@@ -191,7 +191,7 @@ class ModelRow:
 
 @dataclass
 class ModelTable:
-    """`columns` are names and types by id, as the format has them. `cut` is where the newest MERGE has brought it."""
+    """`columns` are names and types by id, as the format has them. `cut` is the cut of the latest MERGE."""
 
     columns: dict[int, tuple[str, str]] = field(default_factory=dict)
     rows: dict[int, ModelRow] = field(default_factory=dict)
@@ -204,7 +204,7 @@ class ModelTable:
         return ModelTable(dict(self.columns), rows, self.described, set(self.transactions), self.cut)
 
     def merge(self, changes: Sequence[Change], cut: int, commits: int | None = None) -> int:
-        """Merge a range, and die before commit `commits` (None: live). How many commits there were."""
+        """Merge a range, and die before commit `commits` (None: no death). Return the number of commits."""
         shapes = list(dict.fromkeys(c.shape for c in changes))
         target = None
         if self.described:
@@ -291,7 +291,7 @@ class ModelTable:
 
 
 def history(first: str, second: str) -> list[list[Change]]:
-    """Three ranges: the table as it was, after the first change, after the second."""
+    """Three ranges: the first shape, the one after the first change, and the one after the second."""
     _used.clear()
     _used[1] = {4}
     one = FIRST
@@ -301,7 +301,7 @@ def history(first: str, second: str) -> list[list[Change]]:
 
 
 def check(found: ModelTable, alive: ModelTable, changes: Sequence[Change], told: str) -> None:
-    """The table shows what the source has, and beside it what it shows when nobody dies."""
+    """Check that the table shows what the source has, and otherwise the same as a table whose merges never died."""
     wanted = truth(changes)
     shown, all_alive = found.shown(), alive.shown()
     assert shown.keys() == wanted.keys(), told
@@ -310,13 +310,13 @@ def check(found: ModelTable, alive: ModelTable, changes: Sequence[Change], told:
     if incarnations[-1] in incarnations[:6]:
         assert sorted(found.columns.values()) == sorted(alive.columns.values()), told
         assert shown == all_alive, told
-    else:  # A column of a table that is gone may be there with a name that it had for a while; it has no values.
+    else:  # A column of an earlier incarnation may be present under a name that it had for a while; it has no values.
         kept = [value for k, row in shown.items() for name, value in row.items() if name not in wanted[k]]
         assert not any(kept), told
 
 
 def killed(start: ModelTable, changes: Sequence[Change], cut: int) -> Iterator[tuple[int, ModelTable]]:
-    """The table as it is after a death at each commit of a merge; at last one that did not die."""
+    """The table after a death at each commit of a merge; the last one did not die."""
     for death in itertools.count():
         table = start.copy()
         try:
@@ -357,7 +357,7 @@ def can_follow(first: str, second: str) -> bool:
 
 @pytest.mark.parametrize("first", [name for name in CHANGES if name != "nothing"])
 def test_a_job_killed_at_any_commit_of_a_schema_change_is_finished_by_the_next(first: str) -> None:
-    """G10, G25, G27, P19, P25: the next run cannot ask the dead one what it did. The columns' ids say it."""
+    """G10, G25, G27, P19, P25: the next run learns what the dead one did only from the columns' ids."""
     pairs = [second for second in CHANGES if can_follow(first, second)]
     assert sum(kills(first, second) for second in pairs) > len(pairs)
 

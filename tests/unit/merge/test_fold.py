@@ -36,7 +36,7 @@ def test_unchanged_columns_come_from_the_row_that_was_there() -> None:
 
 
 def test_a_column_nobody_sent_is_missing_and_not_null() -> None:
-    """Until the backfill brings it, NULL would be a lie."""
+    """Until the backfill brings it, NULL would be wrong."""
     found = fold({}, [change(1, "u", "doc", id=1, a=2)], ("id",))
     assert found == {(1,): row(1, "doc", id=1, a=2)}
     assert unfinished(found) == [(1,)]
@@ -73,7 +73,7 @@ def test_a_plain_insert_takes_nothing_from_a_delete_before_it() -> None:
 
 
 def test_a_key_change_does_not_miss_a_column_that_is_dropped_by_then() -> None:
-    """What its shape does not have it cannot miss: else the row would count as partial for ever."""
+    """It cannot miss what its shape does not have: otherwise the row would count as partial indefinitely."""
     start: Rows = {(1,): row(1, "doc", "note", id=1)}
     found = fold(start, [change(2, "d", id=1), change(3, "c", "doc", before=1, id=2)], ("id",))
     assert found == {(2,): row(3, "doc", id=2)}
@@ -93,7 +93,7 @@ def test_equal_rows_of_a_table_without_a_key_are_counted() -> None:
 
 
 def test_the_sweep_removes_what_nothing_touched_since() -> None:
-    """A re-backfill finds rows that vanished while nobody listened."""
+    """A re-backfill finds rows that were deleted while no capture ran."""
     assert swept({(1,): row(4, id=1), (2,): row(5, id=2)}, 5) == {(2,): row(5, id=2)}
 
 
@@ -110,7 +110,7 @@ def test_an_update_keeps_what_its_shape_does_not_have() -> None:
     assert found == {(1,): row(3, id=1, a=2, dropped="x"), (2,): row(4, id=2, a=2)}
 
 
-# ── rows that stay when they are deleted ──────────────────────────────────────────────────────────────────────
+# ── soft deletes ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 OTHERS = frozenset({"a", "doc"})
 
@@ -124,20 +124,20 @@ def dead(row: Row) -> Row:
 
 
 def test_a_deleted_row_stays_with_its_last_values() -> None:
-    """What a reader wants of it: what it was, and by which change it went."""
+    """A reader needs its last values, and the change that deleted it."""
     found = softly({}, change(1, "c", id=1, a=1, doc="D"), change(2, "u", "doc", id=1, a=2), change(3, "d", id=1))
     assert found == {(1,): dead(row(3, id=1, a=2, doc="D"))}
 
 
 def test_nothing_of_a_deleted_row_is_in_the_next_one_of_its_key() -> None:
-    """It is another row: what the log did not say of it is missing, in `fold` too."""
+    """It is another row: what the log did not contain for it is missing, in `fold` too."""
     there: Rows = {(1,): dead(row(3, id=1, a=2, doc="D"))}
     assert softly(there, change(4, "c", id=1, a=3, doc="E")) == {(1,): row(4, id=1, a=3, doc="E")}
     assert softly(there, change(4, "u", "doc", id=1, a=3)) == {(1,): row(4, "doc", id=1, a=3)}
 
 
 def test_a_delete_of_a_row_that_nobody_knows_leaves_its_key() -> None:
-    """It was deleted before the backfill came to it; and nobody waits for its values."""
+    """It was deleted before the backfill reached it; no later change brings its values."""
     found = softly({}, change(1, "d", id=1))
     assert found == {(1,): dead(row(1, "a", "doc", id=1))}
     assert unfinished(found) == []
@@ -156,19 +156,19 @@ def test_a_truncate_deletes_the_rows_that_live_and_no_others() -> None:
 
 
 def test_a_key_change_deletes_the_row_of_the_old_key_and_takes_its_values_along() -> None:
-    """P10: both rows are there, and only one lives."""
+    """P10: both rows are present, and only the new one is not deleted."""
     there: Rows = {(1,): row(1, id=1, a=1, doc="D")}
     found = softly(there, change(2, "d", id=1), change(3, "c", "doc", before=1, id=2, a=2))
     assert found == {(1,): dead(row(2, id=1, a=1, doc="D")), (2,): row(3, id=2, a=2, doc="D")}
 
 
 def test_a_sweep_deletes_what_the_backfill_did_not_find() -> None:
-    """G16: no change in the log says when it went, so its offset stays."""
+    """G16: no change in the log shows when it was deleted, so its offset stays."""
     there: Rows = {(1,): row(1, id=1, a=1), (2,): row(5, id=2, a=2)}
     assert swept_softly(there, 3) == {(1,): dead(row(1, id=1, a=1)), (2,): row(5, id=2, a=2)}
 
 
 def test_changes_that_are_appended_stay_what_they_are() -> None:
-    """Nothing is told of one by another."""
+    """No change fills in the values of another."""
     first, second = change(1, "c", id=1, a=1), change(2, "d", id=1)
     assert append(append([], [first]), [second]) == [first, second]

@@ -172,7 +172,7 @@ def test_a_result_older_than_the_sweep_is_not_put_in(warehouse: EmbeddedWarehous
 
 
 def test_a_bag_counts_through_deletes_of_rows_that_are_not_there(warehouse: EmbeddedWarehouse) -> None:
-    """In a table without a key a delete of a row that is not there does nothing: it must not eat a later insert."""
+    """In a table without a key a delete of a missing row does nothing: it must not consume a later insert."""
     bag = make_table("bag", key=(), a="int32")
     histories: list[tuple[list[str], int]] = [
         (["d", "c"], 1),
@@ -194,7 +194,7 @@ def test_a_bag_counts_through_deletes_of_rows_that_are_not_there(warehouse: Embe
 
 
 def test_a_bag_whose_column_was_dropped_counts_rows_that_are_alike_since(warehouse: EmbeddedWarehouse) -> None:
-    """The source says of a deleted row only what the table has by then."""
+    """The source sends of a deleted row only the columns that the table has at that time."""
     wide, narrow = make_table("bag", key=(), a="int32", b="int32"), make_table("bag", key=(), a="int32")
     warehouse.merge("bag", [(wide, Change(n, "c", {"a": 1, "b": n})) for n in (1, 2, 3)])
     warehouse.merge("bag", [(narrow, Change(4, "d", {"a": 1}))])
@@ -303,8 +303,8 @@ def test_a_planted_breach_differs_from_the_fold(
 def test_a_row_from_before_a_column_does_not_miss_it_when_an_update_leaves_it_unchanged(
     warehouse: EmbeddedWarehouse, default: str | None
 ) -> None:
-    """MySQL leaves out of an update's image what did not change (MINIMAL, NOBLOB), also a column that is new: the row
-    has the default there, and a finished table with a row that misses a column stops the merge."""
+    """MySQL omits unchanged columns from an update's image (MINIMAL, NOBLOB), also a new column: the row has the
+    default there, and a finished table with a row that misses a column stops the merge."""
     old = make_table("orders", id="int64", a="int32")
     missing = {} if default is None else {"added": default}
     new = make_table("orders", id="int64", a="int32", added="int32", missing=missing)
@@ -330,8 +330,8 @@ def test_a_row_from_before_a_column_does_not_miss_it_when_an_update_leaves_it_un
 def test_an_update_behind_a_dropped_column_does_not_take_its_default_away(
     warehouse: EmbeddedWarehouse, dropped: bool, deleted: bool
 ) -> None:
-    """The column comes and goes within one range. An update while it was there left it unchanged, so the row has the
-    default; one after it was dropped says nothing of it, wherever that stands in the range."""
+    """The column is added and dropped within one range. An update in between left it unchanged, so the row has the
+    default; an update after the drop does not contain it, wherever in the range that is."""
     old = make_table("orders", id="int64", a="int32")
     new = make_table("orders", id="int64", a="int32", added="int32", missing={"added": "7"})
     rows = [
@@ -349,7 +349,7 @@ def test_an_update_behind_a_dropped_column_does_not_take_its_default_away(
 
 
 def test_a_column_that_was_dropped_is_not_taken_for_one_that_was_not_there_yet(warehouse: EmbeddedWarehouse) -> None:
-    """Nobody sent it, and nothing says that it had its default: it is missing."""
+    """It was never sent, and nothing shows that it had its default: it is missing."""
     full = make_table("orders", id="int64", a="int32", doc="string")
     less = make_table("orders", id="int64", a="int64")
     warehouse.merge(

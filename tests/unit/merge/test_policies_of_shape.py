@@ -1,4 +1,5 @@
-"""Tables that follow some changes of their source only, and columns that are kept beside one of their new type."""
+"""Tables that follow only some changes of their source, and columns that are kept next to a column of their new
+type."""
 
 from __future__ import annotations
 
@@ -74,7 +75,8 @@ CHANGES: dict[str, tuple[Table, set[str], str]] = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_a_policy_does_not_allow_is_refused_by_name_and_comes_once_it_is_another(change: str) -> None:
-    """Who froze a table has readers that break; the remedy must work, and the policy may then be as it was."""
+    """An operator froze a table because its readers would break; the remedy must work, and the policy may then be
+    restored."""
     new, refusing, why = CHANGES[change]
     for name in ("add_only", "freeze"):
         policy = TablePolicy(evolve=name)
@@ -90,7 +92,7 @@ def test_what_a_policy_does_not_allow_is_refused_by_name_and_comes_once_it_is_an
 
 
 def test_a_dropped_column_of_a_table_without_a_key_is_one_too() -> None:
-    """There it is emptied: it would be gone without a word."""
+    """There the column is emptied: its values would be lost silently."""
     before = evolve(None, [replace(FIRST, key=())]).target
     with pytest.raises(CannotFollow, match="column note was dropped"):
         allowed(TablePolicy(evolve="add_only"), replace(shape(("amount", 2, INT)), key=()), target=before)
@@ -111,7 +113,7 @@ RETYPED = shape(("amount", 2, TEXT, "7"), ("note", 3, TEXT))
 
 
 def test_a_type_that_does_not_hold_the_old_values_gets_a_column_of_its_own() -> None:
-    """The old values stay for who reads them; none is given to the rows that were there."""
+    """The old values stay for readers that need them; the existing rows get no new value."""
     found = allowed(KEEPING, FIRST, RETYPED)
     assert columns(found.target)[1:] == [("amount", "int"), ("note", "string"), ("amount__2", "string")]
     assert [(s.column.name, s.default) for s in found.steps if isinstance(s, Add)] == [("amount__2", None)]
@@ -143,7 +145,7 @@ def test_of_several_versions_the_newest_that_holds_a_type_takes_its_values(later
 
 
 def test_a_version_s_name_is_no_other_column_s_and_follows_a_rename() -> None:
-    """Neither one that the source has, nor one that somebody gave the table, nor one that comes later."""
+    """Neither a column of the source, nor one that a user added to the table, nor a later one has its name."""
     taken = evolve(None, [shape(("amount", 2, INT), ("Amount__2", 3, TEXT))]).target
     found = evolve(
         replace(taken, others=("amount__3",)),
@@ -162,7 +164,7 @@ def test_a_version_s_name_is_no_other_column_s_and_follows_a_rename() -> None:
 
 
 def test_a_column_that_is_renamed_before_it_gets_a_version_was_renamed() -> None:
-    """Its own name would be gone for whoever reads it. Renamed with its new type, or later, it keeps its name."""
+    """Otherwise readers would lose the column's own name. Renamed with its new type, or later, it keeps its name."""
     policy = replace(KEEPING, evolve="add_only")
     renamed = shape(("total", 2, INT), ("note", 3, TEXT))
     after = shape(("total", 2, TEXT), ("note", 3, TEXT))
@@ -173,7 +175,7 @@ def test_a_column_that_is_renamed_before_it_gets_a_version_was_renamed() -> None
 
 
 def test_in_a_table_of_changes_any_column_may_have_versions() -> None:
-    """No row is looked for in it, so neither its key nor the lack of one stands in the way."""
+    """No row is searched for in it, so neither its key nor the lack of one matters."""
     for keyed in (FIRST, replace(FIRST, key=())):
         before = evolve(None, [keyed], mode=APPEND).target
         retyped = replace(keyed, columns=(Column("id", 1, ColumnType("t", TEXT)), *RETYPED.columns[1:]))
@@ -200,7 +202,7 @@ def test_the_message_of_a_type_that_cannot_be_held_names_the_other_policy() -> N
 
 
 def test_a_run_that_dies_anywhere_gives_the_same_versions() -> None:
-    """G25: an announced version is known by its name; the next run, of a longer range, must not make another one."""
+    """G25: an announced version is found by its name; the next run, of a longer range, must not create another."""
     ids = {"id": 1, "amount": 2, "note": 3}
     first = allowed(KEEPING, FIRST, RETYPED)
     acts: Sequence[Any] = list(first.acts())
@@ -223,7 +225,7 @@ def test_a_run_that_dies_anywhere_gives_the_same_versions() -> None:
 
 
 def test_a_table_made_again_finds_its_versions() -> None:
-    """By name, as it finds its columns; else each time the source makes it again it gets another one."""
+    """By name, as it finds its columns; otherwise each time the source recreates it, it would get a further version."""
     versioned = allowed(KEEPING, RETYPED).target
     again = shape(("note", 5, TEXT), ("amount", 6, TEXT), incarnation=2)
     after = allowed(KEEPING, again, target=versioned).target

@@ -41,7 +41,7 @@ def test_without_partial_rows_there_is_one_family() -> None:
 
 
 def test_a_column_that_an_older_shape_lacks_is_its_own_family() -> None:
-    """G26: rows of the older shape say nothing about it."""
+    """G26: rows of the older shape do not contain it."""
     found = families(layout_of(table("id", "a"), table("id", "a", "b")), [])
     assert [(f.columns, sorted(f.lacking)) for f in found] == [((1,), []), ((2,), [0])]
 
@@ -138,7 +138,7 @@ def test_runs_of_files_that_do_not_touch_prove_that_each_key_comes_once(
 
 @pytest.mark.parametrize("seed", range(300))
 def test_nothing_is_proven_where_two_files_have_a_key(seed: int) -> None:
-    """It would come into the table twice. And what is apart is proven, or every first merge would look."""
+    """The row would be inserted twice. And disjoint files are proven disjoint, or every first merge would check."""
     chance = random.Random(seed)
     files: list[list[range]] = []
     for _ in range(chance.randrange(1, 5)):
@@ -165,7 +165,7 @@ def test_a_sweep_lifts_the_bounds() -> None:
 
 
 def test_a_rename_also_renames_what_rows_miss() -> None:
-    """Else a row would miss a column for ever that it got under its new name."""
+    """Otherwise a row would permanently miss a column that it got under its new name."""
     target = evolve(None, [table("id", "old")]).target
     acts = list(evolve(target, [table("id", "new")]).acts())
     assert acts[1:-1] == [MissAlso("old", "new"), Rename("old", "new"), MissOnly(("id", "new"))]
@@ -237,7 +237,7 @@ def test_the_files_are_read_with_the_shape_s_own_types() -> None:
 
 
 def test_a_default_is_filled_in_once_a_column_and_what_may_be_done_again_has_no_name() -> None:
-    """A run that died behind it must not fill the column again, over newer NULLs."""
+    """A run that died after it must not fill the column again, over later NULLs."""
     fills = [Fill(TargetColumn(name, number, "int"), "7") for name, number in (("a", 3), ("b", 4))]
     names = [statement.transaction(fill, incarnation) for fill in fills for incarnation in (1, 2)]
     assert len(set(names)) == 4

@@ -1,4 +1,4 @@
-"""Evolutions of several steps at once, and of what a table made again is compared with."""
+"""Evolutions of several steps at once, and what a recreated table is compared with."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def shape(*columns: tuple[str, int, pa.DataType], key: tuple[str, ...] = ("id",)
 
 
 def test_columns_behind_a_dropped_one_are_followed_too() -> None:
-    """A column that is gone ends nothing: the ones after it may be renamed, widened and added in the same look."""
+    """A dropped column ends nothing: the columns after it may be renamed, widened and added in the same pass."""
     before = evolve(None, [shape(("id", 1, INT), ("gone", 2, TEXT), ("qty", 3, INT), ("note", 4, TEXT))]).target
     found = evolve(before, [shape(("id", 1, INT), ("qty", 3, BIG), ("remark", 4, TEXT), ("added", 5, TEXT))])
     assert found.steps == (
@@ -42,7 +42,7 @@ def test_columns_behind_a_dropped_one_are_followed_too() -> None:
 
 
 def test_a_key_that_is_written_otherwise_in_the_table_made_again_stops_by_name() -> None:
-    """What else became of that table is unknown; its folder is moved away, and nothing is guessed."""
+    """What else happened to that table is unknown; its folder is moved away, and nothing is guessed."""
     before = evolve(None, [shape(("Id", 1, INT), key=("Id",))]).target
     with pytest.raises(ConfigurationError, match=r"its key was \(Id\) and is \(id\) now"):
         evolve(before, [shape(("id", 1, INT), incarnation=2)])
@@ -83,7 +83,7 @@ def test_a_column_without_a_time_zone_needs_a_feature_of_the_table_first(type_: 
 
 
 def test_a_wider_column_is_widened_once_the_table_allows_it() -> None:
-    """The default that a new column brings is put into the rows that are there, and the description last."""
+    """A new column's default is written into the existing rows, and the description last."""
     assert alter("t1", DELTA, Widen("qty", "bigint")) == [
         "ALTER TABLE t1 SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')",
         "ALTER TABLE t1 ALTER COLUMN `qty` TYPE bigint",
@@ -122,5 +122,5 @@ def test_a_table_is_made_with_what_tells_whose_it_is() -> None:
     ],
 )
 def test_a_decimal_holds_a_number_with_all_digits_before_its_point(old: str, new: str, holds: bool) -> None:
-    """Digits behind the point are no room for those before it."""
+    """Digits after the point do not make room for digits before it."""
     assert widens(old, new) is holds

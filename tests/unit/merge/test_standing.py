@@ -1,4 +1,4 @@
-"""Where a table's fold begins, and whether every row of it is there."""
+"""Where a table's fold begins, and whether the table has every row."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def backfill(state: str, since: int, whole_since: int | None = None, generation:
     ],
 )
 def test_a_table_is_whole_from_the_last_backfill_on_that_was_done(known: Backfill, begun: int, whole: bool) -> None:
-    """A re-read that is under way or was given up takes nothing away; a first one that is not done gave nothing."""
+    """A re-read that is in progress or was cancelled takes nothing away; an unfinished first one gave nothing."""
     assert known.is_whole(begun) is whole
 
 
@@ -64,12 +64,12 @@ def test_a_new_table_begins_where_it_is_whole_or_else_where_it_will_be(
     ],
 )
 def test_a_backfill_that_is_done_is_known_when_the_next_one_has_begun(known: Backfill, generation: int) -> None:
-    """No merge may have come in between, and what it did not find is to go all the same."""
+    """There may have been no merge in between, and the rows that it did not find must be deleted all the same."""
     assert known.finished == generation
 
 
 def test_what_is_no_number_is_not_taken_for_one() -> None:
-    """A log's entry comes from a file."""
+    """A log's entry is read from a file."""
     assert Backfill.of({}) == Backfill()
     assert Backfill.of({"state": None, "generation": "2", "since": None}) == Backfill("None")
 
@@ -92,7 +92,7 @@ def behind_a_gap(state: str, whole_since: int | None = 40, proven: str | None = 
 def test_a_table_behind_a_gap_is_not_whole_before_it_is_proven(
     known: Backfill, begun: int, whole: bool, state: str
 ) -> None:
-    """Its rows may be others than the source's, and nothing but its state would say so."""
+    """Its rows may differ from the source's, and only its state shows that."""
     assert (known.is_whole(begun), known.state_of(begun)) == (whole, state)
 
 

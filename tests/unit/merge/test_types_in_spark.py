@@ -1,4 +1,5 @@
-"""Each Arrow type's way into a table: what the Parquet reader is asked for, what the table has, what lies between."""
+"""Each Arrow type's way into a table: the type requested from the Parquet reader, the table's type, and the
+conversion."""
 
 from __future__ import annotations
 
@@ -64,7 +65,7 @@ def test_a_decimal_of_more_than_38_digits_becomes_its_text(arrow: pa.DataType, f
     "arrow", [pa.timestamp("ns"), pa.timestamp("ms", "UTC"), pa.struct([("a", pa.decimal256(50, 1))]), pa.float16()]
 )
 def test_what_spark_would_change_is_refused(arrow: pa.DataType) -> None:
-    """By name, before the first row."""
+    """With an error that names the column, before the first row."""
     with pytest.raises(ConfigurationError, match="Spark has no type"):
         stored(arrow)
 
@@ -102,7 +103,7 @@ def test_a_time_of_day_becomes_text_that_sorts(value: int, text: str) -> None:
 
 @pytest.mark.parametrize("arrow", [pa.time64("us"), pa.duration("us")], ids=str)
 def test_no_time_is_no_text(arrow: pa.DataType) -> None:
-    """Spark's format_string writes "null" where there is nothing: a table would show a text that nobody wrote."""
+    """Spark's format_string writes "null" for a missing value: a table would show a text that was never written."""
     assert converted(arrow, None) is None
 
 
@@ -127,7 +128,7 @@ def test_a_duration_may_be_negative_and_longer_than_a_day() -> None:
     ],
 )
 def test_a_constant_is_written_exactly_or_not_at_all(text: str, type_: str, sql: str | None) -> None:
-    """A default that is guessed would be a value that nobody wrote."""
+    """A guessed default would be a value that was never written."""
     assert literal(text, type_) == sql
 
 

@@ -1,6 +1,6 @@
-"""Versions of rows: what the oracle says is what was so at the source, and what the SQL makes is what the oracle says.
+"""Versions of rows: the oracle's versions are what was true at the source, and the SQL gives the oracle's versions.
 
-Each log is made from a seed, and the seeds of a run follow each other: `CDCFLOW_VERSION_SEED=<seed>
+Each log is generated from a seed, and the seeds of a run are consecutive: `CDCFLOW_VERSION_SEED=<seed>
 CDCFLOW_VERSION_LOGS=1` runs one of them alone.
 """
 
@@ -32,7 +32,7 @@ def merged(
     names: ends.Names = ends.Names(),  # noqa: B008 - it is frozen
     gap: tuple[int, int] | None = None,
 ) -> Versions:
-    """What the SQL makes of them."""
+    """The versions that the SQL gives."""
     there = EmbeddedHistory(names)
     try:
         for pieces in merges:
@@ -68,8 +68,8 @@ def test_versions_say_what_was_so_at_the_source() -> None:
 
 
 def test_versions_are_the_same_however_merges_cut_the_log() -> None:
-    """A merge more or less, or a compaction, must not change what history says. Of a row with a version that lasts over
-    a time without a capture nothing is asked: when that ended was heard of in one way or another, or not at all."""
+    """One merge more or less, or a compaction, must not change the history. A row with a version that spans a time
+    without a capture is not compared: its end was learned in one way or another, or not at all."""
     for seed, log in logs(generations=1):
         chance = random.Random(seed)
         whole, cut = told([log.pieces]), told(split(chance, compacted(chance, log.pieces)))
@@ -107,7 +107,8 @@ def check_gap(seed: int, log: Log) -> None:
     ],
 )
 def test_what_a_row_that_is_made_replaces_was_gone_when_the_backfill_began(ops: str, end: End) -> None:
-    """Its delete was never seen. A transaction that deletes the row before it makes it says that it was there."""
+    """Its delete was never captured. A transaction that deletes the row before it inserts it shows that the row
+    existed."""
     open_: dict[Key, Version] = {(1,): Version({"id": 1, "a": 1}, frozenset(), End(2), None, 2)}
     changes = [Change(10 + at, op, {"id": 1, "a": 2 + at}, transaction=10) for at, op in enumerate(ops)]
     found = history(open_, changes, ("id",), since=5)
@@ -116,20 +117,20 @@ def test_what_a_row_that_is_made_replaces_was_gone_when_the_backfill_began(ops: 
 
 
 def test_versions_that_end_behind_a_gap_are_not_exact() -> None:
-    """What a change behind a gap ends may have ended in it. The SQL gives what the oracle says."""
+    """A version that a change after a gap ends may have ended in the gap. The SQL gives the same as the oracle."""
     for seed, log in logs(LOGS_SQL):
         check_gap(seed, log)
 
 
 @pytest.mark.parametrize("seed", [5743, 17585])
 def test_an_end_at_an_offset_that_no_row_has_yet_has_a_position_and_a_time(seed: int) -> None:
-    """In these logs a backfill of a table that is empty by now is done before anything else comes. What it did not find
-    ended where it began, and had no time, so that no question as of a moment found it."""
+    """In these logs the backfill of a table that is now empty is done before any other row arrives. The versions that
+    it did not find ended where it began, and had no time, so no query as of a time found them."""
     check(seed, make(seed))
 
 
 def test_the_offsets_may_be_called_as_auto_cdc_calls_them() -> None:
-    """Queries that were written for Spark's tables go on."""
+    """Queries that were written for Spark's tables keep working."""
     log = make(4)
     assert merged([log.pieces], ends.AUTO_CDC) == told([log.pieces])
 

@@ -194,7 +194,7 @@ def test_last_of_several_names_counts() -> None:
 
 @pytest.mark.parametrize("number", range(300))
 def test_several_clauses_fill_as_soon_as_one_of_them_does(number: int) -> None:
-    """Pairs and triples of all clauses: none of them hides the others."""
+    """Pairs and triples of all clauses: no clause hides the others."""
     dice = random.Random(number)
     harmless = [said for said in lines(HARMLESS) if not said.startswith(NOT_FIRST)]
     fills = [said for said in lines(FILLS) if said not in ENDLESS and not said.startswith(NOT_FIRST)]

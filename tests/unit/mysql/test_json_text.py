@@ -105,7 +105,7 @@ def test_document_that_contains_itself_is_refused() -> None:
 
 
 def test_garbled_document_names_its_column() -> None:
-    """"Bad JSON" alone does not lead an operator to the row."""
+    """An operator does not find the row by "bad JSON" alone."""
     shape = table(column("id", TypeCode.LONG), column("paper", TypeCode.JSON, 4))
     data, extents = joined([image(shape, [bytes(4), b"\x02\x01\x00"])])
     with pytest.raises(SourceUnavailable, match=r"shop\.orders\.paper \(json\)"):

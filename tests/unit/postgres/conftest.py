@@ -11,5 +11,5 @@ _DECODERS = {"plain": None, "compiled": COMPILED} if COMPILED else {"plain": Non
 
 @pytest.fixture(scope="module", params=_DECODERS)
 def compiled(request: pytest.FixtureRequest) -> Compiled | None:
-    """What decoders are made with; None: the plain ones."""
+    """The kernels that decoders are created with; None: the plain ones."""
     return _DECODERS[request.param]

@@ -54,7 +54,7 @@ def test_rows_are_found_in_one_piece_as_in_messages(
 def test_garbled_rows_end_in_an_error_that_the_pipeline_knows(
     compiled: Compiled | None, rows: list[tuple[bytes, bytes | None, bytes | None]], data: st.DataObject
 ) -> None:
-    """A chunk over a broken link is read again, if the error says that it was broken (O10)."""
+    """A chunk over a broken link is read again, if the error reports a broken link (O10)."""
     messages = copy_rows(rows)
     number = data.draw(st.integers(0, len(messages) - 1))
     changed = bytearray(messages[number])
@@ -71,7 +71,7 @@ def test_a_piece_that_was_cut_short_is_not_taken_for_fewer_rows(
     compiled: Compiled | None,
     rows: list[tuple[bytes, bytes | None, bytes | None]],
 ) -> None:
-    """Rows that are missing from a chunk would be missing downstream for good (O10)."""
+    """Rows that are missing from a chunk would be missing downstream permanently (O10)."""
     whole = b"".join(copy_rows(rows))[19:-2]
     last = len(whole) - len(copy_rows(rows)[-2]) + (19 if len(rows) == 1 else 0)
     for size in range(last + 1, len(whole)):

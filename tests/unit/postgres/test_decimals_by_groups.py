@@ -25,7 +25,7 @@ JUNK = b"\xff\x7f\xc0\x00\xd0\x00\xf0\x00"
 
 
 def cells(values: Sequence[bytes | None]) -> Cells:
-    """Values one after another. Between two, and where one is NULL, lie bytes of other columns."""
+    """Values one after another. Between two, and where one is NULL, are bytes of other columns."""
     pieces = [JUNK if value is None else value + JUNK for value in values]
     size = np.array([len(p) for p in pieces], np.int64)
     length = np.array([0 if v is None else len(v) for v in values], np.int64)
@@ -34,7 +34,7 @@ def cells(values: Sequence[bytes | None]) -> Cells:
 
 
 def numbers(whole: int, scale: int, count: int = 25) -> list[str]:
-    """Numbers of up to so many digits before and behind the point, the greatest and the least among them."""
+    """Numbers with at most this many digits before and after the point, including the greatest and the least."""
     chance = random.Random(whole * 100 + scale)
     units = [0, 10 ** (whole + scale) - 1]
     units += [10**n for n in range(whole + scale)]
@@ -46,7 +46,7 @@ def numbers(whole: int, scale: int, count: int = 25) -> list[str]:
 @pytest.mark.parametrize("scale", [0, 1, 3, 4, 5, 8, 9, 20])
 @pytest.mark.parametrize("whole", [1, 3, 4, 5, 8, 13, 30])
 def test_a_number_is_printed_with_every_digit(whole: int, scale: int) -> None:
-    """T02: and with as many zeros at its end as it was written with; special values by their words."""
+    """T02: with the trailing zeros that it was written with; special values as words."""
     texts: list[str | None] = [*numbers(whole, scale), None, *NO_NUMBERS, "0", "-1", "10000"]
     random.Random(1).shuffle(texts)
     raw = [None if t is None else numeric_bytes(t) for t in texts]
@@ -82,7 +82,7 @@ def test_a_decimal_is_the_number_that_was_sent(precision: int, scale: int) -> No
 @pytest.mark.parametrize(("precision", "scale"), ARROWS)
 @pytest.mark.parametrize("special", ["null", "clamp", "stop"])
 def test_special_values_among_numbers_are_what_the_policy_says(precision: int, scale: int, special: Any) -> None:
-    """The numbers beside them keep their values, and NULL stays NULL."""
+    """The numbers next to them keep their values, and NULL stays NULL."""
     arrow = pa.decimal128(precision, scale) if precision <= 38 else pa.decimal256(precision, scale)
     where = Where("public.t.v", "numeric", special)
     one = f"{Decimal(1).scaleb(-scale, context=EXACT):f}"
@@ -122,7 +122,7 @@ def of(groups: list[int], *, weight: int = 0, sign: int = 0, scale: int = 0, cou
     ],
 )
 def test_groups_and_signs_that_no_number_has_are_refused(value: bytes) -> None:
-    """O10: nothing of them is believed; the values beside it are none of it."""
+    """O10: no part of such a value is used; the error concerns no neighbouring value."""
     for given in ([value], [of([1]), value, None]):
         with pytest.raises(CdcflowError, match=r"public\.t\.v"):
             numeric(cells(given), WHERE)
@@ -132,14 +132,14 @@ def test_groups_and_signs_that_no_number_has_are_refused(value: bytes) -> None:
 
 @pytest.mark.parametrize("value", [of([0]), of([0, 1], weight=1), of([1], scale=-1)])
 def test_a_text_cannot_begin_with_a_group_of_zeros(value: bytes) -> None:
-    """How long it is was told from the first group; the server leaves no zeros there."""
+    """Its length is computed from the first group; the server sends no leading zeros there."""
     with pytest.raises(CdcflowError, match=r"a numeric"):
         numeric(cells([of([1]), value]), WHERE)
 
 
 @pytest.mark.parametrize("value", [of([1], count=2), of([1], count=0), of([], count=1), of([1])[:-1], of([1]) + b"\0"])
 def test_a_number_of_another_length_than_it_says_renews_the_connection(value: bytes) -> None:
-    """O10: a length that lies."""
+    """O10: the stated length is wrong."""
     for given in ([value], [of([1]), value, None]):
         with pytest.raises(SourceUnavailable, match="wrong length"):
             numeric(cells(given), WHERE)
@@ -190,7 +190,7 @@ def test_money_is_a_number_of_hundredths() -> None:
 
 @pytest.mark.parametrize("size", [0, 4, 7, 9])
 def test_money_has_eight_bytes(size: int) -> None:
-    """O10: bytes of the next column are none of its own."""
+    """O10: bytes of the next column do not belong to it."""
     for given in ([bytes(size)], [bytes(8), None, bytes(size)]):
         with pytest.raises(CdcflowError, match=r"public\.t\.v"):
             money(cells(given), WHERE)

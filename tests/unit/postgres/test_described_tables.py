@@ -1,4 +1,4 @@
-"""What a table's shape refuses by name, before a row of it is read."""
+"""What is refused in a table's shape, with an error that names it, before a row is read."""
 
 from __future__ import annotations
 

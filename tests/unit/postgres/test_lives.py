@@ -28,7 +28,7 @@ def test_name_that_is_gone_stays_until_the_stream_has_passed_its_end() -> None:
 
 
 def test_table_is_its_number_whatever_bears_its_name() -> None:
-    """Renamed, made again, swapped: each is a life of its own; a name that came back is no end."""
+    """A table that is renamed, recreated or swapped begins a separate life; a name that returned is not an end."""
     assert ended([], {1: A}, {1: B, 3: A}, position=10, end=50, is_kept=never) == (Life(1, A, 50),)
     assert ended([], {1: A, 2: B}, {1: B, 2: A}, position=10, end=50, is_kept=never) == (Life(1, A, 50), Life(2, B, 50))
     twice = ended([Life(1, A, 50)], {1: B}, {1: C}, position=10, end=90, is_kept=never)
@@ -37,15 +37,15 @@ def test_table_is_its_number_whatever_bears_its_name() -> None:
 
 
 def test_name_without_wildcards_stays_until_a_table_has_it_again() -> None:
-    """It was captured, so that no table has it is no mistake in the settings."""
+    """It was captured, so a missing table is not a mistake in the settings."""
     before = [Life(1, A, 50), Life(2, B, 50)]
     assert ended(before, {}, {}, position=60, end=90, is_kept=lambda t: t == A) == (Life(1, A, 50),)
     assert ended(before, {}, {7: A}, position=60, end=90, is_kept=lambda t: t == A) == ()
 
 
 def test_message_tells_which_name_of_a_table_it_is_of() -> None:
-    """Its name of that time, then the one of now; of a table that is gone the last one, never under a name that the
-    settings leave out."""
+    """Its name at that time, then the current one; for a dropped table the last one, never a name that the settings
+    exclude."""
     lives = Lives({1: C, 5: A}, (Life(1, A, 50), Life(1, B, 60), Life(2, B, 60)), lambda table: table != AWAY)
     assert [lives.name(1, told) for told in (A, B, C, AWAY)] == [A, B, C, C]
     assert [lives.name(2, told) for told in (B, C, AWAY)] == [B, B, None]

@@ -1,6 +1,6 @@
 """Random histories, written as pgoutput messages one by one, decoded in columns: the rows must be those that happened.
 
-The expected rows are made together with the messages, change by change, in plain Python.
+The expected rows are built together with the messages, change by change, in plain Python.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ NAMES = ("id", "v", "w")
 
 
 class UnknownOid(Exception):
-    """A test's `describe` was asked for a table that it does not know."""
+    """A test's `describe` got a table that it does not know."""
 
 
 def decoder_of(described: dict[int, DescribedTable] | None = None, **options: Any) -> tuple[PgoutputDecoder, Spools]:
@@ -177,7 +177,7 @@ class History:
             self.messages.append(stream_stop())
             if self.random.random() < 0.3:
                 place = self.random.randrange(1, 3)
-                sub, subs[xid][place] = subs[xid][place], max(subs[xid]) + 1  # an id never comes back
+                sub, subs[xid][place] = subs[xid][place], max(subs[xid]) + 1  # an id is never used again
                 self.messages.append(stream_abort(xid, sub))
                 rows[xid] = [(s, row) for s, row in rows[xid] if s != sub]
                 tokens[xid] = [(s, t) for s, t in tokens[xid] if s != sub]
@@ -214,8 +214,8 @@ def written(seed: int) -> History:
 def test_random_histories_come_out_as_they_happened(
     compiled: Compiled | None, seed: int, size: int, spool_bytes_max: int, apart: int
 ) -> None:
-    """Whatever the mix of tables, old rows, blocks and roll-backs, wherever the polls cut it, and whether what follows
-    the end of a transaction that waited is put beside it or not (P01-P33)."""
+    """Whatever the mix of tables, old rows, blocks and roll-backs, wherever the polls cut it, and whether the messages
+    after the end of a waiting transaction are added to it or not (P01-P33)."""
     history = written(seed)
     decoder, spools = decoder_of(compiled=compiled, spool_bytes_max=spool_bytes_max)
     messages = [xlog(m) for m in history.messages]
@@ -236,7 +236,7 @@ def test_random_histories_come_out_as_they_happened(
 
 
 def check_spooled(run: SpooledTransaction, rows: list[Row]) -> None:
-    """What a spooled transaction says of itself must be true of its rows."""
+    """The summary of a spooled transaction must match its rows."""
     assert {t.id.name for t in run.shapes} == {name for name, _, _ in rows}
     assert {t.name for t in run.truncated} == {name for name, op, _ in rows if op == "t"}
     partial = [row["id"] for _, op, row in rows if op in "cu" and "_unchanged" in row]
@@ -247,7 +247,7 @@ def check_spooled(run: SpooledTransaction, rows: list[Row]) -> None:
 @given(st.integers(0, 2**40))
 @EXAMPLES
 def test_joined_messages_are_the_same_messages(compiled: Compiled | None, seed: int) -> None:
-    """Whoever reads them from the network may join them at once, without an object a message."""
+    """Code that reads them from the network may join them at once, without an object per message."""
     history = written(seed)
     decoder, spools = decoder_of(compiled=compiled)
     messages = [xlog(m) for m in history.messages]
@@ -257,7 +257,8 @@ def test_joined_messages_are_the_same_messages(compiled: Compiled | None, seed: 
 @given(st.integers(0, 2**40), st.integers(0, 60))
 @EXAMPLES
 def test_transactions_in_the_log_already_are_dropped_whole(compiled: Compiled | None, seed: int, number: int) -> None:
-    """The server sends again what it was not told we have; none of it may be doubled, none after it lost (P40, L15)."""
+    """The server sends again what cdcflow has not acknowledged; none of it may be doubled, and nothing after it lost
+    (P40, L15)."""
     history = written(seed)
     reached = [0, *(int(p[:8], 16) << 32 | int(p[9:], 16) for _, p, _ in history.expected)]
     skip_until = reached[min(number, len(reached) - 1)]
@@ -328,7 +329,8 @@ def test_many_rows_of_one_key_change_number_as_they_must(compiled: Compiled | No
 def test_what_the_protocol_does_not_allow_is_refused_by_name(
     compiled: Compiled | None, messages: list[bytes], kind: type, says: str
 ) -> None:
-    """Skipping what we do not understand loses data that nobody misses until much later (O10)."""
+    """Skipping what cdcflow does not understand would lose data, and the loss would go unnoticed until much later
+    (O10)."""
     decoder, _ = decoder_of(compiled=compiled)
     with pytest.raises(kind, match=says):
         decoder.decode([xlog(m) for m in messages])
@@ -347,7 +349,8 @@ def test_hostile_lengths_are_never_followed(compiled: Compiled | None, length: i
 
 @pytest.mark.parametrize("aborted", [5, 6])
 def test_the_shape_of_a_rolled_back_transaction_is_in_force_nowhere(compiled: Compiled | None, aborted: int) -> None:
-    """Rows written after a roll-back have the old shape; the server says it again, and nothing else counts (P22)."""
+    """Rows written after a roll-back have the old shape; the server sends that shape again, and only that message
+    counts (P22)."""
     decoder, _ = decoder_of(compiled=compiled)
     block = [stream_start(5, first=True), relation(KEYED, 6), insert(1, [b"1", None, None], 6), stream_stop()]
     after = [begin(9, 8), insert(1, [b"1", None, None]), commit(16)]
@@ -366,7 +369,8 @@ def test_a_shape_without_binary_decoders_asks_for_a_new_connection(compiled: Com
 
 
 def test_empty_transactions_only_move_the_position(compiled: Compiled | None) -> None:
-    """Before 15 the server sends every transaction, also those that touch nothing of ours; they are not in the log."""
+    """Before 15 the server sends every transaction, also those that touch no captured table; they are not in the
+    log."""
     decoder, _ = decoder_of(compiled=compiled)
     events = decoder.decode([xlog(m) for n in range(5) for m in (begin(n, 8), commit(100 + n))])
     assert not transactions(events)
@@ -416,8 +420,8 @@ def test_a_shape_that_changes_between_two_rows_holds_from_its_place_on(compiled:
 
 
 def test_a_name_that_is_not_captured_brings_nothing_from_its_place_on(compiled: Compiled | None) -> None:
-    """RENAME of a captured table to a name that the settings leave out, and back: rows and truncates in between are
-    not in the log, in one transaction or in a streamed one."""
+    """RENAME of a captured table to a name that the settings exclude, and back: rows and truncates in between are not
+    in the log, in one transaction or in a streamed one."""
     away = table("_away", 1, [attribute("id", 23, key=True), attribute("v", 25), attribute("w", 23)])
     rows = [
         *(relation(KEYED), insert(1, [b"1", b"a", b"7"])),
@@ -481,7 +485,7 @@ def test_a_large_transaction_that_widens_its_key_tells_all_its_partial_keys(comp
 
 
 def test_rows_that_a_statement_changed_are_told_before_a_row_in_the_new_shape() -> None:
-    """No position behind that row may become durable without the order to read the table again."""
+    """No position after that row may become durable without the request to read the table again."""
     version = RowVersion(KEYED.table.id, "1", "2", changed=True)
     decoder, _ = decoder_of(changed=lambda oid, _: version if oid == 1 else None)
     messages = [begin(7, 100), relation(FULL), relation(KEYED), insert(1, [b"1", b"a", b"2"]), commit(100)]
@@ -492,7 +496,8 @@ def test_rows_that_a_statement_changed_are_told_before_a_row_in_the_new_shape() 
 
 
 def test_partition_is_told_with_the_table_that_publishes_its_rows() -> None:
-    """One that is gone by now is in no catalog: only the message before it says whose rows it had."""
+    """A partition that was dropped since is in no catalog: only an earlier message shows to which table its rows
+    belong."""
     asked: list[tuple[int, int]] = []
     decoder, _ = decoder_of(changed=lambda oid, partition: asked.append((oid, partition)))
     row = insert(1, [b"1", b"a", b"2"])
@@ -503,7 +508,7 @@ def test_partition_is_told_with_the_table_that_publishes_its_rows() -> None:
 
 
 def test_statement_of_a_streamed_transaction_is_told_with_its_commit() -> None:
-    """What a transaction did to a table's rows is in nobody's catalog before it is committed."""
+    """Before a transaction is committed, no catalog shows what it did to a table's rows."""
     found: list[RowVersion] = []
     decoder, _ = decoder_of(changed=lambda oid, _: found.pop() if oid == 1 and found else None)
     block = [stream_start(7, first=True), relation(KEYED, 7), insert(1, [b"1", b"a", b"2"], 7), stream_stop()]

@@ -1,4 +1,5 @@
-"""The publication: what is asked of the server so that it carries our tables, and whether it always has."""
+"""The publication: what cdcflow executes on the server so that it carries the captured tables, and whether it always
+has."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def found(
 
 @dataclass
 class Server:
-    """Answers the module's own questions about one publication, and remembers what it was told to do."""
+    """Answers the module's own queries about one publication, and records the statements that it got."""
 
     version: int = 180000
     row: tuple[Any, ...] | None = (70, WRITTEN, False, True, True, True, True, True, "s")
@@ -121,18 +122,18 @@ def test_an_untouched_publication_has_carried_everything() -> None:
     ],
 )
 def test_a_publication_that_was_otherwise_in_between_lost_changes(now: Publication | None, said: str) -> None:
-    """What the stream did not carry is gone without a word: only these numbers tell."""
+    """What the stream did not carry is lost silently: only these numbers show it."""
     with pytest.raises(HistoryLost, match=said):
         unbroken(now)
 
 
 def test_a_table_that_was_dropped_has_lost_nothing() -> None:
-    """It has no entry because it is not there, not because somebody took it out."""
+    """It has no entry because it was dropped, not because it was removed from the publication."""
     unbroken(found(entry(101, ORDERS)), there=False)
 
 
 def test_a_table_that_was_taken_out_and_put_in_again_lost_changes_even_if_it_is_looked_for_by_number() -> None:
-    """A new entry means a time without one, whether the table is still there or not."""
+    """A new entry means a time without one, whether the table still exists or not."""
     with pytest.raises(HistoryLost, match="taken out"):
         unbroken(found(entry(101, ORDERS), entry(202, ITEMS)), there=False)
 
@@ -143,7 +144,7 @@ def test_a_publication_of_whole_schemas_has_no_entries_to_miss() -> None:
 
 
 def test_the_fingerprint_speaks_of_the_captured_tables_only() -> None:
-    """Somebody else's table may come and go in a publication of ours."""
+    """Another application's table may come and go in cdcflow's publication."""
     before = found(entry(101, ORDERS), entry(102, ITEMS))
     assert before.fingerprint([ORDERS]) == found(entry(101, ORDERS)).fingerprint([ORDERS, ITEMS])
     check_unbroken(found(entry(101, ORDERS)), "p", before.fingerprint([ORDERS]), lambda kind, oid: True)
@@ -175,7 +176,7 @@ def test_a_publication_that_leaves_an_operation_out_is_wrong(off: int) -> None:
 def test_what_a_version_lacks_is_not_asked_of_it(
     version: int, root: bool, generated: str, wrong: tuple[str, ...]
 ) -> None:
-    """Generated columns are published from PostgreSQL 18 on."""
+    """Generated columns are published since PostgreSQL 18."""
     given: Any = Server(version, (70, WRITTEN, False, True, True, True, True, root, generated))
     seen = read(given, "p")
     assert seen is not None
@@ -216,7 +217,7 @@ def test_a_publication_that_is_right_is_left_alone() -> None:
 
 
 def test_tables_are_added_and_dropped_until_it_has_exactly_ours() -> None:
-    """Added ones first: then no table of ours is ever out of it."""
+    """They are added first: then no captured table is ever missing from it."""
     server = Server(entries=listed(ORDERS, PARTED))
     ensured(server, ORDERS, ITEMS)
     assert server.told == [
@@ -226,7 +227,7 @@ def test_tables_are_added_and_dropped_until_it_has_exactly_ours() -> None:
 
 
 def test_what_somebody_dropped_meanwhile_need_not_be_dropped_again() -> None:
-    """Two look at the same time; the outcome is what both want."""
+    """Two processes check at the same time; the result is what both need."""
     ensured(Server(entries=listed(ORDERS, PARTED), refuses=psycopg.errors.UndefinedObject), ORDERS)
     with pytest.raises(Exception, match="changing publication p"):
         ensured(Server(entries=listed(ORDERS), refuses=psycopg.errors.UndefinedObject), ORDERS, ITEMS)
@@ -234,21 +235,21 @@ def test_what_somebody_dropped_meanwhile_need_not_be_dropped_again() -> None:
 
 @pytest.mark.parametrize(("filters", "columns"), [(True, False), (False, True)])
 def test_a_captured_table_with_a_filter_or_a_column_list_is_refused(filters: bool, columns: bool) -> None:
-    """A backfill would bring the rows that the stream leaves out."""
+    """A backfill would read the rows that the stream excludes."""
     with pytest.raises(ConfigurationError, match="leaves out rows or columns") as refused:
         ensured(Server(entries=listed(ORDERS, filters=filters, columns=columns)), ORDERS)
     assert 'ALTER PUBLICATION "p" DROP TABLE "shop"."orders"' in str(refused.value)
 
 
 def test_somebody_else_s_filtered_table_is_none_of_ours() -> None:
-    """It is dropped from a publication that is ours, and not refused."""
+    """It is dropped from cdcflow's publication, and not refused."""
     server = Server(entries=[*listed(ORDERS), *listed(ITEMS, filters=True)])
     ensured(server, ORDERS)
     assert server.told == ['ALTER PUBLICATION "p" DROP TABLE "shop"."it""ems"']
 
 
 def test_ours_is_mended_and_somebody_else_s_is_only_checked() -> None:
-    """How somebody else publishes is theirs; the message has what would mend it."""
+    """cdcflow does not change another owner's publication; the message contains the statement that corrects it."""
     wrong = (70, WRITTEN, False, True, False, True, True, True, "s")
     server = Server(row=wrong, entries=listed(ORDERS))
     ensured(server, ORDERS)
@@ -261,7 +262,7 @@ def test_ours_is_mended_and_somebody_else_s_is_only_checked() -> None:
 
 
 def test_a_broad_publication_must_have_every_table_and_is_not_changed() -> None:
-    """FOR TABLES IN SCHEMA may leave out a table of another schema."""
+    """FOR TABLES IN SCHEMA may miss a table of another schema."""
     server = Server(schemas=[("shop", 9, 90, WRITTEN)])
     assert ensured(server, ORDERS, ITEMS).broad
     far = CatalogTable(Relid(9, TableId("far", 'it"ems')), (), (), ())
@@ -314,7 +315,7 @@ def test_an_excepted_table_is_no_entry_of_the_publication() -> None:
 
 
 def test_a_table_that_was_excepted_since_is_a_loss() -> None:
-    """Its changes from then on are in no stream, though the publication's own row stays as it was written."""
+    """Its later changes are in no stream, though the publication's own row stays unchanged."""
     whole, less = read(excepting(), "p"), read(excepting(ITEMS), "p")  # type: ignore[arg-type]
     assert whole is not None
     assert less is not None
@@ -337,14 +338,14 @@ def test_who_may_not_change_it_is_told_the_statement() -> None:
 
 
 def test_a_publication_that_vanishes_at_once_is_tried_again_later() -> None:
-    """Somebody drops it as fast as it is made: nothing is wrong with the settings."""
+    """Another client drops it as soon as it is created: nothing is wrong with the settings."""
     with pytest.raises(SourceUnavailable, match="dropped by somebody"):
         ensured(Server(row=None), ORDERS)
 
 
 @pytest.mark.parametrize("gone", [psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName])
 def test_a_table_that_is_renamed_or_dropped_after_it_was_listed_is_tried_again(gone: type[psycopg.Error]) -> None:
-    """The next try lists the tables anew; a stop would have nothing to mend."""
+    """The next attempt lists the tables again; a stop would leave an operator nothing to correct."""
     with pytest.raises(SourceUnavailable, match="renamed or dropped meanwhile"):
         ensured(Server(entries=listed(ORDERS), refuses=gone), ORDERS, ITEMS)
 

@@ -82,7 +82,7 @@ LISTED = found(A, B, C)
 
 
 def test_what_was_altered_and_put_right_again_is_a_loss() -> None:
-    """Only the transaction that wrote its row tells."""
+    """Only the transaction that wrote its row shows it."""
     before = state(LISTED, A, B)
     with pytest.raises(HistoryLost, match="publication p was altered"):
         unbroken(replace(LISTED, written=501), before)
@@ -101,7 +101,7 @@ def test_what_was_altered_and_put_right_again_is_a_loss() -> None:
     ],
 )
 def test_a_schema_that_was_out_of_it_has_lost_changes(now: dict[str, Any], name: str) -> None:
-    """Whichever of them it was; a new entry is one that was made again."""
+    """Whichever schema it was; a new entry means a recreated one."""
     before = state(WHOLE, A, B, FAR)
     unbroken(WHOLE, before)
     with pytest.raises(HistoryLost, match=f"schema {name} was taken out of publication p"):
@@ -122,7 +122,7 @@ def test_a_schema_that_is_gone_or_has_another_name_has_lost_nothing() -> None:
 
 @pytest.mark.parametrize(("oid", "name"), [(1, "shop.a"), (2, "shop.b"), (4, "far.d")])
 def test_a_table_that_was_moved_out_of_its_schema_has_lost_changes(oid: int, name: str) -> None:
-    """And back again: the transaction that put it there is another one. Unless it is gone."""
+    """Even if it was moved back: another transaction wrote its entry. Unless the table was dropped."""
     before = state(WHOLE, A, B, FAR)
     for members in ({**MEMBERS, oid: 999}, {o: w for o, w in MEMBERS.items() if o != oid}):
         now = replace(WHOLE, members=members)
@@ -157,7 +157,7 @@ def test_what_an_older_fingerprint_does_not_hold_is_not_compared() -> None:
 
 
 def test_a_table_that_is_carried_as_part_of_a_whole_needs_no_entry() -> None:
-    """All tables, or all of its schema as it was before; another schema is not its own."""
+    """All tables, or all of its previous schema; another schema does not count."""
     before = state(LISTED, A)
     nothing = replace(LISTED, entries={})
     unbroken(replace(nothing, all_tables=True), before)
@@ -170,7 +170,8 @@ def test_a_table_that_is_carried_as_part_of_a_whole_needs_no_entry() -> None:
 
 
 def test_newcomers_are_told_by_their_numbers() -> None:
-    """Their older rows may lie in transactions that run: a backfill has to wait for those. A rename brings none."""
+    """Their older rows may belong to running transactions: a backfill has to wait for those. A rename adds no
+    newcomer."""
 
     def newcomers(before: Any, now: Any) -> bool:
         return has_newcomers(json.dumps(before), json.dumps(now))
@@ -195,7 +196,7 @@ ROW = (70, 500, False, True, True, True, True, True, "s", False)
 
 
 class Server:
-    """Answers by a word of the question, and notes what it was asked."""
+    """Answers by a word of the query, and records the queries."""
 
     def __init__(self, version: int = 180000, row: Any = ROW, **answers: Any) -> None:
         self.info = SimpleNamespace(server_version=version, dbname='sh"op', user="cap")
@@ -241,7 +242,7 @@ def publication_of(server: Server) -> Publication | None:
 
 
 def test_a_publication_is_read_with_its_tables_and_schemas() -> None:
-    """What it leaves out of a table is noted: rows or columns."""
+    """What it excludes of a table is recorded: rows or columns."""
     server = Server()
     assert publication_of(server) == Publication(
         "p",
@@ -294,7 +295,8 @@ def test_who_holds_things_up_is_told_as_far_as_it_may_be_seen() -> None:
 
 
 def test_a_wait_for_older_transactions_looks_until_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It looks at least once, also without any time; what it waited for is said with who holds it up."""
+    """It checks at least once, also with a timeout of zero; the error names what it waited for and which session holds
+    it up."""
     now = [100.0]
     naps: list[float] = []
 
@@ -350,14 +352,14 @@ def test_a_right_on_the_database_is_told_with_its_grant() -> None:
 
 
 def test_what_else_the_server_refuses_is_told_as_what_it_is() -> None:
-    """A table that is gone is asked for again; what is not known stops."""
+    """A missing table is queried again; an unknown refusal stops."""
     assert "changing publication p" in str(refused(lambda: psycopg.errors.UndefinedObject("gone")))
     assert "changing publication p" in str(refused(lambda: psycopg.errors.SyntaxError("no")))
     assert isinstance(refused(lambda: psycopg.errors.AdminShutdown("bye")), SourceUnavailable)
 
 
 def test_a_publication_of_ours_keeps_what_it_has_to_and_loses_the_rest_in_one_statement_each() -> None:
-    """Each ALTER writes the entries anew only of what it names."""
+    """Each ALTER rewrites only the entries that it names."""
     rel = [(100 + n, 500, n, "shop", name, False, False, False) for n, name in ((1, "a"), (8, "x"), (9, "y"))]
     server = Server(pg_publication_rel=rel, pg_publication_namespace=[])
     given: Any = server

@@ -1,4 +1,4 @@
-"""Messages of pgoutput that are read one by one: what they say, and that a short or long one is never half believed."""
+"""Messages of pgoutput that are read one by one: their content, and that a short or long one is never half believed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_no_messages_are_none() -> None:
 
 @pytest.mark.parametrize("last", [HEADER, HEADER[:1], b"", b"k" + bytes(25), bytes(26)])
 def test_what_is_no_xlogdata_message_is_refused(last: bytes) -> None:
-    """O10: its type would be the next one's header, or bytes behind the buffer."""
+    """O10: its type would be the next message's header, or bytes after the end of the buffer."""
     for pieces in ([HEADER + b"B", last], [last, HEADER + b"B"], [last]):
         with pytest.raises(SourceUnavailable, match="not XLogData"):
             frames_of(joined(pieces))
@@ -60,7 +60,7 @@ def test_what_is_no_xlogdata_message_is_refused(last: bytes) -> None:
 
 @pytest.mark.parametrize("lengths", [[26], [26, 27], [53], [], [53, -1], [-1, 53], [-26, 78]])
 def test_lengths_that_are_not_those_of_the_messages_are_our_fault(lengths: list[int]) -> None:
-    """No connection mends it. Some add up to the right sum."""
+    """A new connection does not help. Some of these lengths have the right sum."""
     data = (HEADER + b"B") * 2 + bytes(PAD)
     with pytest.raises(InvariantViolated, match="lengths that are not theirs"):
         frames_of(Joined(data, np.array(lengths, np.int64)))
@@ -88,7 +88,7 @@ def test_a_relation_says_what_its_columns_are() -> None:
 
 @pytest.mark.parametrize("columns", [0, 1, 2])
 def test_a_relation_of_another_length_is_refused(columns: int) -> None:
-    """O10: a length that lies must end in an error that renews the connection, not in other columns."""
+    """O10: a wrong length must end in an error that renews the connection, not in other columns."""
     whole = relation(columns)
     for end in range(len(whole)):
         with pytest.raises(SourceUnavailable, match="cdcflow connects again"):

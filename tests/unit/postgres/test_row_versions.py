@@ -43,7 +43,7 @@ READ = CatalogVersion(
     ],
 )
 def test_rows_changed_when_what_they_show_depends_on_changed(now: Mapping[str, Any], changed: bool) -> None:
-    """Too few, and a table is wrong for good; too many, and every VACUUM FULL reads it from the start."""
+    """If too few are found, a table stays wrong; if too many, every VACUUM FULL causes a complete read."""
     assert replace(READ, **now).changed_since(READ) is changed
 
 
@@ -60,7 +60,7 @@ def test_rows_of_a_table_without_partitions_changed_when_file_and_columns_did(
 
 
 def test_version_survives_its_json() -> None:
-    """It lies in the log for years, and is compared with what is there then."""
+    """The log keeps it for years, and it is compared with the catalog of that time."""
     for version in (READ, replace(READ, types={}, columns=("", "17", ""))):
         again = CatalogVersion.from_json(version.to_json())
         assert again == version

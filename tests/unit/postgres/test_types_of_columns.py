@@ -128,7 +128,7 @@ def test_a_table_has_binary_only_where_all_its_columns_have() -> None:
 
 
 def test_a_column_keeps_what_the_catalog_says_of_it() -> None:
-    """Its number stays over a rename; what rows from before it have is told nowhere else."""
+    """Its number survives a rename; no other place records what rows from before it have."""
     key = AttributeInfo("id", 1, 20, -1, "bigint", not_null=True, in_key=True)
     late = AttributeInfo("v", 7, INT4, -1, "integer", missing="5")
     found = described(key, late).table
@@ -183,7 +183,7 @@ def test_a_numeric_is_a_decimal_that_holds_all_of_its_values(precision: int, sca
 
 
 def test_a_numeric_without_precision_is_text_or_what_the_settings_say() -> None:
-    """Its values may have any number of digits; the setting says that they do not."""
+    """Its values may have any number of digits; the setting states that they do not."""
     assert arrow_of(column(NUMERIC)) == pa.string()
     assert described(column(NUMERIC)).has_binary
     text = codec_of(column(NUMERIC))
@@ -225,7 +225,7 @@ def test_elements_of_an_array_have_modifiers_of_their_own() -> None:
 
 
 def test_elements_are_told_apart_as_their_type_does() -> None:
-    """Boxes have commas inside, so semicolons lie between them; two old types look like arrays and are none."""
+    """Boxes contain commas, so semicolons separate them; two old types resemble arrays and are none."""
     boxes = codec_of(column(1020, element_oid=BOX))
     assert decode(boxes, cells(b"{(1,1),(0,0);(2,2),(0,0)}"), as_binary=False).to_pylist() == [
         ["(1,1),(0,0)", "(2,2),(0,0)"]

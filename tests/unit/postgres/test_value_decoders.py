@@ -300,7 +300,8 @@ def test_a_numeric_becomes_the_smallest_decimal_that_holds_all_of_it(
 
 
 def test_numeric_as_large_as_the_server_has_them_is_read(compiled: Compiled | None) -> None:
-    """Its number of groups has no sign: what looks negative was taken for a broken connection, again and again."""
+    """Its number of groups is unsigned: a count that appears negative was taken for a broken connection, again and
+    again."""
     groups = [1000, *[0] * 36_862, 10]
     cell = struct.pack(">HhHH", len(groups), 32_767, 0, 16_383) + struct.pack(f">{len(groups)}H", *groups)
     described = table("t", 1, [attribute("v", 1700)])

@@ -24,7 +24,7 @@ INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
 
 @dataclass(frozen=True)
 class Case:
-    """A value in both formats, what an error calls it, and what `clamp` puts there (None: nothing fits)."""
+    """A value in both formats, its name in an error, and the value that `clamp` gives (None: nothing fits)."""
 
     oid: int
     text: bytes
@@ -120,7 +120,7 @@ def _value(array: pa.Array) -> object:
 def test_the_policy_says_what_becomes_of_it(
     compiled: Compiled | None, name: str, binary: bool, special: Special
 ) -> None:
-    """T04: a stop by name, NULL, the end of the type, or the server's text; never silently something else."""
+    """T04: an error that names it, NULL, the type's limit, or the server's text; never silently something else."""
     case, policy = CASES[name], Policy(special_values=special)
     if special == "text":
         assert _value(_decoded(case, policy, compiled, case.text, binary=False)) == case.text.decode()
@@ -141,7 +141,7 @@ def test_the_policy_says_what_becomes_of_it(
     [("text", pa.string()), ("decimal(20,4)", pa.decimal128(20, 4)), ("decimal(50,3)", pa.decimal256(50, 3))],
 )
 def test_a_numeric_without_precision_becomes_what_the_settings_say(setting: str, arrow: pa.DataType) -> None:
-    """The server does not say how many digits there are, so an operator may."""
+    """The server does not report how many digits there are, so an operator may set it."""
     settings = Postgres(kind="postgres", url="postgresql://u@h/d", unconstrained_numeric=setting)
     policy = Policy.of(settings)
     described = table("t", 1, [attribute("v", 1700)], policy=policy)
@@ -150,7 +150,7 @@ def test_a_numeric_without_precision_becomes_what_the_settings_say(setting: str,
 
 @pytest.mark.parametrize("special", get_args(Special))
 def test_a_number_with_too_many_digits_stops_whatever_the_policy(compiled: Compiled | None, special: Special) -> None:
-    """It is no special value: made NULL or cut short it would be another number."""
+    """It is not a special value: set to NULL or cut short it would be another number."""
     policy = Policy(special, "decimal(5,2)")
     if special == "text":
         assert (
@@ -174,7 +174,7 @@ def test_a_number_with_too_many_digits_stops_whatever_the_policy(compiled: Compi
 def test_a_binary_number_that_its_type_cannot_have_is_refused(
     compiled: Compiled | None, groups: tuple[int, int, list[int]]
 ) -> None:
-    """numeric(5,2) has three digits before the point and two behind it; anything else is no such value."""
+    """numeric(5,2) has three digits before the point and two after it; anything else cannot be such a value."""
     _, weight, digits = groups
     cell = struct.pack(f">hhHh{len(digits)}h", len(digits), weight, 0, 2, *digits)
     with pytest.raises(CdcflowError) as raised:

@@ -1,4 +1,4 @@
-"""Versions of tables' rows from the catalog's answers, and when a table is said to be read again."""
+"""Versions of tables' rows from the catalog's answers, and when a table is reported as to be read again."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_version_holds_what_the_values_of_rows_depend_on() -> None:
 
 
 def test_tables_that_are_gone_have_no_version() -> None:
-    """And only those that are asked for have one."""
+    """Only the requested tables have one."""
     assert found(Server(), 30) == {}
     assert list(found(Server(), 10, 30)) == [10]
 
@@ -127,7 +127,7 @@ class Stage:
 
 
 def test_a_version_is_taken_when_a_table_is_planned() -> None:
-    """None where the table is gone by then: the plan will fail by itself."""
+    """None where the table was dropped before: the plan will fail by itself."""
     on = Stage()
     assert on.take(10, T) == found(on.server, 10)[10].to_json()
     assert on.take(30, T) is None
@@ -135,7 +135,7 @@ def test_a_version_is_taken_when_a_table_is_planned() -> None:
 
 
 def test_tables_whose_rows_changed_are_told_and_those_with_a_new_version_too() -> None:
-    """The first are read again, of the others the new version is stored; of the same one nothing is said."""
+    """The first are read again, for the others the new version is stored; an unchanged version is not reported."""
     on = Stage()
     t, u = (found(on.server, oid)[oid].to_json() for oid in (10, 20))
     assert on.versions.compare({T: t, U: u}).found == ()
@@ -196,7 +196,7 @@ def test_a_table_that_nobody_read_or_that_is_gone_has_nothing_to_say() -> None:
 
 
 def test_a_column_that_is_dropped_is_remembered_for_messages_from_before() -> None:
-    """By the look that finds it gone, by the stream, and by a process that has only what the log keeps."""
+    """By the check that finds it gone, by the stream, and by a process that has only what the log keeps."""
     on = Stage()
     before = on.take(10, T)
     assert before is not None
@@ -217,7 +217,7 @@ def test_a_column_that_is_dropped_is_remembered_for_messages_from_before() -> No
     later = Stage()
     later.versions.compare({T: compared.now})
     assert later.catalog.columns_before(10)[0] == ("17", "", "-19")
-    for n in range(6):  # one column after another is made and dropped
+    for n in range(6):  # columns are created and dropped one after another
         later.server.columns.insert(3 + n, (10, 23, True))
         later.versions.changed(10, 0)
         later.server.columns[3 + n] = (10, 0, True)
@@ -300,7 +300,8 @@ def test_a_version_that_was_taken_meanwhile_is_kept() -> None:
 
 
 def test_another_key_is_a_reason_once_a_message_has_come_that_does_not_tell_its_own() -> None:
-    """By the stream, by a look, and by a process that has only what the log keeps. Until then it is kept in mind."""
+    """By the stream, by a check, and by a process that has only what the log keeps. Until then the new key is
+    remembered."""
     on = Stage()
     before = on.take(10, T)
     assert before is not None
@@ -325,7 +326,7 @@ def test_another_key_is_a_reason_once_a_message_has_come_that_does_not_tell_its_
 
 
 def test_another_key_of_a_table_whose_messages_never_tell_it_is_a_reason_at_once() -> None:
-    """REPLICA IDENTITY FULL now, or at the look before: its changes in between are in the stream, or were."""
+    """REPLICA IDENTITY FULL now, or at the previous check: its changes in between are in the stream, or were."""
     for then, now in ((True, True), (True, False), (False, True)):
         on = Stage()
         on.server.keys[0] = (10, then, 900, 901, [1])
@@ -336,8 +337,8 @@ def test_another_key_of_a_table_whose_messages_never_tell_it_is_a_reason_at_once
 
 
 def test_a_key_stays_the_same_while_its_constraint_or_its_file_does() -> None:
-    """REINDEX gives it another file, a new type of a column another constraint; a version from before keys were
-    kept says nothing. Keys that are not indexed themselves (of a partitioned table) have no file to know them by."""
+    """REINDEX gives it another file, a new type of a column another constraint; a version from before keys were kept
+    proves nothing. Keys that are not indexed themselves (of a partitioned table) have no file to identify them."""
     for constraint, file, same in ((900, 905, True), (905, 901, True), (905, 905, False), (None, None, False)):
         on = Stage()
         on.server.keys[0] = (10, True, 900, 901, [1])

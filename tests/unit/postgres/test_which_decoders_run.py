@@ -7,7 +7,8 @@ from cdcflow.sources.postgres.doctor import decoders
 
 
 def test_doctor_says_which_decoders_run_and_how_to_get_the_fast_ones(compiled: Compiled | None) -> None:
-    """An install without a compiler works and is slow, which nobody would connect with a warning of months ago."""
+    """An install without a compiler works but is slow, and an operator would not connect that with a months-old
+    warning."""
     found = decoders(compiled)
     assert (found.level, found.remedy is None) == (("warning", False) if compiled is None else ("ok", True))
     assert ("compiled" in found.text) == (compiled is not None)
