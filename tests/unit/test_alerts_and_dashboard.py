@@ -68,7 +68,7 @@ def test_every_expression_asks_for_what_there_is(place: str, expression: str) ->
 
 
 def test_every_alert_says_what_is_wrong_and_where_to_read_on() -> None:
-    """At night nobody looks for the page."""
+    """At night no operator searches for the page."""
     assert {rule["alert"] for rule in rules()} == {
         "CdcflowLagGrows",
         "CdcflowRetainedLogNearLimit",
@@ -88,7 +88,7 @@ def test_every_alert_says_what_is_wrong_and_where_to_read_on() -> None:
 
 
 def test_every_panel_says_what_it_shows() -> None:
-    """And none lies over another."""
+    """And no panel overlaps another."""
     panels = dashboard()["panels"]
     assert len({p["id"] for p in panels}) == len(panels)
     taken: set[tuple[int, int]] = set()

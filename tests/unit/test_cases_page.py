@@ -12,14 +12,14 @@ ROW = re.compile(r"^\| ([A-Z][0-9]{1,2}) \| \S.* \|$", re.MULTILINE)
 
 
 def used() -> set[str]:
-    """Every code in the text files of src/, tests/ and docs/, this test and the page itself left out."""
+    """Every code in the text files of src/, tests/ and docs/, without this test and the page itself."""
     kinds = (".py", ".pyx", ".pxi", ".txt", ".md")
     files = [f for room in ("src", "tests", "docs") for f in (ROOT / room).rglob("*") if f.suffix in kinds]
     return {code for f in files if f not in (PAGE, Path(__file__)) for code in CODE.findall(f.read_text())}
 
 
 def test_every_code_in_use_stands_on_the_page_once_and_no_other() -> None:
-    """A code that nobody can look up says nothing to whoever reads the docstring."""
+    """A code that cannot be found on the page means nothing to a reader of the docstring."""
     listed = ROW.findall(PAGE.read_text())
     assert len(listed) == len(set(listed))
     assert used() - set(listed) == set(), "used, and not on docs/cases.md"

@@ -47,7 +47,7 @@ def test_every_kind_is_drawn(server: Server) -> None:
 @pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize("ending", ["drop_table", "recreate_table", "rename_table"])
 def test_tables_end_while_no_daemon_runs(server: Server, ending: str) -> None:
-    """A table that changed and ended then was once kept for ever, without its last changes."""
+    """A table that changed and then ended was once kept indefinitely, without its last changes."""
 
     unseen = re.compile(rf"(?:stop|kill) (?:insert|update|delete) {ending}\b")
     assert any(unseen.search(" ".join(s.name for s in drawn(server, seed).steps)) for seed in range(400))
@@ -55,7 +55,7 @@ def test_tables_end_while_no_daemon_runs(server: Server, ending: str) -> None:
 
 @pytest.mark.parametrize("server", SERVERS)
 def test_committed_cases_mean_what_they_say(server: Server) -> None:
-    """A step that means nothing in its place would make a case pass for ever."""
+    """A step that means nothing in its place would make a case pass always."""
     for case in committed(server):
         model, used = Model(server), 0
         for step in case.steps:
@@ -70,7 +70,7 @@ def test_committed_cases_mean_what_they_say(server: Server) -> None:
 
 
 def test_step_taken_away_leaves_the_others_meaningful() -> None:
-    """That is what a case can be shrunk by: a step whose table is gone is left out, not an error."""
+    """That makes cases shrinkable: a step whose table is gone is skipped, not an error."""
     model = Model("postgres")
     assert acted(model, Step("update", ("public.t0", "c1", "1", "0", "5"))) is None
     made = acted(model, Step("create_table", ("public.t0",)))
@@ -105,7 +105,7 @@ def test_job_that_ends_by_itself_ends_the_run(monkeypatch: pytest.MonkeyPatch) -
     """Its case would be waited for without end."""
     monkeypatch.setattr(jobs, "_LOOK_S", 0.01)
     with pytest.raises(RuntimeError, match="a job ended by itself, with -9"):
-        jobs._next(queue.Queue(), [Ended()])  # type: ignore[arg-type, list-item]  # what is asked of them here
+        jobs._next(queue.Queue(), [Ended()])  # type: ignore[arg-type, list-item]  # what the test passes instead
 
 
 # ── the oracle ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -139,10 +139,10 @@ class Told:
     [("it is odd\n  run ALTER TABLE `shop`.`t` FORCE", ["ALTER TABLE `shop`.`t` FORCE"]), ("it is odd", [])],
 )
 def test_failed_reading_is_mended_once_by_what_it_says(reason: str, mended: list[str]) -> None:
-    """One that says nothing, or fails again after what it says was done, is a failure of the case."""
+    """An error without a remedy, or one that returns after its remedy was applied, is a failure of the case."""
     run = object.__new__(Run)
     told = Told()
-    run.beside, run.model = told, Model("mariadb")  # type: ignore[assignment]  # what is asked of it here
+    run.beside, run.model = told, Model("mariadb")  # type: ignore[assignment]  # what the test passes instead
     run.mended, run.outcome, run.kept = set(), Outcome(), None
     status = Status(tables={"shop.t": {"state": "failed", "reason": reason}})
     if mended:
@@ -198,7 +198,7 @@ def test_oracle_finds_each_difference(source: list[tuple[object, ...]], said: st
 
 
 def test_table_that_is_gone_has_to_be_empty_in_the_log() -> None:
-    """MySQL and MariaDB: rows of a dropped table stayed in log and tables for ever, and nothing looked."""
+    """MySQL and MariaDB: rows of a dropped table once stayed permanently in log and tables, and no check noticed."""
     run = object.__new__(Run)
     run._compare_ended({BEFORE.id: [(BEFORE, ROW), (BEFORE, Change(2, "t", {}))]}, Progress())
     with pytest.raises(Failure, match=r"public\.t: 1 rows in the log"):

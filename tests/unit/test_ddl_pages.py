@@ -20,7 +20,7 @@ NOT_TESTED = "## PostgreSQL 19"
 
 
 def rows(page: str) -> list[list[str]]:
-    """The cells of each row that names statements, heads and what cannot be tested left out."""
+    """The cells of each row that names statements, without heads and what cannot be tested."""
     text = (DOCS / page).read_text().partition(NOT_TESTED)[0]
     lines = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith(("| ---", "| st"))]
     return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
@@ -44,7 +44,7 @@ def test_every_test_that_a_page_names_is_there_and_is_used(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_kind_of_step_that_a_page_names_is_one_of_the_fuzzers(page: str) -> None:
-    """Where no test stands for a statement alone, the fuzzer draws it."""
+    """The fuzzer draws each kind for which no single test exists."""
     named = set(re.findall(r"fuzz `(\w+)`", (DOCS / page).read_text()))
     assert named
     assert named <= set(KINDS)
@@ -52,7 +52,7 @@ def test_every_kind_of_step_that_a_page_names_is_one_of_the_fuzzers(page: str) -
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_row_says_what_shows_it(page: str) -> None:
-    """An empty cell would hide that nobody ever tried."""
+    """An empty cell would hide that it was never tried."""
     for cells in rows(page):
         assert len(cells) == 3, cells
         assert all(cells), cells
@@ -70,7 +70,7 @@ def test_every_kind_that_rewrites_or_leaves_rows_alone_is_on_the_page_of_postgre
 
 
 def test_every_word_that_the_code_tells_statements_apart_by_is_on_the_page_of_mysql() -> None:
-    """A clause that the code answers and no page tells of is a rule that nobody can look up."""
+    """A clause that the code handles and no page documents is a rule that cannot be found."""
     text = (DOCS / "mysql-ddl.md").read_text()
     words = {word for name in dir(alters) if isinstance(found := getattr(alters, name), frozenset) for word in found}
     words |= {w for name in ("_ROW_WORDS", "_HARMLESS_WORDS", "_PART_WORDS") for w in getattr(statements, name)}

@@ -179,7 +179,7 @@ def test_connections_are_used_by_name(tmp_path: Path) -> None:
 
 
 def test_the_connection_of_now_has_a_name(tmp_path: Path) -> None:
-    """Included files switch to another one, and back."""
+    """Included files switch to a different one, and back."""
     text = (
         "connect (b,localhost,root);\nlet $was= $CURRENT_CONNECTION;\n"
         "connection default;\nconnection $was;\nselect 1;\n"

@@ -23,7 +23,7 @@ REPORT = """
 
 
 def test_list_has_every_version_that_is_promised() -> None:
-    """A version that the pages promise and nobody starts is a promise only."""
+    """A version that the pages promise and no test starts is only a promise."""
     listed = {(r.kind, r.version) for r in RELEASES}
     assert {("postgres", str(major)) for major in range(14, 20)} <= listed
     assert {("mysql", "8.0"), ("mysql", "8.4"), ("mysql", "9"), ("mariadb", "10.11"), ("mariadb", "11.8")} <= listed
@@ -37,7 +37,7 @@ def test_every_part_has_its_tests() -> None:
 
 
 def test_server_that_is_not_to_be_had_says_why(capsys: pytest.CaptureFixture[str]) -> None:
-    """Left out in silence it would look tested."""
+    """If it were skipped silently, it would appear tested."""
     gone = [r for r in RELEASES if r.where == "nowhere"]
     for release in gone:
         with pytest.raises(NotToBeHad, match=r"no suite|not to be had"):
@@ -48,7 +48,8 @@ def test_server_that_is_not_to_be_had_says_why(capsys: pytest.CaptureFixture[str
 
 @pytest.mark.parametrize("top", ["lib", "usr/lib"])
 def test_program_of_an_older_debian_finds_its_libraries_in_both_places(tmp_path: Path, top: str) -> None:
-    """Before Debian 13 the C library lies in /lib: no server of that release would start, and none be tested."""
+    """Before Debian 13 the C library is in /lib: without that folder no server of that release would start or be
+    tested."""
     for file in (f"{top}/x86_64-linux-gnu/ld-linux-x86-64.so.2", "usr/lib/x86_64-linux-gnu/libstdc++.so.6"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()

@@ -108,7 +108,7 @@ WHOLE = [
 
 @pytest.mark.parametrize(("count", "line"), [(0, 0), (1, 4), (2, 6), (3, 7), (4, 10)])
 def test_a_run_parts_between_two_transactions_and_nothing_is_lost(count: int, line: int) -> None:
-    """A window's edge lies between two transactions; a row on the wrong side of it would be replayed twice, or not."""
+    """A window's edge is between two transactions; a row on its wrong side would be replayed twice, or not at all."""
     left, right = run_of(T1, T2, T3, T4).split_at(count)
     assert (text_of(left), text_of(right)) == (WHOLE[:line], WHOLE[line:])
     assert left.transactions + right.transactions == 4
@@ -116,7 +116,7 @@ def test_a_run_parts_between_two_transactions_and_nothing_is_lost(count: int, li
 
 
 def test_ops_are_the_letters_that_the_log_s_format_names() -> None:
-    """Other programs read them: docs/changelog-format.md says which they are."""
+    """Other programs read them: docs/changelog-format.md defines them."""
     assert (INSERT, UPDATE, DELETE, READ, TRUNCATE) == ("c", "u", "d", "r", "t")
 
 
@@ -169,7 +169,7 @@ def test_a_transaction_is_the_one_that_its_rows_lie_in() -> None:
 
 
 def test_a_batch_without_rows_touches_nothing_and_shows_no_shape() -> None:
-    """A decoder may hand over a batch of which nothing is left."""
+    """A decoder may return an empty batch."""
     none = ChangeBatch(ORDERS, np.empty(0, np.int64), pa.RecordBatch.from_pylist([], schema=ORDERS.change_schema))
     whole = run_of(T2)
     run = Run(whole.xid, whole.position, whole.commit_ts, whole.ends, (none, *whole.batches))
@@ -247,7 +247,7 @@ def test_what_a_small_batch_holds_is_added_up_and_of_a_large_one_the_part_in_use
 
 @pytest.mark.parametrize(("below", "counted"), [(0, "whole"), (1, "part")])
 def test_a_batch_is_small_up_to_the_largest_of_them(below: int, counted: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Below it the quick sum will do; from there on a piece counts as what it uses."""
+    """Below that size the quick sum is enough; above it a piece counts as what it uses."""
     small = run_of(T1).batches[0]
     piece = small.between(2, 3)
     assert piece is not None
@@ -259,7 +259,7 @@ def test_a_batch_is_small_up_to_the_largest_of_them(below: int, counted: str, mo
 
 
 def test_the_empty_run_has_nothing_in_any_column() -> None:
-    """It stands for the missing part of a split, and goes through everything that a run goes through."""
+    """It replaces the missing part of a split, and passes through every function that a run does."""
     assert EMPTY_RUN.batches == ()
     assert EMPTY_RUN.origin is None
     columns = (EMPTY_RUN.xid, EMPTY_RUN.position, EMPTY_RUN.commit_ts, EMPTY_RUN.ends)
@@ -285,7 +285,7 @@ def test_key_sets_are_put_together_whatever_became_of_the_column_s_type() -> Non
 
 
 def test_a_column_that_stayed_a_number_stays_one() -> None:
-    """Only what is text somewhere becomes text: the source is asked for the others as they are."""
+    """Only a column with text in any of them becomes text: the source is queried for the others as numbers."""
     one = KeySet(pa.table({"a": pa.array([1]), "b": pa.array([2])}))
     other = KeySet(pa.table({"a": pa.array(["x"]), "b": pa.array([3])}))
     assert one.union(other).keys.to_pylist() == [{"a": "1", "b": 2}, {"a": "x", "b": 3}]
@@ -303,7 +303,7 @@ def test_each_key_once_where_arrow_can_compare_them() -> None:
 
 
 def test_the_first_keys_and_the_rest_are_all_of_them() -> None:
-    """A round reads so many; the others wait for the next."""
+    """One round reads a fixed number; the others wait for the next round."""
     first, rest = keys([1, 2, 3]).take(2)
     assert (keys_of(first), keys_of(rest)) == ([1, 2], [3])
     assert (len(first), len(rest), len(NO_KEYS)) == (2, 1, 0)
@@ -346,7 +346,7 @@ def test_a_spooled_transaction_answers_like_a_run_of_one() -> None:
 
 
 def test_a_spooled_transaction_is_never_cut_in_two() -> None:
-    """It is one transaction: all of it lies on one side."""
+    """It is one transaction: all of it is on one side."""
     one = spooled()
     assert one.split_at(0) == (EMPTY_RUN, one)
     assert one.split_at(1) == (one, EMPTY_RUN)
@@ -356,7 +356,7 @@ def test_a_spooled_transaction_is_never_cut_in_two() -> None:
 
 
 def test_chunk_rows_are_one_transaction_of_whole_rows() -> None:
-    """They go into the log beside captured rows, with the same columns, nothing unchanged and no old row."""
+    """They are written to the log like captured rows, with the same columns, nothing unchanged and no old row."""
     schema = ORDERS.row_schema
     pieces = [
         pa.record_batch([[1, 2], ["a", "b"]], schema=schema),
@@ -387,5 +387,5 @@ def test_chunk_rows_are_one_transaction_of_whole_rows() -> None:
     ],
 )
 def test_the_commit_clock_never_stands_still_nor_goes_back(previous: int, stamps: list[int], clock: list[int]) -> None:
-    """Whoever orders by time gets the order of commits, also where the server's clock was set back."""
+    """A reader that orders by time gets the commit order, also where the server's clock was set back."""
     assert commit_clock(previous, np.array(stamps, np.int64)).tolist() == clock

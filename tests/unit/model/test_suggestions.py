@@ -1,4 +1,4 @@
-"""Which table somebody most likely meant."""
+"""Which table an operator most likely meant."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ TABLES = ("public.orders", "public.order_lines", "sales.Customers", "archive.ord
     ],
 )
 def test_the_nearest_table_is_named(name: str, expected: str) -> None:
-    """A remedy that lists a thousand tables helps nobody with a letter wrong."""
+    """A remedy that lists a thousand tables does not help with one wrong letter."""
     assert meant(name, TABLES) == expected

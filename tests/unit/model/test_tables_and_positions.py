@@ -26,7 +26,7 @@ TABLE = Table(
 
 
 def test_a_table_is_read_as_it_was_written() -> None:
-    """The schema history is the only thing that says what the log's columns are."""
+    """Only the schema history defines the log's columns."""
     text = json.dumps(TABLE.to_json())
     assert table_from_json(json.loads(text)) == TABLE
     assert json.loads(text) == {
@@ -45,7 +45,7 @@ def test_a_table_is_read_as_it_was_written() -> None:
 
 @pytest.mark.parametrize("identity", Identity)
 def test_each_identity_is_written_by_its_name(identity: Identity) -> None:
-    """The names stand in logs that older versions wrote."""
+    """Logs that older versions wrote contain the names."""
     assert replace(TABLE, identity=identity).to_json()["identity"] == identity.name.lower()
 
 
@@ -79,7 +79,7 @@ def test_a_column_is_nullable_and_without_a_default_unless_it_is_said() -> None:
 
 
 def test_tables_are_sorted_by_schema_and_then_by_name() -> None:
-    """Lists of tables are read by people."""
+    """Operators read lists of tables."""
     assert sorted([TableId("b", "a"), TableId("a", "z"), TableId("a", "b")])[0] == TableId("a", "b")
     assert str(TableId("public", "orders")) == "public.orders"
 
@@ -115,7 +115,7 @@ def test_the_log_s_columns_are_there_in_every_row_and_a_table_s_need_not_be() ->
     assert (element.name, element.type) == ("element", pa.string())
 
 
-# ── where a log stands ──────────────────────────────────────────────────────────────────────────────────────
+# ── positions of a log ───────────────────────────────────────────────────────────────────────────────────────────
 
 CHECKPOINT = Checkpoint(
     position=Position("16/B374D848"),
@@ -148,7 +148,7 @@ def test_a_checkpoint_is_read_as_it_was_written() -> None:
 
 
 def test_a_log_begins_with_the_first_row_and_nothing_of_the_source() -> None:
-    """Offsets and transactions count from 1; cut 0 says that there was none."""
+    """Offsets and transactions count from 1; cut 0 means that no cut was written yet."""
     found = Checkpoint()
     assert (found.position, found.next_offset, found.next_transaction, found.cut) == (None, 1, 1, 0)
     assert (found.commit_clock, found.epoch, found.progress, found.source) == (0, 0, {}, {})

@@ -98,7 +98,7 @@ def test_document_cut_off_anywhere_is_refused(size: int) -> None:
 
 
 def test_document_that_contains_itself_is_refused() -> None:
-    """O10: a malformed offset may point back to its own position; decoding must end, and soon."""
+    """A malformed offset may point back to its own position; decoding must end, and soon."""
     loop = struct.pack("<BHHBHBH", 2, 2, 14, 2, 0, 2, 0)
     with pytest.raises(NoJson):
         printed(loop + bytes(8))

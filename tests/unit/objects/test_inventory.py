@@ -53,7 +53,8 @@ def log(tmp_path: Path) -> tuple[Layout, list[tuple[str, int]]]:
 
 @pytest.mark.parametrize("in_order", [True, False], ids=["in order", "in no order"])
 def test_exactly_what_a_listing_lacks_is_suspected(log: tuple[Layout, list[tuple[str, int]]], in_order: bool) -> None:
-    """A listing comes in pages that end anywhere, and not every store sorts; expired segments are gone on purpose."""
+    """A listing arrives in pages that end anywhere, and not every store sorts; expired segments are missing on
+    purpose."""
     layout, listed = log
     gone = {segment_name((offset, offset)) for offset in (1, 4, SEGMENTS)}
     found = [(name, size) for name, size in listed if name.split("/")[0] not in gone]
@@ -114,7 +115,7 @@ def test_only_the_stores_own_word_makes_an_object_missing() -> None:
     ],
 )
 def test_refusals_name_the_setting(code: str, setting: str) -> None:
-    """One text for all of them sends people to the wrong place; the answer's other text may hold anything."""
+    """A single text for all of them sends operators to the wrong place; the rest of the answer may hold anything."""
     found = refusals.refused_or_away("reading x", GenericError(answer("403 Forbidden", code)))
     assert isinstance(found, ConfigurationError)
     assert setting in (found.remedy or "")

@@ -41,14 +41,14 @@ def test_it_is_not_started_again_where_an_operator_must_look() -> None:
 
 
 def test_printing_it_writes_no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`init` alone writes a file; who wants the unit has one already."""
+    """`init` alone writes a file; a user who needs the unit already has one."""
     monkeypatch.chdir(tmp_path)
     _unit()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_systemd_takes_it_and_calls_it_well_protected(tmp_path: Path) -> None:
-    """Where there is systemd; elsewhere the lines above are what can be said."""
+    """Where systemd is installed; elsewhere the lines above are all that can be checked."""
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         return

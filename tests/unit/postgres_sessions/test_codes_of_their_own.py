@@ -9,7 +9,7 @@ from cdcflow.sources.postgres.sqlstates import STOPS, TRIED_AGAIN, is_tried_agai
 
 
 def test_every_internal_error_is_named_by_itself() -> None:
-    """The class says nothing there: one is a race of the server's with itself, the others are damage."""
+    """The class does not distinguish them: one is a race inside the server, the others are damage."""
     known = {
         found.sqlstate
         for found in vars(psycopg.errors).values()
@@ -35,5 +35,5 @@ def test_every_internal_error_is_named_by_itself() -> None:
     ],
 )
 def test_a_code_counts_before_its_class_and_what_no_line_names_stops(state: str, again: bool) -> None:
-    """An extension's own code says nothing about the next try."""
+    """An extension's own code does not show whether the next attempt would succeed."""
     assert is_tried_again(state) is again

@@ -66,7 +66,7 @@ def test_columns_keep_their_numbers_over_a_rename_and_a_drop() -> None:
 
 
 def test_column_that_was_dropped_before_is_passed_over() -> None:
-    """P19: an old gap in the numbers is nobody's place."""
+    """P19: an old gap in the numbers belongs to no column."""
     now = [attribute(1, "id"), dropped(2), attribute(3, "a", TEXT)]
     assert placed([column("id"), column("a", INT)], now) == [1, 3]
 
@@ -83,24 +83,24 @@ MADE_AGAIN = [attribute(1, "id"), dropped(2), attribute(3, "v")]
 @pytest.mark.parametrize(
     ("types", "before", "numbers", "is_certain"),
     [
-        ((INT, TEXT), [V1], [1, 2], True),  # as it was before the statement
-        ((INT, INT), [V1], [1, 3], True),  # as it is now
-        ((INT, TEXT), [V1, V2], [1, 2], True),  # a look has seen the statement, the stream has not
+        ((INT, TEXT), [V1], [1, 2], True),  # before the statement
+        ((INT, INT), [V1], [1, 3], True),  # after the statement
+        ((INT, TEXT), [V1, V2], [1, 2], True),  # a check has seen the statement, the stream has not
         ((INT, INT), [V1, V2], [1, 3], True),
         ((INT, INT), [(word_of(INT), word_of(INT)), V2], [1, 3], False),  # of one type: either
-        ((INT, 701), [V1], [1, 3], False),  # as no look has seen it
-        ((INT, TEXT), [], [1, 3], True),  # it was never looked at, so none of its rows was read
+        ((INT, 701), [V1], [1, 3], False),  # a type that no check has seen
+        ((INT, TEXT), [], [1, 3], True),  # it was never checked, so none of its rows was read
         ((INT, TEXT), [V2], [1, 3], True),  # dropped before any row was read
         ((INT, TEXT), [(*V1, "-17")], [1, 2], True),  # a column that is not published
         ((INT,), [V1], [1], True),  # between the drop and what came after it
-        ((INT, TEXT), [V1[:1]], [1, 3], False),  # made and dropped between two looks
+        ((INT, TEXT), [V1[:1]], [1, 3], False),  # created and dropped between two checks
         ((INT, 1043), [V1], [1, 2], True),  # character types are one type
     ],
 )
 def test_column_that_took_a_dropped_ones_name_is_told_from_it(
     types: tuple[int, ...], before: list[tuple[str, ...]], numbers: list[int], is_certain: bool
 ) -> None:
-    """P19: values of the column that is gone would stand under the name of the one that is there, for good."""
+    """P19: the dropped column's values would permanently appear under the name of the present one."""
     columns = [column(name, type_oid) for name, type_oid in zip(("id", "v"), types, strict=False)]
     assert numbered(columns, types, MADE_AGAIN, before) == (numbers, is_certain)
 
@@ -108,7 +108,8 @@ def test_column_that_took_a_dropped_ones_name_is_told_from_it(
 @settings(max_examples=200)
 @given(st.lists(st.sampled_from(["keep", "drop", "rename", "retype"]), min_size=1, max_size=12), st.integers(0, 3))
 def test_columns_of_one_type_each_are_always_placed_right(fates: list[str], added: int) -> None:
-    """P19, P20: whatever happened to each column since, its number is found as long as its type or place tells."""
+    """P19, P20: whatever happened to each column since, its number is found as long as its type or place identifies
+    it."""
     now: list[Attribute] = []
     for number, fate in enumerate(fates, 1):
         match fate:

@@ -1,4 +1,4 @@
-"""Two lists of transactions, ours and the server's: whether they are one history."""
+"""Two lists of transactions, cdcflow's and the server's: whether they are one history."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ GIVEN = [(101, 0x110), (102, 0x210), (104, 0x410), (105, 0x510), (4_000_000_000,
 
 
 def read(captured: list[int] | None, *ends: int) -> tuple[list[tuple[int, str, int, bool]], list[str]]:
-    """Transactions with rows, their times of commit, and the positions that were told. The messages come in pieces that
-    end there."""
+    """Transactions with rows, their commit times, and the reported positions. The messages arrive in pieces that end
+    there."""
     decoder = TransactionsOnly(captured)
     told = []
     begins = [0, *ends]
@@ -54,7 +54,8 @@ def read(captured: list[int] | None, *ends: int) -> tuple[list[tuple[int, str, i
 
 @pytest.mark.parametrize("captured", [None, [ORDERS], [ORDERS, OTHER], [7]])
 def test_each_transaction_with_rows_is_told_wherever_the_pieces_end(captured: list[int] | None) -> None:
-    """The server's messages are cut anywhere; a transaction that is half here is neither lost nor told twice."""
+    """The server's messages are cut anywhere; a transaction of which half has arrived is neither lost nor reported
+    twice."""
     touched = {101: [ORDERS], 102: [OTHER], 104: [ORDERS, OTHER], 105: [OTHER], 4_000_000_000: [ORDERS, OTHER]}
     expected = [
         (xid, str(position_of(end)), 10 + (end >> 8), captured is None or any(oid in captured for oid in touched[xid]))
@@ -106,7 +107,8 @@ class Slot:
 def compared(
     monkeypatch: pytest.MonkeyPatch, ours: pa.Table, theirs: pa.Table, since: int = 0x100, position: int = 0x400
 ) -> list[bool]:
-    """Compare; what our log was told to be enough, for the positions just before, at and behind `since`."""
+    """Compare; return whether cdcflow's log was considered to reach back far enough, for the positions just before, at
+    and after `since`."""
     enough: list[bool] = []
     monkeypatch.setattr(overlap, "_given", lambda *_: theirs)
 
@@ -124,7 +126,7 @@ BOTH = ((7, 0x200), (8, 0x300), (9, 0x400))
 
 
 def test_the_same_transactions_are_one_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever lies before the slot or behind our position: of that only one of them can know."""
+    """Whatever precedes the slot or follows cdcflow's position: only one of the two can know it."""
     enough = compared(monkeypatch, headers(*BOTH), headers(*BOTH, counts=True))
     assert enough == [True, True, False], "our log is read back to where the slot stands"
     compared(monkeypatch, headers((6, 0x100), *BOTH), headers(*BOTH, (10, 0x401), counts=True))
@@ -145,7 +147,7 @@ def test_the_same_transactions_are_one_history(monkeypatch: pytest.MonkeyPatch) 
 def test_another_transaction_up_to_our_position_is_another_history(
     monkeypatch: pytest.MonkeyPatch, theirs: tuple[tuple[int, int], ...], differs: int
 ) -> None:
-    """The server was restored: its log goes on with other changes under the same positions."""
+    """The server was restored: its log continues with other changes under the same positions."""
     with pytest.raises(HistoryLost, match=f"slot cdcflow_shop gives other .* from {position_of(differs)} on"):
         compared(monkeypatch, headers(*BOTH), headers(*theirs, counts=True))
 
@@ -157,7 +159,7 @@ def test_another_time_of_commit_is_another_history(monkeypatch: pytest.MonkeyPat
 
 
 def test_what_touches_no_captured_table_need_not_be_in_our_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A publication may give more than what is captured. What our log has must be there all the same."""
+    """A publication may carry more than what is captured. What cdcflow's log has must be in it all the same."""
     more = headers(*BOTH[:1], (50, 0x250), *BOTH[1:], counts=True, none=(50,))
     compared(monkeypatch, headers(*BOTH), more)
     compared(monkeypatch, headers(*BOTH), headers(*BOTH, counts=True, none=(7, 8, 9)))
@@ -169,7 +171,7 @@ def test_what_touches_no_captured_table_need_not_be_in_our_log(monkeypatch: pyte
 
 
 class Stream:
-    """Gives what it was told to, poll by poll; polled once more it would wait for what may never come."""
+    """Delivers its content, poll by poll; polled once more it would wait for messages that may never arrive."""
 
     made: ClassVar[list[Stream]]
     polls: ClassVar[list[list[StreamEvent]]]
@@ -213,7 +215,7 @@ def given(since: int, position: int) -> pa.Table:
 
 
 def test_a_slot_is_read_up_to_our_position_and_no_further(stream: type[Stream]) -> None:
-    """An idle server says nothing behind it, and nobody would come back."""
+    """An idle server sends nothing after it, and the call would never return."""
     stream.polls = [[], [advanced(0x110), advanced(0x150)], [advanced(0x120)], [advanced(0x200)]]
     assert given(0x100, 0x200).num_rows == 0
     (made,) = stream.made

@@ -33,7 +33,7 @@ def kind_of(state: str) -> type[Exception]:
 
 @pytest.mark.parametrize("state", sorted(STATES))
 def test_every_refusal_is_tried_again_or_stops_by_its_class(state: str) -> None:
-    """A try that cannot help holds the slot for ever; a stop that was not needed wakes somebody at night."""
+    """A useless retry holds the slot indefinitely; an unnecessary stop wakes an operator at night."""
     expected = SourceUnavailable if state[:2] in AGAIN else ConfigurationError
     assert kind_of(state) is OF_THEIR_OWN.get(state, expected)
 
@@ -48,7 +48,7 @@ def test_no_class_is_forgotten() -> None:
 
 
 def test_code_of_an_extension_stops_by_name() -> None:
-    """Unknown means stop: nobody can say what the next try would bring."""
+    """Unknown means stop: the result of the next attempt is unknown."""
 
     class Own(psycopg.Error):
         sqlstate = "Q1234"
@@ -59,7 +59,7 @@ def test_code_of_an_extension_stops_by_name() -> None:
 
 
 def test_limits_are_told_with_the_setting_that_raises_them() -> None:
-    """One SQLSTATE stands for every limit of the server; the remedy must be that of the one that was reached."""
+    """One SQLSTATE is used for every limit of the server; the remedy must be that of the limit that was reached."""
     full = STATES["53400"]("all replication slots are in use")
     assert "drop an unused replication slot" in str(map_error(full, "asking").remedy)
     large = STATES["53400"]("temporary file size exceeds temp_file_limit (1024kB)")

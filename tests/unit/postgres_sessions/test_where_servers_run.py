@@ -34,7 +34,7 @@ def test_a_pooler_is_called_by_its_name_where_the_host_tells(host: str, port: st
     "said", ["unsupported startup parameter: replication", "unsupported startup parameter in options: row_security"]
 )
 def test_refusal_of_a_pooler_is_no_failure_to_try_again(said: str) -> None:
-    """It was tried for ever: the server would surely answer once."""
+    """It was retried indefinitely, as if the server would answer once."""
     error = _refused(
         psycopg.OperationalError(f"connection failed: FATAL:  {said}"),
         Address.parse("postgresql://a@h/b"),
@@ -76,7 +76,7 @@ def test_replica_is_enough_where_the_server_raises_it_by_itself(
 
 
 def test_settings_are_changed_where_the_service_has_them() -> None:
-    """Only a server of one's own takes ALTER SYSTEM."""
+    """Only a self-managed server accepts ALTER SYSTEM."""
     assert OWN.setting_remedy("a", "1", restart=True).sql == ("ALTER SYSTEM SET a = '1'",)
     assert OWN.setting_remedy("a", "1").sql == ("ALTER SYSTEM SET a = '1'", "SELECT pg_reload_conf()")
     for service in SERVICES:
@@ -102,7 +102,7 @@ KNOWN = SourceIdentity("postgres", "7", "shop", "1")
 def test_log_is_continued_from_its_source_alone(
     now: SourceIdentity, plainly: bool, renamed: bool, replaced: bool
 ) -> None:
-    """A renamed database is the same, a replaced server only where an operator says so, and both at once never."""
+    """A renamed database is the same; a replaced server only if an operator confirms it; and both at once never."""
     assert now.is_source_of(KNOWN) is plainly
     assert now.is_source_of(KNOWN, renamed=True) is renamed
     assert now.is_source_of(KNOWN, replaced=True) is replaced

@@ -28,7 +28,7 @@ DONE = {"tables": {NAME: {"state": "done", "generation": 1, "since": 1, "whole_s
 
 
 class Shop:
-    """A log in its writer's hands. `sealing`: each transaction gets a segment of its own."""
+    """A log in its writer's hands. `sealing`: each transaction gets a separate segment."""
 
     def __init__(self, root: Path, *, sealing: bool, indexing: bool) -> None:
         self.layout = Layout(root)
@@ -117,7 +117,7 @@ def test_row_that_only_follows_a_delete_is_not_the_same_row(shop: Shop) -> None:
 
 
 def test_history_of_a_row_is_newest_first_and_goes_on_where_it_stopped(shop: Shop) -> None:
-    """With the row that it went on as."""
+    """Including the row that it became when its key changed."""
     shop.commit(insert(1, "a"), insert(2, "x"))
     for note in "bcd":
         shop.commit(update(1, note), update(2, note))
@@ -150,7 +150,8 @@ def test_transaction_has_everything_that_was_in_it(shop: Shop) -> None:
 
 
 def test_difference_between_two_moments(shop: Shop) -> None:
-    """Rows that came, went and changed; one that came and went in between, and one that is as it was, are none."""
+    """Inserted, deleted and changed rows; a row that was inserted and deleted in between, and an unchanged one, are not
+    in it."""
     then = shop.commit(*(insert(n, "a") for n in range(1, 5)))
     shop.commit(delete(1), update(2, "b"), insert(5, "n"), insert(6, "x"), update(3, "y"))
     shop.commit(delete(6), update(3, "a"))
@@ -215,7 +216,7 @@ def test_questions_that_cannot_be_answered_say_why(shop: Shop, table: str, key: 
 
 
 def test_answer_says_what_it_does_not_cover(tmp_path: Path) -> None:
-    """Expired history, and a table of which not all rows are there: "never there" would be a guess."""
+    """Expired history, and a table with missing rows: "never existed" would be a guess."""
     shop = Shop(tmp_path / "log", sealing=True, indexing=True)
     shop.commit(insert(1, "a"))
     shop.commit(insert(2, "b"))

@@ -137,13 +137,13 @@ def test_some_tables_and_some_ops(log: HandLog) -> None:
 
 @pytest.mark.parametrize(("start", "expected"), [("now", []), ("beginning", [1, 2, 3, 4, 7, 8]), (7, [8]), ("7", [8])])
 def test_where_it_begins(log: HandLog, start: Any, expected: list[int]) -> None:
-    """With changes alone, from any moment that the log has."""
+    """With changes alone, starting at any point that the log has."""
     write(log, 7, 8)
     assert ids(read(log, tables=[NAME], start=start)) == expected
 
 
 def test_table_that_comes_later_is_delivered_from_its_first_change_on(log: HandLog) -> None:
-    """Its backfill at the source is in the log as changes; nobody has to tell the consumer."""
+    """Its backfill at the source is in the log as changes; the consumer needs no change of its settings."""
     read(log)
     late = make_table("late", id="int64", v="string")
     log.state(late, "reading", since=log.next_offset)
@@ -168,7 +168,7 @@ def test_table_that_is_being_read_takes_part_with_its_changes(log: HandLog) -> N
 
 
 def test_table_whose_rows_are_not_in_the_log_is_named_with_a_remedy_that_works(log: HandLog) -> None:
-    """A backfill that lacks rows would be a wrong copy for ever."""
+    """A backfill that lacks rows would be a permanently wrong copy."""
     for n in range(5, 8):
         write(log, n)
     Retention(Layout(log.root), grace_s=0).expire(Rule(before_cut=3))
@@ -197,7 +197,7 @@ def test_what_is_not_sealed_is_synced_before_it_is_handed_out(tmp_path: Path, mo
 
 
 def test_commit_never_goes_back_and_a_seek_does(log: HandLog) -> None:
-    """In the backfill and behind it; the printed command goes back."""
+    """In the backfill and after it; the printed command moves the position back."""
     write(log, 7, 8)
     with cdcflow.open(log.root).consumer("shop", [NAME], batch_rows=1, start=6) as consumer:
         first, second = list(consumer)
@@ -218,7 +218,7 @@ def test_commit_never_goes_back_and_a_seek_does(log: HandLog) -> None:
 
 
 def test_reader_that_collects_before_it_commits_loses_nothing(log: HandLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was handed out and not committed comes again, even if nothing else came behind it."""
+    """Uncommitted batches are delivered again, even if nothing else follows them."""
 
     def lost() -> bool:
         name = f"shop{log.next_offset}"
@@ -240,7 +240,7 @@ def test_reader_that_collects_before_it_commits_loses_nothing(log: HandLog, monk
 
 
 def test_idle_consumer_of_a_quiet_table_does_not_hold_the_log(log: HandLog) -> None:
-    """Nothing of it is there to commit, and still it moves on; its last cursor stays good."""
+    """It has no rows to commit, and still it advances; its last cursor stays valid."""
     [batch] = read(log, tables=["public.items"])
     for n in range(7, 10):
         write(log, n)
@@ -347,7 +347,7 @@ def test_second_reader_is_refused_and_told_who_reads_until_that_one_dies(log: Ha
 
 
 def test_without_a_lease_nothing_is_read(log: HandLog) -> None:
-    """An object that is kept after its block must not go on beside the next reader."""
+    """An object that is kept after its block must not keep reading next to the next reader."""
     with cdcflow.open(log.root).consumer("shop") as consumer:
         pass
     with pytest.raises(ConfigurationError, match="it is not open"):
@@ -361,7 +361,7 @@ def test_without_a_lease_nothing_is_read(log: HandLog) -> None:
 
 
 def test_expiry_waits_for_consumers_and_says_for_which(log: HandLog) -> None:
-    """By default; one that is in its backfill needs what its rows are made of."""
+    """By default; a consumer in its backfill needs the changes that its rows are built from."""
     with cdcflow.open(log.root).consumer("shop", [NAME]) as consumer:
         for n in range(7, 10):
             write(log, n)
@@ -374,7 +374,7 @@ def test_expiry_waits_for_consumers_and_says_for_which(log: HandLog) -> None:
 
 
 def test_expiry_that_does_not_wait_names_who_is_behind_and_the_way_back_works(log: HandLog) -> None:
-    """`keep_for` without consumer is the operator's word; the reader is told, and its remedy leads on."""
+    """`keep_for` without consumer is the operator's decision; the reader gets an error, and its remedy works."""
     read(log, tables=[NAME])
     for n in range(7, 10):
         write(log, n)
@@ -388,7 +388,7 @@ def test_expiry_that_does_not_wait_names_who_is_behind_and_the_way_back_works(lo
 
 
 def test_backfill_that_expired_in_the_middle_leads_to_a_new_one(log: HandLog) -> None:
-    """The table was read again at the source meanwhile, so the log has all that a new backfill needs."""
+    """In between the table was read again at the source, so the log has all that a new backfill needs."""
     with cdcflow.open(log.root).consumer("shop", [NAME], batch_rows=2) as consumer:
         first = next(iter(consumer))
         consumer.commit(first.cursor)

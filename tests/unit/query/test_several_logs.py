@@ -1,4 +1,5 @@
-"""Several logs as one: one order, up to where every log has come, from any place on; who holds it back is named."""
+"""Several logs as one: one order, up to where every log has advanced, starting at any cursor; the log that holds the
+others back is named."""
 
 from __future__ import annotations
 
@@ -67,8 +68,8 @@ def expected(transactions: list[Logged], tables: frozenset[str] | None = None, o
 def test_changes_come_in_the_order_of_commit_clocks_and_go_on_from_every_cursor(
     made: Any, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """G34: by position within a source, by the rule across them, whatever their wall clocks said; a transaction is
-    never parted by another log's, and who goes on from any cursor gets the rest, once."""
+    """G34: by position within a source, by the rule across sources, whatever their wall clocks showed. Another log's
+    transaction never splits a transaction, and a reader that resumes at any cursor gets the rest, once."""
     rng = Random(seed)
     monkeypatch.setattr(batching, "WINDOW_ROWS", rng.choice([4, 25, 1 << 16]))
     monkeypatch.setattr(lanes, "HEADERS_AT_ONCE", rng.choice([1, 10_000]))
@@ -95,7 +96,7 @@ def test_changes_come_in_the_order_of_commit_clocks_and_go_on_from_every_cursor(
 
 @pytest.mark.parametrize("seed", range(ROUNDS // 4))
 def test_following_gives_what_reading_at_the_end_gives(made: Any, seed: int) -> None:
-    """The order is final where it was handed out: nothing comes later that should have stood before it."""
+    """The order is final once it was returned: no later change would have had to precede it."""
     rng = Random(seed)
     branches = [made(name) for name in ("crm", "shop")]
     logs = opened(*branches)
@@ -111,7 +112,7 @@ def test_following_gives_what_reading_at_the_end_gives(made: Any, seed: int) -> 
 
 
 def test_a_source_that_is_idle_lets_the_others_go_on_by_its_heartbeats(made: Any) -> None:
-    """Without them a shop that sells nothing would keep everybody's changes back for ever."""
+    """Without them a shop that sells nothing would hold back every log's changes indefinitely."""
     busy, idle = made("busy"), made("idle")
     idle.insert(10)
     busy.insert(5)
@@ -129,7 +130,7 @@ def test_a_source_that_is_idle_lets_the_others_go_on_by_its_heartbeats(made: Any
 
 
 def test_transactions_of_one_clock_come_by_the_names_of_their_logs(made: Any) -> None:
-    """So that whoever reads them again gets the same order."""
+    """A reader that reads them again gets the same order."""
     later, sooner = made("b"), made("a")
     later.insert(7)
     sooner.insert(7)
@@ -137,7 +138,7 @@ def test_transactions_of_one_clock_come_by_the_names_of_their_logs(made: Any) ->
 
 
 def test_a_log_that_is_silent_is_named_with_since_when_and_how_far_behind(made: Any) -> None:
-    """Nothing is skipped for it, so somebody has to know which daemon to look at."""
+    """Nothing is skipped for it, so an operator has to know which daemon to check."""
     crm, shop = made("crm"), made("shop")
     crm.insert(1)
     shop.insert(90_000_000)
@@ -159,7 +160,7 @@ def test_a_log_that_is_silent_is_named_with_since_when_and_how_far_behind(made: 
 
 
 def test_follow_tells_of_a_log_that_falls_silent_once(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And again when it has spoken meanwhile."""
+    """And again if it has reported progress in between."""
     crm, shop = made("crm"), made("shop")
     for branch in (crm, shop):
         branch.insert(1)
@@ -180,7 +181,7 @@ def test_follow_tells_of_a_log_that_falls_silent_once(made: Any, monkeypatch: py
 
 
 def test_a_log_without_a_cut_holds_all_back(made: Any) -> None:
-    """Nobody knows what it will bring."""
+    """Its future changes are unknown."""
     crm, new = made("crm"), made("new")
     crm.insert(1)
     logs = opened(crm, new)
@@ -189,7 +190,7 @@ def test_a_log_without_a_cut_holds_all_back(made: Any) -> None:
 
 
 def test_tables_as_of_one_time_and_what_comes_behind_it(made: Any) -> None:
-    """The rows of a customer and of her orders, as they were at the same time; then exactly what changed since."""
+    """The rows of a customer and of her orders, as of the same time; then exactly what changed since."""
     crm, shop = made("crm"), made("shop")
     for ts in (10, 20, 30):
         crm.insert(ts)
@@ -212,7 +213,7 @@ def test_tables_as_of_one_time_and_what_comes_behind_it(made: Any) -> None:
 
 
 def test_tables_of_one_name_are_told_apart_by_their_log(made: Any) -> None:
-    """A name that two logs have means both for changes, and must be said in full for rows. The remedy works."""
+    """A name that two logs have means both for changes, and must be qualified for rows. The remedy works."""
     crm, shop = made("crm"), made("shop")
     crm.insert(1)
     shop.insert(2)
@@ -253,7 +254,7 @@ def test_a_cursor_belongs_to_its_logs(made: Any) -> None:
 
 
 def test_history_that_one_log_has_lost_is_named_and_the_remedy_works(made: Any) -> None:
-    """What is not there any more is never passed over: a consumer would miss it and not know."""
+    """Expired history is never skipped: a consumer would miss it and not know."""
     crm, shop = made("crm"), made("shop")
     logs = opened(crm, shop)
     cursor = logs.cursor()
@@ -272,7 +273,7 @@ def test_history_that_one_log_has_lost_is_named_and_the_remedy_works(made: Any) 
 
 
 def test_bug_order_by_the_sources_commit_times_is_found(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oracle can fail: a clock that was set back puts a transaction in front of those before it."""
+    """The oracle can fail: a clock that was set back orders a transaction before earlier ones."""
     crm, shop = made("crm"), made("shop")
     for ts in (30, 10):
         crm.insert(ts)
@@ -287,7 +288,7 @@ def test_bug_order_by_the_sources_commit_times_is_found(made: Any, monkeypatch: 
 
 
 def test_bug_reading_on_behind_the_slowest_log_is_found(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The oracle can fail: what was handed out would have had to come behind what the slow log brings later."""
+    """The oracle can fail: what was returned should have followed what the slow log brings later."""
     crm, shop = made("crm"), made("shop")
     crm.insert(10)
     shop.insert(30)

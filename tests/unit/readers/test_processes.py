@@ -33,12 +33,12 @@ WITHIN_S = 30.0
 
 
 class Gone(Exception):
-    """What a dialect says of a table that was rewritten."""
+    """A dialect's error for a table that was rewritten."""
 
 
 @dataclass
 class Numbers:
-    """Implements `PartReader`: part n has n rows. Waits, where it is told to."""
+    """Implements `PartReader`: part n has n rows. Waits where the test sets it to."""
 
     go_on: threading.Event = field(default_factory=threading.Event)
     waits: bool = False
@@ -112,7 +112,7 @@ def test_a_part_is_read_and_its_rows_are_written_with_their_offsets(processes: P
 
 
 def test_a_table_that_was_rewritten_is_said_so(processes: Processes) -> None:
-    """The dialect's own word comes through, and the table is planned anew."""
+    """The dialect's own error arrives, and the table is planned again."""
     begin(processes, Numbers())
     with pytest.raises(Gone):
         read(processes, "rewritten")
@@ -160,7 +160,7 @@ def test_a_process_that_dies_while_it_reads_has_the_chunk_read_again(processes: 
 
 
 def test_a_process_that_dies_with_its_rows_ends_the_attempt(processes: Processes, tmp_path: Path) -> None:
-    """They have their offsets by then: nothing behind them may count."""
+    """They already have their offsets: nothing after them may count."""
     first = stub(processes)
     asked = processes.read(chunk(), 3)
     request = first.recv()
@@ -211,7 +211,7 @@ def test_a_process_that_says_nothing_is_lost(tmp_path: Path) -> None:
 
 
 def test_what_a_file_is_said_to_be_is_compared(processes: Processes, tmp_path: Path) -> None:
-    """Another process' word is no proof: a file that is not there, or has other rows, is not named."""
+    """Another process's report proves nothing: a file that is missing, or has other rows, is not named."""
     liar = stub(processes)
     asked = processes.read(chunk(), 3)
     liar.send(Answer(liar.recv().id, ("told", 3, 30, 0.1)))
@@ -232,7 +232,7 @@ def test_what_a_file_is_said_to_be_is_compared(processes: Processes, tmp_path: P
 
 
 def away(processes: Processes) -> Processes:
-    """One of them has come, which is a thread here."""
+    """One process has connected, which is a thread here."""
     seen = processes.invitation(partial(_same, Numbers()))
     elsewhere = replace(seen, probe=seen.probe.with_name("not here"))
     threading.Thread(target=serve, args=(0, elsewhere), daemon=True).start()
@@ -262,7 +262,7 @@ def test_what_a_process_would_write_comes_to_who_asked(
 def test_a_file_is_durable_before_it_counts(
     processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L01: whoever hears that it is there may tell the source to forget the rows."""
+    """L01: a capture that learns of the file may acknowledge its rows to the source."""
     synced: list[str] = []
     fsync = os.fsync
 
@@ -277,7 +277,7 @@ def test_a_file_is_durable_before_it_counts(
 
 
 def test_a_file_that_cannot_be_written_is_told_and_the_process_stays(processes: Processes, tmp_path: Path) -> None:
-    """A full disk here says nothing of the executor; what it still sends is not taken for its next answer."""
+    """A full disk here does not concern the executor; what it still sends is not taken for its next answer."""
     away(processes)
     with pytest.raises(SinkUnavailable, match=r"writing rows of a chunk to .*No such file"):
         HeldFile(tmp_path / "no" / "a.parquet", read(processes, 5).rows, 1, 1, 0).written()
@@ -286,7 +286,7 @@ def test_a_file_that_cannot_be_written_is_told_and_the_process_stays(processes: 
 
 
 def test_a_file_that_is_changed_on_its_way_does_not_count(processes: Processes, tmp_path: Path) -> None:
-    """Its length is right, and nobody would look into it before the source has forgotten the rows."""
+    """Its length is right, and its content would not be checked before the source has forgotten the rows."""
     sender = stub(processes)
     asked = processes.read(chunk(), 3)
     sender.send(Answer(sender.recv().id, ("told", 3, 30, 0.1)))
@@ -300,7 +300,7 @@ def test_a_file_that_is_changed_on_its_way_does_not_count(processes: Processes, 
 
 
 def test_a_process_that_dies_or_falls_silent_within_a_file_ends_the_attempt(tmp_path: Path) -> None:
-    """A part of a file is there that nobody names."""
+    """An incomplete file remains that no journal names."""
     for ends in (True, False):
         with Processes(1, "127.0.0.1", tmp_path, lost_after_s=WITHIN_S if ends else 0.2) as processes:
             sender = stub(processes)
@@ -318,7 +318,7 @@ def test_a_process_that_dies_or_falls_silent_within_a_file_ends_the_attempt(tmp_
             sender.close()
 
 
-# ── who is there ────────────────────────────────────────────────────────────────────────────────────────────
+# ── which processes are connected ────────────────────────────────────────────────────────────────────────────────
 
 
 def test_a_stranger_is_asked_nothing(processes: Processes) -> None:
@@ -339,7 +339,7 @@ def test_an_invitation_does_not_show_its_secrets(processes: Processes) -> None:
 
 
 def test_nobody_there_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cluster without a free core would have the capture wait for ever."""
+    """A cluster without a free core would have the capture wait indefinitely."""
     monkeypatch.setattr(readers, "ABSENT_S", 0.01)
     with Processes(1, "127.0.0.1", tmp_path) as processes:
         with pytest.raises(SourceUnavailable, match="none has begun to read"):
@@ -352,7 +352,7 @@ def test_nobody_there_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_processes_end_with_the_capture(tmp_path: Path) -> None:
-    """A task of Spark's would else hold its core for ever."""
+    """Otherwise a Spark task would hold its core indefinitely."""
     source = Numbers()
     with Processes(1, "127.0.0.1", tmp_path) as processes:
         thread = begin(processes, source)
@@ -368,7 +368,7 @@ def test_processes_end_with_the_capture(tmp_path: Path) -> None:
 def test_rows_that_nobody_wants_written_go_with_the_window_after_the_next(
     windows: tuple[int, ...], kept: list[int]
 ) -> None:
-    """A window that is given up says so to nobody, and an executor's memory is bounded all the same."""
+    """A cancelled window sends no message, and an executor's memory is bounded all the same."""
     reader = Reader(Numbers())
     for number, window in enumerate(windows, 1):
         reader.answer(Read(number, chunk(window), 2))
@@ -384,7 +384,7 @@ def test_rows_of_an_earlier_attempt_go_at_once() -> None:
 
 
 def test_rows_are_written_once(tmp_path: Path) -> None:
-    """A name that is taken is somebody else's file."""
+    """A name that is taken belongs to another process's file."""
     reader = Reader(Numbers())
     reader.answer(Read(1, chunk(), 2))
     (tmp_path / "taken").write_bytes(b"")

@@ -68,7 +68,7 @@ def commit(server: HttpServer, cursor: str) -> Any:
 
 
 def test_poll_gives_rows_then_changes_and_a_commit_moves_on(server: HttpServer, log: HandLog) -> None:
-    """What is not committed comes again; a cursor that the reader stores itself goes on as well."""
+    """Uncommitted changes are sent again; a cursor that the reader stores itself works as well."""
     create(server, tables=["public.orders"])
     first = polled(server)
     assert [(c["op"], c["values"], c["backfill"]) for c in first["changes"]] == [
@@ -90,7 +90,8 @@ def test_poll_gives_rows_then_changes_and_a_commit_moves_on(server: HttpServer, 
 def test_rows_of_a_table_are_made_once_for_all_polls(
     server: HttpServer, log: HandLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A large table in answers of 500 rows must not be folded anew for each; nor be kept when nobody asks."""
+    """A large table in answers of 500 rows must not be folded again for each answer; nor be kept when no client
+    polls."""
     made: list[object] = []
     right = consuming._rows_of
 
@@ -111,7 +112,7 @@ def test_rows_of_a_table_are_made_once_for_all_polls(
 
 
 def test_answer_ends_where_a_transaction_ends(server: HttpServer, log: HandLog) -> None:
-    """Whoever stores answers as wholes never shows half a transaction, however small the limit."""
+    """A reader that stores each answer as a whole never shows half a transaction, however small the limit."""
     create(server, **{"from": "now"})
     written(log, 3, 4, 5, number=2)
     written(log, 6, number=3)
@@ -131,7 +132,7 @@ def test_poll_waits_for_what_comes(server: HttpServer, log: HandLog) -> None:
 
 
 def test_stream_has_cursors_as_event_ids_and_goes_on_behind_one(server: HttpServer, log: HandLog) -> None:
-    """An EventSource of a browser reconnects by itself with Last-Event-ID; commits go in beside the stream."""
+    """A browser's EventSource reconnects by itself with Last-Event-ID; commits are sent in separate requests."""
     create(server)
     events = Stream(server)
     first, second = events.next(), events.next()
@@ -151,7 +152,7 @@ def test_stream_has_cursors_as_event_ids_and_goes_on_behind_one(server: HttpServ
 
 
 def test_rights(server: HttpServer) -> None:
-    """Values need a token, as everywhere; a commit any, since who reads must be able to say so."""
+    """Values need a token, as everywhere; a commit accepts any, since a reader must be able to commit."""
     assert ask(server, "GET", CHANGES).code == 401
     assert ask(server, "GET", "/api/v1/consumers").code == 401
     denied = ask(server, "POST", "/api/v1/consumers", {"name": "shop"}, token=READ, headers=JSON)

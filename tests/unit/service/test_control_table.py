@@ -1,4 +1,4 @@
-"""The control table as a door: what becomes of its rows."""
+"""The control table as an interface: what happens to its rows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Rows:
 
 
 class Asked:
-    """A daemon that remembers what was asked of it, and by whom."""
+    """A daemon that records the requests it gets, and who sent them."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[dict[str, Any], str]] = []
@@ -79,7 +79,7 @@ def door(rows: Rows, asked: Asked) -> TableDoor:
 
 
 def test_rows_are_executed_in_order_and_answered_in_place() -> None:
-    """Each as the request that another door would send, with the name of who inserted it."""
+    """Each as the request that another interface would send, with the name of the user who inserted it."""
     rows, asked = Rows(("pause", '{"tables": ["public.orders"]}'), ("status", None), ("stop", "")), Asked()
     door(rows, asked).look()
     assert [request for request, _ in asked.requests] == [
@@ -104,7 +104,8 @@ def test_rows_are_executed_in_order_and_answered_in_place() -> None:
     ],
 )
 def test_rows_that_change_nothing_are_refused_with_the_reason(operation: str, arguments: str | None, said: str) -> None:
-    """Whoever has only SQL reads it in the row; a fault's own text, which may hold values, is not there (S03)."""
+    """A user who has only SQL reads the reason in the row; a fault's own text, which may hold values, is not in it
+    (S03)."""
     rows, asked = Rows((operation, arguments), ("status", None)), Asked()
     door(rows, asked).look()
     assert rows.states == {1: "refused", 2: "done"}
@@ -113,7 +114,7 @@ def test_rows_that_change_nothing_are_refused_with_the_reason(operation: str, ar
 
 
 def test_a_row_that_somebody_else_claims_is_not_executed() -> None:
-    """Two daemons look at the same table for a moment."""
+    """Two daemons read the same table for a short time."""
     rows, asked = Rows(("stop", None)), Asked()
     rows.claim = lambda number: False  # type: ignore[method-assign]
     door(rows, asked).look()
@@ -134,7 +135,7 @@ def test_an_answer_that_could_not_be_written_is_written_later_and_the_order_is_n
 
 
 def test_rows_that_a_dead_process_left_claimed_are_told_and_left() -> None:
-    """Nobody knows whether they were executed; to do it again might be worse than not to."""
+    """It is unknown whether they were executed; executing them again might be worse than not."""
     rows, asked = Rows(("stop", None)), Asked()
     rows.claim(1)
     opened = door(rows, asked)
@@ -146,7 +147,7 @@ def test_rows_that_a_dead_process_left_claimed_are_told_and_left() -> None:
 
 
 def test_a_table_that_is_not_there_is_told_once_and_looked_for_again() -> None:
-    """The capture goes on, and the statement that mends it is in the log."""
+    """The capture continues, and the statement that creates it is in the log."""
     rows, asked = Rows(("status", None)), Asked()
     waiting, missing = rows.waiting, [ConfigurationError("it is not there", remedy="run CREATE TABLE"), None]
 
@@ -168,7 +169,7 @@ def test_a_table_that_is_not_there_is_told_once_and_looked_for_again() -> None:
 
 
 def test_a_source_that_nothing_is_written_to_takes_no_control_table(tmp_path: Any) -> None:
-    """A row that can never be answered is no door."""
+    """A control table whose rows can never be answered is of no use."""
     path = tmp_path / "cdcflow.yaml"
     path.write_text(
         "source: {kind: mysql, url: 'mysql://a@b/', tables: [a.b], fence: read-only, control_table: c.d}\n"

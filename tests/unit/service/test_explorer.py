@@ -77,7 +77,7 @@ def test_last_changes_come_newest_first_from_journal_and_segments(explorer: Expl
 
 
 def test_search_goes_on_where_the_answer_says(explorer: Explorer) -> None:
-    """Page after page: no change twice, none left out."""
+    """Page after page: no change appears twice, none is missing."""
     seen: list[int] = []
     before: int | None = None
     for _ in range(10):
@@ -97,7 +97,7 @@ def test_history_of_a_key_has_what_became_of_it(explorer: Explorer) -> None:
 
 
 def test_values_are_shown_only_where_they_are_asked_for(explorer: Explorer) -> None:
-    """S03: who looks which tables change need not see what is in them."""
+    """S03: a reader who checks which tables change need not see the values."""
     assert "new" not in str(explorer.changes("shop.orders"))
     (change,) = explorer.changes("shop.orders", values=True, before=5, limit=1)["changes"]
     assert (change["values"]["id"], change["values"]["note"]) == ("2", "<b>new</b>")
@@ -106,7 +106,7 @@ def test_values_are_shown_only_where_they_are_asked_for(explorer: Explorer) -> N
 
 
 def test_unchanged_absent_and_null_are_told_apart(explorer: Explorer) -> None:
-    """Three things that look alike in a table: not sent, not there for a deleted row, and NULL."""
+    """Three things that appear alike in a table: not sent, absent for a deleted row, and NULL."""
     partial, moved, deleted = explorer.changes("shop.orders", values=True, before=8, limit=3)["changes"]
     assert partial["unchanged"] == ["note"]
     assert "note" not in partial["values"]
@@ -166,7 +166,8 @@ def test_search_without_time_stops_and_says_where(path: Path, monkeypatch: pytes
 
 
 def test_only_one_question_is_answered_at_a_time(path: Path) -> None:
-    """Ten people who search must not take the capture's processors; the eleventh is told to wait."""
+    """Ten readers who search must not use up the capture's processors; all but one get an error that asks them to
+    retry."""
     inner: list[SinkUnavailable] = []
 
     def reader() -> FolderReader:

@@ -1,4 +1,4 @@
-"""What is said about a capture that is not well: each as a sentence with what to do."""
+"""The findings about a capture that is not well: each as a sentence with a remedy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def full(**details: str) -> dict[str, Any]:
 
 
 def test_capture_that_is_well_has_nothing_said_about_it() -> None:
-    """A page that always warns is one that nobody reads."""
+    """A page that always warns is not read."""
     assert said() == []
     assert said(source={"safe_wal_bytes": "unlimited", "kept_seconds": "unlimited"}, retained_bytes=1 << 40) == []
 
@@ -69,7 +69,7 @@ def test_capture_that_is_well_has_nothing_said_about_it() -> None:
 def test_what_is_wrong_is_a_sentence_with_its_remedy(
     level: str, text: str, remedy: str | None, status: dict[str, Any]
 ) -> None:
-    """Whoever reads it at night must not have to look anything up first."""
+    """An operator who reads it at night must not have to search for anything first."""
     (one,) = said(**status)
     assert one.level == level
     assert text in one.text
@@ -79,7 +79,7 @@ def test_what_is_wrong_is_a_sentence_with_its_remedy(
 
 
 def test_an_outage_is_one_finding_whatever_tables_there_are() -> None:
-    """A source that does not answer was twelve findings, among which nobody sees the thirteenth, of another kind."""
+    """A source that did not answer was twelve findings, which hid the thirteenth, of another kind."""
     away = {"state": "done", "freshness": "not proven", "freshness_reason": "no answer from db:5432"}
     tables = {f"shop.t{n:02}": {**away, "fresh_as_of": 1_700_000_000 + n} for n in range(12)}
     other = {**away, "freshness_reason": "it is not in publication shop", "fresh_as_of": None}
@@ -92,7 +92,7 @@ def test_an_outage_is_one_finding_whatever_tables_there_are() -> None:
 
 
 def test_full_disk_is_said_before_it_is_full() -> None:
-    """A log that cannot be written stops the capture, and the source keeps its own log meanwhile."""
+    """A log that cannot be written stops the capture, and the source keeps its own log until then."""
     assert [one.level for one in said({**ROOM, "free_bytes": 5 << 30})] == ["warning"]
     assert [one.level for one in said({**ROOM, "free_bytes": 1 << 20})] == ["error"]
     assert said({}) == []
@@ -106,13 +106,13 @@ def test_worst_comes_first() -> None:
 
 
 def test_table_that_a_merge_left_out_is_named() -> None:
-    """The cut of the others goes on, so nobody would notice."""
+    """The cut of the other tables advances, so it would go unnoticed."""
     (one,) = said(merges=[{"left_out": {"public.a": "its type is unknown"}}, {"left_out": {"public.b": "long ago"}}])
     assert one.text == "The newest merge left public.a out: its type is unknown."
 
 
 def test_room_of_the_disk_is_told(tmp_path: Path) -> None:
-    """A folder that is not there yet is no error."""
+    """A folder that does not exist yet is not an error."""
     found = facts.disk(tmp_path)
     assert 0 < found["free_bytes"] <= found["total_bytes"]
     assert facts.disk(tmp_path / "none") == {}

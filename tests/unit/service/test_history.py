@@ -37,7 +37,7 @@ def test_what_is_unknown_is_a_gap_and_no_zero() -> None:
 
 
 def test_peak_is_kept_when_points_are_drawn_together() -> None:
-    """A lag of a minute in an hour without any is what somebody looks for; of free room it is the lowest."""
+    """An operator searches for a lag of one minute in an hour without any; of free space the lowest value is kept."""
     samples = [{"lag_bytes": 0, "disk_free_bytes": 9} for _ in range(300)]
     samples[157] = {"lag_bytes": 9000, "disk_free_bytes": 1}
     points = taken(*samples).points(points_max=50)

@@ -23,7 +23,7 @@ STATUS: dict[str, Any] = {"state": "capturing", "tables": {"public.orders": {"st
 
 
 class Capture:
-    """Answers as a daemon does, and remembers what it was asked."""
+    """Answers as a daemon does, and records the requests it got."""
 
     def __init__(self) -> None:
         self.asked: list[Mapping[str, Any]] = []
@@ -126,7 +126,7 @@ def session_of(server: HttpServer, token: str) -> str:
 
 
 def from_page(server: HttpServer) -> dict[str, str]:
-    """What a browser adds to a request of our own page."""
+    """The headers that a browser adds to a request of cdcflow's own page."""
     return {"Origin": f"http://localhost:{server.port}", "Sec-Fetch-Site": "same-origin"}
 
 
@@ -144,7 +144,7 @@ def test_operation_is_carried_out_for_who_may_operate(guarded: HttpServer, captu
 def test_who_has_no_token_of_ours_does_and_sees_nothing(
     guarded: HttpServer, capture: Capture, token: str | None
 ) -> None:
-    """S07: neither status nor operations; the answer says how a token is sent."""
+    """S07: neither status nor operations; the answer explains how to send a token."""
     for answer in (pause(guarded, token=token), ask(guarded, "GET", "/api/v1/status", token=token)):
         assert answer.code == 401
         assert answer.headers["WWW-Authenticate"] == "Bearer"
@@ -163,7 +163,7 @@ def test_token_that_may_read_may_not_operate(guarded: HttpServer, capture: Captu
 
 
 def test_without_configured_tokens_it_is_read_and_not_operated(unguarded: HttpServer, capture: Capture) -> None:
-    """On loopback a status needs no login; changing something does, and the answer says what to configure."""
+    """On loopback a status needs no login; an operation does, and the answer names what to configure."""
     assert ask(unguarded, "GET", "/api/v1/tables").json["tables"] == STATUS["tables"]
     answer = pause(unguarded)
     assert answer.code == 403
@@ -204,7 +204,7 @@ def test_rotated_token_counts_at_once_and_the_old_one_no_longer(
 
 
 def test_token_that_can_be_guessed_is_refused_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever reaches the port may try as often as they like."""
+    """Any client that reaches the port may try as often as it likes."""
     monkeypatch.setenv("SHORT", "hunter2")
     with pytest.raises(ConfigurationError, match=r"the token ops of service\.tokens has fewer than 16") as found:
         Access([token("ops", "operate", "SHORT")]).check()
@@ -212,7 +212,7 @@ def test_token_that_can_be_guessed_is_refused_at_the_start(monkeypatch: pytest.M
     assert Access([token("ops", "operate", "SHORT")]).caller("Bearer hunter2", None) is None
 
 
-# ── other people's web pages ────────────────────────────────────────────────────────────────────────────────
+# ── other sites' web pages ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_session_of_the_page_operates_and_ends(guarded: HttpServer, capture: Capture) -> None:
@@ -248,7 +248,7 @@ def test_request_that_another_page_made_up_does_nothing(
 
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", "multipart/form-data", None])
 def test_form_of_another_page_is_no_operation(guarded: HttpServer, capture: Capture, kind: str | None) -> None:
-    """S07, CSRF: forms are sent without asking us first, but cannot say that they are JSON."""
+    """S07, CSRF: browsers send forms without a preflight request, but a form cannot have the content type JSON."""
     headers = {"Cookie": session_of(guarded, OPERATE), "Origin": "https://evil.example"}
     if kind is not None:
         headers["Content-Type"] = kind
@@ -261,7 +261,7 @@ def test_form_of_another_page_is_no_operation(guarded: HttpServer, capture: Capt
 
 
 def test_session_is_not_opened_for_another_page(guarded: HttpServer) -> None:
-    """A page that could sign a browser in with a token of its own would see what is done in that session."""
+    """A page that could sign a browser in with the page's own token would see what is done in that session."""
     for headers in ({"Origin": "https://evil.example"}, {}):
         assert ask(guarded, "POST", "/api/v1/session", {"token": READ}, headers={**JSON, **headers}).code == 403
     wrong = ask(guarded, "POST", "/api/v1/session", {"token": "wrong"}, headers={**JSON, **from_page(guarded)})
@@ -269,7 +269,7 @@ def test_session_is_not_opened_for_another_page(guarded: HttpServer) -> None:
 
 
 def test_session_shows_nothing_to_another_page(guarded: HttpServer) -> None:
-    """S07: a cookie that comes along with another page's request is nobody's."""
+    """S07: a cookie that is sent along with another page's request does not count."""
     cookie = session_of(guarded, READ)
     foreign = {"Cookie": cookie, "Sec-Fetch-Site": "same-site"}
     assert ask(guarded, "GET", "/api/v1/overview", headers=foreign).code == 401
@@ -286,7 +286,7 @@ def test_rebound_name_operates_nothing_whatever_it_brings(guarded: HttpServer, c
 
 
 def test_two_daemons_on_one_machine_keep_their_sessions(guarded: HttpServer) -> None:
-    """Cookies know no ports: with one name for both, signing in at one would sign out of the other."""
+    """Cookies are not separated by port: with one name for both, signing in at one would sign out of the other."""
     assert session_of(guarded, READ).startswith(f"cdcflow_session_{guarded.port}=")
 
 
@@ -297,7 +297,8 @@ def test_page_behind_a_proxy_with_tls_is_our_own() -> None:
 
 
 def test_both_words_of_the_browser_must_be_for_us() -> None:
-    """An origin can look like ours after a redirect; where the browser says that another site asked, it was that."""
+    """After a redirect an origin can equal the page's own; where the browser reports a cross-site request, that
+    counts."""
     ours = {"host": "localhost:8079", "origin": "http://localhost:8079"}
     assert is_from_our_page(ours, "http")
     assert is_from_our_page({**ours, "sec-fetch-site": "same-origin"}, "http")
@@ -306,7 +307,8 @@ def test_both_words_of_the_browser_must_be_for_us() -> None:
 
 @pytest.mark.parametrize("path", ["/", "/api/v1/overview", "/nothing", "/healthz"])
 def test_browser_is_told_what_the_page_must_not_do(guarded: HttpServer, path: str) -> None:
-    """Nothing is fetched from elsewhere, nobody frames it, and no script but its own runs, whatever a row holds."""
+    """Nothing is fetched from elsewhere, no site frames the page, and only its own scripts run, whatever a row
+    holds."""
     headers = ask(guarded, "GET", path).headers
     policy = headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy
@@ -336,7 +338,7 @@ def test_browser_is_told_what_the_page_must_not_do(guarded: HttpServer, path: st
 def test_what_goes_wrong_is_a_problem_with_its_remedy(
     guarded: HttpServer, name: str, body: object, code: int, said: str
 ) -> None:
-    """RFC 9457: programs read the fields, people the words; S03: no row values in either."""
+    """RFC 9457: programs read the fields, operators the text; S03: no row values in either."""
     answer = ask(guarded, "POST", f"/api/v1/operations/{name}", body, token=OPERATE, headers=JSON)
     found = answer.json
     assert (answer.code, found["status"]) == (code, code)
@@ -355,7 +357,7 @@ def test_body_without_end_is_refused(guarded: HttpServer) -> None:
 
 
 def test_every_operation_can_be_asked_for_and_is_described(guarded: HttpServer, capture: Capture) -> None:
-    """One list behind all doors: an operation that is added there is in the API and in its description."""
+    """All interfaces share one list: an operation that is added to it is in the API and in its description."""
     described = ask(guarded, "GET", "/api/v1/openapi.json", token=READ).json
     for name, operation in OPERATIONS.items():
         schema = described["paths"][f"/api/v1/operations/{name}"]["post"]["requestBody"]
@@ -371,7 +373,7 @@ SAMPLES: dict[str, object] = {"tables": ["public.orders"], "keys": [["7"]], "tex
 
 
 def test_description_knows_every_path_and_every_kind_of_argument() -> None:
-    """A path that the description forgets is one that nobody generates a client for."""
+    """No client can be generated for a path that the description misses."""
     from typing import get_args
 
     from cdcflow.service.operations import Kind

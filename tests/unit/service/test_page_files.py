@@ -1,4 +1,4 @@
-"""The page's files: what can be said of them without a browser."""
+"""The page's files: what can be checked without a browser."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def luminance(colour: str) -> float:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("front", "ground"), ON_GROUNDS)
 def test_words_can_be_read_on_their_ground(scheme: str, front: str, ground: str) -> None:
-    """WCAG 2.2 asks for a contrast of 4.5 to 1; old eyes and bad projectors do too."""
+    """WCAG 2.2 requires a contrast of 4.5 to 1; old eyes and bad projectors do too."""
     found = colours(scheme)
     low, high = sorted(luminance(found[name]) for name in (front, ground))
     assert (high + 0.05) / (low + 0.05) >= 4.5
 
 
 def test_page_is_small() -> None:
-    """It is also looked at over the link of a phone, and by way of two gateways."""
+    """It is also opened over a phone's connection, and through two gateways."""
     assert sum(path.stat().st_size for path in PAGE.iterdir()) < WEIGHT_MAX
 
 
 def test_every_file_is_served_and_every_file_that_is_named_is_there() -> None:
-    """A file that is forgotten in the list is a page without a part, and nobody sees why."""
+    """A file that is missing from the list is a page with a missing part, and the reason is invisible."""
     assert set(web._FILES) == {path.name for path in PAGE.iterdir()}
     text = "".join(path.read_text() for path in PAGE.iterdir())
     named = set(re.findall(r"""(?:src|href)="([a-z.]+\.(?:js|css))"|from "\./([a-z]+\.js)\"""", text))

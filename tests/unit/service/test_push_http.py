@@ -33,7 +33,7 @@ PUT = {"op": "put", "value": {"id": 1, "note": "a", "hits": 1}}
 
 
 class Api:
-    """Asks a server."""
+    """A client of one server."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -102,7 +102,7 @@ def test_answers_are_not_held_back_by_the_network(api: Api, monkeypatch: pytest.
 
 
 def test_what_was_answered_is_read_back(api: Api) -> None:
-    """A program reads its own writes, also at the moment before one."""
+    """A program reads its own writes, also as of the time before one."""
     code, first, _ = api.ask("POST", ORDERS, PUT)
     assert (code, first["first_offset"]) == (200, 1)
     api.ask("POST", ORDERS, {"op": "increment", "key": 1, "value": {"hits": 4}})
@@ -118,7 +118,7 @@ def test_what_was_answered_is_read_back(api: Api) -> None:
 
 
 def test_what_was_written_is_asked_as_any_log(api: Api) -> None:
-    """The history of a row, what differs between two moments, and who else was in a transaction."""
+    """The history of a row, the difference between two points in time, and the other rows of a transaction."""
     api.ask("POST", ORDERS, PUT)
     _, second, _ = api.ask("POST", ORDERS, [{"op": "delete", "key": 1}, {"op": "put", "value": {"id": 2}}])
     _, history, _ = api.ask("GET", "/api/v1/row/history?table=push.orders&key=1", token=READ)
@@ -164,14 +164,14 @@ def test_metrics_count_what_was_answered(api: Api) -> None:
 
 
 def test_every_metric_is_in_the_docs() -> None:
-    """Who makes an alert looks there."""
+    """An operator who writes an alert searches there."""
     page = (Path(__file__).parents[3] / "docs" / "serve.md").read_text()
     for metric, _ in LISTED:
         assert f"`{metric.full_name}`" in page
 
 
 def test_description_knows_every_path(api: Api, pushed: Pushed) -> None:
-    """A path that it forgets is one that nobody generates a client for; and what a collection takes is its schema."""
+    """No client can be generated for a path that it misses; and what a collection accepts is its schema."""
     code, found, _ = api.ask("GET", "/api/v1/openapi.json", token=READ)
     assert code == 200
     explorer = Explorer(lambda: FolderReader(pushed.folder))
@@ -241,7 +241,7 @@ def test_request_that_cannot_be_done_is_refused(
 
 
 def test_key_of_a_request_is_the_callers_own(api: Api) -> None:
-    """Sent again it is answered as before, and says so; another body under it is a conflict."""
+    """A repeated request gets the same answer, marked as a repetition; a different body under its key is a conflict."""
     _, first, headers = api.ask("POST", ORDERS, PUT, Idempotency_Key="k1")
     assert "idempotency-replayed" not in {name.lower() for name in headers}
     _, again, headers = api.ask("POST", ORDERS, PUT, Idempotency_Key="k1")

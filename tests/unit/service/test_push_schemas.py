@@ -1,4 +1,4 @@
-"""A collection's JSON Schema: what is taken, and what is refused by name with what to do."""
+"""A collection's JSON Schema: what is accepted, and what is refused, with an error that names it and the remedy."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_wrong_operation_is_told_without_its_values(given: Any, said: str) -> No
 
 
 def test_values_become_those_of_exact_types() -> None:
-    """A time in another zone is the same moment; an array is JSON whose meaning alone decides whether it is equal."""
+    """A time in another zone is the same point in time; arrays are JSON and are compared by meaning alone."""
     row = ORDERS.row({"id": 1.0, "at": "2026-11-25T10:00:00+01:00", "tags": [{"b": 1, "a": "é"}]})
     assert row["id"] == 1
     assert row["at"].isoformat() == "2026-11-25T09:00:00+00:00"
@@ -88,14 +88,14 @@ def test_values_become_those_of_exact_types() -> None:
     ],
 )
 def test_schema_that_cannot_be_kept_is_refused(given: Mapping[str, Any], said: str) -> None:
-    """A rule that nobody looks at is worse than none."""
+    """A rule that is never checked is worse than none."""
     with pytest.raises(ConfigurationError, match=re.escape(said)) as caught:
         compiled("orders", ["id"], given)
     assert caught.value.remedy
 
 
 def test_new_optional_property_is_a_new_column_with_a_new_number() -> None:
-    """Wherever it stands in the schema: columns keep their numbers by name."""
+    """Wherever it is in the schema: columns keep their numbers by name."""
     wider = schema(early={"type": "boolean"}, **SCHEMA["properties"])
     found = continued(compiled("orders", ["id"], wider), [ORDERS.table]).table
     assert [(c.name, c.number) for c in found.columns][-2:] == [("tags", 5), ("early", 6)]
@@ -124,7 +124,7 @@ BEFORE = orders("id", note={"type": "string"}, total={"type": "number"})
     ],
 )
 def test_incompatible_change_is_refused_and_its_remedy_works(now: Shape, said: str, mended: Shape) -> None:
-    """Rows of the old kind stay in the log for good."""
+    """Rows of the old kind stay in the log permanently."""
     with pytest.raises(ConfigurationError, match=said) as caught:
         continued(now, [BEFORE.table])
     assert caught.value.remedy
@@ -183,7 +183,7 @@ def test_wrong_rows_of_a_stream_are_told_by_number() -> None:
     ],
 )
 def test_stream_that_is_not_the_collections_is_refused(given: pa.Table, said: str) -> None:
-    """Before a row of it is looked at."""
+    """Before a row of it is read."""
     with pytest.raises(Wrong, match=said):
         columns.read(ORDERS, stream(given))
     with pytest.raises(Wrong, match="no Arrow stream"):

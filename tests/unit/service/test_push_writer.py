@@ -48,7 +48,7 @@ def ops(folder: Path) -> list[tuple[int, str]]:
 
 
 def test_row_is_inserted_then_updated_then_deleted(pushed: Pushed) -> None:
-    """Merge and history tell an insert from an update, so the writer must know whether a key is there."""
+    """Merge and history distinguish inserts from updates, so the writer must know whether a key exists."""
     assert told(pushed.send(put(1, note="a")))["results"] == [{"number": 1, "op": "c", "offset": 1}]
     assert told(pushed.send([put(1, note="b"), {"op": "delete", "key": 1}, put(1)]))["last_offset"] == 4
     assert [op for _, op in ops(pushed.folder)] == ["c", "u", "d", "c"]
@@ -56,7 +56,7 @@ def test_row_is_inserted_then_updated_then_deleted(pushed: Pushed) -> None:
 
 
 def test_delete_of_an_absent_key_is_told_and_writes_nothing(pushed: Pushed) -> None:
-    """A program that expected a row learns that there was none."""
+    """A program that expected a row learns that it did not exist."""
     found = told(pushed.send({"op": "delete", "key": 9}))
     assert found["results"] == [{"number": 1, "op": None, "absent": True}]
     assert found["transaction"] is None
@@ -115,7 +115,7 @@ def told_text(answer: Answer) -> str:
 
 
 def test_forgotten_answers_leave_the_log_as_well(tmp_path: Path) -> None:
-    """The memory is bounded, also in the tables that are made of the log, and after a restart."""
+    """The memory is bounded, also in the tables that are built from the log, and after a restart."""
     pushed = Pushed(tmp_path / "log", keys_max=3)
     for number in range(6):
         pushed.send(put(number), once=Once.of("shop", "orders", f"k{number}", b""))
@@ -161,7 +161,7 @@ def test_random_requests_are_what_a_dict_says(tmp_path: Path, seed: int) -> None
                 pushed = Pushed(tmp_path / "log")
     pushed.stop()
     there = [op for _, op in ops(tmp_path / "log")]
-    # In bulk a key that is not there may be written as an update, never the other way round.
+    # In bulk a missing key may be written as an update, never the other way round.
     assert len(there) == len(letters)
     assert all(op == said or (said == "c or u" and op in "cu") for op, said in zip(there, letters, strict=True))
     kept = {id_: {"id": id_, "hits": row["hits"]} for id_, row in table(tmp_path / "log").items()}
@@ -201,7 +201,7 @@ def expect(model: dict[int, dict[str, Any]], one: dict[str, Any]) -> str | None:
 
 
 def test_counters_of_many_clients_lose_nothing(pushed: Pushed) -> None:
-    """Increments at the same moment: each answer is another number, and offsets are in their order."""
+    """Concurrent increments: each answer is a different number, and offsets are in the same order."""
     pushed.send(put(1, hits=0))
     answers: list[tuple[int, int]] = []
 
@@ -230,7 +230,7 @@ def test_tables_are_whole_from_the_beginning(pushed: Pushed) -> None:
 
 
 def test_sync_that_fails_answers_nobody_and_ends_the_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer says that it is durable: without that there is none, and nothing is taken any more."""
+    """An answer promises durability: without it none is sent, and no further request is accepted."""
     pushed = Pushed(tmp_path / "log")
 
     def fail(log: FileLog) -> object:

@@ -1,4 +1,4 @@
-"""What is remembered of events, for somebody who looks in the morning."""
+"""What is remembered of events, for an operator who checks in the morning."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ INTERRUPTED = {"kind": "SourceUnavailable", "reason": "asking db: refused", "rem
 
 
 def test_events_go_on_and_those_with_a_reason_are_kept_newest_first() -> None:
-    """The output stays as it was; the page shows what needed somebody, with what to do."""
+    """The output stays unchanged; the page shows the events that need an operator, with the remedy."""
     told: list[tuple[str, Mapping[str, object]]] = []
     recent = Recent(lambda event, fields: told.append((event, fields)), clock=itertools.count(100.0).__next__)
     recent("capture interrupted", INTERRUPTED)

@@ -1,4 +1,4 @@
-"""Which files of a Delta table an upkeep that clusters writes again."""
+"""Which files of a Delta table a maintenance run with clustering rewrites."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cdcflow.spark.formats.delta_files import SMALL_BYTES, chosen
 
 
 def file(size: int = SMALL_BYTES, rows: int | None = 100, dead: int | None = None) -> dict[str, Any]:
-    """What the table's log says of a file."""
+    """The entry of a file in the table's log."""
     told: dict[str, Any] = {"size": size, "stats": None if rows is None else json.dumps({"numRecords": rows})}
     return told if dead is None else {**told, "deletionVector": {"cardinality": dead}}
 
@@ -26,7 +26,7 @@ def file(size: int = SMALL_BYTES, rows: int | None = 100, dead: int | None = Non
         ([file(), file(dead=33)], []),
         ([file(), file(dead=34), file(1)], [1, 2]),
         ([file(1, dead=34)], [0]),
-        ([file(rows=None, dead=99)], []),  # nobody knows what share that is
+        ([file(rows=None, dead=99)], []),  # the share is unknown
         ([file(rows=0, dead=0)], []),
     ],
 )

@@ -1,4 +1,4 @@
-"""Which format a warehouse has, and what is said where a session or the settings do not fit it; without Spark."""
+"""Which format a warehouse has, and the errors where a session or the settings do not fit it; without Spark."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Session:
 
 
 def test_a_warehouse_tells_its_format(tmp_path: Path) -> None:
-    """A first merge may have died before its cut; and somebody's Delta table may lie in a warehouse of Iceberg's."""
+    """A first merge may have died before its cut; and a user's Delta table may be in an Iceberg warehouse."""
     assert format_in(tmp_path) is None
     assert format_for(tmp_path, None) == "delta"
     assert format_for(tmp_path, "iceberg") == "iceberg"
@@ -62,7 +62,7 @@ def test_a_session_without_iceberg_is_told_what_it_needs(tmp_path: Path, extensi
 
 
 def test_a_cut_survives_its_json_and_words_of_a_newer_cdcflow() -> None:
-    """It stands in the commit that published it."""
+    """It is stored in the commit that published it."""
     cut = Cut(7, "log", 90, "0/1", 5, {"a.b": CutTable("a/b", 3, True, 1, "id", "done")}, {"a.c": "why"})
     told = cut.to_json()
     assert Cut.from_json(told) == cut

@@ -12,7 +12,7 @@ from cdcflow.spark.session import holding_interrupts
 
 
 def test_interrupt_is_heard_when_spark_has_started(capsys: pytest.CaptureFixture[str]) -> None:
-    """A JVM whose start was cut off stayed behind with the memory that it took, and nobody ended it."""
+    """A JVM whose start was cut off kept running with the memory that it took, and nothing ended it."""
     started = []
     before = signal.getsignal(signal.SIGINT)
 
@@ -30,7 +30,7 @@ def test_interrupt_is_heard_when_spark_has_started(capsys: pytest.CaptureFixture
 
 
 def test_spark_s_own_answer_to_interrupts_stays() -> None:
-    """It cancels what runs in the cluster; ours was for the start only."""
+    """Spark's handler cancels what runs in the cluster; cdcflow's was for the start only."""
     before = signal.getsignal(signal.SIGINT)
 
     def of_spark(*_: object) -> None:
@@ -45,7 +45,7 @@ def test_spark_s_own_answer_to_interrupts_stays() -> None:
 
 
 def test_session_may_be_started_in_any_thread() -> None:
-    """Only the main thread may set an answer to signals; the demo starts Spark beside it."""
+    """Only the main thread may set a signal handler; the demo starts Spark in another one."""
     done = []
 
     def start() -> None:

@@ -41,7 +41,7 @@ def test_a_place_is_a_folder_or_a_url(given: Path | str, root: Path | str) -> No
 
 @pytest.mark.parametrize("given", [Path("s3a://shop/lake"), "s3a:/shop/lake", "hdfs:/lake"])
 def test_a_url_that_lost_a_slash_is_refused(given: Path | str) -> None:
-    """A folder of that name would be made, and nobody would look there."""
+    """A folder of that name would be created, where it would not be found."""
     with pytest.raises(ConfigurationError, match="s3a://bucket/path"):
         Warehouse.of(given)
 
@@ -82,7 +82,7 @@ def test_the_configured_place_has_its_keys_and_shows_none(tmp_path: Path, monkey
 
 
 def test_the_configured_metastore_is_that_of_delta_tables_alone(tmp_path: Path) -> None:
-    """Iceberg has a type of that name, too, whose properties go to Iceberg as they are."""
+    """Iceberg has a type of that name, too, whose properties are passed to Iceberg unchanged."""
     file = tmp_path / "cdcflow.yaml"
     catalog = 'catalog: {type: hive, uri: "thrift://one:9083,thrift://two:9083", prefix: lake_}'
     file.write_text(f"{SETTINGS}merge: {{{catalog}}}\n")
@@ -111,7 +111,7 @@ def test_a_table_has_a_name_that_a_metastore_allows(path: tuple[str, ...], name:
 
 
 def test_long_names_of_a_metastore_differ_where_the_tables_do() -> None:
-    """A metastore's database has 128 characters for a name; a source's name may need 12 for one of its own."""
+    """A metastore's database has 128 characters for a name; one character of a source's name may need 12."""
     names = [metastore_name(table_path(TableId("shop", "表" * 62 + last)), "")[1] for last in "一二"]
     assert len(set(names)) == 2
     assert all(len(name) <= 128 and name.startswith("__e8__a1__a8") for name in names)

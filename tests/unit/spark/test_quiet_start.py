@@ -1,4 +1,4 @@
-"""What Java prints when Spark starts, and what becomes of it: recorded lines, no Java."""
+"""What Java prints when Spark starts, and what cdcflow does with it: recorded lines, no Java."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of the streaming form that need no Spark: trying again, looking at a log, answering, refusing."""
+"""The parts of the streaming form that need no Spark: retrying, checking a log, answering, refusing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from cdcflow.spark.retrying import retried
 
 
 class Clock:
-    """Time that passes only while somebody sleeps."""
+    """Time that passes only during a sleep."""
 
     def __init__(self) -> None:
         self.now_s = 100.0
@@ -42,7 +42,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Unavailable:
-    """Something that cannot be had before its time."""
+    """A resource that is unavailable before its time."""
 
     def __init__(self, clock: Clock, until_s: float) -> None:
         self.clock, self.until_s = clock, until_s
@@ -84,7 +84,7 @@ def test_other_errors_are_not_tried_again(clock: Clock) -> None:
 
 
 def test_a_look_takes_names_alone_and_not_a_hundred_in_a_second(clock: Clock, tmp_path: Path) -> None:
-    """Spark asks without a pause where a query has no trigger; the log may have tens of thousands of segments."""
+    """Spark queries without a pause where a query has no trigger; the log may have tens of thousands of segments."""
     log = HandLog(tmp_path / "log")
     looks = streaming._Looks(Layout(log.root))
     assert looks.newest() == 0
@@ -121,7 +121,7 @@ except RuntimeError as error:
 
 
 def test_the_other_process_needs_nothing_of_ours(tmp_path: Path) -> None:
-    """Spark's Python may be another one than the driver's. An error of the driver's ends the query with its words."""
+    """Spark's Python may differ from the driver's. An error of the driver's ends the query with its text."""
     answers = iter([7, 9])
 
     def newest() -> int:
@@ -142,7 +142,7 @@ def test_the_other_process_needs_nothing_of_ours(tmp_path: Path) -> None:
 
 
 def test_each_query_begins_with_a_batch_and_none_is_answered_for_ever() -> None:
-    """What a checkpoint says of an earlier run is never the same; who never asks leaves nothing behind."""
+    """A checkpoint's value of an earlier run never equals it; a query that never requests a batch leaves nothing."""
     servers = [OffsetServer(lambda: 5), OffsetServer(lambda: 5)]
     first, second = (server._answer() for server in servers)
     assert first["offset"] == second["offset"] == 5
@@ -154,7 +154,7 @@ def test_each_query_begins_with_a_batch_and_none_is_answered_for_ever() -> None:
 
 
 class ConnectSession:
-    """Stands for Spark Connect's: it has no way into the JVM, and asking for one is an error."""
+    """Replaces Spark Connect's session: it has no access to the JVM, and using one is an error."""
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"[JVM_ATTRIBUTE_NOT_SUPPORTED] Attribute `{name}` is not supported in Spark Connect")
@@ -164,7 +164,7 @@ ConnectSession.__module__ = "pyspark.sql.connect.session"
 
 
 def test_spark_connect_is_refused_with_what_to_do_instead(tmp_path: Path) -> None:
-    """Otherwise the first table ends with an error of py4j's, behind whatever was done before it."""
+    """Otherwise the first table ends with a py4j error, after other work was already done."""
     spark: Any = ConnectSession()
     HandLog(tmp_path / "log")
     tier: Any = object()

@@ -1,4 +1,4 @@
-"""How often rows that change while they are compared are looked at again."""
+"""How often rows that change during the comparison are compared again."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def rounds_until_exhausted(moves: Iterable[bool]) -> int:
 
 
 def test_row_that_changes_whenever_the_copy_has_moved_on_is_given_up() -> None:
-    """A counter that is written all the time must not hold the comparison up for ever."""
+    """A counter that is written all the time must not hold up the comparison indefinitely."""
     assert rounds_until_exhausted([True] * 100) == 12
 
 
 def test_copy_that_moves_on_seldom_is_waited_for() -> None:
-    """A log in Kafka moves on with its merges: rounds in between say nothing new of a row that was written since."""
+    """A log in Kafka advances with its merges: rounds in between add nothing about a row that was written since."""
     rounds = Rounds()
     for number in range(40):
         assert not rounds.exhausted, number
@@ -31,7 +31,7 @@ def test_copy_that_moves_on_seldom_is_waited_for() -> None:
 
 
 def test_copy_that_does_not_move_at_all_is_given_up() -> None:
-    """Nobody merges: the report says so, instead of nothing."""
+    """No merge runs: the report states so, instead of nothing."""
     assert rounds_until_exhausted([False] * 100) == 31
 
 

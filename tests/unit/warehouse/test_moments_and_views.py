@@ -1,4 +1,4 @@
-"""Which cut shows a moment, and the SQL that shows it to people without cdcflow."""
+"""Which cut shows a point in time, and the SQL that shows it to users without cdcflow."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ BINLOGS = listed("binlog.000002:900;u:1-5", "binlog.000010:4;u:1-9", "binlog.000
     ],
 )
 def test_the_newest_cut_at_or_before_a_moment_is_taken(cuts: list[ListedCut], as_of: AsOf, expected: int) -> None:
-    """One that is a moment too new shows what had not happened yet; compared as text, file 9 would follow file 10."""
+    """A cut one step too late shows what had not happened yet; compared as text, file 9 would follow file 10."""
     assert chosen(cuts, as_of, "w").cut == expected
 
 
@@ -68,7 +68,7 @@ def test_the_newest_cut_at_or_before_a_moment_is_taken(cuts: list[ListedCut], as
     ],
 )
 def test_a_moment_that_cannot_be_told_is_refused(cuts: list[ListedCut], as_of: AsOf, said: str) -> None:
-    """After a failover the same text names another moment; a guess would show the wrong one without a word."""
+    """After a failover the same text names another position; a guess would silently show the wrong one."""
     with pytest.raises(ConfigurationError, match=said):
         chosen(cuts, as_of, "w")
 
@@ -110,7 +110,7 @@ def test_sql_names_a_version_of_each_table_and_what_has_none() -> None:
 
 
 def test_sql_of_iceberg_tables_goes_by_tags() -> None:
-    """An id of a snapshot says nothing to a person; a table without rows has no snapshot."""
+    """A snapshot id means nothing to a user; a table without rows has no snapshot."""
     tables = {
         "public.orders": table("public/orders", tag="cdcflow_cut_5"),
         "a.empty": table("a/empty", 0),

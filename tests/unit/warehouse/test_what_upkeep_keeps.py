@@ -1,4 +1,4 @@
-"""What upkeep may let go of, decided without any table."""
+"""What maintenance may remove, decided without any table."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def listed(*published: float) -> list[ListedCut]:
     [(None, 1e9, 10), (100, 150, 10), (100, 150.5, 20), (100, 201, 30), (100, 10_000, 30), (1, 301, 30)],
 )
 def test_cuts_as_young_as_keep_stay_and_always_the_newest(keep_s: float | None, now: float, oldest: int) -> None:
-    """Without the newest nobody could read the tables at one moment until the next merge."""
+    """Without the latest one, no reader could read the tables as of one cut until the next merge."""
     assert first_kept(listed(50, 100, 200), keep_s, now) == oldest
 
 
 def test_a_tag_goes_when_its_cut_expired_and_no_younger_one_shows_its_version() -> None:
-    """The tag of a table that has not changed since is that of an old cut: kept cuts read by it. A merge that is about
-    to publish has a tag of a cut that nobody lists yet."""
+    """The tag of a table that has not changed since is that of an old cut, and kept cuts read by it. A merge that is
+    about to publish has a tag of a cut that is not listed yet."""
     tags = {"main": 9, "cdcflow_cut_1": 3, "cdcflow_cut_4": 5, "cdcflow_cut_7": 7, "cdcflow_cut_9": 9, "mine": 3}
     assert expired_tags(tags, {5, 7}, 6) == ["cdcflow_cut_1"]
     assert expired_tags(tags, {7}, 7) == ["cdcflow_cut_1", "cdcflow_cut_4"]
@@ -42,7 +42,7 @@ def test_a_tag_goes_when_its_cut_expired_and_no_younger_one_shows_its_version() 
 
 
 def chain(*tells: bool) -> list[KeptSnapshot]:
-    """Snapshots 1, 2, … of which each came of the one before, committed a second after another."""
+    """Snapshots 1, 2, … each created from the previous one, committed a second after another."""
     return [KeptSnapshot(n, n, n - 1 or None, float(n), said) for n, said in enumerate(tells, start=1)]
 
 
@@ -59,13 +59,13 @@ def chain(*tells: bool) -> list[KeptSnapshot]:
 def test_snapshots_that_tell_where_a_table_is_stay(
     tells: list[bool], referred: set[int], kept: set[int], since: float, gone: list[int]
 ) -> None:
-    """Somebody's rewrite of files says nothing of ours; without its ancestors a table would be merged from the log's
-    beginning once more."""
+    """Another program's rewrite of files does not contain cdcflow's position; without its ancestors a table would be
+    merged from the log's beginning once more."""
     assert expired_snapshots(chain(*tells), 5, referred, kept, since) == gone
 
 
 def test_branches_go_that_nobody_works_on_any_more() -> None:
-    """Only ours, and only a day after they were made: until then somebody may be at it."""
+    """Only cdcflow's, and only a day after their creation: until then a merge may be using them."""
     now = 1e9
     old, young = branch(now - BRANCH_S - 1), branch(now - BRANCH_S + 1)
     assert old != branch(now - BRANCH_S - 1)
@@ -91,14 +91,14 @@ KNOWN = "cdcflow.removals_known_since"
 def test_a_table_remembers_what_it_let_go_of_for_longer_than_cuts_are_kept(
     keep_s: float, settings: dict[str, str], set_to: dict[str, str]
 ) -> None:
-    """What Delta's log has forgotten a VACUUM takes for nobody's. Somebody's longer setting stays, and one in words
-    that are not understood: then VACUUM is left out."""
+    """A VACUUM removes files that Delta's log has forgotten as unreferenced. A user's longer setting stays; a setting
+    that cdcflow does not understand stays too, and VACUUM is skipped."""
     assert retention(keep_s, settings, 100 * DAY) == set_to
 
 
 def test_what_a_log_has_forgotten_stays_forgotten() -> None:
-    """A table that remembers longer from now on knows nothing more of before: a VACUUM would take what it let go of
-    then for nobody's. A setting that is not understood is not guessed at."""
+    """A table that keeps its removals longer from now on does not know the earlier ones: a VACUUM would remove their
+    files as unreferenced. A setting that is not understood is not guessed at."""
     assert removals_known_since({}, 100 * DAY) == 93 * DAY
     assert removals_known_since({FILES: "interval 36 hours"}, 100 * DAY) == 98.5 * DAY
     assert removals_known_since({FILES: "soon"}, 100 * DAY) == 100 * DAY
