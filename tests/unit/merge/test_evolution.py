@@ -239,7 +239,7 @@ def test_a_table_made_again_is_known_by_the_names_it_began_with(key: str, key_sw
 
 
 def test_a_number_that_an_older_cdcflow_made_up_is_taken_out_of_the_source_s_way() -> None:
-    """P25: it was above all others, where the source's next column comes."""
+    """P25: its number was above all others, where the source numbers its next column."""
     columns = '[["id",1,"int"],["a",3,"string"],["b",2,"string"]]'
     old = Target.from_json(f'{{"version":1,"incarnation":2,"key":["id"],"columns":{columns}}}')
     now = shape(("id", 1, INT), ("b", 2, TEXT), incarnation=2)
@@ -265,7 +265,7 @@ def test_a_name_that_says_dropped_is_not_given_twice() -> None:
 
 
 def test_a_column_that_the_new_table_has_in_other_letters_is_the_same() -> None:
-    """Spark does not tell names apart by case, so it cannot have both."""
+    """Spark's names are case-insensitive, so it cannot have both."""
     before = target_of(shape(("id", 1, INT), ("Note", 2, TEXT)))
     found = evolve(before, [shape(("id", 1, INT), ("NOTE", 2, TEXT), incarnation=2)])
     assert numbers(found.target) == {"id": 1, "NOTE": 2}
@@ -373,14 +373,14 @@ def test_a_column_that_somebody_added_or_removed_in_the_table_is_told_apart_from
 
 
 def test_a_column_that_somebody_put_between_ours_is_passed_over() -> None:
-    """In a table that an older cdcflow described, where only order and names tell."""
+    """In a table that an older cdcflow described, which only order and names identify."""
     old = described_by_an_older_cdcflow(("id", 1, "int"), ("note", 2, "string"))
     found = seen(old, [FormatColumn(n, i, None) for i, n in enumerate(["id", "mine", "note"])], FIRST.id, [FIRST])
     assert [(c.name, c.id) for c in found.columns] == [("id", 0), ("note", 2)]
 
 
 def test_a_column_that_an_older_cdcflow_knew_keeps_its_number_when_it_is_dropped() -> None:
-    """Only a number above all of the source's was of our making, and may be another column's one day."""
+    """Only a number above all of the source's was assigned by cdcflow, and a later column may get it."""
     before = evolve(None, [shape(("id", 1, INT), ("note", 2, TEXT), ("qty", 3, INT))]).target
     left = shape(("id", 1, INT), ("qty", 3, INT))
     found = evolve(dataclasses.replace(before, version=1), [left])

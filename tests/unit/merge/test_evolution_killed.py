@@ -329,7 +329,7 @@ def killed(start: ModelTable, changes: Sequence[Change], cut: int) -> Iterator[t
 
 
 def kills(first: str, second: str) -> int:
-    """Every death of a range, and of the one that comes after it; how many there were."""
+    """Every death of a range, and of the range after it; return how many there were."""
     zero, one, two = history(first, second)
     start = ModelTable()
     start.merge(zero, 1)

@@ -98,7 +98,7 @@ def test_the_sweep_removes_what_nothing_touched_since() -> None:
 
 
 def test_an_unknown_op_stops_the_fold() -> None:
-    """Skipping what we do not know would be silent loss."""
+    """Skipping an unknown op would be silent loss."""
     with pytest.raises(ValueError, match="unknown op 'x' at offset 7"):
         fold({}, [change(7, "x", id=1)], ("id",))
 

@@ -21,7 +21,7 @@ TABLE = make_table("orders", id="int64", a="int32", doc="string")
 
 @pytest.fixture(params=["statement", "marks"])
 def warehouse(request: pytest.FixtureRequest) -> Iterator[EmbeddedWarehouse]:
-    """Both ways in which a range comes into a table."""
+    """Both ways in which a range is merged into a table."""
     made = EmbeddedWarehouse(marks=request.param == "marks")
     yield made
     made.close()
@@ -114,7 +114,7 @@ def put(warehouse: EmbeddedWarehouse, first: int, *steps: tuple[str, dict[str, A
 
 
 def test_a_null_that_was_sent_replaces_the_value_in_the_table(warehouse: EmbeddedWarehouse) -> None:
-    """NULL, unchanged and absent are three things: each must come out as itself, in the range and over the table."""
+    """NULL, unchanged and absent differ: each must be preserved, within the range and over the table."""
     put(warehouse, 1, ("c", {"id": 1, "a": 1, "doc": "D"}), ("c", {"id": 2, "a": 1, "doc": "D"}))
     found = put(
         warehouse,
@@ -151,8 +151,8 @@ def test_a_range_merged_twice_changes_nothing(warehouse: EmbeddedWarehouse) -> N
 
 
 def test_a_sweep_takes_what_is_older_and_nothing_else(warehouse: EmbeddedWarehouse) -> None:
-    """A backfill that is done removes the rows that nothing touched since it began: those, with the row of its first
-    offset kept."""
+    """A finished backfill removes the rows that nothing touched since it began: only those; the row of its first offset
+    stays."""
     put(warehouse, 1, ("c", {"id": 1, "a": 1, "doc": "x"}), ("c", {"id": 2, "a": 1, "doc": "x"}))
     put(warehouse, 3, ("r", {"id": 3, "a": 1, "doc": "x"}))
     found = put(warehouse, 4, ("u", {"id": 2, "a": 2, "doc": "x"}), sweep_before=3)
@@ -247,7 +247,7 @@ def _replaced(module: Any, function: str, right: str, wrong: str) -> Callable[[p
 
 
 def _both(*plants: Callable[[pytest.MonkeyPatch], None]) -> Callable[[pytest.MonkeyPatch], None]:
-    """The same breach in both ways in which a range comes into a table."""
+    """The same breach in both ways in which a range is merged into a table."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         for one in plants:

@@ -196,7 +196,7 @@ def test_keys_and_tables_without_a_key_have_no_versions() -> None:
 
 
 def test_the_message_of_a_type_that_cannot_be_held_names_the_other_policy() -> None:
-    """It works to the letter: what was refused comes, and the old values stay."""
+    """The remedy works to the letter: what was refused is merged, and the old values stay."""
     with pytest.raises(CannotFollow, match=r"set merge\.tables\.each\.'public\.orders'\.incompatible to new_column"):
         allowed(TablePolicy(), RETYPED)
 

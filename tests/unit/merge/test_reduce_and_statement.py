@@ -131,7 +131,7 @@ Runs = list[tuple[str, str]]
 def test_runs_of_files_that_do_not_touch_prove_that_each_key_comes_once(
     type_: str, runs: list[Runs | None], proven: bool
 ) -> None:
-    """Compared as what they are: as text 10 comes before 9."""
+    """Compared by their type: as text 10 precedes 9."""
     assert statement.each_key_once(type_, runs) is proven
     assert statement.each_key_once(type_, runs[::-1]) is proven
 
@@ -230,7 +230,7 @@ def test_a_default_is_written_in_the_column_s_type() -> None:
 
 
 def test_the_files_are_read_with_the_shape_s_own_types() -> None:
-    """Spark need not open a file to learn its schema, and a wide decimal comes as bytes."""
+    """Spark need not open a file to learn its schema, and a wide decimal is read as bytes."""
     wide = Table(TableId("s", "t"), 1, (Column("id", 1, ColumnType("numeric", pa.decimal256(50, 3))),), ("id",))
     assert "`id` binary" in read_schema(wide, moved=False)
     assert "_before struct<`id`: binary>" in read_schema(wide, moved=True)

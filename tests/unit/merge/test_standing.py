@@ -133,7 +133,7 @@ def with_base(state: str, base: str = "b1", whole_since: int | None = None, prov
 def test_only_a_table_with_the_base_that_the_daemon_knows_is_whole(
     known: Backfill, base: str, whole: bool, state: str
 ) -> None:
-    """Of the log alone it would lack most of its rows, and with another base have other ones."""
+    """From the log alone it would lack most of its rows, and with another base it would have different ones."""
     assert (known.is_whole(0, base), known.state_of(0, base)) == (whole, state)
     assert (known.floor, known.finished) == (None, 0), "nothing of it is swept"
 

@@ -54,7 +54,7 @@ def differs(seed: int, log: Log, expected: Versions, found: Versions) -> str:
 
 
 def check(seed: int, log: Log) -> None:
-    """The SQL gives what the oracle says, merge after merge."""
+    """The SQL gives the oracle's versions, merge after merge."""
     merges = split(random.Random(seed), log.pieces)
     expected, found = told(merges), merged(merges)
     assert found == expected, differs(seed, log, expected, found)

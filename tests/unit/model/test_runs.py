@@ -275,7 +275,7 @@ def keys(values: list[Any], arrow: pa.DataType = pa.int64()) -> KeySet:  # noqa:
 
 
 def test_key_sets_are_put_together_whatever_became_of_the_column_s_type() -> None:
-    """A key column may be widened, or made text, while its partial rows wait."""
+    """A key column may be widened, or changed to text, while its partial rows wait."""
     assert keys_of(keys([1, 2]).union(keys([2, 3]))) == [1, 2, 2, 3]
     wider = keys([1], pa.int32()).union(keys([1 << 40]))
     assert (keys_of(wider), wider.keys.schema.field("id").type) == ([1, 1 << 40], pa.int64())
@@ -292,7 +292,7 @@ def test_a_column_that_stayed_a_number_stays_one() -> None:
 
 
 def test_each_key_once_where_arrow_can_compare_them() -> None:
-    """An array in a key is rare, and reading it twice is no error."""
+    """An array in a key is rare, and reading it twice is harmless."""
     found = keys_of(keys([2, 1, 2, 2]).distinct())
     assert found is not None
     assert sorted(found) == [1, 2]

@@ -58,7 +58,7 @@ def test_equal_shapes_that_were_read_twice_are_one_object() -> None:
 
 @pytest.mark.parametrize("type_", [NUMERIC, STAMP, ITEMS], ids=lambda t: t.source)
 def test_a_type_is_read_exactly_and_can_be_read_by_people(type_: ColumnType) -> None:
-    """Arrow's text of a type does not say all of it (the name of a list's element)."""
+    """Arrow's text of a type is incomplete (it misses the name of a list's element)."""
     written = type_.to_json()
     found = ColumnType.from_json(json.loads(json.dumps(written)))
     assert found == type_

@@ -283,7 +283,7 @@ def test_every_column_that_is_defined_anew_is_told() -> None:
 
 
 def test_names_and_strings_are_no_words() -> None:
-    """A column may be called `unsigned`, and a comment may say anything."""
+    """A column may be called `unsigned`, and a comment may contain anything."""
     found = altered(list(tokens_of("MODIFY `bigint` int COMMENT 'NOT NULL'")))
     assert found.redefined == (Redefined("bigint", "INT", 0, unsigned=False, nullable=True),)
     assert altered(list(tokens_of("MODIFY `v` `int`"))).fills

@@ -202,7 +202,7 @@ def test_same_table_id_with_another_shape() -> None:
 
 
 def test_events_that_only_mariadb_writes_are_known() -> None:
-    """M64: encryption (a dump comes decrypted), checkpoints, lists of GTIDs, the statement above its rows."""
+    """M64: encryption (a dump is sent decrypted), checkpoints, lists of GTIDs, the statement that precedes its rows."""
     log = Log("mariadb")
     log.event(164, b"\1" + bytes(16))
     log.event(161, struct.pack("<I", 13) + b"binlog.000001")
@@ -274,7 +274,7 @@ def test_compressed_rows_grow_no_further_than_they_say() -> None:
 
 
 def test_large_compressed_transaction_goes_into_a_spool_in_pieces() -> None:
-    """M01, M44: memory does not depend on a transaction's size, also where it comes as one event."""
+    """M01, M44: memory does not depend on a transaction's size, also where it arrives as one event."""
     log = Log(compress=True)
     log.begin()
     wide = simple("wide", extra=["w"])

@@ -187,7 +187,7 @@ def rows_told(found: Reader) -> list[list[Row]]:
 def test_every_transaction_arrives_whole_once_and_in_order(
     flavor: Flavor, seed: int, checksum: bool, compress: bool, spool_bytes_max: int, compiled: bool
 ) -> None:
-    """M01, M02, M13, M22, M45, M66, M67: whatever the pieces in which the bytes come, however large a transaction."""
+    """M01, M02, M13, M22, M45, M66, M67: whatever the pieces in which the bytes arrive, however large a transaction."""
     made = history(flavor, seed, checksum=checksum, compress=compress)
     found = reading(made, spool_bytes_max=spool_bytes_max, compiled=compiled)
     data = made.log.dump()
@@ -224,7 +224,7 @@ def test_a_restart_at_any_position_repeats_nothing_and_loses_nothing(
     chance = random.Random(seed)
     for position, delivered in chance.sample(told + places, min(6, len(told + places))):
         again = reading(made, position, spool_bytes_max=spool_bytes_max)
-        # What a truncate needs to know of tables it has not seen is the catalog's to tell.
+        # A truncate of unseen tables needs facts that only the catalog has.
         again.tables.shapes |= first.tables.shapes
         start = BinlogPosition.parse(position).start
         again.feed(made.log.dump(start.file, start.pos))

@@ -48,7 +48,7 @@ def test_rows_changed_by_a_statement_stop(flavor: Flavor, said: str) -> None:
 @pytest.mark.parametrize("flavor", FLAVORS)
 @pytest.mark.parametrize("sql_mode", [0, NO_BACKSLASH_ESCAPES])
 def test_sessions_mode_says_where_a_string_ends(flavor: Flavor, sql_mode: int) -> None:
-    """The event has the sql_mode of the session that said it."""
+    """The event has the sql_mode of the session that executed it."""
     log = Log(flavor)
     one(log, 1)
     log.standalone(r"ALTER TABLE t COMMENT = '\', DROP v, COMMENT = ', COMMENT = 'x'", sql_mode=sql_mode)
@@ -195,7 +195,8 @@ def test_emptied_tables_are_told(said: str, ops: str) -> None:
     ],
 )
 def test_parts_that_come_and_go_are_read_again(said: str, emptied: list[str], read: list[str]) -> None:
-    """M40: which rows came or went is not in the log; the end of the reading takes those away that are gone."""
+    """M40: the log does not contain which rows were inserted or deleted; the end of the backfill deletes the missing
+    ones."""
     log = Log()
     for table in (T, U):
         one(log, 1, table=table)
@@ -344,7 +345,7 @@ def test_statement_about_no_captured_rows_is_passed_over(said: str) -> None:
     ],
 )
 def test_statement_that_gives_old_rows_values_is_told_before_anything_behind_it(said: str, filled: bool) -> None:
-    """P18: what the log does not tell has to be read; the order comes first, so a crash cannot lose it."""
+    """P18: what the log does not contain has to be read; the request precedes it, so a crash cannot lose it."""
     log = Log()
     one(log, 1)
     log.standalone(said)

@@ -17,7 +17,7 @@ from cdcflow.sources.mysql.position import BinlogPosition, coordinate
 
 
 def test_transactions_without_gtid_stand_between_those_with() -> None:
-    """M24: while a server is switched over, both kinds come; file and byte carry the position, the set stays."""
+    """M24: during a switch-over the server sends both kinds; file and byte carry the position, the set stays."""
     log = Log("mysql", gtids=False)
     one(log, 1)
     log.gtids = True
@@ -115,7 +115,7 @@ def test_rows_of_tables_without_transactions_end_with_commit(flavor: Flavor) -> 
 
 @pytest.mark.parametrize("flavor", FLAVORS)
 def test_commit_of_an_xa_transaction_from_before_our_beginning_stops(flavor: Flavor) -> None:
-    """M45: its rows were prepared where we did not read; passing over it would lose them."""
+    """M45: its rows were prepared before the position where reading began; skipping it would lose them."""
     log = Log(flavor)
     log.standalone("XA COMMIT X'6162',X'',1")
     refused(log, HistoryLost, "prepared before the position")
@@ -185,7 +185,7 @@ def test_expected_marks_of_one_place_come_in_the_order_they_were_asked_for() -> 
 
 
 def test_heartbeat_reaches_an_expected_mark() -> None:
-    """Nothing comes after the last transaction on a quiet server but heartbeats."""
+    """After the last transaction a quiet server sends nothing but heartbeats."""
     log = Log()
     one(log, 1)
     found = decoded(log)

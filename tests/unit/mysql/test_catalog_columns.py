@@ -184,8 +184,8 @@ def test_column_that_is_not_understood_is_refused_by_name(column: CatalogColumn,
 def test_how_a_row_image_holds_a_column_and_which_kernel_reads_it(
     column: ServerColumn, form: str, number: int, width: int, prefix: int
 ) -> None:
-    """A kernel that is not named is not used: nothing differs, except that rows come slower. The other three are
-    where the next column begins."""
+    """A kernel that is not named is not used: nothing differs, except that rows are decoded more slowly. The other
+    three are where the next column begins."""
     found = codec_of(column, TableId("shop", "t"), Policy())
     assert (found.form, found.number, found.width, found.prefix) == (form, number, width, prefix)
 

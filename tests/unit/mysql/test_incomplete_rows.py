@@ -63,7 +63,8 @@ def test_keys_of_incomplete_rows_come_before_them(flavor: Flavor, spool_bytes_ma
 
 @pytest.mark.parametrize("flavor", FLAVORS)
 def test_prepared_transaction_is_incomplete_when_it_is_committed(flavor: Flavor) -> None:
-    """Its rows come with XA COMMIT, so the order to read them does; one that is rolled back orders nothing."""
+    """Its rows arrive with XA COMMIT, and so does the request to read them; a transaction that is rolled back requests
+    nothing."""
     log = Log(flavor)
     for xid, first in ((b"a", 1), (b"b", 2)):
         log.gtid()

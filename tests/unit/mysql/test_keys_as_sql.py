@@ -93,7 +93,7 @@ def test_value_of_the_log_becomes_a_literal(column: ServerColumn, value: Any, sq
 
 
 def test_composite_key_is_followed_column_by_column() -> None:
-    """W22: row values would find no index, and say the same."""
+    """W22: row values would use no index, and give the same result."""
     key = Key((INT, ENUM, TEXT), "PRIMARY")
     row = key.literals([b"5", b"z", b"x"])
     after = "(`a` > 5 OR (`a` = 5 AND ((`e` + 0) > 1 OR ((`e` + 0) = 1 AND `b` > _utf8mb4 X'78'))))"
@@ -149,7 +149,7 @@ def test_digest_changes_with_what_a_literal_depends_on() -> None:
 
 
 def test_cells_of_a_row_are_told_apart() -> None:
-    """NULL and the empty text are two things."""
+    """NULL and the empty text differ."""
     row = b"\x01a\xfb\x00\xfc\x03\x00xyz\xfd\x01\x00\x00q\xfe\x01\0\0\0\0\0\0\0r"
     assert cells_of(b"??" + row + b"??", 2, 2 + len(row)) == [b"a", None, b"", b"xyz", b"q", b"r"]
     for end in range(1, len(row)):

@@ -25,7 +25,7 @@ def test_captured_table_that_is_gone_stays_until_its_end_is_in_the_log() -> None
 
 
 def test_table_with_a_name_of_its_own_in_the_settings_stays_on_the_list() -> None:
-    """It was captured, so its name is no mistake; and where all tables are gone, the capture waits for others."""
+    """It was captured, so its name is not a mistake; and where all tables are gone, the capture waits for others."""
     before = Lives({A: 50, C: 50})
     assert ended(before, {A, B, C}, {B}, position=60, end=90, is_kept=lambda table: table == A) == {A: 50}
     assert ended(before, {A, C}, set(), position=60, end=90, is_kept=lambda table: False) == {A: 50, C: 50}
@@ -40,7 +40,7 @@ def test_places_of_another_server_mean_nothing() -> None:
 
 
 def test_new_table_counts_from_the_place_that_every_snapshot_sees() -> None:
-    """Also where it bears the name of one whose end is past, and from the same place after a restart."""
+    """Also where it has the name of a table that has ended, and from the same position after a restart."""
     assert begun(Lives(), {A}, {A, B}, position=10, visible=50) == {B: 50}
     assert begun(Lives(begins={B: 50}), {A, B}, {A, B}, position=20, visible=90) == {B: 50}
     assert begun(Lives(begins={B: 50}), {A, B}, {A, B}, position=50, visible=90) == {}

@@ -105,7 +105,7 @@ def many(count: int, size: int = 10) -> Log:
 
 
 def test_poll_never_waits(ends: Ends) -> None:
-    """The loop that calls it has other things to do."""
+    """The loop that calls it has other work to do."""
     assert ends.poll() == []
     assert not ends.stream.ready
     dump = many(1).dump()
@@ -155,7 +155,7 @@ def test_buffer_grows_for_one_event_and_shrinks_again(ends: Ends) -> None:
 
 
 def test_silence_is_noticed_and_heartbeats_are_not_silence(ends: Ends, monkeypatch: pytest.MonkeyPatch) -> None:
-    """M60: three heartbeats that did not come mean that nothing will."""
+    """M60: three missing heartbeats mean that nothing will arrive."""
     clock = [float(int(time.monotonic()))]  # whole seconds: their differences are exact
     monkeypatch.setattr("cdcflow.sources.mysql.stream.time", SimpleNamespace(monotonic=lambda: clock[0]))
     log = many(1)
@@ -205,7 +205,7 @@ def test_refusals_are_sorted_by_what_to_do(
 
 
 def test_end_of_the_log_is_a_server_that_goes_away(ends: Ends) -> None:
-    """It only comes when the server shuts down: we asked it to wait for more."""
+    """The server sends it only on shutdown: cdcflow requested a dump that waits for more."""
     ends.server.sendall(b"\5\0\0\1\xfe\0\0\2\0")
     ends.fails(SourceUnavailable, "shuts down")
 

@@ -188,7 +188,7 @@ DOCUMENTS = table(
     column("two", TypeCode.JSON, 4),
 )
 DOCUMENT, DIFF = b"\4\0", b"\0\1\2what changed"
-"""JSON's `null`, as the log has it, and bytes that are no document."""
+"""JSON's `null`, as the log has it, and bytes that are not a document."""
 
 
 def updated(new: Sequence[bytes | None], head: bytes, sent: Sequence[bool] = (True,) * 4, old: int = 1) -> bytes:

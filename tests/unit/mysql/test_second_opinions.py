@@ -77,7 +77,7 @@ def history(flavor: Flavor) -> AllSamples:
 
 @pytest.mark.parametrize("flavor", FLAVORS)
 def test_every_kind_of_event_is_compared(flavor: Flavor) -> None:
-    """An update whose key changes is two changes of one row."""
+    """An update whose key changes consists of two changes of one row."""
     samples = history(flavor)
     assert [s.rows["_op"].to_pylist() for s in samples.kept] == [["c"] * 3, ["u"], ["d", "c"], ["d"]]
     assert differences(samples, flavor) == []
@@ -115,7 +115,7 @@ def test_missing_doubled_and_renamed_changes_are_found(flavor: Flavor) -> None:
 
 @pytest.mark.parametrize("flavor", FLAVORS)
 def test_bytes_that_were_cut_wrong_are_a_difference(flavor: Flavor) -> None:
-    """The library fails at them or reads other values, and what its exception says may have values."""
+    """The library fails at them or reads other values, and its exception's text may contain values."""
     sample = history(flavor).kept[0]
     found = [compare(replace(sample, event=sample.event[:-cut]), flavor) for cut in range(1, 12)]
     assert not any(one.is_equal for one in found)

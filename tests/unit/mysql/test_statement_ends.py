@@ -42,7 +42,7 @@ from cdcflow.sources.mysql.statements import (
     ],
 )
 def test_what_stands_behind_a_statement_makes_no_other_one_of_it(text: str, statement: Statement) -> None:
-    """Clients leave a semicolon there, and the server logs the text as it came."""
+    """Clients leave a semicolon there, and the server logs the text unchanged."""
     assert statement_of(Query("shop", text)) == statement
 
 
@@ -66,7 +66,7 @@ def test_what_is_not_known_may_have_changed_any_table(text: str) -> None:
 
 @pytest.mark.parametrize("end", ["RENAME", "RENAME TO", "ADD w int, RENAME AS", "RENAME TO 'x'"])
 def test_a_table_that_is_renamed_to_nothing_that_is_understood_may_hold_anything(end: str) -> None:
-    """It is read again: the text is not all there, or not SQL that we know."""
+    """It is read again: the text is incomplete, or not SQL that cdcflow knows."""
     found = statement_of(Query("shop", f"ALTER TABLE a {end}"))
     assert found == OtherDdl(TableId("shop", "a"), Altered(fills=True))
 
@@ -105,7 +105,7 @@ T, X = TableId("shop", "t"), TableId("other", "x")
 )
 @pytest.mark.parametrize("head", ["ALTER TABLE t", "ALTER TABLE IF EXISTS shop.t", "alter ignore table `t`"])
 def test_rows_that_came_or_went_by_whole_parts(head: str, text: str, other: TableId | None, what: str) -> None:
-    """M40: there are no row events for them, and the other table lost or got them."""
+    """M40: there are no row events for them, and the other table lost or received them."""
     assert statement_of(Query("shop", f"{head} {text}")) == PartsChanged(T, other, what)
 
 

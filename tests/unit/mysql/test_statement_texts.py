@@ -1,4 +1,4 @@
-"""The text of a statement in the character set of its client: what its bytes name, and what they may name."""
+"""The text of a statement in the character set of its client: the names that its bytes are, and those they may be."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_savepoint_is_found_again_whatever_the_client_says_since() -> None:
 
 
 def test_alter_in_two_phases_counts_when_it_is_committed() -> None:
-    """MariaDB with binlog_alter_two_phase: the text comes twice, also of an ALTER that failed."""
+    """MariaDB with binlog_alter_two_phase: the text is logged twice, also for an ALTER that failed."""
     start, commit, rollback = b"\x82\x02", b"\x82\x04" + bytes(8), b"\x82\x08" + bytes(8)
     log = Log("mariadb")
     log.standalone("ALTER TABLE t RENAME TO x", more=start)

@@ -158,7 +158,7 @@ def test_statement_of_no_words_is_not_understood(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["CREATE VIEW v AS TABLE t", "ALTER VIEW v AS TABLE t"])
 def test_view_of_a_table_is_not_that_table(text: str) -> None:
-    """TABLE alone is a query, too: the table would count as made or altered."""
+    """TABLE alone is a query, too: the table would count as created or altered."""
     assert said(text) == OtherDdl(None)
 
 
@@ -177,7 +177,7 @@ def test_backslash_in_quotes_is_what_the_session_says(text: str, sql_mode: int) 
 
 
 def test_a_row_statement_is_called_by_its_word() -> None:
-    """The message says what was found, and never the values in it."""
+    """The message contains what was found, and never the values in it."""
     found = said("insert into t values ('secret')")
     assert isinstance(found, RowChange)
     assert found.what == "INSERT"
@@ -221,7 +221,7 @@ def test_a_schema_goes_with_all_its_tables(text: str, schema: str) -> None:
     ],
 )
 def test_tables_get_other_names_one_after_another(text: str, pairs: list[tuple[str, str]]) -> None:
-    """A swap goes through three steps, and each counts from where the one before left off."""
+    """A swap has three steps, and each one starts from the result of the previous one."""
     assert said(text) == Renamed(tuple((tables(a)[0], tables(b)[0]) for a, b in pairs))
 
 

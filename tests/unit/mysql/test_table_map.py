@@ -34,7 +34,7 @@ def of(*types: tuple[int, bytes], optional: tuple[tuple[int, bytes], ...] = (), 
 
 
 def test_names_and_nullability() -> None:
-    """M33: names come with the rows, so a rename since then does not matter."""
+    """M33: names arrive with the rows, so a later rename does not matter."""
     found = of(LONG, VARCHAR, LONG, nullable=b"\2", optional=((4, text("id") + text("näme") + text("x`y")),))
     assert found.id == TableId("shop", "täbl")
     assert [c.name for c in found.columns] == ["id", "näme", "x`y"]

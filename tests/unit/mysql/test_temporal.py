@@ -59,7 +59,7 @@ def test_dates_from_the_first_to_the_last(way: Any) -> None:
 
 @pytest.mark.parametrize("day", [(0, 0, 0), (2000, 0, 0), (2000, 1, 0), (0, 1, 1), (1900, 2, 29), (2001, 4, 31)])
 def test_date_in_no_calendar_stops_the_capture_by_name(way: Any, day: tuple[int, int, int]) -> None:
-    """N02: a zero date is no NULL, and cannot be a date."""
+    """N02: a zero date is not NULL, and cannot be a date."""
     cells: list[tuple[bytes, bytes] | None] = [(date(*day), b"%04d-%02d-%02d" % day)]
     with pytest.raises(ConfigurationError, match=r"shop\.orders\.moment \(date\)(.|\n)*moment: text"):
         both(way, TypeCode.DATE, 0, cells)

@@ -86,7 +86,7 @@ def test_zeros_in_front_of_an_integer_mean_nothing(way: Any) -> None:
 
 
 def test_floats_keep_their_bits(way: Any) -> None:
-    """N21, N22: a FLOAT comes as the double that it is, and the sign of zero stays."""
+    """N21, N22: a FLOAT becomes the double that it equals, and the sign of zero stays."""
     values = [1.100000023841858, -0.0, 3.4028234663852886e38, 1.1754943508222875e-38, 1e-45]
     cells: list[Value | None] = [(struct.pack("<f", v), repr(v).encode()) for v in values]
     found = both(way, column("f", TypeCode.FLOAT, 4), [*cells, None])
@@ -130,7 +130,7 @@ def test_enum_is_its_label(way: Any) -> None:
 
 
 def test_set_is_its_labels(way: Any) -> None:
-    """N10: the empty set is no NULL; 64 labels use all bits."""
+    """N10: the empty set is not NULL; 64 labels use all bits."""
     labels = tuple(f"m{n}" for n in range(64))
     of = column("s", TypeCode.SET, 8, labels=labels, collation=45)
     cells: list[Value | None] = [
@@ -154,7 +154,7 @@ def test_number_without_a_label_is_refused(way: Any, code: TypeCode, cell: bytes
 
 
 def test_binary_gets_its_zeros_back(way: Any) -> None:
-    """N11: the binary log leaves them away at the end of BINARY(n), not of VARBINARY."""
+    """N11: the binary log omits them at the end of BINARY(n), not of VARBINARY."""
     cells: list[Value | None] = [(b"\1\2", b"\1\2\0\0"), (b"", bytes(4)), (b"\0\0\0\1", b"\0\0\0\1"), None]
     assert both(way, column("b", TypeCode.CHAR, 4, collation=63), cells).to_pylist() == [
         b"\1\2\0\0", bytes(4), b"\0\0\0\1", None,
@@ -164,7 +164,7 @@ def test_binary_gets_its_zeros_back(way: Any) -> None:
 
 
 def test_long_values_come_whole(way: Any) -> None:
-    """Result rows say a length in one, three, four or nine bytes."""
+    """Result rows encode a length in one, three, four or nine bytes."""
     of = column("b", TypeCode.BLOB, 4, collation=63)
     values = [bytes([n % 256]) * n for n in (0, 250, 251, 65_535, 65_536, 1 << 24)]
     assert both(way, of, [(v, v) for v in values]).to_pylist() == values
@@ -192,8 +192,8 @@ def test_bytes_that_are_no_geometry_stop_by_name(way: Any, raw: bytes) -> None:
 
 
 def test_vector_is_a_list_of_floats(way: Any) -> None:
-    """In MySQL the binary log itself records the type; MariaDB's is a string of bytes, and only the catalog knows
-    more."""
+    """In MySQL the binary log itself records the type; MariaDB logs a string of bytes, and only the catalog has its
+    type."""
     raw = struct.pack("<3f", 1, 2.5, -3)
     cells: list[Value | None] = [None, (raw, raw), (b"", b""), None, (raw[:4], raw[:4])]
     for of in (
@@ -206,7 +206,7 @@ def test_vector_is_a_list_of_floats(way: Any) -> None:
 
 
 def test_uuid_is_printed_as_people_write_it(way: Any) -> None:
-    """N26: the server stores the groups of older versions the other way round; zeros at the end are left away."""
+    """N26: the server stores the groups of older versions in reverse order; zeros at the end are omitted."""
     of = column("u", TypeCode.CHAR, 16, collation=63, extra="uuid")
     text = "6ccd780c-baba-1026-9564-5b8c656024db"
     turned = bytes.fromhex("5b8c656024db95641026baba6ccd780c")
@@ -394,7 +394,7 @@ def test_a_setting_for_one_column_comes_before_the_one_for_all(of: ServerColumn,
 def test_policy_that_makes_keys_of_different_rows_one_is_refused(
     key: ServerColumn, policy: Policy, instead: str
 ) -> None:
-    """Two dates that are none would both be NULL, and the rows one. What the remedy says is accepted."""
+    """Two invalid dates would both be NULL, and the two rows one. The remedy in the error works."""
     with pytest.raises(ConfigurationError, match=r"shop\.orders\.k .*part of the table's key") as caught:
         table(key, key=("k",), policy=policy)
     assert str(caught.value.remedy).endswith(f"{{shop.orders.k: {instead}}}")

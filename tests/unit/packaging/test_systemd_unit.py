@@ -1,4 +1,5 @@
-"""The unit that `cdcflow init --systemd` prints: systemd takes it, it is hardened, and it knows our exit codes."""
+"""The unit that `cdcflow init --systemd` prints: systemd accepts it, it is hardened, and it has cdcflow's exit
+codes."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def _unit() -> str:
 
 
 def test_it_is_not_started_again_where_an_operator_must_look() -> None:
-    """A restart every five seconds would bury the reason, and read everything again where a flag was left."""
+    """A restart every five seconds would bury the reason, and read everything again where a flag was left in place."""
     parser = configparser.RawConfigParser(strict=False)
     parser.optionxform = str  # type: ignore[assignment, method-assign]  # names keep their case
     parser.read_string(_unit())

@@ -30,7 +30,7 @@ PyMODINIT_FUNC PyInit_tiny(void) { return PyModule_Create(&tiny); }
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A package with one extension, built by our setup.py."""
+    """A package with one extension, built by cdcflow's setup.py."""
     package = tmp_path / "src" / "cdcflow"
     package.mkdir(parents=True)
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):

@@ -1,4 +1,4 @@
-"""What an attempt says to its source: only what a sync has returned, and never backwards."""
+"""What an attempt acknowledges to its source: only what a sync has returned, and never backwards."""
 
 from __future__ import annotations
 
@@ -227,8 +227,8 @@ def stage() -> Iterator[Stage]:
 
 
 def test_nothing_is_acknowledged_before_its_sync_has_returned(stage: Stage) -> None:
-    """The server drops log that it believes we have: an early word is data lost in the next power cut, and no kill of
-    the process shows it, because the system keeps what it wrote."""
+    """The server drops log that it believes cdcflow has: an early acknowledgement loses data in the next power cut. No
+    kill of the process shows it, because the system keeps what the process wrote."""
     told = stage.tape.acknowledged
 
     def script(on: Stage) -> Iterator[None]:
@@ -255,7 +255,7 @@ def test_nothing_is_acknowledged_before_its_sync_has_returned(stage: Stage) -> N
 
 
 def test_what_a_quick_disk_has_is_acknowledged_in_the_same_turn(stage: Stage) -> None:
-    """The loop syncs itself there, and then a source whose log is small must not wait for the next turn."""
+    """The loop itself syncs there, and then a source with a small log must not wait for the next turn."""
 
     def script(on: Stage) -> Iterator[None]:
         on.log.takes_s = 0.0

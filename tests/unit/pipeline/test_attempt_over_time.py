@@ -213,7 +213,8 @@ def test_a_heartbeat_without_an_answer_is_the_stream_s_to_tell(error: Exception)
 
 
 def test_the_list_of_tables_is_looked_at_whenever_its_time_has_come() -> None:
-    """With it go the row versions: a statement may have changed rows that the source's log does not tell."""
+    """The row versions are read along with it: a statement may have changed rows without a record in the source's
+    log."""
     on = Stage(tables_look_s=30.0)
     looks = []
     for seconds in (0.0, 29.5, 0.5, 0.0, 29.0, 1.5):
@@ -342,7 +343,7 @@ def test_a_chunk_of_a_table_that_was_rewritten_is_told_as_that() -> None:
 
 
 def test_a_large_cut_is_synced_beside_the_rest_of_the_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writing begins while the loop still decodes; a small one is left to the end of the turn."""
+    """The writing begins while the loop still decodes; a small cut waits for the end of the turn."""
     size = committed(1).run.bytes
     monkeypatch.setattr(recording, "SMALL_BYTES_MAX", size)
     on = Stage()

@@ -122,7 +122,7 @@ def test_a_first_place_is_durable_before_anything_is_read_from_there(stage: Stag
 
 
 def test_a_start_that_finds_everything_as_it_was_writes_nothing(stage: Stage) -> None:
-    """A restart is no event: the log's last cut stays the last one, only the epoch is the new one's."""
+    """A restart is not an event: the log's last cut stays the last one, only the epoch is the new attempt's."""
     stage.holds(Checkpoint(AT, cut=5, source={"slot": "s"}))
     source = Small()
     stage.attempt(source)

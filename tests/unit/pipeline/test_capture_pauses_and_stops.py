@@ -91,7 +91,7 @@ def test_a_pause_is_told_as_it_is_waited_for(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("error", [SinkUnavailable("x"), OutcomeUnknown("x"), SourceUnavailable("x")])
 def test_what_may_pass_is_tried_again(monkeypatch: pytest.MonkeyPatch, error: CdcflowError) -> None:
-    """O08: a disk without room, a server that is gone, an answer that never came."""
+    """O08: a full disk, an unreachable server, an answer that never arrived."""
     stage = Stage(monkeypatch, error, Small())
     stage.capture.run()
     assert stage.pauses == [0.2]
@@ -175,7 +175,7 @@ def test_a_stop_ends_the_pause_before_the_next_try() -> None:
 
 
 class Quiet(Small):
-    """Nothing ever comes, and the loop waits for hours."""
+    """Nothing ever arrives, and the loop waits for hours."""
 
     def __init__(self, *tables: Any) -> None:
         super().__init__(*tables)

@@ -146,7 +146,7 @@ def test_settings_given_to_a_paused_capture_are_taken_up_when_it_is_resumed(stag
 
 
 def test_an_order_to_resume_that_overtakes_the_pause_is_not_lost(stage: Callable[..., Stage]) -> None:
-    """It comes while the last attempt makes its end, which takes no more orders."""
+    """It arrives while the last attempt ends, which accepts no more commands."""
     on = stage()
     on.until_done()
     on.capture._requests.put(Command(98, "pause-capture", "ann", 0, (PauseCapture(),)))
@@ -287,7 +287,7 @@ def taken_up(progress: TableProgress) -> tuple[int, KeySet | None]:
 
 
 def test_a_command_is_kept_when_a_durable_checkpoint_has_its_trace() -> None:
-    """Not when the machine knows it, and not when the disk is done with what came before."""
+    """Not when the machine knows it, and not when the disk has written only the earlier cuts."""
     told: list[bool] = []
     with beginning(TableProgress("done", 1, Offset(1), 1), lambda answer, durable: told.append(durable)) as attempt:
         before = attempt._recording.checkpoint

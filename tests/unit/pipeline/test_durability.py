@@ -15,7 +15,7 @@ from cdcflow.pipeline.durability import QUICK_S, SEALING_NICE, Durability
 
 
 class Disk:
-    """A log whose syncs take as long as one says, on a clock that only they move."""
+    """A log whose syncs take a given time, on a clock that only they advance."""
 
     def __init__(self) -> None:
         self.checkpoint = Checkpoint()

@@ -262,7 +262,7 @@ def test_rows_that_change_as_the_stream_says_are_no_find() -> None:
 
 
 def test_a_change_that_was_streamed_before_it_could_be_seen_is_no_find() -> None:
-    """A commit that waits for a replica is in the log, and in our stream, before anybody sees its rows."""
+    """A commit that waits for a replica is in the log, and in cdcflow's stream, before any session sees its rows."""
     on = Sampling()
     on.fly()
     on.freshness.changed([ORDERS.id])

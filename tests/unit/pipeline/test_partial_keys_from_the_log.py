@@ -105,7 +105,7 @@ def test_keys_of_the_log_are_read_after_a_restart() -> None:
 
 
 def test_table_whose_partial_rows_have_expired_is_read_again_from_the_start() -> None:
-    """Without their keys the table would be called done with rows whose columns are missing."""
+    """Without their keys the table would be reported done with rows whose columns are missing."""
     of, kept = left(7, exhausted=True)
     kept.expire()
     attempt, told = captured(of, kept, is_done)
@@ -135,7 +135,7 @@ def test_resumed_table_whose_partial_rows_have_expired_starts_anew() -> None:
 
 
 def test_paused_table_stays_paused_when_its_partial_rows_have_expired() -> None:
-    """An operator paused it; that the log forgot something is no reason to load the source."""
+    """An operator paused it; keys missing from the log are no reason to load the source."""
     of, kept = left(7, state="paused")
     kept.expire()
     partly_changed(of, 9)

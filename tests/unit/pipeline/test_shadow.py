@@ -130,7 +130,7 @@ class Stage:
         self.look()
 
     def check(self) -> None:
-        """From a change in the log to what came of it."""
+        """From a change in the log to the result of its check."""
         self.taken()
         self.tasks.run()
         self.comes()
@@ -180,7 +180,7 @@ def last_bit(values: pa.Array) -> pa.Array:
 def test_a_decoder_that_errs_in_one_column_is_found(
     on: Stage, column: str, change: Callable[[pa.Array], pa.Array]
 ) -> None:
-    """By a bit, by a NULL, by a letter: nothing else in the product would ever tell."""
+    """By a bit, by a NULL, by a letter: no other part of cdcflow would ever report it."""
     on.decode = wrong_in(column, change)
     on.change((1, "first", 0.1))
     on.check()
@@ -542,7 +542,7 @@ def test_in_whatever_order_things_happen_nothing_is_blamed(seed: int, known_by: 
         assert on.told == []
 
 
-# ── whose turn it is ────────────────────────────────────────────────────────────────────────────────────────
+# ── the order of the checks ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_nothing_is_read_unless_it_is_asked_for() -> None:
@@ -574,7 +574,7 @@ def test_no_more_is_read_than_was_asked_for(on: Stage) -> None:
 
 
 def test_a_table_that_seldom_changes_has_its_turn(on: Stage) -> None:
-    """Its row is kept when it comes; by the time that a check is due, only the busy table changes."""
+    """Its row is kept when it arrives; when a check is due, only the busy table changes."""
     on.change((1, "busy", 1.0))
     on.check()
     on.change((1, "seldom", 1.0), table=OTHERS)
@@ -760,7 +760,7 @@ def test_what_concerns_the_whole_table_forgets_the_sample(event: StreamEvent) ->
 
 @pytest.mark.parametrize("is_wrong", [False, True])
 def test_a_capture_checks_what_its_stream_decodes(is_wrong: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the loop through a task and the mark to what the status says; a backfill of the table goes before it."""
+    """From the loop through a task and the mark to the status; a backfill of the table takes precedence."""
     monkeypatch.setattr(attempts, "IDLE_WAIT_S", 0.001)
     if is_wrong:
         make_wrong(monkeypatch, MemoryStream, wrong_in("note", lambda v: pa.array(["wrong"] * len(v), v.type)))

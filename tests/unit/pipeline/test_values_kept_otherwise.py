@@ -87,7 +87,7 @@ def test_order_that_no_cut_has_is_still_there() -> None:
 
 
 def test_paused_table_is_read_when_it_is_resumed() -> None:
-    """An operator paused it; other settings are no reason to begin by themselves."""
+    """An operator paused it; changed settings are no reason to begin reading."""
     found = Stage("paused", plan="all").run(500).tables[ORDERS.id]
     assert (found.state, found.generation) == ("paused", 2)
 

@@ -1,4 +1,4 @@
-"""COPY rows as they come, in one piece, cut short and malformed."""
+"""COPY rows as they arrive, in one piece, cut short and malformed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers in groups of four digits: every width, special values and NULLs between them, and what is no number."""
+"""Numbers in groups of four digits: every width, special values and NULLs between them, and invalid numbers."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_columns_of_a_table_that_is_gone_are_those_of_the_log() -> None:
 
 
 def test_key_of_the_log_counts_where_the_message_has_its_columns() -> None:
-    """REPLICA IDENTITY FULL does not tell which columns were the key."""
+    """REPLICA IDENTITY FULL does not show which columns were the key."""
     shape = logged(("id", 2, "integer", pa.int32()))
     assert key_in(shape, frozenset({"id", "v"})) == {"id"}
     assert key_in(shape, frozenset({"v"})) == frozenset()

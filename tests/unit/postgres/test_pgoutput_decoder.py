@@ -396,7 +396,7 @@ def test_a_row_of_1600_columns_is_decoded_in_bounded_pieces(
 
 
 def test_a_shape_that_changes_between_two_rows_holds_from_its_place_on(compiled: Compiled | None) -> None:
-    """ALTER COLUMN TYPE between two rows of one transaction; the bytes alone do not tell their shape (P22)."""
+    """ALTER COLUMN TYPE between two rows of one transaction; the bytes alone do not show their shape (P22)."""
     texts = table("keyed", 1, [attribute("id", 23, key=True), attribute("v", 25), attribute("w", 25)])
     shapes = iter([KEYED, texts])
     decoder = PgoutputDecoder(

@@ -1,4 +1,4 @@
-"""Which Arrow type a column becomes, how its values travel, and what a setting may say otherwise."""
+"""Which Arrow type a column becomes, how its values are sent, and which settings change that."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ SAME_IN_BOTH: dict[int, tuple[pa.DataType, bytes, bytes, Any]] = {
 
 @pytest.mark.parametrize("oid", SAME_IN_BOTH)
 def test_a_value_is_the_same_as_text_and_in_binary(oid: int) -> None:
-    """Chunks come in binary and a stream perhaps as text: one row must not have two values."""
+    """Chunks are binary and a stream may be text: one row must not have two values."""
     arrow, text, binary, value = SAME_IN_BOTH[oid]
     attribute = column(oid)
     codec = codec_of(attribute)
@@ -313,7 +313,7 @@ KERNELS = {
 
 @pytest.mark.parametrize("kind", KERNELS)
 def test_which_compiled_kernel_reads_a_type(kind: str) -> None:
-    """One that is not named is not used: nothing differs, except that rows come slower."""
+    """A kernel that is not named is not used: nothing differs, except that rows are decoded more slowly."""
     attribute, text, binary = KERNELS[kind]
     codec = codec_of(attribute)
     assert codec.text.kernel == text

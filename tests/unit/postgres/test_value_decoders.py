@@ -1,4 +1,4 @@
-"""Values of every kind, made at random: what goes through the server's formats must come out as it went in."""
+"""Random values of every kind: each must be unchanged after passing through the server's formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Infinities, NaN in a decimal and arrays that are no list, without a server: the policy decides, in either format."""
+"""Infinities, NaN in a decimal and arrays that are not lists, without a server: the policy decides, in either
+format."""
 
 from __future__ import annotations
 

@@ -253,7 +253,7 @@ def test_another_file_alone_is_no_reason_and_is_not_remembered() -> None:
 
 
 def test_a_new_partition_is_told_with_the_version_that_has_it() -> None:
-    """It came empty, so nothing is read again; the next one is compared with this version."""
+    """The version was empty, so nothing is read again; the next one is compared with this version."""
     on = Stage()
     before = on.take(20, U)
     on.server.files.append((20, 23, 23, 9, True))

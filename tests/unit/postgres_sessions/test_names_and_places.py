@@ -59,7 +59,7 @@ def test_what_is_no_pattern_is_refused(pattern: str) -> None:
 
 
 def test_columns_keep_their_numbers_over_a_rename_and_a_drop() -> None:
-    """P19, P20: the message is older than the catalog; its columns come in the order of their numbers."""
+    """P19, P20: the message is older than the catalog; its columns are in the order of their numbers."""
     now = [attribute(1, "id"), attribute(2, "renamed", TEXT), dropped(3), attribute(4, "b"), attribute(5, "a", TEXT)]
     then = [column("id"), column("old", TEXT), column("a", INT), column("b")]
     assert placed(then, now) == [1, 2, 3, 4]

@@ -1,4 +1,5 @@
-"""What a slot gives, transaction by transaction, wherever the messages are cut; and what must be in our log of it."""
+"""A slot's content, transaction by transaction, wherever the messages are cut; and which part of it cdcflow's log must
+have."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def read(captured: list[int] | None, *ends: int) -> tuple[list[tuple[int, str, i
 
 @pytest.mark.parametrize("captured", [None, [ORDERS], [ORDERS, OTHER], [7]])
 def test_each_transaction_with_rows_is_told_wherever_the_pieces_end(captured: list[int] | None) -> None:
-    """The server's messages are cut anywhere; a transaction of which half has arrived is neither lost nor reported
+    """The server's messages are cut anywhere; a transaction that has half arrived is neither lost nor reported
     twice."""
     touched = {101: [ORDERS], 102: [OTHER], 104: [ORDERS, OTHER], 105: [OTHER], 4_000_000_000: [ORDERS, OTHER]}
     expected = [
@@ -84,7 +85,7 @@ def test_a_transaction_that_is_half_here_is_not_idle() -> None:
     assert TransactionsOnly(None).table().num_rows == 0
 
 
-# ── compared with our log ───────────────────────────────────────────────────────────────────────────────────
+# ── compared with cdcflow's log ─────────────────────────────────────────────────────────────────────────────────
 
 
 def headers(

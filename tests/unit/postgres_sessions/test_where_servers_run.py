@@ -1,4 +1,4 @@
-"""What an address and a server's settings tell of where it runs; and which source a log may be continued from."""
+"""What an address and a server's settings show about where it runs; and which source a log may be continued from."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_table_that_comes_later_is_delivered_from_its_first_change_on(log: HandL
 
 
 def test_table_that_is_being_read_takes_part_with_its_changes(log: HandLog) -> None:
-    """It is not waited for: what the log has of it comes as changes, and so does the rest."""
+    """It is not waited for: the rows that the log has of it are delivered, and so are its later ones."""
     late = make_table("late", id="int64", v="string")
     log.state(late, "reading", since=log.next_offset)
     write(log, 1, 2, 3, table=late, op="r")
@@ -310,7 +310,7 @@ def test_text_that_is_no_cursor_is_refused(log: HandLog, text: str) -> None:
 
 
 def test_state_survives_and_a_damaged_one_is_named(log: HandLog) -> None:
-    """A half or foreign file is no consumer at its beginning."""
+    """A half or foreign file is not a consumer at its beginning."""
     read(log, tables=[NAME])
     path = log.root / "consumers" / "shop.json"
     state = State.from_json(path.read_bytes(), "x")
@@ -405,7 +405,7 @@ def test_backfill_that_expired_in_the_middle_leads_to_a_new_one(log: HandLog) ->
 
 
 def test_compaction_over_the_backfills_offset_changes_nothing(log: HandLog) -> None:
-    """The segment that ended there is gone, and what its checkpoint said of the table with it."""
+    """The segment that ended there is gone, and with it its checkpoint's entry for the table."""
     write(log, 7)
     with cdcflow.open(log.root).consumer("shop", [NAME], batch_rows=2) as consumer:
         first = next(iter(consumer))

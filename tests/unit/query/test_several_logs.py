@@ -29,7 +29,7 @@ NAME = str(ORDERS.id)
 
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[Any]:
-    """made(name): a new log."""
+    """made(name): create a log."""
     found: list[Branch] = []
 
     def make(name: str) -> Branch:

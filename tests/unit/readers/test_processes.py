@@ -139,7 +139,7 @@ def test_what_nobody_foresaw_stops_without_a_value(processes: Processes) -> None
 
 
 def stub(processes: Processes, number: int = 0) -> Any:
-    """A process that does what the test says."""
+    """A process that the test controls."""
     invitation = processes.invitation(partial(_same, Numbers()))
     connection = Client(invitation.address, authkey=invitation.secret)
     connection.send(Hello(number))
@@ -202,7 +202,7 @@ def test_an_answer_to_something_else_is_none(processes: Processes) -> None:
 
 
 def test_a_process_that_says_nothing_is_lost(tmp_path: Path) -> None:
-    """A machine whose power is gone sends no end of its connection."""
+    """A machine that loses power does not close its connections."""
     with Processes(1, "127.0.0.1", tmp_path, lost_after_s=0.01) as processes:
         silent = stub(processes)
         with pytest.raises(SourceUnavailable):

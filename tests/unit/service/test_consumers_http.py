@@ -122,7 +122,7 @@ def test_answer_ends_where_a_transaction_ends(server: HttpServer, log: HandLog) 
 
 
 def test_poll_waits_for_what_comes(server: HttpServer, log: HandLog) -> None:
-    """A long poll: no request every second for news that come once an hour."""
+    """A long poll: no request every second for changes that arrive once an hour."""
     create(server, **{"from": "now"})
     writer = threading.Timer(0.5, lambda: written(log, 3, number=2))
     writer.start()

@@ -122,7 +122,7 @@ def test_a_row_that_somebody_else_claims_is_not_executed() -> None:
 
 
 def test_an_answer_that_could_not_be_written_is_written_later_and_the_order_is_not_repeated() -> None:
-    """The server went away between the two."""
+    """The connection to the server failed between the two."""
     rows, asked = Rows(("stop", None), ("status", None)), Asked()
     rows.failing = [SourceUnavailable("away")]
     opened = door(rows, asked)

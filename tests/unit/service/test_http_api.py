@@ -240,7 +240,8 @@ def test_session_of_the_page_operates_and_ends(guarded: HttpServer, capture: Cap
 def test_request_that_another_page_made_up_does_nothing(
     guarded: HttpServer, capture: Capture, headers: dict[str, str]
 ) -> None:
-    """S07, CSRF: a browser sends our cookie along with requests of other pages, also of another port of localhost."""
+    """S07, CSRF: a browser sends cdcflow's cookie along with requests of other pages, also of another port of
+    localhost."""
     cookie = session_of(guarded, OPERATE)
     assert pause(guarded, headers={"Cookie": cookie, **headers}).code == 403
     assert capture.asked == []
@@ -291,7 +292,7 @@ def test_two_daemons_on_one_machine_keep_their_sessions(guarded: HttpServer) -> 
 
 
 def test_page_behind_a_proxy_with_tls_is_our_own() -> None:
-    """The browser says https, and the proxy hands the request on without."""
+    """The browser uses https, and the proxy forwards the request without it."""
     assert is_from_our_page({"host": "cdc.internal", "origin": "https://cdc.internal"}, "http")
     assert not is_from_our_page({"host": "cdc.internal", "origin": "https://cdc.internal.evil.example"}, "http")
 

@@ -151,7 +151,7 @@ def stream(table: pa.Table) -> bytes:
 
 
 def test_columns_are_widened_and_what_is_left_out_is_null() -> None:
-    """A program need not know our types, if it loses nothing."""
+    """A program need not know cdcflow's types, if it loses nothing."""
     given = pa.table({"id": pa.array([1, 2], pa.int16()), "note": pa.array(["a", None]).dictionary_encode()})
     rows, failures = columns.read(ORDERS, stream(given))
     assert failures == []

@@ -74,7 +74,7 @@ def test_a_moment_that_cannot_be_told_is_refused(cuts: list[ListedCut], as_of: A
 
 
 def test_of_a_cut_that_was_published_twice_the_last_one_counts() -> None:
-    """The first lacks what the second came to."""
+    """The first lacks the second's target."""
     first, second = (ListedCut(7, 1, "p", 1, published, tables) for published, tables in ((5, 1), (9, 2)))
     assert newest_of_each([second, ListedCut(6, 1, "p", 1, 20, 1), first]) == [ListedCut(6, 1, "p", 1, 20, 1), second]
 
