@@ -1,7 +1,7 @@
 """Random histories of tables, merged without Spark, against the fold in plain Python.
 
 Each history has its own seed, and the seeds of a run follow each other. A failure names the seeds of the histories that
-differ: `CDCFLOW_HISTORY_SEED=<seed> CDCFLOW_HISTORIES=1` runs one of them alone, in a log of its own.
+differ: `CDCFLOW_HISTORY_SEED=<seed> CDCFLOW_HISTORIES=1` runs one of them alone, in its own log.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ def counted(rows: Any) -> Counter[str]:
 
 
 def test_log_that_expires_behind_states_answers_as_one_that_does_not(tmp_path: Path) -> None:
-    """Whole tables and single rows, at offsets since the state, over several expiries."""
+    """Whole tables and single rows, at offsets after the state, over several expiries."""
     made = Histories(range(SEED, SEED + HISTORIES), HandLog(tmp_path / "log", has_transactions=True))
     layout = Layout(made.log.root)
     chance, compared, kept = random.Random(SEED), 0, 0

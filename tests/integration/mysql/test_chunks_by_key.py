@@ -344,7 +344,7 @@ def test_chunk_of_large_rows_by_key_ends_early_and_leaves_the_rest(
     found = [(r["_op"], r["id"]) for run in runs_of(reads) for r in rows_of(run)]
     assert sorted(key for op, key in found if op == "r") == [*range(1, 41), 50]
     assert [key for op, key in found if op == "d"] == [77], "a key that was left for another chunk is not gone"
-    # A single row is read unchanged; a read that is not known to fit is aborted.
+    # A single row is returned whatever its size; a read that is not known to fit is aborted.
     assert all(run.bytes < (2 << 20) or run.rows <= 1 for run in runs_of(reads))
 
 

@@ -146,7 +146,7 @@ def test_dates_in_no_calendar_are_those_of_no_other_day(mysql_database: MySQLDat
 
 
 def test_every_byte_of_latin1(mysql_database: MySQLDatabase) -> None:
-    """The server's characters for the bytes that Windows leaves undefined are cdcflow's."""
+    """cdcflow decodes the bytes that Windows leaves undefined as the server does."""
     lab = Lab(mysql_database, ["char(1) character set latin1"])
     for byte in range(256):
         lab.insert("c0", f"{byte:02x}", "CONVERT(unhex(%s) USING latin1)")

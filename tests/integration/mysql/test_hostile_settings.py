@@ -118,7 +118,7 @@ class Database:
             is_left_alone = name.startswith(tuple(LEFT_ALONE)) and name not in INHERITED_ANYWAY
             if not is_left_alone and self._is_of_a_session(name):
                 taken += any(self._is_set(name, to) for to in values_for(name, str(value), nth))
-        # A query before a session sets its own settings applies to users without SUPER.
+        # `init_connect` runs before a session makes its own settings, for users without SUPER.
         self.run("SET GLOBAL init_connect = 'SET autocommit = 0, completion_type = 1'")
         return taken
 

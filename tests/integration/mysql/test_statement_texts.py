@@ -30,7 +30,7 @@ WORDS = (
     "ცხრილი",
     "ÅÄÖ",
 )
-"""One character that each set can encode, the first whose letters survive the round trip."""
+"""Each character set can encode one of these; the test uses the first that survives the round trip."""
 SAID = {
     "emptied": "TRUNCATE TABLE {}",
     "dropped": "DROP TABLE {}",

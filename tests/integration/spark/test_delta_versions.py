@@ -56,5 +56,5 @@ def test_each_version_is_what_delta_shows_and_is_not_looked_for(
         *found, jobs = seen(version)
         assert right[1], version
         assert found == right
-        assert jobs in (1, looked)  # of a version without rows of its own Delta does not list the files
+        assert jobs in (1, looked)  # Delta does not list the files of a version that adds no rows
     assert jobs == 1 < looked

@@ -1,6 +1,6 @@
-"""A machine without Spark's jars: they are fetched when a session first needs them, or one error says why not.
+"""A machine without Spark's jars: they are fetched when a session first needs them, or one error explains why not.
 
-The repository is a folder with the jars of this machine's cache, so no network is asked.
+The repository is a folder with the jars of this machine's cache, so no network is used.
 """
 
 from __future__ import annotations

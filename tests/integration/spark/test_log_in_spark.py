@@ -557,7 +557,7 @@ def test_stream_that_is_killed_in_a_batch_reads_the_same_batch_again(
         return error
 
     assert "Killed" in str(run(99, die_at=0, maxOffsetsPerTrigger=4))
-    hand_log.compact(3)  # of what the batch that died had read, and of later segments
+    hand_log.compact(3)  # segments that the batch that died had read, and later ones
     run(12, maxOffsetsPerTrigger=4)
     assert tries == [(0, [1, 2, 3]), (0, [1, 2, 3]), (1, list(range(4, 10))), (2, [10, 11, 12])]  # segments come whole
     expire(hand_log, 1)

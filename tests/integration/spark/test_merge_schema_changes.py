@@ -50,7 +50,7 @@ COMMITS: dict[str, tuple[Any, tuple[str, ...]]] = {
 
 STAGES = {"delta by spark": (11, 5), "delta by local": (8, 2), "iceberg by spark": (10, 4), "iceberg by local": (8, 2)}
 """Of a swap: describe, then up to three commits for each rename (a and c step aside first). The second run ends after
-the last of them, the third after ADD. What changes no row is no commit of the local engine."""
+the last of them, the third after ADD. The local engine makes no commit for a change that affects no row."""
 
 
 @contextmanager

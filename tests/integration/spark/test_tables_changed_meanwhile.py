@@ -145,7 +145,7 @@ FEW = make_table("few", id="int64", a="int32")
 
 def come_and_gone(drivers: Drivers, hand_log: HandLog) -> tuple[Layout, Layout]:
     """A log of three cuts, of which the first is merged: a row is inserted in the second and deleted in the third.
-    Returns it at the second, and at the third.
+    Returns the log at the second cut, and at the third.
     """
     hand_log.segment(rows_of(FEW, ("c", 1, 1)))
     drivers.merge(drivers.layout("first"))

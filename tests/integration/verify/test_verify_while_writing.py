@@ -20,9 +20,9 @@ HOT = 20
 """Rows that change all the time."""
 SECONDS = 5.0
 MINUTES = float(os.environ.get("MINUTES", "1"))
-"""How long each comparison of `make verify-soak` takes."""
+"""Minutes that each comparison of `make verify-soak` takes."""
 KILL_SHARE = 0.3
-"""This many of the comparisons are followed by a kill of the daemon."""
+"""The share of comparisons that are followed by a kill of the daemon."""
 
 
 def make(shop: ComparedShop) -> None:
