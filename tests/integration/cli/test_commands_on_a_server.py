@@ -249,7 +249,7 @@ def test_second_daemon_on_the_same_log_is_refused(run: Callable[..., Daemon]) ->
 
 
 def test_paused_table_waits_until_it_is_resumed(run: Callable[..., Daemon], folder: Path, shop: Database) -> None:
-    """An operator's word through the command reaches the machine, and its state is seen in status."""
+    """An operator's command reaches the machine, and status shows its state."""
     path = folder / "cdcflow.yaml"
     path.write_text(path.read_text().replace("heartbeat", "backfill: {rows_per_second_max: 300}, heartbeat"))
     shop.execute("UPDATE orders SET words = repeat(md5(id::text), 50)")  # so that it takes several chunks
@@ -342,7 +342,7 @@ REMEDY = (
 
 
 def gone(what: str) -> None:
-    """`doctor` and `status` name what is gone, and the way on; both fail."""
+    """`doctor` and `status` name what is gone, and the remedy; both fail."""
     (finding,) = [f for f in json.loads(said("doctor", "--json", code=1)) if f["level"] == "error"]
     assert (finding["subject"], finding["text"].split(":")[0].split(";")[0], finding["remedy"]) == (
         "position",
@@ -356,9 +356,9 @@ def gone(what: str) -> None:
 def test_lost_slot_and_publication_are_seen_by_doctor_and_status_and_the_remedy_mends_them(
     run: Callable[..., Daemon], folder: Path, shop: Database
 ) -> None:
-    """P37: both said that all was well, and "lag 0 B", while the next start could only lose changes.
+    """P37: both reported that all was well, and "lag 0 B", while the next start could only lose changes.
 
-    The publication goes while the daemon runs, the slot while none does: another log's slot is not taken for it.
+    The publication is dropped while the daemon runs, the slot while none does: another log's slot is not taken for it.
     """
     path = folder / "cdcflow.yaml"
     path.write_text(path.read_text().replace("500ms", "1h"))  # otherwise the daemon sees it by itself, and ends

@@ -27,12 +27,12 @@ AIRPORTS = "2d5c66a8a1ddc420d7.2d0474be378d158da1"
     ],
 )
 def test_every_database_of_the_demo_is_loaded_written_to_and_counted(kind: Kind) -> None:
-    """The proof at the demo's end compares hashes: two servers that hold the same rows must say the same."""
+    """The proof at the demo's end compares hashes: two servers that hold the same rows must return the same."""
     with demo_source(kind) as source:
         loaded = source.load(2_000)
         assert loaded == {"airlines": 16, "airports": 1458, "planes": 3322, "weather": 26115, "flights": 2000}
         begin = source.end()
-        # Twice, as a load that is started again.
+        # Twice, like a load that is restarted.
         for _ in range(2):
             with contextlib.closing(session(source.url)) as writing:
                 writer = Workload(writing, seed=7)

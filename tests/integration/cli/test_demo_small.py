@@ -14,7 +14,7 @@ TIMEOUT_S = 600  # only so that a hang ends; it takes about a minute on two quie
 
 
 def played(directory: Path, *options: str, **environment: str) -> tuple[int, str, dict[str, object]]:
-    """Exit code, output and `demo.json` of one demo."""
+    """Exit code, output and `demo.json` of one run of the demo."""
     command = [sys.executable, "-m", "cdcflow.cli", "demo", "--rows", "20000", "--directory", str(directory), *options]
     env = {**os.environ, **environment}
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=env)

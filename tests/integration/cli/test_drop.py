@@ -23,7 +23,7 @@ runner = CliRunner()
 
 
 def _captured(folder: Path, source: dict[str, Any]) -> Path:
-    """Settings in a folder, captured once: the pipeline has begun."""
+    """Settings in a folder, captured once: the pipeline exists."""
     folder.mkdir()
     (folder / "cdcflow.yaml").write_text(json.dumps({"source": source, "log": {"path": "log"}}))
     wiring.capture(load(folder / "cdcflow.yaml"), once=True).run()
@@ -93,7 +93,9 @@ def test_postgres_has_nothing_of_a_dropped_pipeline_and_all_of_another(shop: Dat
 def test_a_publication_of_somebodys_own_stays_and_its_sql_removes_it(
     server: PostgresServer, shop: Database, tmp_path: Path
 ) -> None:
-    """Others may read a publication that the settings name. The role's remedy is followed, too: its table stays."""
+    """Others may read a publication that the settings name. The test follows the role's remedy, too: its table
+    stays.
+    """
     shop.execute("CREATE ROLE cdc LOGIN REPLICATION SUPERUSER")
     stored = ", publish_generated_columns = stored" if server.version >= 180000 else ""
     shop.execute(f"CREATE PUBLICATION ours FOR TABLE orders WITH (publish_via_partition_root = true{stored})")

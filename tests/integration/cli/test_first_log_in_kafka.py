@@ -31,7 +31,7 @@ def shop() -> Iterator[Database]:
 
 @pytest.fixture
 def listening() -> Iterator[socket.socket]:
-    """A port that takes connections and never says a word."""
+    """A port that accepts connections and never answers."""
     with socket.socket() as made:
         made.bind(("127.0.0.1", 0))
         made.listen(8)
@@ -48,7 +48,7 @@ def settings(folder: Path, shop: Database, port: int) -> Path:
 def test_brokers_that_never_answer_end_the_start_with_what_was_tried(
     shop: Database, listening: socket.socket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a source does that never answers: an address is more likely wrong than a server away."""
+    """As with a source that never answers: a wrong address is more likely than an unavailable server."""
     topics = logs.topics
     quick: Any = lambda kafka: replace(topics(kafka), wait_s=0.3)  # noqa: E731
     monkeypatch.setattr(logs, "topics", quick)

@@ -135,7 +135,7 @@ def test_what_this_log_cannot_go_on_with_is_refused_before_anything_happens(
 
 
 def test_a_file_that_changed_since_the_plan_is_not_taken_up(here: Shop) -> None:
-    """What was agreed to is what is done."""
+    """Apply does only what the operator agreed to."""
     here.start()
     here.write(tables=["public.items"])
     with pytest.raises(ConfigurationError, match="has changed since it was planned"):

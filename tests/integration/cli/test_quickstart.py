@@ -1,4 +1,4 @@
-"""The quickstart, as its page has it: each block is run, in order, against a real server."""
+"""The quickstart page as printed: each block is run, in order, against a real server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Terminal:
     """Runs the page's lines as a shell does, in one folder, with one environment."""
 
     def __init__(self, folder: Path, programs: Path | None = None) -> None:
-        """`programs`: those of another environment, which has another installation of cdcflow."""
+        """`programs`: those of another environment, with a different installation of cdcflow."""
         self.folder = folder
         self._is_ours = programs is None
         programs = programs or Path(sys.executable).parent
@@ -107,7 +107,7 @@ def installed(tmp_path: Path) -> Iterator[Terminal]:
             (checkout / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, checkout / name)
     text = next(block.text for block in page("bash") if "pip install" in block.text)
-    # Whether it compiles is for tests/wheels, and takes minutes.
+    # tests/wheels tests whether it compiles, which takes minutes.
     environment = {**os.environ, "PIP_CONSTRAINT": str(ROOT / "constraints.txt"), "CDCFLOW_PLAIN": "1"}
     subprocess.run(["bash", "-ec", text], cwd=checkout, env=environment, check=True, timeout=600)
     made = Terminal(tmp_path, checkout / ".venv" / "bin")
@@ -133,7 +133,7 @@ def test_quickstart_works_in_an_environment_of_its_own(server: PostgresServer, i
 
 
 def test_the_readme_installs_it_in_the_same_way() -> None:
-    """Its way did not work for anybody before there was a release."""
+    """Its instructions worked for no user before there was a release."""
     shell = [block for block in blocks(ROOT / "README.md") if block.language == "bash"]
     assert list(commands(shell[0]))[:3] == INSTALLATION
     assert [words for block in page("bash") for words in commands(block)][:3] == INSTALLATION

@@ -220,7 +220,7 @@ def test_changed_schema_is_taken_or_refused_at_the_start(folder: Path) -> None:
 
 
 def run(settings: Path, *requests: Any, key: str | None = None) -> list[Answer]:
-    """What a process answers to these requests, one after another, and ends."""
+    """Return the answers of a process to these requests, sent one after another; then it ends."""
     opened = pushing(load(settings), lambda event, fields: None)
     try:
         opened.writer.start()

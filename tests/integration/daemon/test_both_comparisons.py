@@ -26,7 +26,7 @@ def cut_off(texts: pa.Array) -> pa.Array:
 
 
 def of_other_rows(ids: pa.Array) -> pa.Array:
-    """Changes that come to other rows than theirs, which so have lost them."""
+    """Changes applied to other rows than theirs, which then lack them."""
     return pc.add(ids, ELSEWHERE).cast(ids.type)
 
 
@@ -39,7 +39,7 @@ LOST: Found = {8: IN_OWNER, 10: IN_OWNER, ELSEWHERE + 8: ("extra", ()), ELSEWHER
 
 
 def test_faults_of_a_daemon_are_found_by_both_comparisons(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A comparison that finds nothing is worth what it finds when there is something."""
+    """A comparison that finds nothing proves something only if it finds real faults."""
     with bank.capturing():
         bank.assert_verified()
         compare(bank, monkeypatch, wrong_in("owner", cut_off), "5, 7", CUT_OFF)
@@ -47,7 +47,7 @@ def test_faults_of_a_daemon_are_found_by_both_comparisons(bank: Bank, monkeypatc
 
 
 def compare(bank: Bank, monkeypatch: pytest.MonkeyPatch, decode: Decode, ids: str, wanted: Found) -> None:
-    """Change rows while the daemon errs, and see what each comparison says."""
+    """Change rows while the daemon is faulty, and return what each comparison finds."""
     with monkeypatch.context() as errs:
         make_wrong(errs, PostgresStream, decode)
         bank.database.execute(f"UPDATE accounts SET owner = 'somebody' WHERE id IN ({ids})")

@@ -37,7 +37,7 @@ def test_table_is_left_out_and_taken_in_again_while_running(changing: Changing) 
 def test_daemon_killed_while_a_table_is_taken_in_loses_and_doubles_nothing(
     changing: Changing, point: tuple[str, str]
 ) -> None:
-    """The order to read it is in the same cut as the list that has it."""
+    """The command to read it is in the same cut as the list that contains it."""
     killed_while_a_table_is_taken_in(changing, "entries", *point)
 
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.postgres
 
 
 class Store:
-    """Rows of tables, and the cursor up to which they are."""
+    """Rows of tables, and the cursor up to which they were read."""
 
     def __init__(self) -> None:
         self.rows: dict[TableId, dict[Key, Row]] = {}

@@ -42,7 +42,7 @@ def followed(bank: Bank, *, accepted: bool = False) -> None:
 
 
 def at(bank: Bank, name: str, server: PostgresServer | None = None) -> None:
-    """Have the settings name another database, of the same server or another."""
+    """Point the settings at another database, of the same server or another."""
     bank.database = Database(server or bank.database.server, name)
     bank.configure()
 

@@ -34,7 +34,7 @@ def test_a_process_that_dies_at_a_step_loses_and_doubles_nothing(bank: Bank, poi
     """W26, L15: with the rows unread, in its memory, with their offsets assigned, and in a file that no journal
     names.
     """
-    # However much is written: chunks of a table that is written to are kept small, and read by the capture itself.
+    # Even under heavy writes: chunks of a table that is written to are kept small, and read by the capture itself.
     bank.configure(backfill={"chunk_time_busy_ms": 1000, "chunk_rows_max": 4000})
     with bank.session() as session:
         session.execute("INSERT INTO accounts SELECT i, 'owner', i, NULL, now() FROM generate_series(20001, 44000) i")
@@ -45,7 +45,7 @@ def test_a_process_that_dies_at_a_step_loses_and_doubles_nothing(bank: Bank, poi
 
 @pytest.mark.postgres
 def test_where_executors_are_gone_for_good_the_capture_reads_by_itself(bank: Bank) -> None:
-    """Spark gives a job up whose tasks fail again and again; the tables are read all the same."""
+    """Spark aborts a job whose tasks fail again and again; the capture then reads the tables itself."""
     with reading(bank, 2) as (processes, _):
         processes.fail(SourceUnavailable("their tasks end without an answer"))
         capture = wiring.capture(load(bank.config_path), backfill=(), once=True, readers=processes)
@@ -59,7 +59,7 @@ def test_where_executors_are_gone_for_good_the_capture_reads_by_itself(bank: Ban
 
 @pytest.mark.postgres
 def test_a_daemon_that_runs_is_not_disturbed(bank: Bank) -> None:
-    """Two writers of one log there are not; the remedy is one that works."""
+    """One log cannot have two writers; the remedy is one that works."""
     daemon = subprocess.Popen([sys.executable, "-m", "cdcflow.cli", "run", "--config", str(bank.config_path)])
     bank.wait_until(lambda: ask(bank.log, {"op": "status"}) is not None, "the daemon to have begun", daemon)
     with pytest.raises(ConfigurationError, match="a daemon writes this log") as refused:

@@ -88,7 +88,7 @@ def test_table_made_while_it_runs_is_captured_soon(bank: Bank, monkeypatch: pyte
 
 
 def test_tables_that_change_places_are_captured_on(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every online migration ends so: the new table takes the old one's name in one transaction, under load."""
+    """Every online migration ends like this: the new table takes the old one's name in one transaction, under load."""
     monkeypatch.setattr(wiring.capturing, "Pace", partial(Pace, tables_look_s=1.0))
     bank.database.execute("CREATE TABLE entries_new (LIKE entries INCLUDING ALL)")
     seen: list[str] = []
@@ -201,7 +201,7 @@ def test_full_disk_stops_clean_and_goes_on_when_there_is_room(bank: Bank, monkey
 
 
 def test_sealing_that_falls_behind_holds_the_capture_up(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A merge sees only what is sealed, and a daemon that stops seals the rest first: what waits has an end."""
+    """A merge sees only what is sealed, and a stopping daemon seals the rest first: the wait ends."""
     free = threading.Event()
     free.set()
     original = FileLog.seal_pending

@@ -1,4 +1,6 @@
-"""Keys that are dropped, moved and added again: REPLICA IDENTITY FULL does not tell which key a row had in its time."""
+"""Keys that are dropped, moved and added again: REPLICA IDENTITY FULL does not reveal which key a row had when it was
+written.
+"""
 
 from __future__ import annotations
 

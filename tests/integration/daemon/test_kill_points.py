@@ -70,7 +70,7 @@ def test_killed_daemon_loses_and_doubles_nothing(bank: Bank, point: str, count: 
 @pytest.mark.spread(1)
 @pytest.mark.parametrize(("point", "count"), AT_START)
 def test_daemon_killed_at_its_start_loses_and_doubles_nothing(bank: Bank, point: str, count: str) -> None:
-    """O01, L15: what a first start has done by half must not be in the way of the next."""
+    """O01, L15: what a first start left half done must not block the next."""
     killed_and_started_again(bank, point, count, "start")
 
 

@@ -61,7 +61,7 @@ class Log:
         self.run(drawn_job(self.dice, UNLIKE, 1, self.dice.randint(0, 4)))
 
     def follow(self) -> None:
-        """Have the log follow the source to its end, without an acknowledgement: as if the daemon were killed."""
+        """Have the log follow the source to its end, without an acknowledgement: as if the daemon had been killed."""
         capture = self.capture()
         capture.prepare(self.before)
         events = capture.events()

@@ -1,4 +1,4 @@
-"""Statements that change what rows show, and write nothing of it to the server's log: they are read again."""
+"""Statements that change what rows show without logging it on the server: the rows are read again."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def test_the_only_table_may_come_and_go(database: Database, tmp_path: Path, monk
 
 
 def wait_for(ledger: Ledger, mine: Callable[[str], bool], changed: set[str]) -> None:
-    """Until what was changed is read again, and the log has what was written until now."""
+    """Wait until the changed rows are read again, and the log has what was written until now."""
 
     def again() -> bool:
         return all(known.generation > 1 for name, known in ledger.progress().items() if name in changed and mine(name))

@@ -181,8 +181,9 @@ def held_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.mark.spread(3)
 @pytest.mark.parametrize("way", ["stopped", "behind", "running"])
 def test_tables_that_end_keep_what_they_had(ends: Ends, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    """P61, O05: what the catalog shows is later than what the stream has still to tell. Every change from before a
-    table's end is in the log, and nothing of it from later under its old name."""
+    """P61, O05: the catalog is later than the stream. Every change from before a table's end is in the log, and no
+    later one under its old name.
+    """
     monkeypatch.setattr(wiring.capturing, "Pace", partial(Pace, tables_look_s=0.3))
     bank = ends.bank
     with bank.capturing():

@@ -1,4 +1,4 @@
-"""What keeps the stack's processes from writing wherever they like."""
+"""What prevents the stack's processes from writing anywhere else."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def image(request: pytest.FixtureRequest) -> Image:
 
 
 def test_image_runs_as_nobody_in_particular(image: Image) -> None:
-    """A number, so that an engine which refuses root can see that it is none."""
+    """A number, so that an engine which refuses root can verify that it is not root."""
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", image.user)
 
 

@@ -45,7 +45,7 @@ Rows = Mapping[str, Mapping[tuple[Any, ...], Mapping[str, Any]]]
 
 @dataclass
 class Ran:
-    """What came of one run of the stack, from `up` to `down`."""
+    """The results of one run of the stack, from `up` to `down`."""
 
     services: Mapping[str, Model]
     events: list[tuple[str, str]] = field(default_factory=list)
@@ -115,7 +115,9 @@ def ran(spark: Any) -> Iterator[Ran]:
 
 
 def test_every_service_waits_for_what_the_compose_file_says(ran: Ran) -> None:
-    """A capture that comes before its tables, or a merge before its log, would end by itself on a slow machine."""
+    """A capture that starts before its tables exist, or a merge before its log, would end by itself on a slow
+    machine.
+    """
     came = {"service_started": "started", "service_healthy": "healthy", "service_completed_successfully": "completed"}
     waits = [
         (ran.events.index((came[wanted], other)), ran.events.index(("started", name)), f"{name} for {other}")
@@ -163,7 +165,9 @@ def test_verify_says_that_source_and_tables_agree(ran: Ran, database: str, schem
 
 
 def test_each_log_went_the_way_that_the_stack_is_to_show(ran: Ran) -> None:
-    """Tables would be as right from a local folder: then neither Kafka nor the object store would have been shown."""
+    """Tables would also be right if read from a local folder: then neither Kafka nor the object store would have been
+    tested.
+    """
     stretches = sorted(tuple(map(int, Path(path).parent.name.split("-"))) for path in ran.bucket)
     assert [first for first, _ in stretches] == [1, *(last + 1 for _, last in stretches[:-1])]
     assert len(ran.sealed) > 0
@@ -187,7 +191,7 @@ def test_no_password_shows_in_a_command_line_or_an_output(ran: Ran) -> None:
 
 
 def test_everything_ends_in_good_order(ran: Ran) -> None:
-    """`docker compose down` must not have to kill: who waits for another ends first, and daemons end with 0."""
+    """`docker compose down` must not have to kill: services that wait for others end first, and daemons end with 0."""
     ended = [name for what, name in ran.events if what == "ended"]
     assert sorted(ended) == sorted(name for name, service in ran.services.items() if not one_shot(service))
     for name, other in waits_for(ran.services):
@@ -198,7 +202,7 @@ def test_everything_ends_in_good_order(ran: Ran) -> None:
 
 
 def waits_for(services: Mapping[str, Model]) -> set[tuple[str, str]]:
-    """Who waits for whom, also by way of others."""
+    """Which service waits for which, also indirectly."""
     found = {(name, other) for name, service in services.items() for other in conditions(service)}
     while more := {(a, d) for a, b in found for c, d in found if b == c} - found:
         found |= more
@@ -274,7 +278,7 @@ def rows_of(postgres: Postgres) -> Rows:
     with postgres.server.connect(flights.DATABASE) as connection:
         for table in flights.TABLES:
             names = [name for name, _ in proof.columns_of(connection, table)]
-            # A single float as what it is, not as the shortest text that gives it back.
+            # A single float as its exact value, not as the shortest text that parses to it.
             listed = ", ".join("visib::float8" if name == "visib" else name for name in names)
             key = [
                 name
@@ -294,7 +298,7 @@ def rows_of(postgres: Postgres) -> Rows:
 
 
 def whole(row: Row) -> Mapping[str, Any]:
-    """A row of the log; one of which something is missing equals none of the database."""
+    """A row of the log; an incomplete row equals none of the database."""
     return {**plain(row.values), **({"missing": row.missing} if row.missing else {})}
 
 

@@ -64,7 +64,7 @@ def test_a_folder_goes_into_a_topic_and_back(
 
 
 def test_a_topic_goes_into_a_folder_and_a_daemon_can_go_on_there(topics: Topics, tmp_path: Path) -> None:
-    """The way out of Kafka: the folder is opened as the file log that it is, with epochs above the old ones."""
+    """How to leave Kafka: the folder is opened as a file log, with epochs above the old ones."""
     steps = history_of_a_shop()
     into_topic(topics, steps[:4])
     to_folder(topics, tmp_path / "copy", nothing)
@@ -82,7 +82,7 @@ def test_a_topic_goes_into_a_folder_and_a_daemon_can_go_on_there(topics: Topics,
 
 
 def test_a_folder_goes_into_a_topic_and_a_daemon_can_go_on_there(topics: Topics, tmp_path: Path) -> None:
-    """The way into Kafka, without a new backfill."""
+    """How to move to Kafka, without a new backfill."""
     into_folder(tmp_path / "log", history_of_a_shop())
     to_topic(tmp_path / "log", topics, nothing)
     log = KafkaLog.open(topics, IDENTITY)

@@ -45,7 +45,7 @@ def topics(broker: KafkaBroker) -> Topics:
 
 @pytest.fixture(scope="module")
 def own_broker() -> Iterator[tuple[KafkaBroker, TcpProxy]]:
-    """A broker of this module's own, which may be killed, behind a proxy."""
+    """A broker of this module, which tests may kill, behind a proxy."""
     with TcpProxy() as proxy, KafkaBroker(advertised=proxy.port) as broker:
         proxy.target = broker.port
         yield broker, proxy
@@ -237,7 +237,7 @@ def test_leader_that_moves_costs_nothing() -> None:
 def test_slow_broker_holds_the_writer_up_and_fills_no_memory(
     far: tuple[KafkaBroker, TcpProxy, Topics],
 ) -> None:
-    """L23: a transaction larger than memory waits on disk; what is not durable yet is not called so."""
+    """L23: a transaction larger than memory waits on disk; what is not durable yet is not reported as durable."""
     _, proxy, topics = far
     writer = opened(topics)
     first = writer.put(orders(1))
@@ -363,7 +363,7 @@ def test_writer_that_was_replaced_is_refused_by_the_brokers_and_says_by_whom(top
 def test_transaction_that_takes_too_long_is_not_taken_for_a_second_writer(
     topics: Topics, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The brokers refuse both in the same words; the one must be tried again, the other must stop."""
+    """The brokers refuse both with the same error; the one must be retried, the other must stop."""
     hurried = Topics(topics.brokers, topics.name, {"transaction.timeout.ms": "1000"}, wait_s=10)
     writer = opened(hurried)
     first = writer.put(orders(1))

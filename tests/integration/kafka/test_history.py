@@ -1,4 +1,4 @@
-"""A Kafka log's history in a folder: what is sealed, in whatever order things die; and reading the two as one."""
+"""A Kafka log's history in a folder: what is sealed, in whatever order processes die; and reading the two as one."""
 
 from __future__ import annotations
 

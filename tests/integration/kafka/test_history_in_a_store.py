@@ -259,7 +259,7 @@ def test_one_process_of_a_machine_adds_at_a_time(machine: Machine) -> None:
 
 
 def test_what_does_not_follow_or_is_not_there_is_not_added(machine: Machine) -> None:
-    """The driver trusts no task, and no store."""
+    """The driver trusts neither tasks nor the store."""
     into_topic(machine.topics, history_of_a_shop())
     with machine.tier().opened() as opened:
         first, second, *_ = machine.sealed(opened)
@@ -288,7 +288,7 @@ def test_another_log_s_history_is_refused(machine: Machine, objects: Objects, tm
 def test_a_store_without_conditional_writes_is_refused(
     topics: Topics, own_object_server: ObjectServer, tmp_path: Path
 ) -> None:
-    """There two that seal at once would not notice each other."""
+    """There two processes that seal at once would not notice each other."""
     assert own_object_server.is_real, "only versitygw can be started so; `make servers` builds it with Go"
     own_object_server.kill()
     own_object_server.conditional_writes = False
@@ -355,7 +355,7 @@ def test_a_wrong_setting_is_named_as_it_is_called(
     access: dict[str, str],
     words: str,
 ) -> None:
-    """By the merge, and by doctor; neither says a secret."""
+    """By the merge, and by doctor; neither prints a secret."""
     monkeypatch.setenv("WRONG", "not-the-secret")
     into_topic(topics, history_of_a_shop()[:1])
     settings = config(topics, objects, tmp_path, **access)

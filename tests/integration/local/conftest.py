@@ -1,4 +1,4 @@
-"""Logs made by hand, merged in this process."""
+"""Logs written by hand, merged in this process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def merge(format_name: str) -> Callable[..., MergeReport]:
 
 @pytest.fixture
 def commits(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How many files had rows marked by commits, a second time, and how many were written again."""
+    """How many files commits marked rows in, how many of them for a second time, and how many were rewritten."""
     seen: Counter[str] = Counter()
 
     def has_marks(file: Any) -> bool:

@@ -124,7 +124,7 @@ class World:
             assert batch.ends_transaction is not goes_on
 
     def expire(self) -> None:
-        """As little as possible is kept."""
+        """Expire all but the minimum that must be kept."""
         Expiring(Layout(self.root), Policy(0.001, None, []), lambda event, fields: None, every_s=600).step()
 
 

@@ -135,7 +135,7 @@ def strange(warehouse: Path, format_name: str, what: str) -> None:
 def test_what_somebody_else_did_is_in_the_next_cut_and_in_none_before(
     merge: Merge, merged: Callable[[int], MergeReport], hand_log: HandLog, warehouse: Path, format_name: str, what: str
 ) -> None:
-    """The published cut was published again, with his rows."""
+    """The published cut was published again, with that program's rows."""
     for n in (1, 2, 3):
         merged(n)
     strange(warehouse, format_name, what)

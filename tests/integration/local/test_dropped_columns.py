@@ -45,8 +45,9 @@ def backfill(log: HandLog, shape: Table, *rows: dict[str, Any]) -> None:
 def test_a_version_that_begins_later_has_nothing_of_a_dropped_column(
     hand_log: HandLog, merged: Callable[..., list[Any]], often: bool
 ) -> None:
-    """As docs/tables.md says. It kept the value, and the next backfill gave each row that nothing had changed a second
-    version, because a row that is read has no such value."""
+    """As in docs/tables.md. It kept the value, and the next backfill gave each unchanged row a second version, because
+    a row that is read has no such value.
+    """
     hand_log.has_transactions = True
     backfill(hand_log, BEFORE, {"id": 1, "qty": 1, "note": "a"}, {"id": 2, "qty": 1, "note": "b"})
     if often:
@@ -87,7 +88,7 @@ def test_a_column_that_is_missed_and_dropped_is_missed_no_longer(
 def test_a_row_inserted_after_a_column_was_dropped_has_nothing_there(
     hand_log: HandLog, merged: Callable[..., list[Any]], mode: Mode, often: bool
 ) -> None:
-    """A column that comes with a default and goes in one range gave it to rows that were inserted later."""
+    """A column that is added with a default and dropped in one range gave it to rows that were inserted later."""
     added = make_table("orders", id="int64", qty="int32", note="string", missing={"note": "'x'"})
     hand_log.has_transactions = True
     backfill(hand_log, AFTER, {"id": 1, "qty": 1}, {"id": 2, "qty": 1})

@@ -31,8 +31,9 @@ TURNS = 4
 def test_each_value_is_the_fold_s_bit_for_bit(
     merge: Callable[..., MergeReport], format_name: str, hand_log: HandLog, warehouse: Path
 ) -> None:
-    """DuckDB's aggregates gave -0.0 as 0.0 as soon as a range had two changes of any key, in `current`, `soft_delete`
-    and the live view; nothing said so."""
+    """DuckDB's aggregates silently turned -0.0 into 0.0 as soon as a range had two changes of any key, in `current`,
+    `soft_delete` and the live view.
+    """
     made = EdgeTables(hand_log)
     for turn in range(TURNS):
         made.write(turn)
@@ -55,7 +56,7 @@ def test_each_value_is_the_fold_s_bit_for_bit(
 
 
 def test_a_zero_that_changed_its_sign_is_a_difference(hand_log: HandLog) -> None:
-    """The two are equal and not the same: `diff` said that nothing was changed, and of a NaN that it was."""
+    """The two are equal and not identical: `diff` reported no change, and for a NaN a change."""
     table = make_table("signs", id="int64", ratio="float64")
     hand_log.has_transactions = True
     hand_log.state(table)
@@ -68,7 +69,7 @@ def test_a_zero_that_changed_its_sign_is_a_difference(hand_log: HandLog) -> None
 def test_a_backfill_that_finds_the_other_zero_begins_a_version(
     merge: Callable[..., MergeReport], hand_log: HandLog, warehouse: Path
 ) -> None:
-    """`IS NOT DISTINCT FROM` takes the two for the same: the wrong one would have stayed. One NaN is as any other."""
+    """`IS NOT DISTINCT FROM` takes the two for the same: the wrong one would have stayed. All NaNs are alike."""
     table = make_table("signs", id="int64", ratio="float64", ratios=pa.list_(pa.float32()))
     hand_log.has_transactions = True
     values: list[tuple[float, list[float | None]]]

@@ -65,7 +65,7 @@ def left_out(report: MergeReport) -> dict[str, str]:
 
 
 def backfill(log: HandLog, table: Any) -> dict[int, int]:
-    """What `cdcflow backfill` brings into the log. Returns the rows that the source has."""
+    """What `cdcflow backfill` writes into the log. Returns the rows that the source has."""
     since = log.next_offset
     log.state(table, generation=2, since=since)
     log.segment([(table, "r", {"id": n, "v": 7}) for n in range(10)])
@@ -77,7 +77,7 @@ def backfill(log: HandLog, table: Any) -> dict[int, int]:
 def test_a_damaged_table_is_left_out_by_name_and_what_is_printed_helps(
     shop: HandLog, warehouse: Path, merge: Merge, format_name: str, what: str
 ) -> None:
-    """One damaged file ended the merge of all tables as a fault in cdcflow, and named neither table nor file."""
+    """One damaged file ended the merge of all tables with an internal error, which named neither table nor file."""
     if what not in (*DAMAGES[format_name], *(["oldest commit is no JSON"] if format_name == "delta" else [])):
         return
     folder = warehouse / "public" / "orders"
@@ -150,7 +150,7 @@ def test_an_error_in_any_step_is_of_that_table_alone(
 def test_an_error_at_every_table_is_raised(
     shop: HandLog, warehouse: Path, merge: Merge, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A cut without a table helps no reader, and `--debug` shows what it came of."""
+    """A cut without a table helps no reader, and `--debug` shows the cause."""
     shop.segment([(ORDERS, "u", {"id": 1, "v": 5}), (FINE, "u", {"id": 1, "v": 5})])
 
     def fails(*_: Any, **__: Any) -> Any:
@@ -200,7 +200,7 @@ def remove(warehouse: Path, format_name: str, table: str, key: int) -> None:
 def test_what_all_tables_have_in_common_is_named_and_what_is_printed_helps(
     shop: HandLog, warehouse: Path, merge: Merge, format_name: str
 ) -> None:
-    """The table of cuts is of all tables: without it there is no cut, and the next merge makes a new one."""
+    """The table of cuts belongs to all tables: without it there is no cut, and the next merge creates a new one."""
     folder = warehouse / CUTS
     name = damage(folder, {"delta": "oldest commit is no JSON", "iceberg": "metadata is no JSON"}[format_name])
     shop.segment([(ORDERS, "u", {"id": 1, "v": 5}), (FINE, "u", {"id": 1, "v": 5})])
@@ -230,7 +230,7 @@ def test_a_damaged_catalog_is_named(shop: HandLog, warehouse: Path, format_name:
 
 
 def test_a_damaged_file_of_the_log_is_told_from_one_of_the_table(shop: HandLog, warehouse: Path, merge: Merge) -> None:
-    """A backfill would not help: the log's own check names what is damaged, and a copy of that file does."""
+    """A backfill would not help: the log's own check names the damaged file, and a copy of that file repairs it."""
     shop.segment([(ORDERS, "u", {"id": 1, "v": 5}), (FINE, "u", {"id": 1, "v": 5})])
     (file,) = (f for f in max(shop.root.rglob("segment.json")).parent.glob("*.parquet") if "orders" in f.name)
     whole = file.read_bytes()

@@ -61,7 +61,7 @@ def test_a_column_that_somebody_added_keeps_its_values(
     format_name: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A version that ends is written again as a whole, with what the log does not know of it."""
+    """A version that ends is rewritten as a whole, with the columns that the log does not know."""
     monkeypatch.setattr(replacing, "TINY_BYTES", 0)
     orders = make_table("orders", id="int64", v="int32")
     hand_log.state(orders)

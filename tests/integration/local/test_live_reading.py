@@ -86,8 +86,9 @@ def test_table_that_cannot_follow_is_left_out_by_name(behind: HandLog, warehouse
 def test_table_is_shown_in_its_mode_and_left_out_where_the_settings_say_another(
     behind: HandLog, warehouse: Path
 ) -> None:
-    """Rows of another mode would be another thing under the same name. A table that no merge has made yet has the mode
-    of the settings."""
+    """Rows of another mode would mean something else under the same name. A table that no merge has created yet has the
+    mode of the settings.
+    """
     late = make_table("late", id="int64", note="string")
     behind.state(late, since=6)
     behind.segment([(late, "r", {"id": 1, "note": "n"})])

@@ -111,7 +111,7 @@ def test_live_view_shows_a_table_without_a_row_as_the_next_merge_will(tmp_path: 
 def test_live_view_shows_what_a_backfill_did_not_find_as_the_next_merge_will(
     mode: Mode, table_format: str, tmp_path: Path
 ) -> None:
-    """Nothing of the table is in the tail, but a backfill is done: its rows go, are marked, end, or stay."""
+    """No change of the table is in the tail, but a backfill is done: its rows are deleted, marked, ended, or kept."""
     log, warehouse, policies = HandLog(tmp_path / "log", has_transactions=True), tmp_path / "warehouse", all_in(mode)
     orders, beside = make_table("orders", id="int64", v="string"), make_table("beside", id="int64")
     log.state(orders)
@@ -174,7 +174,7 @@ def test_histories_that_once_failed(seed: int, mode: Mode, with_policies: bool, 
 
 @contextmanager
 def patched(of: Any, name: str, bug: Callable[[Any], Any]) -> Iterator[None]:
-    """Something of the live view's own, made wrong. A merge does not use it."""
+    """A part of the live view, made faulty. A merge does not use it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(of, name, bug(getattr(of, name)))
         yield
@@ -220,7 +220,7 @@ BUGS: dict[str, tuple[Callable[[], Any], int]] = {
     "touched rows stay": (lambda: words("LEFT ANTI JOIN", "LEFT JOIN"), 6),
     "copies that stood forgotten": (lambda: words("coalesce(g.stood, 0)", "0"), 6),
 }
-"""Each with the seed of a history that shows it. Other histories want other seeds: plant it and run hundreds."""
+"""Each with the seed of a history that shows it. Other histories need other seeds: plant it and run hundreds."""
 
 
 def with_all_filled(right: Callable[..., str]) -> Callable[..., str]:

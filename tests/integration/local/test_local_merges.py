@@ -1,4 +1,4 @@
-"""Merges without Spark: random histories against the fold, cut off, in each other's way, and from the command line."""
+"""Merges without Spark: random histories against the fold, killed, concurrent, and from the command line."""
 
 from __future__ import annotations
 
@@ -259,7 +259,9 @@ def test_keys_of_each_type_find_their_rows(merge: Merge, hand_log: HandLog, ware
 
 
 def test_only_files_of_which_a_row_changed_are_replaced(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:
-    """A cycle costs what it changes: by the bounds of keys in the manifests, and by what the statement did."""
+    """The cost of a cycle is that of its changes: by the bounds of keys in the manifests, and by what the statement
+    did.
+    """
     orders = make_table("orders", id="string", v="int32")
     hand_log.state(orders)
     for first in ("a", "b", "c"):
@@ -281,7 +283,9 @@ def test_only_files_of_which_a_row_changed_are_replaced(merge: Merge, hand_log: 
 def test_rows_that_go_are_marked_in_their_file_until_much_of_it_is_dead(
     merge: Merge, hand_log: HandLog, warehouse: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a cycle costs follows its changes, not the table; and files that are mostly dead slow no reader down."""
+    """The cost of a cycle grows with its changes, not with the table; and files that are mostly dead slow no reader
+    down.
+    """
     monkeypatch.setattr(replacing, "TINY_BYTES", 0)
     orders = make_table("orders", id="int64", v="int32")
     hand_log.state(orders)
@@ -290,7 +294,7 @@ def test_rows_that_go_are_marked_in_their_file_until_much_of_it_is_dead(
     expected = dict.fromkeys(range(30), 0)
 
     def parts() -> dict[str, tuple[int, int]]:
-        """By the files' names how many rows they have, and how many of these are gone."""
+        """By file name, how many rows each file has, and how many of these are deleted."""
         with read(warehouse, orders) as there:
             found = {}
             for file in there._files():
@@ -409,7 +413,7 @@ class Other(LocalEngine):
 def test_what_is_not_for_it_goes_to_the_other_engine_or_is_left_out_with_a_remedy(
     format_name: str, merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
-    """A table is never merged half, nor the cut held up by one."""
+    """A table is never half merged, nor does one table hold the cut back."""
     orders, small = make_table("orders", id="int64", v="int32"), make_table("small", id="int64")
     floats = make_table("floats", key=("f",), f="float64")
     hand_log.segment([*((orders, "c", {"id": n, "v": 0}) for n in range(20)), (small, "c", {"id": 1})])
@@ -464,7 +468,7 @@ def test_what_a_range_reads_of_a_table_is_bounded_not_the_table(
 def test_a_table_that_is_moved_away_is_made_anew_and_cuts_tell(
     format_name: str, merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
-    """The remedy of many messages: the folder goes, and the log has all of it still."""
+    """The remedy of many messages: move the folder away; the log still has everything."""
     orders = make_table("orders", id="int64", v="int32")
     hand_log.state(orders)
     hand_log.segment([(orders, "c", {"id": 1, "v": 1})])

@@ -1,4 +1,4 @@
-"""What `cdcflow merge` says while it works: to a terminal which table, to a pipe nothing more than its events."""
+"""What `cdcflow merge` prints while it works: on a terminal which table, on a pipe nothing but its events."""
 
 from __future__ import annotations
 

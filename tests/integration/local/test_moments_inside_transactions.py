@@ -39,7 +39,7 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_an_offset_inside_a_transaction_is_the_one_before_it(log: Path) -> None:
-    """Money left one account, and had not come to the other."""
+    """Money had left one account, and not yet reached the other."""
     asked = cdcflow.open(log)
     moment = asked.moment(INSIDE)
     assert (moment.offset, moment.asked, moment.notes) == (WHOLE, INSIDE, NOTES)
@@ -85,7 +85,7 @@ def test_commands_and_http_say_so(log: Path) -> None:
 
 
 def test_the_http_door_says_so(log: Path) -> None:
-    """The page and programs ask there."""
+    """The page and programs query there."""
     explorer = Explorer(lambda: FolderReader(log), asked=lambda: cdcflow.open(log))
     row = explorer.row(NAME, ["1"], str(INSIDE))
     assert (row["offset"], row["values"]["euros"], tuple(row["notes"])) == (WHOLE, "10", NOTES)
@@ -95,7 +95,7 @@ def test_the_http_door_says_so(log: Path) -> None:
 
 
 def test_a_table_that_had_no_row_yet_is_empty_and_not_unknown(tmp_path: Path) -> None:
-    """A truncate is the first that the log has of it: `diff` named its temporary folder, in which no such table was."""
+    """The log's first record of it is a truncate: `diff` named its temporary folder, which had no such table."""
     log, others = HandLog(tmp_path / "log", has_transactions=True), make_table("others", id="int64")
     log.state(others)
     log.state(ACCOUNTS)

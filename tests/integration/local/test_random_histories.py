@@ -74,8 +74,9 @@ COMMITS: list[tuple[Any, str]] = [(IcebergTable, "create"), (IcebergTable, "_cha
 
 @pytest.fixture(autouse=True)
 def few_small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a short history has small files enough to make one of, and none too small to have its rows marked, more
-    than once at times."""
+    """So that a short history has enough small files to compact, and none too small to have its rows marked, sometimes
+    more than once.
+    """
     monkeypatch.setattr(replacing, "SMALL_FILES_MAX", 3)
     monkeypatch.setattr(replacing, "TINY_BYTES", 0)
     monkeypatch.setattr(replacing, "DEAD_SHARE_MAX", 0.9)
@@ -133,15 +134,17 @@ def test_histories_of_tables_give_what_the_fold_gives(first: int, tmp_path: Path
 
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_a_row_may_miss_a_column_that_was_dropped(table_format: str, tmp_path: Path) -> None:
-    """In this history a row misses a column, then the source drops it and sends all that is left of the row. The merge
-    of every table ended with InvariantViolated."""
+    """In this history a row lacks a column, then the source drops it and sends the rest of the row. The merge of every
+    table ended with InvariantViolated.
+    """
     run(72_779_962, 1, tmp_path, table_format=table_format, modes=["soft_delete"])
 
 
 @pytest.mark.parametrize("table_format", FORMATS)
 def test_a_row_without_its_beginning_has_null_in_a_later_version_of_a_column(table_format: str, tmp_path: Path) -> None:
-    """In this history the log has only updates of a row. One before a column is retyped, one that leaves the column
-    unchanged after it. Merged at once the row missed the later version; merged one by one it had NULL there."""
+    """In this history the log has only updates of a row: one before a column is retyped, and one that leaves the column
+    unchanged after it. Merged at once the row lacked the later version; merged one by one it had NULL there.
+    """
     run(11_838_735, 1, tmp_path, table_format=table_format, modes=["current"], with_policies=True)
 
 
@@ -387,7 +390,7 @@ BUGS: dict[str, tuple[Callable[[], Any], int]] = {
     "nothing but keys read": (nothing_but_keys_read, 9),
     "zeros without their sign": (lambda: attribute_of(DuckSession, "takes_by_offset", False), 1),
 }
-"""Each with the seed of a history that shows it. Other histories want other seeds: plant it and run hundreds."""
+"""Each with the seed of a history that shows it. Other histories need other seeds: plant it and run hundreds."""
 
 
 @pytest.mark.spread(len(BUGS))
@@ -405,7 +408,7 @@ def test_a_planted_bug_is_seen(bug: str, table_format: str, tmp_path: Path) -> N
 
 @contextmanager
 def said_otherwise(of: Any, name: str, instead: Callable[..., Any]) -> Iterator[None]:
-    """`instead` gets what is right, then what is given."""
+    """`instead` receives the right result, then what is given."""
     right = getattr(of, name)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(of, name, lambda *given, **more: instead(right, *given, **more))

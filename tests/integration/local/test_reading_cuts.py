@@ -239,7 +239,9 @@ def test_each_kind_of_moment_finds_its_cut(sold: Shop, warehouse: Path) -> None:
 
 
 def test_a_cut_that_was_published_again_shows_what_it_came_to(merge: Merge, hand_log: HandLog, warehouse: Path) -> None:
-    """A backfill that was found to be done later, with no row between: the older row of the same cut counts no more."""
+    """A backfill that was found to be done later, with no row between: the older row of the same cut no longer
+    counts.
+    """
     hand_log.state(ORDERS, "reading", since=1)
     hand_log.segment([(ORDERS, "r", {"id": 1, "product": 1})])
     merge(hand_log.root, warehouse)

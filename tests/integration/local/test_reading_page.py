@@ -72,7 +72,7 @@ def test_sql_of_the_warehouse_is_read_by_plain_spark(
 
 @pytest.mark.spark
 def test_the_block_for_spark_runs_too(shop: Path, spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    """In the session of the tests: a second one would be another Java."""
+    """In the tests' session: a second one would start another JVM."""
     block, _ = python_of(PAGE, spark=True)
     exec(compile(block.replace("session()  ", "running  "), str(PAGE), "exec"), {"running": spark})  # noqa: S102
     assert capsys.readouterr().out.count("|  2| new|") == 2  # as of a cut, and live

@@ -105,7 +105,7 @@ def test_rows_from_before_the_state_are_found_by_every_question(log: HandLog) ->
 
 
 def test_table_that_is_not_whole_is_not_expired_without_a_word(log: HandLog) -> None:
-    """The remedies: expire less, wait, or give its rows up."""
+    """The remedies: expire less, wait, or accept the loss of its rows."""
     log.state(ORDERS, "reading", 1, 1)
     log.segment([(EMPTIED, "c", {"id": 8})])
     log.segment([(EMPTIED, "c", {"id": 9})])

@@ -23,7 +23,7 @@ SEEDS = 1
 
 
 def merge_delta(logs: dict[str, Path], warehouse: Path, **more: Any) -> SeveralReport:
-    """For what no table format has a part in."""
+    """For what does not depend on the table format."""
     return local.merge_logs(logs, warehouse, table_format="delta", **more)
 
 
@@ -160,7 +160,7 @@ def test_tables_of_one_name_and_logs_that_are_not_named_are_refused(
 def test_a_merge_that_dies_is_finished_by_the_next(
     tmp_path: Path, merge: Any, branches: tuple[Branch, Branch], monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    """Readers see the cut before until then; nothing is applied twice."""
+    """Until then readers see the previous cut; nothing is applied twice."""
     warehouse = tmp_path / "warehouse"
     for branch in branches:
         branch.insert(10)

@@ -53,7 +53,7 @@ def test_each_block_of_the_page_runs_and_shows_what_is_there(
 def test_the_block_for_spark_runs_too(
     logs: tuple[Branch, Branch], spark: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """In the session of the tests: a second one would be another Java."""
+    """In the tests' session: a second one would start another JVM."""
     (block,) = python_of(PAGE, spark=True)
     exec(compile(block.replace("session()", "running"), str(PAGE), "exec"), {"running": spark})  # noqa: S102
     assert capsys.readouterr().out.count("|shop|") == 3

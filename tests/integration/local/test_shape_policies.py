@@ -67,7 +67,7 @@ def test_what_add_only_refuses_comes_when_its_remedy_is_followed(
 def test_a_type_that_no_column_holds_comes_beside_the_old_values_when_its_remedy_is_followed(
     format_name: str, merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
-    """What has not come again keeps its old value, and has NULL in the new column."""
+    """A value that was not sent again stays in the old column, and has NULL in the new one."""
     orders, beside = make_table("orders", id="int64", amount="int32"), make_table("beside", id="int64")
     hand_log.segment([*((orders, "c", {"id": n, "amount": n}) for n in (1, 2)), (beside, "c", {"id": 1})])
     merge(hand_log.root, warehouse)

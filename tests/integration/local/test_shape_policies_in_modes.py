@@ -114,7 +114,7 @@ def test_a_column_comes_beside_the_one_of_another_type_in_every_mode(
 def test_what_a_policy_does_not_allow_is_refused_in_every_mode(
     mode: Mode, merge: Merge, hand_log: HandLog, warehouse: Path
 ) -> None:
-    """A reader of changes or of versions breaks as well."""
+    """It breaks a reader of changes or of versions as well."""
     hand_log.segment([*SEGMENTS[0], (BESIDE, "c", {"id": 1})])
     frozen = one_table(mode=mode, evolve="freeze")
     merge(hand_log.root, warehouse, policies=frozen)

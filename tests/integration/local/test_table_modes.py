@@ -1,4 +1,4 @@
-"""What the rows of a table are: said once in the settings, never changed in silence, and refused with what to do."""
+"""What the rows of a table are: set once in the settings, never changed silently, and refused with a remedy."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_each_mode_shows_what_its_page_says(merge: Merge, log: HandLog, tmp_path
 def test_a_row_that_was_deleted_before_anything_was_known_of_it_is_not_missing(
     merge: Merge, log: HandLog, warehouse: Path
 ) -> None:
-    """A table is complete with it: nothing will ever bring its values."""
+    """A table is complete with it: its values will never arrive."""
     partial = {"id": 3, "_unchanged": ["v"]}
     log.segment([(ORDERS, "u", partial), (ORDERS, "d", {"id": 3}), (ORDERS, "d", {"id": 9})])
     report = merge(log.root, warehouse, policies=all_in("soft_delete"))
@@ -199,7 +199,7 @@ def test_a_source_column_named_like_the_mark_is_refused_in_that_mode_only(
 def test_settings_of_a_table_that_the_log_does_not_have_are_said_to_be(
     merge: Merge, log: HandLog, warehouse: Path
 ) -> None:
-    """A table's name with a slip in it would leave the table in another mode than its owner believes."""
+    """With a typo in its name a table would be in another mode than its owner believes."""
     with structlog.testing.capture_logs() as said:
         merge(log.root, warehouse, policies=Policies(each={"public.oders": TablePolicy("append")}))
     assert [e["table"] for e in said if e["event"] == "settings name a table of which the log has no row"] == [
@@ -217,7 +217,7 @@ def test_the_remedy_of_changes_that_expired_before_they_were_appended_works_to_t
     layout = Layout(log.root)
     for segment in layout.segment_offsets()[:2]:
         shutil.rmtree(layout.segment(*segment))
-    # A backfill would do for a table of rows, but brings no change.
+    # A backfill would suffice for a table of rows, but brings no change.
     for table in (ORDERS, BESIDE):
         log.state(table, "done", 2, since=log.next_offset, whole_since=log.next_offset)
     log.segment([(ORDERS, "r", {"id": 1, "v": "newest"}), (BESIDE, "r", {"id": 2})])
@@ -243,7 +243,7 @@ def test_a_new_table_of_changes_has_all_that_the_log_has(merge: Merge, log: Hand
 def test_changes_of_floating_point_numbers_without_a_key_are_appended_without_spark(
     merge: Merge, log: HandLog, warehouse: Path
 ) -> None:
-    """Nothing is compared, so that 0.0 and -0.0 need not be told apart; and no default is written into a row."""
+    """Nothing is compared, so 0.0 and -0.0 need not be distinguished; and no default is written into a row."""
     bag = make_table("bag", key=(), a="float64")
     grown = make_table("bag", key=(), a="float64", b="date32", missing={"b": "2024-01-01"})
     log.segment([(bag, "c", {"a": 0.0}), (bag, "c", {"a": -0.0})])

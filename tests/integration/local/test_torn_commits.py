@@ -1,4 +1,4 @@
-"""A commit that a power cut left torn is a commit that never came."""
+"""A commit that a power cut left torn counts as no commit."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rows(warehouse: Path, name: str = "public.orders", cut: int | None = None) -
 def test_a_range_whose_commit_was_torn_is_merged_again(
     merge: Merge, hand_log: HandLog, warehouse: Path, torn: str, of: str
 ) -> None:
-    """The published cut showed that version: it passed for the range's end, and the range's rows never came."""
+    """The published cut showed that version: it passed for the range's end, and the range's rows were never merged."""
     hand_log.state(ORDERS)
     hand_log.segment([(ORDERS, "c", {"id": n, "v": 0}) for n in range(4)])
     merge(hand_log.root, warehouse)
@@ -116,7 +116,7 @@ def test_torn_metadata_of_an_iceberg_table_never_came(hand_log: HandLog, warehou
 def test_a_commit_that_is_missing_is_named_and_its_remedy_works(
     merge: Merge, hand_log: HandLog, warehouse: Path, version: int
 ) -> None:
-    """It was called a checkpoint that only Spark reads, and Spark failed at it."""
+    """The error called it a checkpoint that only Spark reads, and Spark failed at it."""
     hand_log.state(ORDERS)
     hand_log.state(ITEMS)
     for n in range(3):

@@ -50,7 +50,7 @@ def warehouse(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def files_go_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Delta's week is over, rows are marked, and few small files are many."""
+    """Delta's retention is over, rows are marked, and a few small files count as many."""
     monkeypatch.setattr(delta, "REMOVED_KEPT_S", 0.0)
     monkeypatch.setattr(replacing, "TINY_BYTES", 0)
     monkeypatch.setattr(replacing, "DEAD_SHARE_MAX", 0.9)
@@ -226,7 +226,7 @@ def portions(patch: pytest.MonkeyPatch, way: str) -> None:
 def test_upkeep_that_dies_at_any_step_is_finished_by_the_next(
     history: HandLog, warehouse: Path, format_name: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it leaves is more than is needed, never less: every kept cut reads the same after each death."""
+    """It leaves more files than needed, never fewer: every kept cut reads the same after each death."""
     before = {cut: read(warehouse, cut) for cut in range(CUTS - KEPT + 1, CUTS + 1)}
     portions(monkeypatch, way)
     worn = dead_rows(warehouse, format_name)
@@ -296,7 +296,7 @@ def test_what_the_budget_leaves_no_time_for_is_written_again_the_next_time(
 def test_a_file_of_which_few_rows_are_dead_keeps_its_marks(
     merge: Merge, hand_log: HandLog, warehouse: Path, format_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """To write it again would be a copy of it for as long as a cut is kept that shows the old one."""
+    """Rewriting it would duplicate it for as long as a cut is kept that shows the old one."""
     monkeypatch.setattr(replacing, "JOINED_BYTES", 0)
     hand_log.state(ORDERS)
     hand_log.segment([(ORDERS, "c", {"id": n, "v": 0}) for n in range(2000)])

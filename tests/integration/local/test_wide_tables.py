@@ -1,4 +1,4 @@
-"""Tables that every reader opens (`merge.tables.readable: wide`): by readers that open no others."""
+"""Tables that every reader opens (`merge.tables.readable: wide`), read by readers that open no others."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ cdcflow.local.CHANGES_MAX, cdcflow.local.BYTES_MAX = 3, 100
 from cdcflow.cli.__main__ import main
 main()
 """
-"""The command in an environment without pyspark; to the engine `auto` what is large is small."""
+"""The command in an environment without pyspark; for the engine `auto` large tables count as small."""
 
 INTERVAL = pa.struct([("months", pa.int32()), ("days", pa.int32()), ("microseconds", pa.int64())])
 

@@ -42,7 +42,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def agree(damaged: Path) -> bool:
-    """Whether the log is whole; both say the same."""
+    """Whether the log is whole; both must agree."""
     report = check(damaged)
     try:
         opened = FileLog.open(damaged, IDENTITY)

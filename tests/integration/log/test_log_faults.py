@@ -63,7 +63,7 @@ def ids(path: Path) -> list[int]:
 
 
 def test_full_disk_stops_clean_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
-    """A full disk is an afternoon's trouble, not the end of a log: every write may be the one that fails (L08)."""
+    """A full disk is a passing failure, not the end of a log: any write may be the one that fails (L08)."""
     full = [0]
 
     def no_room(call: str, _: Path) -> OSError | None:
@@ -367,7 +367,7 @@ def test_check_names_what_was_changed(tmp_path: Path) -> None:
 
 
 def test_manifest_that_lies_is_found_by_a_deep_check(tmp_path: Path) -> None:
-    """The merge trusts the manifest's counts to choose its path; they are counted again."""
+    """The merge trusts the manifest's counts to choose its path; a deep check counts again."""
     root = tmp_path / "log"
     [segment] = segments_of(root, 1)
     manifest = json.loads((segment / "segment.json").read_text())
@@ -497,7 +497,7 @@ def test_threads_that_append_sync_and_seal_do_not_disturb_each_other(
 
 
 def test_who_appends_more_than_is_synced_writes_it_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A window of a million rows is one cut: what waits in memory for it must not grow with it."""
+    """A window of a million rows is one cut: the memory that waits for it must not grow with it."""
     monkeypatch.setattr(files, "BUFFERED_BYTES_MAX", 2000)
     writer = opened(tmp_path / "log")
     for number in range(200):

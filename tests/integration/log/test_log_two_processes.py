@@ -94,7 +94,7 @@ def ids(path: Path) -> list[int]:
 
 
 def test_second_writer_is_told_who_the_first_is(tmp_path: Path) -> None:
-    """Two daemons on one log: the second must go, and say whom to look for (hard case L10)."""
+    """Two daemons on one log: the second must end, and name the first (hard case L10)."""
     with process(tmp_path / "log", ONE_MORE_WHEN_TOLD) as child:
         assert line(child) == ["opened", "1"]
         with pytest.raises(ConfigurationError, match=f"process {child.pid} on "):

@@ -384,7 +384,7 @@ def test_a_journal_of_the_version_before_is_read_and_continued(tmp_path: Path, m
 def test_a_cdcflow_that_knows_no_such_files_refuses_the_journal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """L24: it would take the frame for a torn end, and cut off what is durable."""
+    """L24: it would take the frame for a torn end, and cut off durable data."""
     log = opened(tmp_path / "log")
     Writer.of(log).put(chunk(1, 5))
     gone(log)

@@ -1,4 +1,4 @@
-"""The catalog and the log speak of the same tables in different words; both must come to the same shape."""
+"""The catalog and the log describe the same tables differently; both must yield the same shape."""
 
 from __future__ import annotations
 
@@ -194,7 +194,9 @@ def _reader(database: MySQLDatabase, flavor: Flavor) -> str:
 
 
 def test_cascades_of_innodb_itself_are_told() -> None:
-    """M10: MySQL 9.6 and later can be set to what older ones do; then the log does not have the children's rows."""
+    """M10: MySQL 9.6 and later can be configured to behave like older ones; then the log does not have the children's
+    rows.
+    """
     with MySQLServer("mysql", settings={"innodb_native_foreign_keys": "ON"}) as server:
         database = server.create_database("family")
         database.execute(*FAMILY)
@@ -208,7 +210,7 @@ def test_cascades_of_innodb_itself_are_told() -> None:
 
 
 def test_table_that_comes_later_does_not_disturb(mysql_database: MySQLDatabase, capture: MySQLCapture) -> None:
-    """O05: its changes belong to the attempt that reads its rows as well."""
+    """O05: its changes belong to the attempt that also reads its rows."""
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     before = capture.prepare()
     mysql_database.execute("CREATE TABLE later (id int PRIMARY KEY)", "INSERT INTO later VALUES (1)")

@@ -67,7 +67,7 @@ KEYS: dict[str, tuple[str, list[Any]]] = {
 
 
 NO_DATES = ("a date in no calendar", "a moment in no calendar", "no timestamp")
-"""What the servers keep as dates all the same, in sessions that allow it."""
+"""What the servers store as dates anyway, in sessions that allow it."""
 
 
 @pytest.mark.spread(70)
@@ -439,7 +439,7 @@ def test_chunk_has_no_more_rows_than_the_limit_that_it_brings(
     rows_max: int | None,
     expected: int,
 ) -> None:
-    """The limit of the settings that a capture began with counted for a small chunk, also after it was lowered."""
+    """A small chunk used the limit of the settings that the capture began with, also after it was lowered."""
     monkeypatch.setattr("cdcflow.sources.mysql.chunks.ROWS_MIN", 1000)
     mysql_database.execute("CREATE TABLE t (k int PRIMARY KEY)")
     mysql_database.execute("INSERT INTO t VALUES " + ", ".join(f"({n})" for n in range(1500)))

@@ -18,7 +18,7 @@ USERS = ("control_cdc", "control_ann")
 
 @pytest.fixture
 def as_users(mysql_database: MySQLDatabase) -> Iterator[Callable[[str], str]]:
-    """URLs of two accounts without any right: one for the capture, and one for who gives orders."""
+    """URLs of two accounts without any right: one for the capture, and one for sending commands."""
     server = mysql_database.server
     server.execute(*(f"CREATE USER {user}@'127.0.0.1'" for user in USERS))
     yield server.url
@@ -28,7 +28,7 @@ def as_users(mysql_database: MySQLDatabase) -> Iterator[Callable[[str], str]]:
 def test_table_is_made_by_its_remedy_and_orders_are_answered(
     mysql_database: MySQLDatabase, as_users: Callable[[str], str]
 ) -> None:
-    """To the letter; and what the remedy grants is enough, for who reads the orders and for who gives them."""
+    """To the letter; and the remedy's grants are enough, both for reading commands and for sending them."""
     server = mysql_database.server
     settings = {"kind": server.flavor, "tls": {"mode": "off"}, "tables": ["a.b"], "control_table": "ops.orders%"}
     table = control_table(MySQL.model_validate({**settings, "url": as_users("control_cdc")}), lambda: None)

@@ -1,4 +1,6 @@
-"""Every code of every multi-byte character set, asked of the server: the same character here, or none on both sides."""
+"""Every code of every multi-byte character set, compared with the server's: the same character, or none on both
+sides.
+"""
 
 from __future__ import annotations
 

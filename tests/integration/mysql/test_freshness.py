@@ -20,7 +20,7 @@ pytestmark = pytest.mark.mysql
 def test_a_table_that_changes_is_fresh_and_an_idle_one_is_quiet(
     flavor: Flavor, mysql_database: MySQLDatabase, tmp_path: Path, fence: str
 ) -> None:
-    """Whether we may write to the server or not."""
+    """Whether cdcflow may write to the server or not."""
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY)", "CREATE TABLE idle (id int PRIMARY KEY)")
     name = mysql_database.name
     source = {
@@ -43,7 +43,7 @@ def test_a_table_that_changes_is_fresh_and_an_idle_one_is_quiet(
 def test_rows_that_a_session_changes_without_logging_are_found(
     flavor: Flavor, mysql_database: MySQLDatabase, tmp_path: Path, unlogged: str
 ) -> None:
-    """`sql_log_bin = 0` is that session's secret; only the rows give it away. A backfill makes it good."""
+    """`sql_log_bin = 0` is known to that session only; only the rows reveal it. A backfill repairs it."""
     mysql_database.execute("CREATE TABLE t (id int PRIMARY KEY, v int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
     name = mysql_database.name
     source = {"kind": flavor, "url": mysql_database.url, "tables": [f"{name}.*"], "tls": {"mode": "off"}}
@@ -81,7 +81,7 @@ def reasons(capture: MySQLCapture, *tables: str) -> dict[TableId, str]:
 def test_a_table_that_is_gone_or_changed_unlogged_is_not_covered(
     flavor: Flavor, mysql_database: MySQLDatabase, capture: MySQLCapture
 ) -> None:
-    """Its silence would look like peace."""
+    """Its silence would look as if nothing had changed."""
     mysql_database.execute(
         "CREATE TABLE t (id int PRIMARY KEY)",
         "CREATE TABLE parent (id int PRIMARY KEY)",

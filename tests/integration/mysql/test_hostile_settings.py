@@ -58,7 +58,7 @@ CHOSEN: Mapping[str, Sequence[str]] = {
 is as small, then as large, as the server takes it."""
 
 LONG = "x" * 200
-"""What texts have in common that are sorted by more than that."""
+"""The common prefix of texts that must be sorted by what follows it."""
 TABLES: Mapping[str, str] = {
     "texts": "k varchar(300) CHARACTER SET utf8mb4 PRIMARY KEY, v mediumtext CHARACTER SET utf8mb4, c char(9)",
     "numbers": "id bigint unsigned PRIMARY KEY, f float, d double, n decimal(60, 25), b bit(9), y year",

@@ -125,8 +125,9 @@ def test_splits_of_whole_numbers_are_guessed_and_nothing_depends_on_the_guess(
     gaps: str,
     size: int,
 ) -> None:
-    """W16, W28: a part may come out empty, or with twice its rows and the chunk ends there; none goes beyond the plan's
-    bound. Only the first chunk's splits are the server's."""
+    """W16, W28: a part may be empty, or have twice its rows, and then the chunk ends there; none goes beyond the plan's
+    bound. Only the first chunk's splits are the server's.
+    """
     key_at = Ordered._key_at
     asked: list[str] = []
 
@@ -151,7 +152,7 @@ def test_splits_of_whole_numbers_are_guessed_and_nothing_depends_on_the_guess(
 
 
 def test_each_part_carries_its_own_fence(mysql_database: MySQLDatabase, make_capture: MakeMySQLCapture) -> None:
-    """W26: two snapshots are two truths; the machine must see both."""
+    """W26: two snapshots show two states; the machine must see both."""
     make_table(mysql_database)
     capture = make_capture(mysql_database, backfill={"ranges_at_once": 3})
     capture.prepare()

@@ -61,7 +61,7 @@ def test_rows_beyond_the_bound_are_left_to_the_log(database: Database, capture: 
 def test_a_large_chunk_is_read_by_several_connections_each_with_its_fence(
     database: Database, make_capture: MakeCapture
 ) -> None:
-    """W26: two snapshots are two truths; the machine must see both."""
+    """W26: two snapshots show two states; the machine must see both."""
     make_table(database, 40_000)
     capture = make_capture(database, backfill={"ranges_at_once": 3})
     capture.prepare()

@@ -1,4 +1,4 @@
-"""The control table on PostgreSQL: made by the remedy of the error, used with no more rights than it grants."""
+"""The control table on PostgreSQL: created by the remedy of the error, used with no more rights than it grants."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.postgres
 
 @pytest.fixture
 def as_users(database: Database) -> Iterator[Callable[[str], str]]:
-    """URLs of two roles without any right: one for the capture, and one for who gives orders."""
+    """URLs of two roles without any right: one for the capture, and one for sending commands."""
     for role in ("control_cdc", "control_ann"):
         database.execute(f"CREATE ROLE {role} LOGIN")
     yield database.url_as
@@ -29,7 +29,7 @@ def as_users(database: Database) -> Iterator[Callable[[str], str]]:
 def test_table_is_made_by_its_remedy_and_orders_are_answered(
     database: Database, as_users: Callable[[str], str]
 ) -> None:
-    """To the letter; and what the remedy grants is enough, for who reads the orders and for who gives them."""
+    """To the letter; and the remedy's grants are enough, both for reading commands and for sending them."""
     url = as_users("control_cdc")
     table = control_table(Postgres(kind="postgres", url=url, control_table="ops.orders%"), lambda: None)
     with pytest.raises(ConfigurationError, match="not there") as missing:

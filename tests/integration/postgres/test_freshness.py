@@ -132,7 +132,7 @@ def test_metrics_stay_and_the_lag_grows_while_the_server_is_away(
 def test_a_daemon_that_starts_in_an_outage_knows_where_its_log_is(
     own_postgres: PostgresServer, shop: Database, tmp_path: Path
 ) -> None:
-    """It never captured anything, and its metrics must not begin at nothing."""
+    """It never captured anything, and its metrics must not start at nothing."""
     with watched(tmp_path, shop) as on:
         on.until_fresh("public.orders", "quiet", "fresh")
         cut = on.until(lambda s: s.get("cut"), "a cut")["cut"]
@@ -148,7 +148,7 @@ def test_a_daemon_that_starts_in_an_outage_knows_where_its_log_is(
 
 
 def test_rows_that_leave_with_their_partition_are_found(shop: Database, tmp_path: Path) -> None:
-    """DETACH PARTITION takes rows away, and the stream has no word of it. A backfill makes it good."""
+    """DETACH PARTITION removes rows, and the stream has no record of it. A backfill repairs it."""
     shop.execute("CREATE TABLE days (id int PRIMARY KEY) PARTITION BY RANGE (id)")
     shop.execute("CREATE TABLE days_1 PARTITION OF days FOR VALUES FROM (0) TO (100)")
     shop.execute("CREATE TABLE days_2 PARTITION OF days FOR VALUES FROM (100) TO (200)")

@@ -152,7 +152,7 @@ def test_a_database_without_tables_is_captured(database: Database, make_capture:
 
 
 class Between:
-    """A connection on which something else happens just before one of its statements."""
+    """A connection on which another session acts just before one of its statements."""
 
     def __init__(self, connection: psycopg.Connection[Any], word: str, act: Callable[[], object]) -> None:
         self._connection, self._word, self._act = connection, word, act

@@ -69,7 +69,7 @@ def test_slot_left_by_a_first_start_that_died_is_made_anew(items: Database, make
 
 
 def test_slot_made_by_hand_is_taken_over(items: Database, make_capture: MakeCapture) -> None:
-    """A role without the right to make a slot or publication gets them from an administrator (S08), in any order."""
+    """A role without the right to create a slot or publication gets them from an administrator (S08), in any order."""
     items.execute(f"SELECT pg_create_logical_replication_slot('by_hand_{items.name}', 'pgoutput')")
     items.execute("INSERT INTO items VALUES (0, 'before the publication')")
     capture = make_capture(items, slot=f"by_hand_{items.name}")
@@ -83,7 +83,7 @@ def test_slot_made_by_hand_is_taken_over(items: Database, make_capture: MakeCapt
 
 
 def test_somebody_elses_slot_is_refused(items: Database, make_capture: MakeCapture) -> None:
-    """A slot for another consumer's plugin must not be drained by us."""
+    """cdcflow must not drain a slot for another consumer's plugin."""
     name = f"foreign_{items.name}"
     items.execute(f"SELECT pg_create_logical_replication_slot('{name}', 'test_decoding')")
     with pytest.raises(ConfigurationError, match=r"does not belong to cdcflow: it is logical, plugin test_decoding"):
@@ -352,7 +352,7 @@ def test_table_taken_out_of_the_publication_and_put_back_is_found_out(
 
 
 def test_heartbeat_notices_what_becomes_of_the_publication(items: Database, capture: Capture) -> None:
-    """P61: on PostgreSQL 18 the stream itself would never tell."""
+    """P61: on PostgreSQL 18 the stream itself would never report it."""
     capture.prepare()
     capture.chunks.heartbeat()
     items.execute(f"ALTER PUBLICATION {SLOT} DROP TABLE items")
@@ -506,7 +506,7 @@ def test_table_whose_old_rows_have_no_identity_is_refused_by_name(
 def test_a_generated_column_in_the_key_is_refused_until_an_index_takes_its_place(
     postgres_server: PostgresServer, database: Database, make_capture: MakeCapture
 ) -> None:
-    """Before PostgreSQL 18 the server does not send it. The remedy was a statement with a gap in it."""
+    """Before PostgreSQL 18 the server does not send it. The remedy was a statement with a placeholder in it."""
     database.execute("CREATE TABLE t (a int NOT NULL, b int GENERATED ALWAYS AS (a * 2) STORED PRIMARY KEY)")
     capture = make_capture(database)
     if postgres_server.version < 180000:

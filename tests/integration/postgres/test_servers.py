@@ -25,7 +25,7 @@ def shop(own_postgres: PostgresServer) -> Database:
 
 
 def troubles(findings: list[Finding]) -> dict[str, str]:
-    """What is not well: subject and text with remedy."""
+    """Problems: subject and text with remedy."""
     return {f.subject: f"{f.level}: {f.text}; {f.remedy}" for f in findings if f.level != "ok"}
 
 
@@ -42,7 +42,7 @@ def test_wal_level_is_checked_and_its_sql_named(shop: Database, make_capture: Ma
 
 
 def test_standby_is_refused(shop: Database, make_capture: MakeCapture) -> None:
-    """W06: on a standby no mark can be written, and its snapshots hide running transactions."""
+    """W06: on a standby marks cannot be written, and its snapshots hide running transactions."""
     shop.server.stop()
     signal = shop.server.data / "standby.signal"
     signal.touch()
@@ -70,7 +70,7 @@ def test_server_without_room_for_a_slot_says_so(shop: Database, make_capture: Ma
 
 
 def test_invalidated_slot_is_history_lost_with_the_gap(shop: Database, make_capture: MakeCapture) -> None:
-    """P36: the server threw our log away; only an operator's word makes a new place."""
+    """P36: the server removed cdcflow's log; only an operator's command creates a new position."""
     before = make_capture(shop).prepare()
     shop.server.reload(max_slot_wal_keep_size="1MB", min_wal_size="32MB", max_wal_size="32MB")
     for _ in range(4):

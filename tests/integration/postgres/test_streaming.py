@@ -460,7 +460,7 @@ def confirmed(database: Database) -> int:
 def test_only_what_is_acknowledged_is_said_to_the_server(
     database: Database, capture: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """P48, I6: an answer to a keepalive with anything more is data lost at the next crash."""
+    """P48, I6: confirming more than that in an answer to a keepalive is data lost at the next crash."""
     monkeypatch.setattr("cdcflow.sources.postgres.stream.STATUS_INTERVAL_S", 0.05)
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     begin = lsn_of(capture.prepare().position or "0/0")
@@ -492,7 +492,7 @@ def test_only_what_is_acknowledged_is_said_to_the_server(
 
 
 def test_last_acknowledgement_is_said_when_the_stream_closes(database: Database, capture: Capture) -> None:
-    """A daemon that stops at a cut should not get it all again at the next start."""
+    """A daemon that stops at a cut should not receive it all again at the next start."""
     database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     capture.prepare()
     database.execute("INSERT INTO t VALUES (1)")

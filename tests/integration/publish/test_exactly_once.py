@@ -98,7 +98,7 @@ def killed_at(shop: Shop, point: str, count: int) -> None:
 
 
 def test_killed_at_every_step_nothing_is_lost_and_nothing_comes_twice(shop: Shop) -> None:
-    """A machine goes off in the middle of anything; who reads committed messages must see each change once."""
+    """A machine may go down at any step; a consumer of committed messages must see each change once."""
     shop.sell(150)
     for point in publishkillable.POINTS:
         killed_at(shop, point, 2)

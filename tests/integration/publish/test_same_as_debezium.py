@@ -56,7 +56,7 @@ def _events(messages: list[Found]) -> list[Event]:
 
 
 def _comparable(value: Any) -> Any:
-    """An event without what two tellers cannot have in common: when each saw it, and where exactly in the log."""
+    """An event without what two publishers cannot have in common: when each saw it, and where exactly in the log."""
     if value is None:
         return None
     payload = dict(value["payload"])
@@ -102,7 +102,9 @@ KNOWN = {
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_event_of_every_type_is_debeziums(log: Log, mode: str, broker: KafkaBroker, tmp_path: Path) -> None:
-    """Who moves from Debezium must not have to touch a consumer: keys, values, schemas, tombstones and their order."""
+    """A user who moves from Debezium must not have to change a consumer: keys, values, schemas, tombstones and their
+    order.
+    """
     theirs, ours = _theirs(log, mode, tmp_path), log.published(broker.address, mode)
     found: list[str] = []
     for topic in (t for t in sorted(ours) if not t.endswith(".transaction")):
@@ -119,7 +121,7 @@ def test_every_event_of_every_type_is_debeziums(log: Log, mode: str, broker: Kaf
 
 
 def test_begin_and_end_of_transactions_are_debeziums(log: Log, broker: KafkaBroker, tmp_path: Path) -> None:
-    """Who waits for the END of a transaction gets it, with the counts of what it really has."""
+    """A consumer that waits for the END of a transaction gets it, with the counts of what it really has."""
     theirs, ours = _theirs(log, "defaults", tmp_path), log.published(broker.address, "defaults")
 
     def told(events: list[Event]) -> dict[tuple[str, str], Any]:

@@ -37,7 +37,7 @@ def hand_log_at(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., HandL
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[ObjectServer]:
-    """One store for all tests of the session: Spark keeps what it reaches a bucket by."""
+    """One store for all tests of the session: Spark caches its clients per bucket."""
     with ObjectServer() as started:
         yield started
 

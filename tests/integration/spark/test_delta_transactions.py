@@ -52,7 +52,7 @@ def said_a_merge(commit: Any) -> bool:
 
 
 def test_few_jobs_change_a_table(orders: Orders) -> None:
-    """A small cycle is planning and jobs: what a MERGE needs thirty for is done in a third of them."""
+    """A small cycle consists of planning and jobs: what a MERGE needs thirty for is done in a third of them."""
     orders.change(("u", {"id": 1, "a": 7, "doc": "x"}))
 
     def jobs() -> int:
@@ -121,7 +121,7 @@ def test_a_table_of_many_files_is_looked_at_where_its_bounds_say(orders: Orders)
 
 
 def test_with_another_delta_statements_are_said(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is called here is no public interface of Delta's: it is used with versions that it was tested with."""
+    """cdcflow calls interfaces of Delta that are not public: it does so only with versions that it was tested with."""
     monkeypatch.setattr(delta_jvm, "TESTED", "3.0.")
     orders.change(("u", {"id": 9, "a": 90, "doc": "nine"}), ("d", {"id": 10}))
     assert said_a_merge(orders.newest())

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def table(spark: Any, make_table: Callable[..., Table], hand_log: Any, warehouse: Path) -> DeltaTable:
-    """With vectors of rows that went, a column that came, and one that is called otherwise since then."""
+    """With deletion vectors, an added column, and a renamed one."""
     first = make_table("orders", id="int64", a="int32", doc="string")
     later = make_table("orders", id="int64", a="int32", text="string", b="date32")
     hand_log.state(first)

@@ -125,7 +125,7 @@ def test_an_error_of_spark_in_any_step_is_of_that_table_alone(
     ],
 )
 def test_what_an_error_of_sparks_means(spark: Any, text: str, kind: str, place: str) -> None:
-    """What helps is another thing for a full disk than for a damaged file."""
+    """A full disk and a damaged file need different remedies."""
     with pytest.raises(Exception, match="USER_RAISED") as caught:
         spark.sql(f"SELECT raise_error('{text}')").collect()
     found = of_spark(caught.value)

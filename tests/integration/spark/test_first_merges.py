@@ -90,7 +90,7 @@ def test_what_a_backfill_wrote_is_appended_without_a_look_at_its_keys(
     said: Counter[str],
     rows_in: Callable[[Table], list[tuple[Any, ...]]],
 ) -> None:
-    """To group them all was a third of a first load of ten million rows."""
+    """Grouping all keys took a third of a first load of ten million rows."""
     table = make_table(id="int64", v="string")
     written(hand_log, table, *backfilled())
     assert merge(hand_log.root, warehouse).published

@@ -188,7 +188,7 @@ def test_a_fold_that_dies_on_its_branch_has_changed_nothing(
 def test_what_somebody_commits_meanwhile_is_not_undone(
     orders: Orders, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
-    """The branch began with an older version: the table must not become it. The merge is done again."""
+    """The branch began with an older version: the table must not be set to it. The merge is repeated."""
     reached: list[str] = []
 
     def reach(point: str) -> None:

@@ -68,7 +68,7 @@ def no_view_left(spark: Any) -> Iterator[None]:
 @pytest.mark.spread(1)
 @pytest.mark.usefixtures("no_view_left")
 def test_live_view_of_histories_is_the_fold(spark: Any, table_format: str, tmp_path: Path) -> None:
-    """A few of what the local engine is given dozens of."""
+    """A few of the histories that the local engine runs dozens of."""
     livehistories.run(BySpark(spark, table_format), SEED, ALONE or FEW, tmp_path, 2)
 
 

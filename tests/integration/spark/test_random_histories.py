@@ -64,7 +64,7 @@ def run_part(spark: Any, part: int, engine: str, folder: Path, merge: Merge) -> 
 
 @pytest.mark.spread(2)
 def test_histories_of_tables_give_what_the_fold_gives(spark: Any, merge: Merge, merged_by: str, tmp_path: Path) -> None:
-    """A few of what the local engine is given hundreds of."""
+    """A few of the histories that the local engine runs hundreds of."""
     run(spark, SEED, ALONE or FEW[merged_by], tmp_path, merge)
 
 

@@ -54,7 +54,7 @@ merge:
 
 @pytest.fixture
 def lake(tmp_path: Path, metastore: HiveMetastore, other: OtherSpark) -> Iterator[Warehouse]:
-    """A warehouse of the test's own, and a metastore that has nothing."""
+    """A separate warehouse for the test, and an empty metastore."""
     yield Warehouse(tmp_path / "my lake", metastore=Metastore(metastore.uri))
     for (database,) in other.sql("SHOW DATABASES"):
         if database != "default":

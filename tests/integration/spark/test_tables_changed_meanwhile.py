@@ -203,7 +203,7 @@ def test_cut_shows_no_older_range_that_came_in_between(
 
 
 def test_session_that_commits_as_delta_does_by_itself_is_refused(spark: Any) -> None:
-    """At any URL: also where two drivers never get the same version, one could commit what is out of date."""
+    """At any URL: also where two drivers never commit the same version, one could commit outdated changes."""
     with pytest.raises(ConfigurationError, match="one of two drivers could undo") as refused:
         check_commits(spark, Warehouse("other://elsewhere/lake"))
     assert "spark.delta.logStore.other.impl=cdcflow.delta.CheckedLogStore" in str(refused.value)

@@ -53,7 +53,7 @@ def test_a_segment_that_is_missing_between_two_others_stops(make_table: Callable
 
 
 def test_only_files_behind_the_cut_are_read(make_table: Callable[..., Table], hand_log: Any) -> None:
-    """A merge costs what is new, not what the log holds."""
+    """The cost of a merge grows with what is new, not with the log."""
     one, other = make_table("one"), make_table("other")
     hand_log.segment([(one, "c", {"id": 1}), (other, "c", {"id": 1})])
     hand_log.segment([(one, "c", {"id": 2})])
@@ -110,7 +110,7 @@ def test_no_name_leaves_the_warehouse_or_meets_another() -> None:
 
 
 def test_a_machine_without_the_jars_is_told_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark's own message for that is a page of Java."""
+    """Spark's own error for this is a page of Java."""
     monkeypatch.setenv("CDCFLOW_JARS", str(tmp_path))
     with pytest.raises(ConfigurationError, match=r"python -m cdcflow\.spark\.jars"):
         jars.jars()
