@@ -5,8 +5,8 @@ arrived, and keeps one line for each comparison in `results/latest.json`. What i
 `docs/performance.md`.
 
     harness    processes, clocks, rounds, the cost of each
-    server     a PostgreSQL of one's own, backlogs in slots that every party reads anew
-    parties    cdcflow, the limits and the peers, each as a process of its own
+    server     a private PostgreSQL, backlogs in slots that every party reads again
+    parties    cdcflow, the limits and the peers, each as a separate process
     children/  what runs in those processes
     peers/     the peers that are not Python, built on first use
     contents   what the log holds, compared with the source

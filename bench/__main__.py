@@ -33,7 +33,7 @@ def main() -> int:
     names = options.names or (QUICK if options.quick else NAMES)
     if unknown := [name for name in names if name not in NAMES]:
         parser.error(f"unknown bench {', '.join(unknown)}")
-    compileall.compile_dir(SOURCES, quiet=1)  # as they are where a package was installed
+    compileall.compile_dir(SOURCES, quiet=1)  # installed packages are compiled, too
     lines: list[results.Line] = []
     machine = server.machine(options.transport)
     for name in names:

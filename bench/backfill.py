@@ -2,8 +2,8 @@
 
 The limit is the table through COPY BINARY in two halves (ctid ranges) at once, in C, to nowhere. The peers write
 Parquet with the same codec: connectorx with two partitions, ADBC; Debezium's snapshot makes records and stores nothing.
-What rows cost that go through the journal, and not to Parquet at once, is a party of its own. cdcflow's clock runs from
-before its first connection (it makes publication and slot first) until the log is closed.
+The costs of rows that go through the journal, and not to Parquet at once, are measured by a separate party. cdcflow's
+clock runs from before its first connection (it creates publication and slot first) until the log is closed.
 """
 
 from __future__ import annotations

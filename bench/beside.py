@@ -1,8 +1,8 @@
-"""`python -m bench.beside TREE`: this checkout beside another one (an older commit), in the same rounds.
+"""`python -m bench.beside TREE`: this checkout next to a second one (an older commit), in the same rounds.
 
 Another checkout needs its compiled decoders in place (`python setup.py build_ext --inplace` there). Both read the same
 backlogs and tables, in turn; the figure is the ratio of this checkout's rate to the other's. The logs are begun by the
-other one: a newer cdcflow takes up an older one's log, not the other way round.
+second one: a newer cdcflow continues an older one's log, not the other way round.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PER_TRANSACTION = 100
 
 
 def both(party: Party) -> dict[str, Party]:
-    """The same party with cdcflow from here and from there, where children take it from unless told otherwise."""
+    """The same party with cdcflow from this checkout, and from the one that children import by default."""
 
     def here() -> Outcome:
         there, Child.sources = Child.sources, SOURCES

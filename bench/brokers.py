@@ -1,4 +1,4 @@
-"""What benches ask a broker for: settings, topics, and which keys have come into one."""
+"""What benches request from a broker: settings, topics, and which keys have arrived in one."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def produced(broker: KafkaBroker, how: Mapping[str, str]) -> dict[str, str]:
 
 def made(broker: KafkaBroker, topic: str) -> str:
     """A new topic with one partition, as the log's is."""
-    admin = _admin(broker)  # whose answers come as long as it is there
+    admin = _admin(broker)  # its futures complete only while it exists
     for future in admin.create_topics([NewTopic(topic, 1, 1)]).values():
         future.result(WAIT_S)
     return topic
@@ -101,14 +101,14 @@ def verify(broker: KafkaBroker, topic: str, rows: int) -> None:
 
 
 def check(found: Keys, topic: str, rows: int) -> None:
-    """That these are the keys 1 to `rows`, each once, in any order; else `Failed`."""
+    """Check that these are the keys 1 to `rows`, each once, in any order; raise `Failed` otherwise."""
     if not np.array_equal(np.sort(found), np.arange(1, rows + 1)):
         once = len(np.unique(found))
         raise Failed(f"topic {topic} has {len(found)} records of {once} keys, not the keys 1 to {rows}")
 
 
 def until_there(broker: KafkaBroker, topic: str, records: int, child: Child) -> None:
-    """Wait until a child has put so many records into a topic.
+    """Wait until a child has written a number of records into a topic.
 
     Raises:
         Failed: it ended instead.

@@ -1,7 +1,7 @@
 """Whether the log holds what the source holds. A round whose log does not is no round.
 
-The source's rows come through COPY as CSV and Arrow's own reader, so that nothing of cdcflow's decoding stands on both
-sides. The log's rows are folded by key: the last change of each key, deletes left out.
+The source's rows are read through COPY as CSV and Arrow's own reader, so that cdcflow's decoding is not on both sides.
+The log's rows are folded by key: the last change of each key, without deletes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def source_rows(server: Server, shape: Shape) -> pa.Table:
 
 
 def log_rows(log: LogReader, shape: Shape) -> pa.Table:
-    """The log's rows of one table, folded: what it says is in the source now."""
+    """The log's rows of one table, folded: the source's current rows according to the log."""
     tables = [rows for table, _, rows in log.read_rows() if table.id.name == shape.name]
     names = [name for name, _, _ in shape.columns]
     if not tables:

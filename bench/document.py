@@ -1,6 +1,6 @@
-"""`make bench-docs`: the results into docs/performance.md and docs/plots, and a dated copy beside the latest.
+"""`make bench-docs`: the results into docs/performance.md and docs/plots, and a dated copy next to the latest.
 
-Only what stands between the two markers is written; the words around it are a person's.
+Only the text between the two markers is generated; the words around it are written by hand.
 """
 
 from __future__ import annotations

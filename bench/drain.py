@@ -61,7 +61,7 @@ def _case(backlog: Backlog, case: str, budget: Budget, *, with_debezium: bool) -
 
 
 def speeds(bench: str, case: str, measured: Mapping[str, list[Outcome]]) -> list[Line]:
-    """Rows a second beside everybody else's."""
+    """Rows a second, compared with those of all other parties."""
     targets = {RECVLOGICAL: at_least(0.90), GO: at_least(1.2), DEBEZIUM: at_least(3.5)}
     ours = [o.rate for o in measured[US]]
     return [

@@ -1,7 +1,7 @@
-"""executors: a backfill read by two executors of one core each, beside the daemon's own reading of the same table.
+"""executors: a backfill read by two executors of one core each, next to the daemon's own reading of the same table.
 
 All of it, the server, the executors and the capture, shares this machine. The clock runs from when the executors are
-there until the log is closed and every row is compared; Spark's own start does not count. CPU is that of the capture's
+ready until the log is closed and every row is compared; Spark's own start does not count. CPU is that of the capture's
 process alone: the executors' is what they are for.
 """
 

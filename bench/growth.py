@@ -1,8 +1,8 @@
 """growth: what a longer log and more tables cost a restart, in time and memory. A longer table is in `backfill`.
 
-The log is made as in real life: a capture that seals after every cut, until it has as many segments. Then a new process
-starts on it, and has its first new durable change; the median of five. More tables: as many with a row each, read once;
-then the same restart.
+The log is created as in production: a capture that seals after every cut, until it has as many segments. Then a new
+process starts on it, and has its first new durable change; the median of five. More tables: as many with a row each,
+read once; then the same restart.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROWS = 10_000
 
 STARTS = 5
 SEALED = 30.0
-"""Transactions a second, each a segment, while a log is made: as many as sealing keeps up with."""
+"""Transactions a second, each a segment, while a log is created: as many as sealing keeps up with."""
 LOAD = 100.0
 """Transactions a second while a process starts."""
 
@@ -108,7 +108,7 @@ def _tables(sizes: list[int], transport: str) -> list[Line]:
 
 @contextmanager
 def _load(server: Server, rate: float) -> Iterator[None]:
-    """Single-row transactions all the while, so many a second."""
+    """Single-row transactions throughout, at a fixed rate per second."""
     asked = {"dsn": server.dsn, "statement": insert(NARROW), "connections": 1, "seconds": 0, "rate": rate}
     first = int(server.value(f"SELECT coalesce(max(id), 0) + 1 FROM {NARROW.name}"))
     writer = Child.of("writer", {**asked, "first": first, "rows": 1 << 40})
@@ -119,7 +119,7 @@ def _load(server: Server, rate: float) -> Iterator[None]:
 
 
 def _restarts(server: Server, log: Path) -> tuple[float, float]:
-    """Median milliseconds from a start to the first new durable change, and the peak of memory in MB up to there."""
+    """Median milliseconds from a start to the first new durable change, and the peak of memory in MB until then."""
     took, peaks = [], []
     for _ in range(STARTS):
         there = newest_checkpoint(log).next_offset - 1

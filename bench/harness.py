@@ -1,11 +1,11 @@
 """Processes, clocks and rounds: what every bench measures with.
 
-The machines that run this are noisy, so nothing is reported alone. Each party (a limit, cdcflow, a peer) is a process
-of its own; in every round each runs once, and the order moves on by one from round to round, so that nobody is always
+The machines that run this are noisy, so nothing is reported alone. Each party (a limit, cdcflow, a peer) is a separate
+process; in every round each runs once, and the order rotates by one from round to round, so that no party is always
 first on cold caches or last on a warm server. The first round warms up and is not counted.
 
 CPU seconds are the kernel's own account: of the party by `wait4` or by itself, of the server as the sum over the
-postmaster, its living children, and those that have ended.
+postmaster, its running children, and those that have ended.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Budget:
 
 
 class Child:
-    """A process of a party. It tells its figures as JSON in the last line of its output, if it tells any.
+    """A process of a party. It prints its figures, if any, as JSON in the last line of its output.
 
     `sources`: where the next child of `bench.children` takes cdcflow from; None: where this process does.
     """
@@ -104,7 +104,7 @@ class Child:
         return self._process.poll() is None
 
     def line(self) -> dict[str, object]:
-        """The next line that it says, as an object.
+        """The next line that it prints, as an object.
 
         Raises:
             Failed: it ended instead.
@@ -140,7 +140,7 @@ class Child:
         self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL: it gets no chance to put anything in order."""
+        """SIGKILL: it gets no chance to shut down in order."""
         self._process.kill()
         self._process.communicate()
 
@@ -239,7 +239,7 @@ def rounds(
 
 
 def with_server_cost(party: Party, postmaster: int | None) -> Outcome:
-    """Run a party once; the server's CPU meanwhile is part of the outcome, unless the party counted it itself."""
+    """Run a party once; the server's CPU in that time is part of the outcome, unless the party counted it itself."""
     if postmaster is None:
         return party()
     before = server_cpu_s(postmaster)
@@ -250,5 +250,5 @@ def with_server_cost(party: Party, postmaster: int | None) -> Outcome:
 
 
 def tell(text: str) -> None:
-    """A line for whoever waits."""
+    """A line of progress for the user."""
     print(text, file=sys.stderr, flush=True)

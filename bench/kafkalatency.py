@@ -1,9 +1,10 @@
 """kafka-latency: from a commit's answer at the writer to the row in the hands of a consumer of committed records.
 
 The writer commits single-row transactions at a fixed pace. cdcflow's rows are read from the log's topic, and from the
-table's topic that `cdcflow publish` fills beside the daemon. The limit has no database at all: a transactional producer
-that sends a record when it is due, one a transaction as long as that keeps up with the pace. Debezium's records go to
-a KafkaProducer that never waits for more of them, without transactions. The same consumer reads everybody's records.
+table's topic that `cdcflow publish` fills alongside the daemon. The limit has no database at all: a transactional
+producer that sends a record when it is due, one a transaction as long as that keeps up with the pace. Debezium's
+records go to a KafkaProducer that never waits for more of them, without transactions. The same consumer reads
+everybody's records.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ SETTLED_S = 2.0  # after the rows that warm Debezium up
 LIMIT = "transactional producer alone"
 PUBLISHED = "cdcflow, published"
 OURS = {US: "log topic", PUBLISHED: "published topic"}
-"""What the lines say of each of our own parties."""
+"""The lines of each of cdcflow's own parties."""
 
 _numbers = itertools.count(1)
 
@@ -129,7 +130,7 @@ def logged(beside: Beside) -> Outcome:
 
 
 def published(beside: Beside) -> Outcome:
-    """`cdcflow run`, and `cdcflow publish` beside it."""
+    """`cdcflow run`, and `cdcflow publish` alongside it."""
     bench = beside.bench
     with beside.topic() as name, _daemon(beside, name) as config:
         prefix = f"{name}-tables"

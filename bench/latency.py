@@ -153,7 +153,7 @@ def raw(bench: Bench) -> Outcome:
 
 
 def captured(bench: Bench) -> Outcome:
-    """cdcflow; the log is verified, and tells which row had which offset."""
+    """cdcflow; the log is verified, and records which row had which offset."""
     bench.empty()
     log = bench.folder / "log"
     with fresh_log(None, log):
@@ -181,7 +181,7 @@ def followed(bench: Bench, command: list[str]) -> Outcome:
 
 
 def durable_times(log: Path, shape: Shape, syncs: Times) -> Times:
-    """Each row's id and the moment at which it was durable, from the syncs of one process: rows of the log, when."""
+    """Each row's id and the time at which it was durable, from the syncs of one process: rows of the log, when."""
     wanted = frozenset({TableId("public", shape.name)})
     found = [rows.select([OFFSET, "id"]) for _, _, rows in read_rows(log, tables=wanted)]
     offsets = np.concatenate([r.column(OFFSET).to_numpy() for r in found])
@@ -192,7 +192,7 @@ def durable_times(log: Path, shape: Shape, syncs: Times) -> Times:
 
 
 def pairs(path: Path) -> Times:
-    """A file of pairs of numbers, one a line."""
+    """A file of pairs of numbers, one pair per line."""
     return np.loadtxt(path, dtype=np.int64, ndmin=2)
 
 

@@ -1,8 +1,8 @@
 """backfill under load: a large table is read while pgbench runs and a live table is written.
 
-Three questions. How much later do live rows get durable while a backfill runs (p99, the same load without backfill
-beside it)? How much log does the server keep meanwhile? How many transactions a second does the source lose, beside a
-raw reader of the same table (two COPY of its halves, over and over)?
+Three questions. How much later do live rows get durable while a backfill runs (p99, compared with the same load without
+a backfill)? How much log does the server keep in that time? How many transactions a second does the source lose,
+compared with a raw reader of the same table (two COPY of its halves, over and over)?
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _pgbench(server: Server) -> list[str | Path]:
 
 
 def _tps(pgbench: Child) -> float:
-    """Transactions a second, as pgbench tells at its end."""
+    """Transactions a second, as pgbench prints at its end."""
     found = re.search(r"tps = ([0-9.]+)", pgbench.said())
     if found is None:
         raise Failed("pgbench said no rate")
@@ -92,7 +92,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A capture under load: p99 of live rows, what the server kept, how long a backfill took (0: there was none)."""
+    """A capture under load: p99 of live rows, what the server kept, how long a backfill took (0 without a backfill)."""
 
     p99_ms: float
     kept: Kept

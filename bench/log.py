@@ -1,11 +1,11 @@
 """log: questions about one row, of a log with many segments.
 
-    lookup   the newest values of random keys, with a warm index: beside reading one row group whose place is known
-             (what no index can be quicker than), and beside DuckDB over the same files without an index
+    lookup   the latest values of random keys, with a warm index: compared with reading one row group whose place is
+             known (no index can be quicker), and with DuckDB over the same files without an index
     growth   the same of a tenth of the segments
-    index    what it takes to make it, and its share of the log's bytes
-    watch    from the sync of a commit to the change in the hands of who watches the row
-    peers    reading all changes, beside a Kafka consumer and Delta's change data feed (`bench.logpeers`)
+    index    what it takes to build it, and its share of the log's bytes
+    watch    from the sync of a commit to the change at a reader that watches the row
+    peers    reading all changes, compared with a Kafka consumer and Delta's change data feed (`bench.logpeers`)
 
 `--rows`: changes; keys are a tenth of them, segments one for each 20,000 changes, and at least 5,000.
 """
@@ -98,7 +98,7 @@ def _questions(room: Path, budget: Budget) -> list[Line]:
 
 
 def _grown(log: SealedLog, keys: int, segments: int, each: int, newest: Any = None) -> Any:
-    """Segments of changes of random keys, up to so many; the newest offset of each key (0: none)."""
+    """Segments of changes of random keys, up to a number of rows; the latest offset of each key (0: no change)."""
     newest = np.zeros(keys, np.int64) if newest is None else newest
     shape = table("large")
     for number in range(log.cut, segments):
@@ -118,7 +118,7 @@ def _indexed(log: SealedLog) -> float:
 
 
 def _looked_up(asked: ChangeLog, keys: int, newest: Any, count: int = LOOKUPS) -> tuple[list[float], float]:
-    """Milliseconds of each lookup, and files read for one. Every answer is looked at."""
+    """Milliseconds of each lookup, and files read for one. Every answer is checked."""
     chosen = np.random.default_rng(count).integers(0, keys, count).tolist()
     took, before = [], asked.files_read
     for key in chosen:

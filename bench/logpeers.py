@@ -1,11 +1,11 @@
-"""log, peers: reading every change of a table, beside a Kafka consumer and beside Delta's change data feed.
+"""log, peers: reading every change of a table, compared with a Kafka consumer and Delta's change data feed.
 
-    Python   a consumer of the log, and `changes` without one, in Arrow; beside a Kafka consumer of the same changes as
-             JSON in a topic of one partition: what only takes the bytes, and what parses them
-    Spark    `read_log` as a feed, every column worked out; beside `readChangeFeed` of a Delta table that got the same
+    Python   a consumer of the log, and `changes` without one, in Arrow; and a Kafka consumer of the same changes as
+             JSON in a topic of one partition: one that only takes the bytes, and one that parses them
+    Spark    `read_log` as a feed, every column computed; and `readChangeFeed` of a Delta table that got the same
              changes, inserts first, then one MERGE
 
-Half of the changes are inserts, the other half updates of the same rows. Everybody's offsets, or rows, are counted.
+Half of the changes are inserts, the other half updates of the same rows. All parties' offsets, or rows, are counted.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _log(root: Path, count: int) -> SealedLog:
 
 
 def _files(log: SealedLog) -> list[str]:
-    """Files of changes; those of transactions left out."""
+    """Files of changes, without those of transactions."""
     return [file for file in files_of(log) if Path(file).name != "transactions.parquet"]
 
 

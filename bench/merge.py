@@ -1,6 +1,6 @@
-"""merge: what a cycle of the merge costs, beside bare commits, a naive job and Spark's own read and write.
+"""merge: what a cycle of the merge costs, compared with bare commits, a naive job and Spark's own read and write.
 
-A base is made before the changes are, so that no party finds the changed rows side by side.
+A base is created before the changes are, so that no party finds the changed rows side by side.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SHARES = (
     (0.01, "random", 3),
     (0.1, "random", 3),
 )
-"""The share of the large table that changes at a time, the kind of its keys, and the aim beside a naive job."""
+"""The share of the large table that changes at a time, the kind of its keys, and the aim relative to a naive job."""
 
 PARTS = os.environ.get(
     "CDCFLOW_BENCH_PARTS", "small nothing reduce peers tables cycles large growth bytes workers"
@@ -129,7 +129,7 @@ def nothing_new(ours: Party, before: Party | None, local: Party, count: int) -> 
                 if party is not None:
                     party.ask("merge", log=str(log.root), warehouse=str(room / name))
                     (ours if party is local else party).ask("published", warehouse=str(room / name), cuts=cuts)
-            log.segment({t: rows(np.arange(10), 2) for t in shapes}, "u")  # so that the newest cut is one of a merge
+            log.segment({t: rows(np.arange(10), 2) for t in shapes}, "u")  # so that the latest cut is one of a merge
             for number in range(count + 1):
                 found = in_turn(number, **_merges(ours, before, log, room, local))
                 for name, figures in found.items() if number else ():
@@ -216,7 +216,7 @@ def large_table(ours: Party, before: Party | None, budget: Budget) -> list[Line]
 def _merges(
     ours: Party, before: Party | None, log: SealedLog, room: Path, local: Party | None = None
 ) -> dict[str, Asked]:
-    """A merge of this log by each party, into a warehouse of its own."""
+    """A merge of this log by each party, into a separate warehouse."""
     given = {"log": str(log.root)}
     found: dict[str, Asked] = {"ours": lambda: ours.ask("merge", **given, warehouse=str(room / "ours"))}
     if local is None:

@@ -1,4 +1,4 @@
-"""merge: one worker of one core beside two of them, on a standalone master."""
+"""merge: one worker of one core compared with two of them, on a standalone master."""
 
 from __future__ import annotations
 

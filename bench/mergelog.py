@@ -78,7 +78,7 @@ def seal(
     commit_clock: int | None = None,
 ) -> None:
     """The manifest of a segment whose files are written: a segment of one cut, each change a transaction.
-    `commit_clock`: that of its last transaction, where anybody asks."""
+    `commit_clock`: that of its last transaction, if requested."""
     first, last = offsets
     checkpoint = Checkpoint(
         position=Position(f"0/{last + 1:X}"),
@@ -106,7 +106,7 @@ def seal(
 
 
 def entry(path: Path, shape: Table, version: int, written: pa.Table, sha256: str = "") -> SegmentFile:
-    """What sealing says of a file with these rows of the log, which is written."""
+    """What sealing returns for a file with these rows of the log, which is written."""
     tally = Tally(Shape(shape, version))
     for batch in written.to_batches(max_chunksize=HAND_ON_ROWS):
         tally.add(batch, 0)
@@ -127,7 +127,7 @@ class SealedLog:
         begin(self.root, "log-of-a-bench")
 
     def segment(self, changes: Mapping[Table, pa.RecordBatch], op: str, unchanged: tuple[str, ...] = ()) -> int:
-        """Seal these rows, all by the same kind of change; the cut. `unchanged`: columns that every change left out."""
+        """Seal these rows, all by the same kind of change; the cut. `unchanged`: columns that every change omitted."""
         first = self.next_offset
         self.cut += 1
         room = Layout(self.root).segment(first, first + sum(b.num_rows for b in changes.values()) - 1)

@@ -1,6 +1,6 @@
 """merge, many times: many tables in one merge, and many merges in one session.
 
-`CDCFLOW_BENCH_TABLES` says how many tables (in Delta fewer: a cycle of hundreds takes an hour), `CDCFLOW_BENCH_CYCLES`
+`CDCFLOW_BENCH_TABLES` sets how many tables (in Delta fewer: a cycle of hundreds takes an hour), `CDCFLOW_BENCH_CYCLES`
 how many merges.
 """
 
@@ -29,7 +29,7 @@ BASE = 2000
 
 
 class Tables:
-    """So many small tables in a log, and the warehouse that they are merged into."""
+    """A number of small tables in a log, and the warehouse that they are merged into."""
 
     def __init__(self, room: Path, count: int) -> None:
         self.shapes = [table(f"t{n}") for n in range(count)]
@@ -39,7 +39,7 @@ class Tables:
         self._chance = np.random.default_rng(5)
 
     def change(self, number: int, count: int) -> None:
-        """A segment with so many changes of each table."""
+        """A segment with a number of changes of each table."""
         ids = np.sort(self._chance.choice(BASE, count, replace=False))
         self.log.segment({shape: rows(ids, number) for shape in self.shapes}, "u")
 
@@ -82,7 +82,7 @@ def _first(asked: Any) -> list[Any]:
 
 
 def many_cycles(party: Party) -> list[Line]:
-    """What a session holds after many merges, beside what it held when it was warm."""
+    """What a session holds after many merges, compared with what it held when it was warm."""
     tell(f"  merge: {CYCLES} cycles, {party.name}")
     seconds: list[float] = []
     held: dict[int, dict[str, Any]] = {}

@@ -1,7 +1,7 @@
 """Who takes part in the merge's benches: sessions that stay warm, asked in turn.
 
-Every party has a session that stays warm, all on the same log, once for each table format. Another checkout may run
-beside this one (`CDCFLOW_BENCH_TREE`), in Delta: older ones have nothing else.
+Every party has a session that stays warm, all on the same log, once for each table format. A second checkout may run
+next to this one (`CDCFLOW_BENCH_TREE`), in Delta: older ones have nothing else.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def parties(table_format: str) -> Iterator[tuple[Party, Party | None, Party]]:
 
 
 def in_turn(number: int, **asked: Asked) -> dict[str, dict[str, Any]]:
-    """Each party once, another one first each time."""
+    """Each party once, a different one first each time."""
     names = list(asked)
     turn = number % len(names)
     found = {}

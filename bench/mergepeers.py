@@ -1,4 +1,4 @@
-"""merge beside what others do with the same changes: Debezium's JSON merged by a Spark stream, delta-rs, PyIceberg."""
+"""merge, and other tools on the same changes: Debezium's JSON merged by a Spark stream, delta-rs, PyIceberg."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _warm(asked: Mapping[str, Asked]) -> list[Any]:
 
 
 def _peer(table_format: str, room: Path) -> Party | None:
-    """The library that writes the format without Spark; None: it is not to be had here."""
+    """The library that writes the format without Spark; `None` if it is unavailable here."""
     if table_format == "iceberg":
         return Party("PyIceberg upsert", None, room / "scratch", table_format, module="mergepeers")
     sources = deltalake_path()
@@ -83,7 +83,7 @@ def _peer(table_format: str, room: Path) -> Party | None:
 
 
 def _as_debezium(path: Path, changed: Mapping[str, pa.RecordBatch], lsn: int) -> None:
-    """What Debezium's JSON converter says of the changes, a line each."""
+    """What Debezium's JSON converter writes for the changes, one line each."""
     with path.open("w") as file:
         for name, batch in changed.items():
             for row in batch.to_pylist():

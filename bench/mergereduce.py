@@ -1,6 +1,6 @@
-"""merge: many changes of a key become one. How it is said costs more than what it does.
+"""merge: many changes of a key become one. How the SQL is written costs more than what it does.
 
-Four million changes on a million keys, a half of which leave the longest column unchanged.
+Four million changes on a million keys; half of the changes leave the longest column unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CHANGES, KEYS = 4_000_000, 1_000_000
 
 
 def reduced(party: Party, count: int) -> list[Line]:
-    """Our reduction beside a window's `last(…, ignoring nulls)` for each column, and beside whole rows by `max_by`."""
+    """cdcflow's reduction, a window's `last(…, ignoring nulls)` for each column, and whole rows by `max_by`."""
     case = f"reduce, {CHANGES:,} changes on {KEYS:,} keys"
     tell(f"  merge: {case}")
     found: dict[str, list[dict[str, Any]]] = {"ours": [], "window": [], "whole rows": []}

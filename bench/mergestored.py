@@ -1,4 +1,4 @@
-"""merge: how much of a log in an object store is read, beside the size of what is new in it."""
+"""merge: how much of a log in an object store is read, relative to the size of what is new in it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def log_bytes(table_format: str, count: int) -> list[Line]:
 
 
 def _put(root: Path, bucket: Bucket) -> None:
-    """Put what is sealed into a bucket, manifests last."""
+    """Upload the sealed part to a bucket, manifests last."""
     there = set(bucket.listed(""))
     for path in sorted(root.rglob("*"), key=lambda p: (p.name == "segment.json", str(p))):
         name = os.fspath(path.relative_to(root))

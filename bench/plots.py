@@ -1,6 +1,6 @@
 """Pictures of the results, as SVG for the docs: how fast, at which cost, how late.
 
-Every picture shows absolute figures of the same rounds side by side; the ratios and targets stand in the table.
+Every picture shows absolute figures of the same rounds side by side; the ratios and targets are in the table.
 """
 
 from __future__ import annotations

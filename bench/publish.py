@@ -1,4 +1,4 @@
-"""publish: a change log to a topic in Debezium's envelope, beside the library that only produces messages made before.
+"""publish: a change log to a topic in Debezium's envelope, and the library that only produces prepared messages.
 
 The limit is confluent-kafka's `produce` of the same messages in the same transactions to the same broker.
 """

@@ -3,7 +3,7 @@
 A line is `{bench, case, value, unit, limit, peer, ratio, target, met, spread}`: cdcflow's `value`, the `limit` that
 `peer` set in the same rounds, their `ratio` (the median of each round's own), what it should be (`target`), whether it
 is (`met`), and the `spread` of value, (max - min) / median. A figure without a comparison has no peer, limit or target.
-`rounds`, `at` (UTC) and `machine` say how it came about.
+`rounds`, `at` (UTC) and `machine` record how it was measured.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def compared(
     peer: str,
     target: Target | None = None,
 ) -> Line:
-    """cdcflow's figure beside somebody else's, both measured in the same rounds."""
+    """cdcflow's figure next to another party's, both measured in the same rounds."""
     value, limit = statistics.median(ours), statistics.median(theirs)
     paired = len(ours) == len(theirs) and all(theirs)
     if paired:
@@ -135,7 +135,7 @@ def _rounded(value: float) -> float:
 
 
 def keep(lines: Sequence[Line], path: Path = LATEST) -> None:
-    """Put these lines into the file, in the place of earlier ones of the same benches."""
+    """Write these lines into the file; they replace earlier ones of the same benches."""
     renewed = {line.bench for line in lines}
     kept = [line for line in load(path) if line.bench not in renewed]
     path.parent.mkdir(exist_ok=True)

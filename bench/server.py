@@ -1,7 +1,7 @@
 """A PostgreSQL server for a bench, and backlogs that wait in its log for every party.
 
-A backlog is prepared once. First a capture of the empty table makes publication, slot and a log that knows its place;
-that log is kept as a template, and the slot is copied to one that nobody reads (`KEPT`). Then the changes are written.
+A backlog is prepared once. First a capture of the empty table creates publication, slot and a log that knows its place;
+that log is kept as a template, and the slot is copied to one that is never read (`KEPT`). Then the changes are written.
 Each party of each round reads a fresh copy of the kept slot, cdcflow also with a fresh copy of the template. So all of
 them read the same bytes from the same place, in any order.
 """
@@ -28,7 +28,8 @@ from cdcflow.cli.demo.servers.postgres import installed
 
 KEPT, SLOT, PUBLICATION = "bench_kept", "bench", "bench"
 
-# Beside the test servers' own (no fsync, no full pages): nothing that starts work by itself in the middle of a round.
+# In addition to the test servers' own (no fsync, no full pages): nothing that starts work by itself in the middle of a
+# round.
 SETTINGS = {
     "autovacuum": "off",
     "max_wal_size": "32GB",
@@ -65,7 +66,7 @@ class Server(PostgresServer):
         return self.execute(statement)[0][0]
 
     def copy_slot(self, source: str, target: str = SLOT) -> None:
-        """A fresh copy of a slot, in the place of the one that was there."""
+        """A fresh copy of a slot, which replaces the previous one."""
         self.drop_slot(target)
         self.execute(f"SELECT pg_copy_logical_replication_slot('{source}', '{target}')")
 
@@ -97,7 +98,7 @@ class Server(PostgresServer):
         time.sleep(0.5)
 
     def warm_wal(self) -> None:
-        """Read the whole log once, so that nobody is the first to read it."""
+        """Read the whole log once, so that no party is the first to read it."""
         for segment in sorted((self.data / "pg_wal").glob("0*")):
             with segment.open("rb") as file:
                 while file.read(1 << 20):
@@ -114,7 +115,7 @@ def machine(transport: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Changes that wait. `end` is a place behind the last of them, `rows` how many they are."""
+    """Changes that wait. `end` is a place after the last of them, `rows` how many they are."""
 
     server: Server
     shape: Shape
@@ -154,7 +155,7 @@ def prepared(server: Server, folder: Path, shape: Shape, rows: int, per_transact
 def ended(server: Server, shape: Shape, template: Path, rows: int, before: str) -> Backlog:
     """Close a backlog: what waits ends here."""
     end = server.value("SELECT pg_current_wal_flush_lsn()")
-    # Behind the end, so that pg_recvlogical sees that it came there; and all of it out of the way of the rounds.
+    # After the end, so that pg_recvlogical sees that it reached it; and all of it before the rounds.
     server.execute("SELECT pg_logical_emit_message(true, 'bench', 'end')")
     server.execute("SELECT pg_switch_wal()")
     server.execute("CHECKPOINT")

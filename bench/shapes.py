@@ -1,4 +1,4 @@
-"""The tables that are measured, and how their rows are made."""
+"""The tables that are measured, and how their rows are generated."""
 
 from __future__ import annotations
 
@@ -86,4 +86,4 @@ WIDE = Shape(
     ),
 )
 """Rows of 2 kB that stay in the table, just under the size at which values move out of line. Hexadecimal digits that
-never come again: no codec makes more than half of them disappear."""
+never repeat: no codec makes more than half of them disappear."""

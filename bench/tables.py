@@ -1,6 +1,6 @@
-"""tables: what people read of the warehouse, beside plain scans of the same tables.
+"""tables: how users read the warehouse, compared with plain scans of the same tables.
 
-`CDCFLOW_BENCH_PARTS` says which parts (none: all), `CDCFLOW_BENCH_FORMATS` in which formats. A part is a function below
+`CDCFLOW_BENCH_PARTS` selects the parts (none: all), `CDCFLOW_BENCH_FORMATS` the formats. A part is a function below
 `PARTS`, from a format and a budget to lines.
 """
 

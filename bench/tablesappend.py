@@ -1,4 +1,4 @@
-"""tables, append: a log's changes as a table of mode `append`, beside Spark's own read and write of the same rows."""
+"""tables, append: a log's changes as a table of mode `append`, and Spark's read and write of the same rows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""tables, cluster: a table whose rows came in no order of their keys, looked after by Spark with
-`merge.upkeep.cluster`, beside the same without it.
+"""tables, cluster: a table whose rows were inserted in no order of their keys, maintained by Spark with
+`merge.upkeep.cluster`, compared with the same without it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MERGES = 16
 
 UNHURRIED_S = 3600.0
 LOOKS = {"one key": 1, "a thousand keys": 1000, "whole": 0}
-"""How many keys in a row are asked for (0: no condition)."""
+"""How many consecutive keys are requested (0: no condition)."""
 
 
 def clustered(table_format: str, budget: Budget) -> list[Line]:

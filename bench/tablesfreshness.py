@@ -1,7 +1,7 @@
 """tables, freshness: from a commit's answer at the writer to a call of `read_live` that has the row.
 
 One connection commits single-row transactions at a modest pace, a daemon seals what it captured every two seconds, and
-a reader calls `read_live` again and again and looks for the newest id. Rows are visible when the first call that has
+a reader calls `read_live` again and again and looks for the latest id. Rows are visible when the first call that has
 them has ended, so what a call takes counts, and what was left of the one before it.
 """
 
@@ -94,7 +94,7 @@ def _took(server: Server, room: Path, log: dict[str, object], reading: dict[str,
 
 
 def waits(commits: Times, sights: Times) -> Seconds:
-    """From each commit (id, ns) to the end of the first call (newest id, ns) that had its row.
+    """From each commit (id, ns) to the end of the first call (latest id, ns) that had its row.
 
     Raises:
         Failed: the last row was never seen.

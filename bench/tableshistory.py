@@ -1,7 +1,7 @@
-"""tables, history: many changes onto fewer keys, kept as versions, beside the same changes onto current rows.
+"""tables, history: many changes onto fewer keys, kept as versions, compared with the same changes onto current rows.
 
-Four million changes onto a million rows that are there, a half of which leave the longest column unchanged; each is a
-transaction of its own. The peers keep versions, too, but not what a change leaves out (`bench.children.versions`).
+Four million changes onto a million existing rows; half of the changes leave the longest column unchanged, and each is a
+separate transaction. The peers keep versions, too, but not what a change omits (`bench.children.versions`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.mergeparties import Asked, Party, files_of, in_turn, ratio
 from bench.results import Line, at_most
 
 CHANGES_EACH = 4
-"""Changes for each row that is there."""
+"""Changes for each existing row."""
 
 AIM = 2.0
 SEGMENTS = 4
@@ -56,7 +56,7 @@ def history(table_format: str, budget: Budget) -> list[Line]:
 
 
 class _Round:
-    """Everybody's tables of one round, each with the rows that were there first."""
+    """All parties' tables of one round, each with the initial rows."""
 
     def __init__(self, parties: dict[str, Party], room: Path, table_format: str, keys: int, number: int) -> None:
         self._parties = parties
@@ -88,7 +88,7 @@ class _Round:
         return told
 
     def _asked(self, before: int) -> dict[str, Asked]:
-        """Each party with the files of changes behind the first `before`."""
+        """Each party with the files of changes after the first `before`."""
         files, spark = _files(self._log)[before:], self._parties["spark"]
         events = str(self._room / "events")
         spark.ask("debezium", files=files, target=f"{events}/{before}")
@@ -109,7 +109,7 @@ class _Round:
 
 
 def _files(log: SealedLog) -> list[str]:
-    """Files of changes; those of transactions left out."""
+    """Files of changes, without those of transactions."""
     return [file for file in files_of(log) if Path(file).name != "transactions.parquet"]
 
 

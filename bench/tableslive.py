@@ -1,5 +1,5 @@
-"""tables, live: a table with one percent of its rows in the log's tail, beside a plain scan of what is merged, and
-beside a query written by hand that lays the newer rows over it.
+"""tables, live: a table with one percent of its rows in the log's tail, compared with a plain scan of what is merged,
+and with a query written by hand that overlays the newer rows.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ STEP = 500_000
 """Rows of a segment."""
 
 BY_HAND = "an anti join and a union"
-"""What somebody writes who knows that the changes are whole rows of different keys, and none of them a delete."""
+"""The query of a user who knows that the changes are whole rows of different keys, and none of them a delete."""
 
 LOOKS = {"whole": 2.0, "one key": 1.5, "a thousand keys": 1.5}
-"""What is read, and the aim beside a plain scan."""
+"""What is read, and the aim relative to a plain scan."""
 
 
 def read_live(table_format: str, budget: Budget) -> list[Line]:

@@ -1,4 +1,4 @@
-"""tables, log: a log's changes by Spark, as a data source and as a plan, beside a plain read of the same files."""
+"""tables, log: a log's changes by Spark, as a data source and as a plan, and a plain read of the same files."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AIMS = {
     "plan": {"log, all columns": 1.5, "log, two columns": 1.5, "feed, all columns": 1.7},
     "source": {"log, all columns": 2.5, "log, two columns": 7.0, "feed, all columns": 2.5},
 }
-"""Beside the plain read. Spark has a source in Python read all columns, whatever a query needs."""
+"""Relative to the plain read. Spark has a source in Python read all columns, whatever a query needs."""
 
 
 def read_log(table_format: str, budget: Budget) -> list[Line]:

@@ -1,4 +1,4 @@
-"""tables, scan: a table after many merges and their upkeep, beside the same rows written by one merge."""
+"""tables, scan: a table after many merges and their maintenance, compared with the same rows written by one merge."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from bench.mergeparties import Party, in_turn, ratio
 from bench.results import Line, at_most
 
 MERGES, UPKEEP_EACH = 50, 10
-"""Merges, and after how many of them the tables are looked after; always after the last one."""
+"""Merges, and after how many of them the tables are maintained; always after the last one."""
 
 QUICK = 5
-"""A quick run has so many times fewer merges."""
+"""A quick run divides the number of merges by this."""
 
 SHARE = 0.001
 """Of the table's rows change between two merges, on random keys."""
@@ -62,8 +62,8 @@ def _by(engine: str, said: str, table_format: str, budget: Budget) -> list[Line]
 
 
 def beside_fresh(case: str, found: dict[str, list[dict[str, Any]]]) -> list[Line]:
-    """A table's scans beside those of a fresh one: their time, and their CPU seconds, which a busy machine says less
-    wrongly."""
+    """A table's scans relative to those of a fresh one: their time, and their CPU seconds, which a busy machine
+    distorts less."""
     seconds = ratio(case, "s", found["merged"], found["fresh"], FRESH, at_most(AIM))
     return [seconds, ratio(case, "CPU s", found["merged"], found["fresh"], FRESH)]
 

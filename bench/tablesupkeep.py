@@ -1,4 +1,4 @@
-"""tables, upkeep: a large table after many small merges, looked after once.
+"""tables, upkeep: a large table after many small merges, with one maintenance run.
 
 The merges are those of `merge.engine: auto`: what is small goes without Spark. Cuts are kept for a second, so that all
 that may expire does.
@@ -19,7 +19,7 @@ from bench.tablesscan import ENGINES, FRESH, QUICK, based, beside_fresh, change,
 from cdcflow.warehouse.upkeep import UpkeepPolicy
 
 TIMES = 5
-"""The table has so many times the budget's rows: 10 million."""
+"""The table has this many times the budget's rows: 10 million."""
 
 MERGES = 200
 SHARE = 0.0001

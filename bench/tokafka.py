@@ -1,12 +1,12 @@
 """to-kafka: a backlog in PostgreSQL's slot into one broker, by cdcflow and by Debezium.
 
-cdcflow writes the log's topic, as `cdcflow run` does: with its catch-up in windows, as it is shipped, and by streaming
-alone. Then with `cdcflow publish` beside it, which makes of the log the messages that Debezium makes. Debezium hands
-its records, as JSON without schemas, to a KafkaProducer. cdcflow's records come in transactions; Debezium's are
-acknowledged, and may come again after a crash.
+cdcflow writes the log's topic, as `cdcflow run` does: with its catch-up in windows, as by default, and by streaming
+alone. Then with `cdcflow publish` alongside it, which turns the log into the messages that Debezium would send.
+Debezium hands its records, as JSON without schemas, to a KafkaProducer. cdcflow's records come in transactions;
+Debezium's are acknowledged, and may come again after a crash.
 
-Afterwards a consumer that reads committed records looks whether all are there: of the log every value, of the tables'
-topics every key.
+Afterwards a consumer that reads committed records checks that everything arrived: of the log every value, of the
+tables' topics every key.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ROWS = 200_000
 PER_TRANSACTION = 100
 STREAMED, PUBLISHED = "cdcflow, streamed", "cdcflow, published"
 INTO = {US: "log topic", STREAMED: "log topic, streamed alone", PUBLISHED: "run and publish"}
-"""What the lines say of each of our own parties."""
+"""The lines of each of cdcflow's own parties."""
 FIGURES: Mapping[str, Callable[[Outcome], float]] = {
     "rows/s": lambda outcome: outcome.rate,
     "client CPU s/M rows": lambda outcome: outcome.cpu_s_per_million,

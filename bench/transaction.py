@@ -1,7 +1,7 @@
 """huge transaction: one transaction of ten thousand to ten million rows; memory, and commit to visible.
 
-Large transactions reach cdcflow while they are open, go to disk as they come, and count once their commit is there. The
-limit reads the same transaction live and to nowhere, on a table of its own: from the commit's answer to the commit in
+Large transactions reach cdcflow while they are open, go to disk as they arrive, and count once their commit arrives.
+The limit reads the same transaction live and to nowhere, on a separate table: from the commit's answer to the commit in
 the stream.
 """
 
@@ -23,7 +23,7 @@ ROWS = 10_000_000
 INSERT, UPDATE, ABORTED = "insert", "update", "aborted insert"
 MEMORY_MAX_MB = 256.0
 OTHER = Shape("narrow_raw", NARROW.columns)
-"""The limit's table: cdcflow's slot is made after it was written, and never has to read past it."""
+"""The limit's table: cdcflow's slot is created after it was written, and never has to read past it."""
 
 
 def run(budget: Budget, transport: str) -> list[Line]:
@@ -59,7 +59,7 @@ def _late_ms(outcome: Outcome) -> float:
 
 
 def _kinds(server: Server, folder: Path, rows: int) -> list[tuple[str, Outcome, Outcome]]:
-    """Insert, update and aborted insert, each live: the limit's on a table of its own, then cdcflow's, verified."""
+    """Insert, update and aborted insert, each live: the limit's on a separate table, then cdcflow's, verified."""
     tell(f"  transaction: {rows:,} rows")
     limits = _limits(server, rows)
     log = folder / "log"
@@ -99,8 +99,8 @@ def _limits(server: Server, rows: int) -> list[Outcome]:
 
 
 def _past_what_was(server: Server) -> None:
-    """Wait until the slot's next reader begins here: else it first decodes the transaction before, which the limit, on
-    a slot of its own, need not."""
+    """Wait until the slot's next reader begins here: otherwise it first decodes the transaction before, which the
+    limit, on a separate slot, need not."""
     here = server.value("SELECT pg_current_wal_lsn()")
     begins_here = f"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{SLOT}' AND restart_lsn >= '{here}'"
     deadline = time.monotonic() + 120
@@ -112,12 +112,12 @@ def _past_what_was(server: Server) -> None:
 
 
 def _transacted(server: Server, shape: Shape, child: Child, kind: str, statement: str) -> Outcome:
-    """Run a statement as one transaction while the child reads; with the moment of the commit's answer."""
+    """Run a statement as one transaction while the child reads; with the time of the commit's answer."""
     server.until_read(child)
     with server.connect(autocommit=False) as connection:
         connection.execute(statement)
         if kind == ABORTED:
-            # It leaves nothing; a row that is committed behind it shows when it has been read past.
+            # It leaves nothing; a row that is committed after it shows when it has been read past.
             connection.rollback()
             connection.execute(shape.insert("0", "0"))
         connection.commit()

@@ -1,12 +1,12 @@
-"""verify: a table of a running source beside its copy, by digests that the server works out.
+"""verify: a table of a running source compared with its copy, by digests that the server computes.
 
 The limit is the server's own SELECT of the same hash: one statement on one connection. Everybody has the same two
-cores: the server hashes in two connections while this process digests the copy. The command is a process of its own,
-and its whole life counts. The peer is reladiff, from one table of the server to another one with the same rows.
+cores: the server hashes in two connections while this process digests the copy. The command is a separate process,
+measured from start to exit. The peer is reladiff, from one table of the server to a second one with the same rows.
 
     at rest     everything agrees
     few differ  one row in ten thousand of the copy is off in its last digit: all of them are found
-    under load  pgbench at half of what it reaches, alone and beside a verify that keeps to a pace
+    under load  pgbench at half of what it reaches, alone and alongside a verify that keeps to a pace
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ ROWS = 2_000_000
 BENCH = "verify"
 LIMIT, RELADIFF = "SELECT of the same hash", "reladiff, table to table"
 SHARE = 10_000
-"""One row of so many differs."""
+"""One row in this many differs."""
 PACE = 50_000
-"""Rows a second of the verify that runs beside pgbench."""
+"""Rows a second of the verify that runs alongside pgbench."""
 LOAD_S = 15
 LOAD_SCALE, LOAD_CLIENTS = 10, 2
 WAIT_S = 600.0
@@ -60,7 +60,7 @@ TYPES = (
     AttributeInfo("amount", 5, 1700, (10 << 16 | 2) + 4, "numeric(10,2)", base_modifier=(10 << 16 | 2) + 4),
     AttributeInfo("placed", 6, 1184, -1, "timestamp with time zone"),
 )
-"""What the catalog says of the narrow table."""
+"""The catalog's description of the narrow table."""
 COPIED = ("bigint", "int", "string", "string", "decimal(10,2)", "timestamp")
 
 
@@ -105,7 +105,7 @@ def _merged_until(room: Path, rows: int) -> None:
 
 
 def _spoiled(rows: pa.Table) -> pa.Table:
-    """One row of so many is off in its last digit."""
+    """One row in this many is off in its last digit."""
     amount = rows.column("amount")
     wrong = pc.add(amount, pa.scalar(Decimal("0.01"), amount.type)).cast(amount.type)
     chosen = pc.equal(pc.subtract(rows.column("id"), pc.multiply(pc.divide(rows.column("id"), SHARE), SHARE)), 7)
@@ -132,7 +132,7 @@ def _verify(room: Path, *arguments: str) -> tuple[float, dict[str, Any]]:
 
 
 def _hash_sql() -> str:
-    """The digest of all rows added up: what the server is asked for, without buckets."""
+    """The digest of all rows added up: what the server is queried for, without buckets."""
     described = describe_table(TableId("public", NARROW.name), 1, TYPES, Identity.KEY, Policy())
     columns = tuple((a.name, copied) for a, copied in zip(TYPES, COPIED, strict=True))
     query = digests.sums(described, Buckets(columns, ("id",), 1), NARROW.name, "true", is_utf8=True)
@@ -222,7 +222,7 @@ def _tps(program: Path, server: Server, *arguments: str) -> float:
 
 
 def _reladiff(server: Server) -> float | None:
-    """Seconds that the peer takes for two equal tables; None: it is not installed."""
+    """Seconds that the peer takes for two equal tables; `None` if it is not installed."""
     program = os.environ.get("RELADIFF") or shutil.which("reladiff")
     if program is None:
         tell("  verify: reladiff is not installed (pip install 'reladiff[postgresql]', and RELADIFF names it)")

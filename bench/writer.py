@@ -1,7 +1,7 @@
 """log writer: batches in memory into the journal, and a journal into a segment.
 
 The limits are Arrow's own writers on the same batches, as often synced. The bytes are those of the sealed segment,
-beside the JSON that Debezium makes of the same rows.
+compared with the JSON that Debezium writes for the same rows.
 """
 
 from __future__ import annotations

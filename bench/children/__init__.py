@@ -1,4 +1,4 @@
-"""What runs in processes of its own: each takes one JSON object as its argument and prints one as its last line.
+"""Programs that run in separate processes: each takes one JSON object as its argument and prints one as its last line.
 
 The clock of each runs from before its first connection. Nothing here imports the rest of the benchmarks: what a child
 imports is in its memory. For the same reason pandas is hidden: pyarrow loads it wherever it is installed, and where a
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 
 class _NoPandas:
-    """Finds nothing, but says so for pandas before anybody else is asked."""
+    """Finds nothing, but raises for pandas before any other finder is tried."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None = None, target: object = None) -> None:

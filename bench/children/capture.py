@@ -1,16 +1,15 @@
-"""cdcflow in a process of its own: captures until the log is durable up to a place, or until it is stopped.
+"""cdcflow in a separate process: captures until the log is durable up to a place, or until it is stopped.
 
 Argument: `config` (as in cdcflow.yaml) and one of
     until_rows   stop once this many rows of the log are durable; the clock stops there, and what follows is not counted
     once         true: read all tables into sealed segments and end; the clock stops when the log is closed
     neither      run until SIGTERM
-`times` names a file for one line `rows nanoseconds` a sync: how many rows of the log were durable when.
-`file_bytes_min`: chunks with so many bytes go into files of their own (its own figure).
+`times` names a file for one line `rows nanoseconds` per sync: how many rows of the log were durable when.
+`file_bytes_min`: chunks with at least this many bytes go into separate files (default: cdcflow's own).
 `on`: a Spark cluster whose executors read, two at once; its start does not count.
-`first_above`: as soon as more than this many rows are durable, say so: a line `{"first_ns": …}` ahead of the last one.
+`first_above`: as soon as more than this many rows are durable, print a line `{"first_ns": …}` ahead of the last one.
 
-The clock looks at the log's own `sync`: when it returns, the rows before its checkpoint are on disk, or with the
-brokers.
+The clock wraps the log's own `sync`: when it returns, the rows before its checkpoint are on disk, or with the brokers.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Durable:
             self._note(checkpoint.next_offset - 1)
             return checkpoint
 
-        kind.sync = watched  # type: ignore[method-assign]  # the one place where durable is said
+        kind.sync = watched  # type: ignore[method-assign]  # the one place where rows become durable
 
     def _note(self, rows: int) -> None:
         self.times.append((rows, time.monotonic_ns()))

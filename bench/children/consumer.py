@@ -1,12 +1,12 @@
 """A consumer that reads committed records as they come, and notes when it had each row.
 
-Argument: `brokers`, `topic`, `rows` (it ends when it has so many with an id above 0), `times` (a file for one line
-`id nanoseconds` a row), `form`:
+Argument: `brokers`, `topic`, `rows` (it ends when it has this many with an id above 0), `times` (a file with one line
+`id nanoseconds` per row), `form`:
     log     a log's topic; rows are those of tables with a column `id`
     json    keys are JSON objects with an `id`
     bytes   keys are ids, eight bytes each
 
-The topic must be there. Says a line once it reads.
+The topic must exist. Prints a line once it reads.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def ids_of_bytes(_offset: int, key: bytes, _value: bytes) -> list[int]:
 
 
 def consumed(consumer: Consumer, rows: int, ids: Ids) -> list[tuple[int, int]]:
-    """Ids and when they were here."""
+    """Ids and when they arrived here."""
     arrived: list[tuple[int, int]] = []
     while len(arrived) < rows:
         found = consumer.poll(PATIENCE_S)

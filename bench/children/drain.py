@@ -2,9 +2,9 @@
 
 Argument: `dsn`, `slot`, `publication`, `rows`, and `mode`:
     nowhere   count the row changes, nothing else. With `imports` the process first loads what cdcflow loads
-    python    decode every change into Python values, a list a row: the plain Python consumer
+    python    decode every change into Python values, one list per row: the plain Python consumer
     disk      append every message to `path`, one fdatasync for whatever arrived together; `times` names a file for one
-              line `id nanoseconds` a row: when it was on disk. The id is the row's first column, a bigint
+              line `id nanoseconds` per row: when it was on disk. The id is the row's first column, a bigint
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def in_python(conn: PGconn, expected: int) -> int:
 # ── to disk ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-_ID = slice(_KIND + 13, _KIND + 21)  # behind kind, relation, 'N', count of columns, 'b' and its length
+_ID = slice(_KIND + 13, _KIND + 21)  # after kind, relation, 'N', count of columns, 'b' and its length
 
 
 def to_disk(conn: PGconn, expected: int, path: str) -> list[tuple[int, int]]:

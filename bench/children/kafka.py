@@ -1,8 +1,8 @@
 """The log writer in Kafka alone: batches in memory, into topics, committed.
 
 Argument: `brokers`, `topic`, `rows`, `rows_each` (a cut's rows, in transactions of 100), `mode`:
-    log       cdcflow: one thread appends and cuts, another one syncs, as in the pipeline
-    produce   confluent-kafka: the same records, made beforehand, in as many Kafka transactions as there are cuts
+    log       cdcflow: one thread appends and cuts, a second one syncs, as in the pipeline
+    produce   confluent-kafka: the same records, prepared beforehand, in as many Kafka transactions as there are cuts
 
 `bytes` is the size of the records' keys and values.
 """
@@ -22,7 +22,7 @@ from cdcflow.sinks.kafka.sending import OnDelivery, Sender
 from cdcflow.sinks.kafka.topics import Topics
 
 AHEAD_MAX = 8
-"""So many cuts may wait for a sync."""
+"""This many cuts may wait for a sync."""
 Records = list[tuple[str, bytes, bytes]]
 
 

@@ -1,8 +1,9 @@
 """A reader that calls `read_live` again and again, until it has seen a row.
 
 Argument: `log` (as in cdcflow.yaml), `warehouse`, `table`, `engine` (spark or local), `format`, `scratch`; `there` and
-`last` (ids): once the log has the first one it merges, reads a few times and says so in a line; it ends when it has
-seen the other. `times` names a file for one line `id nanoseconds` a call: the newest id, and when the call had ended.
+`last` (ids): once the log has the first one it merges, reads a few times and reports that in a line; it ends when it
+has seen the other. `times` names a file with one line `id nanoseconds` per call: the latest id, and when the call had
+ended.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def _without_spark(layout: Any, asked: dict[str, Any]) -> tuple[Merge, Newest]:
 
 
 def _until_merged(merge: Merge, newest: Newest, there: int) -> None:
-    """Merge until the table has what was there before."""
+    """Merge until the table has the row with the id `there`."""
     until = time.monotonic() + WAITED_S_MAX
     while True:
         merge()

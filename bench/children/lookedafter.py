@@ -1,4 +1,4 @@
-"""One upkeep of a warehouse, by whichever engine."""
+"""One maintenance run of a warehouse, by either engine."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def main() -> int:
 
 
 def newest(file: str) -> pa.Table:
-    """The newest change of each key."""
+    """The latest change of each key."""
     found = pq.ParquetFile(file).read(["_offset", *COLUMNS])
     last = found.group_by("id").aggregate([("_offset", "max")])["_offset_max"]
     return found.filter(pc.is_in(found["_offset"], last)).select(list(COLUMNS))

@@ -1,7 +1,7 @@
-"""A party of the merge benches: one warm Spark session that does what it is asked, a line of JSON at a time.
+"""A party of the merge benches: one warm Spark session that executes requests, one line of JSON each.
 
-Each answer has `seconds`, `cpu_s` (this process and its JVM) and `jobs` (Spark's). Where cdcflow comes from is where
-this process was told to take it from, so an older checkout is measured by the same words.
+Each answer has `seconds`, `cpu_s` (this process and its JVM) and `jobs` (Spark's). cdcflow is imported from the path
+that this process was given, so an older checkout is measured by the same code.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def merged_by_auto(spark: SparkSession, log: str, warehouse: str) -> dict[str, A
 
 
 def merged_from_a_store(spark: SparkSession, objects: dict[str, Any], room: str, warehouse: str) -> dict[str, Any]:
-    """A log in a store. `read`: bytes that Spark has read there meanwhile, of whatever file."""
+    """A log in a store. `read`: bytes that Spark has read there in that time, of any file."""
     from cdcflow.changelog.layout import Layout
     from cdcflow.config import Objects
     from cdcflow.sinks.objects.bucket import Bucket
@@ -142,7 +142,7 @@ def bare(spark: SparkSession, warehouse: str, tables: int) -> None:
 
 
 def naive(spark: SparkSession, files: list[str], target: str) -> None:
-    """What is written first: the newest change of each key by a window, a MERGE by key alone, copy on write."""
+    """What is usually written first: the latest change of each key by a window, a MERGE by key alone, copy on write."""
     spark.read.parquet(*files).createOrReplaceTempView("changes")
     listed = ", ".join(f"t.{c} = s.{c}" for c in COLUMNS)
     names = ", ".join(COLUMNS)
@@ -155,7 +155,7 @@ def naive(spark: SparkSession, files: list[str], target: str) -> None:
 
 
 def streamed(spark: SparkSession, events: str, target: str, tables: int) -> None:
-    """What runs in most places: Debezium's JSON, read as a stream, each batch merged table by table by its newest
+    """What runs in most places: Debezium's JSON, read as a stream, each batch merged table by table by its latest
     changes. Its tables are in the folder `target`."""
     from pyspark.sql import functions
 
@@ -196,7 +196,7 @@ def held() -> dict[str, Any]:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
             if "VmRSS" not in status:
-                continue  # it has ended, and nobody has asked how
+                continue  # it has ended, and its result was not queried
             rss += int(status["VmRSS"].split()[0]) << 10
             threads += int(status["Threads"])
             files += len(list(Path(f"/proc/{pid}/fd").iterdir()))
@@ -204,10 +204,10 @@ def held() -> dict[str, Any]:
 
 
 def held_by_spark(spark: SparkSession) -> dict[str, Any]:
-    """The same, with what lives on Java's heap after a collection, and the views that the session has."""
+    """The same, with the size of Java's heap after a collection, and the views that the session has."""
     jvm: Any = spark._jvm
     gc.collect()
-    for _ in range(3):  # sessions are let go of by a thread of Java's, after a collection
+    for _ in range(3):  # sessions are released by a thread of Java's, after a collection
         jvm.java.lang.System.gc()
         time.sleep(0.3)
     heap = jvm.java.lang.management.ManagementFactory.getMemoryMXBean().getHeapMemoryUsage().getUsed()
@@ -227,7 +227,7 @@ def written(spark: SparkSession, files: list[str], target: str) -> None:
 
 def reduced(spark: SparkSession, log: str, way: str) -> dict[str, Any]:
     """One row for each key of a log's only table: by our SQL, by windows, or by whole rows, which is wrong where
-    changes leave columns unchanged. `sum` tells the results apart, and makes all of it be worked out."""
+    changes leave columns unchanged. `sum` distinguishes the results, and has all of it computed."""
     from cdcflow.changelog.layout import Layout as LogLayout
     from cdcflow.merge.evolution import evolve
     from cdcflow.merge.reduce import Layout, families, reduction
@@ -269,7 +269,7 @@ def counted(spark: SparkSession, table: str) -> dict[str, Any]:
 
 
 def published(spark: SparkSession, warehouse: str, cuts: int) -> None:
-    """As many cuts more, older ones: copies of the newest with smaller numbers."""
+    """A number of further, older cuts: copies of the latest with smaller numbers."""
     from pyspark.sql import functions
 
     table = table_name(spark, f"{warehouse}/_cdcflow_cuts")

@@ -1,8 +1,8 @@
 """A transactional producer at a fixed pace, and nothing else: what Kafka itself needs from hand to hand.
 
-Argument: `brokers`, `topic`, `rows`, `rate` (records a second, whatever the answers take), `times` (a file for one line
-`id nanoseconds` a record, the moment at which it was due). Each transaction has the records that are due: one, unless
-a commit took longer than the time between two. Keys are the ids, eight bytes each.
+Argument: `brokers`, `topic`, `rows`, `rate` (records a second, whatever the answers take), `times` (a file with one
+line `id nanoseconds` per record, the time at which it was due). Each transaction has the records that are due: one,
+unless a commit took longer than the time between two. Keys are the ids, eight bytes each.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`cdcflow publish` in a process of its own, beside a daemon, until a log's rows are published.
+"""`cdcflow publish` in a separate process, next to a daemon, until a log's rows are published.
 
 Argument: `config` (as in cdcflow.yaml), `until_offset` (of the log; it stops when this row is committed, and the clock
 with it). Says a line once it publishes.

@@ -59,7 +59,7 @@ def produced(settings: PublishKafka, messages: list[tuple[str, bytes, bytes]]) -
     """The limit: nothing but the library's calls."""
     producer = TableProducer.open(Cluster(settings.brokers, settings.topic_prefix))
     producer.make_topics({messages[0][0]})
-    library = producer._producer  # the same settings as ours
+    library = producer._producer  # the same settings as cdcflow's
     clock = Clock()
     for first in range(0, len(messages), settings.group_rows_max):
         producer.begin()

@@ -69,7 +69,7 @@ def merged(spark: SparkSession, log: str, warehouse: str, table_format: str, mod
 
 
 def upkept(spark: SparkSession, warehouse: str, table_format: str, **policy: float) -> dict[str, Any]:
-    """All that an upkeep does; what it did, and what it left out."""
+    """All that a maintenance run does; what it did, and what it skipped."""
     from cdcflow.spark.engine import SparkEngine
     from cdcflow.warehouse.engines import Engines
 
@@ -84,7 +84,7 @@ def live(spark: SparkSession, log: str, warehouse: str, where: str) -> dict[str,
 
 
 def scan(spark: SparkSession, warehouse: str, table_format: str, where: str = "") -> dict[str, Any]:
-    """The newest version of the table, as Spark reads it by itself."""
+    """The latest version of the table, as Spark reads it by itself."""
     return read(large(spark, warehouse, table_format), where)
 
 
@@ -96,8 +96,7 @@ def large(spark: SparkSession, warehouse: str, table_format: str) -> DataFrame:
 
 
 def by_hand(spark: SparkSession, warehouse: str, table_format: str, changes: str, where: str) -> dict[str, Any]:
-    """A table with changes above it, of which somebody knows that they are whole rows of different keys, none a
-    delete."""
+    """A table with changes above it that are known to be whole rows of different keys, none a delete."""
     newer = spark.read.parquet(changes)
     older = large(spark, warehouse, table_format).join(newer.select("id").hint("broadcast"), "id", "left_anti")
     columns = [*COLUMNS, "_offset"]
@@ -105,7 +104,7 @@ def by_hand(spark: SparkSession, warehouse: str, table_format: str, changes: str
 
 
 def read(frame: DataFrame, where: str) -> dict[str, Any]:
-    """Have every column of every row worked out. `hash` tells two tables apart."""
+    """Have every column of every row computed. `hash` tells two tables apart."""
     chosen = frame.where(where) if where else frame
     values = ", ".join(f"`{name}`" for name in chosen.columns if name != "_missing")
     row = chosen.selectExpr(f"xxhash64({values}) AS h").selectExpr("count(*) AS n", "max(h) AS h").collect()[0]
@@ -129,7 +128,7 @@ def log_plan(spark: SparkSession, log: str, shape: str, columns: str) -> dict[st
 
 
 def log_parquet(spark: SparkSession, files: list[str], columns: str) -> dict[str, Any]:
-    """The same files, as whoever knows nothing of the log reads them."""
+    """The same files, as a reader without knowledge of the log reads them."""
     return read(chosen_of(spark.read.parquet(*files), columns), "")
 
 
@@ -138,7 +137,7 @@ def chosen_of(frame: DataFrame, columns: str) -> DataFrame:
 
 
 def written(spark: SparkSession, files: list[str], target: str, table_format: str, *, is_new: bool) -> None:
-    """Spark's own read and write of the changes of a log: into a new table, or behind the rows of one."""
+    """Spark's own read and write of the changes of a log: into a new table, or appended to one."""
     rows = spark.read.parquet(*files).selectExpr(*APPENDED)
     if table_format == "delta":
         rows.write.format("delta").mode("append").save(target)

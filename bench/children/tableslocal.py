@@ -42,7 +42,7 @@ def upkept(warehouse: str, table_format: str, **policy: float) -> dict[str, Any]
 
 
 def scan(warehouse: str, table_format: str) -> dict[str, Any]:
-    """The newest version of the table as Arrow, every value of which DuckDB looks at."""
+    """The latest version of the table as Arrow, every value of which DuckDB reads."""
     from cdcflow.local import local_engine
 
     with (

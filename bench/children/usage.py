@@ -38,7 +38,7 @@ def written_bytes() -> int:
 
 
 class Clock:
-    """Wall clock and CPU from here on."""
+    """Measures wall clock and CPU since its creation."""
 
     def __init__(self) -> None:
         self._cpu = cpu_s()
@@ -54,7 +54,7 @@ class Clock:
 
 
 class Syncs:
-    """Counts fsyncs of this process from here on."""
+    """Counts fsyncs of this process since its creation."""
 
     def __init__(self) -> None:
         self.count = 0

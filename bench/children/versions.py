@@ -2,7 +2,7 @@
 
 Each change is staged as a row to insert, which no key matches. The first change of each key is staged once more, with
 its key: it ends the version that is open. Where a key changes several times in a batch, each version ends where the
-next one begins. Columns that a change leaves out are NULL in its version: the guides say nothing of them.
+next one begins. Columns that a change omits are NULL in its version: the guides do not cover them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def streamed(spark: SparkSession, events: str, target: str, table_format: str) -
 
 
 def as_debezium(spark: SparkSession, files: list[str], target: str) -> None:
-    """What Debezium's JSON converter says of the changes, a line each, into a new folder."""
+    """What Debezium's JSON converter writes for the changes, one line each, into a new folder."""
     after = f"named_struct({', '.join(f'{c!r}, {c}' for c in COLUMNS)})"
     source = "named_struct('table', 'large', 'lsn', _offset)"
     event = f"to_json(named_struct('after', {after}, 'op', _op, 'source', {source})) AS value"
@@ -50,7 +50,7 @@ def as_debezium(spark: SparkSession, files: list[str], target: str) -> None:
 
 
 def _made(spark: SparkSession, target: str, table_format: str) -> str:
-    """The table's name; it is made where it is not there."""
+    """The table's name; the table is created if it is missing."""
     Path(target).parent.mkdir(exist_ok=True)
     name = table_name(spark, target)
     fields = f"{FIELDS}, valid_from bigint, valid_to bigint"

@@ -1,8 +1,8 @@
 """The load: single-row transactions at a fixed pace, whatever the answers take (open loop).
 
 Argument: `dsn`, `statement` (an INSERT of the row $1), `first` and `rows` (ids), `rate` (transactions a second; 0: as
-many as go), `connections`, `seconds` (an end in time; 0: none), `times` (a file for one line `id nanoseconds` a commit,
-the moment at which the commit's answer was here). SIGTERM ends it in good order.
+many as possible), `connections`, `seconds` (an end in time; 0: no end), `times` (a file with one line `id nanoseconds`
+per commit, the time at which the commit's answer arrived). SIGTERM ends it in good order.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Argument: `rows`, `rows_each` (a run's rows, in transactions of 100), `path` (a folder), `mode`:
     journal   cdcflow: append, cut and sync a run at a time
     ipc       Arrow's own stream writer with lz4 on the same batches, an fsync each: the journal's limit
-    seal      cdcflow: a journal that is there becomes a segment of Parquet
+    seal      cdcflow: an existing journal becomes a segment of Parquet
     parquet   Arrow's own Parquet writer, zstd at level 1, on the segment's rows: the seal's limit
 
 `bytes` is the size of what was written.

@@ -122,7 +122,7 @@ def _debezium(backlog: Backlog) -> Party | None:
             command = peers.debezium_mysql_command(
                 backlog.server.port, backlog.rows, Path(folder), f"{SCHEMA}.{TABLE}", **peers.spelled(peers.TUNED)
             )
-            assert command is not None  # what was kept was made with it
+            assert command is not None  # what was kept was created with it
             outcome = Child(command).outcome()
         if outcome.found["seen"] != backlog.rows:
             raise Failed(f"Debezium saw {outcome.found['seen']} of {backlog.rows} changes")

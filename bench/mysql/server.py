@@ -1,7 +1,7 @@
 """A MySQL or MariaDB server for a bench, and a backlog that waits in its binary log for every party.
 
 The binary log keeps what was read from it, so all parties read the same files from the same place. cdcflow begins with
-a log that was made while the table was empty (`template`); a fresh copy of it in each round.
+a log that was created while the table was empty (`template`); a fresh copy of it in each round.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cdcflow.cli.demo.servers.cached import command
 SCHEMA, TABLE = "bench", "narrow"
 NUMBERS = 1_000_000
 
-# Beside the test servers' own: room, and nothing that starts work by itself in the middle of a round.
+# In addition to the test servers' own: room, and nothing that starts work by itself in the middle of a round.
 SETTINGS = {
     "innodb_buffer_pool_size": "1G",
     "max_binlog_size": "1G",
@@ -99,7 +99,7 @@ class Server(MySQLServer):
             cursor.execute("COMMIT")
 
     def insert_each(self, rows: int, per_transaction: int) -> None:
-        """Rows from 1 on, so many in each transaction."""
+        """Rows starting at 1, this many in each transaction."""
         with closing(self.connect(SCHEMA)) as connection, connection.cursor() as cursor:
             cursor.execute("DROP PROCEDURE IF EXISTS fill")
             cursor.execute(
@@ -137,7 +137,7 @@ def settings(server: Server, log: Path, **source: object) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Changes that wait: `rows` of them, from `file` and `position` on.
+    """Changes that wait: `rows` of them, starting at `file` and `position`.
 
     `debezium` is a folder with what Debezium keeps of an earlier run; None where it does not take part.
     """
@@ -152,7 +152,7 @@ class Backlog:
 
 
 def prepared(server: Server, folder: Path, rows: int, per_transaction: int, *, with_debezium: bool = False) -> Backlog:
-    """A backlog of `rows` inserts, `per_transaction` in each transaction, in a file of its own."""
+    """A backlog of `rows` inserts, `per_transaction` in each transaction, in a separate file."""
     server.make()
     template = folder / "template"
     Child.of("capture", {"config": settings(server, template), "once": True}).outcome()
@@ -162,17 +162,17 @@ def prepared(server: Server, folder: Path, rows: int, per_transaction: int, *, w
     server.insert_each(rows, per_transaction)
     server.execute("FLUSH BINARY LOGS")
     for name in server.files():
-        (server.data / name).read_bytes()  # so that nobody is the first to read it
+        (server.data / name).read_bytes()  # so that no party is the first to read it
     return Backlog(server, template, rows, file, position, server.source_rows(), debezium)
 
 
 def _begun(server: Server, folder: Path) -> Path | None:
-    """Let Debezium find its place: it has no way to be told one."""
+    """Let Debezium find its place: it has no setting for one."""
     command = peers.debezium_mysql_command(
         server.port, 1, folder, f"{SCHEMA}.{TABLE},{SCHEMA}.begun", bench_close="true", offset_flush_interval_ms="0"
     )
     if server.flavor != "mysql" or command is None:
-        return None  # of its connector for MariaDB only an older release can be had
+        return None  # of its connector for MariaDB only an older release is available
     folder.mkdir()
     server.execute(f"CREATE TABLE {SCHEMA}.begun (id int PRIMARY KEY AUTO_INCREMENT)")
     child = Child(command)

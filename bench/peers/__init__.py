@@ -1,7 +1,7 @@
-"""Peers that are built or fetched on first use into the cache; those that cannot be had here sit out.
+"""Peers that are built or fetched on first use into the cache; those that are unavailable here are skipped.
 
-`debezium` wants a JDK and Maven, `go-pglogrepl` and `go-mysql` want Go. All fetch their libraries
-through their usual clients.
+`debezium` needs a JDK and Maven, `go-pglogrepl` and `go-mysql` need Go. All fetch their libraries through their usual
+clients.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _go(folder: str, name: str) -> Path | None:
 
 @cache
 def deltalake_path() -> Path | None:
-    """The folder with delta-rs' Python package, which is no dependency of cdcflow's."""
+    """The folder with delta-rs' Python package, which is not a dependency of cdcflow's."""
 
     def build() -> Path:
         folder = _CACHE / "deltalake"
