@@ -1,4 +1,4 @@
-"""The merge on a standalone cluster whose workers see nothing of the driver's disk: log and warehouse in a store."""
+"""The merge on a standalone cluster whose workers cannot access the driver's disk: log and warehouse in a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The suite of all sources can fail: bugs are planted in the source in memory, and a scenario finds each of them."""
+"""The suite for sources can fail: bugs are planted in the source in memory, and a scenario finds each of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several clauses in one ALTER; on MySQL and MariaDB sets of the client, ALTERs that fail, names in capitals."""
+"""Several clauses in one ALTER; on MySQL and MariaDB also client character sets, failing ALTERs, names in capitals."""
 
 from __future__ import annotations
 

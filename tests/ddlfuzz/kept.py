@@ -1,4 +1,4 @@
-"""What PostgreSQL's log keeps of tables that are gone: the rows that each had at its end.
+"""What PostgreSQL's log keeps of dropped tables: the rows that each had at its end.
 
     a daemon has read the table ── rows change ── DROP, RENAME, SET SCHEMA, ATTACH
             `seen`                                 `before` takes them, `after` sees that its name is gone

@@ -1,4 +1,4 @@
-"""Steps that change keys: other columns, none for a moment, two rows of one key for a moment, a unique key instead."""
+"""Steps that change keys: other columns, temporarily none, temporarily two rows of one key, a unique key instead."""
 
 from __future__ import annotations
 

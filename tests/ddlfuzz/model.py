@@ -1,4 +1,4 @@
-"""What a case believes of the database: tables, their columns and keys. No rows: the server itself knows those best."""
+"""What a case assumes about the database: tables, their columns and keys. No rows: the server itself has those."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps that one server alone has: publications, character sets, enums, row versions."""
+"""Steps that exist on one server only: publications, character sets, enums, row versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Steps that make, drop, rename and rewrite tables, and those on partitions."""
+"""Steps that create, drop, rename and rewrite tables, and those on partitions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the log costs, counted and not timed: bytes, fsyncs, and what a start reads.
+"""The costs of the log, counted and not timed: bytes, fsyncs, and what a start reads.
 
 Each figure has a ceiling a little above what it was when it was written. A change that breaks through one is either a
 mistake or a decision: then raise the ceiling, and explain it in the same commit.

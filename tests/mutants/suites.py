@@ -1,4 +1,4 @@
-"""Which files faults are planted in, and which tests are to find them: near ones first, so that most are found at once.
+"""Which files faults are planted in, and which tests should find them: near ones first, so that most are found early.
 
 A suite is a list of stages; the next stage runs only for what the one before has not found.
 """

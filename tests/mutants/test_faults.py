@@ -1,4 +1,4 @@
-"""The faults that `make mutants` plants: what they are, and what is written of them."""
+"""The faults that `make mutants` plants, and how they are described."""
 
 from __future__ import annotations
 

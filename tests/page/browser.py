@@ -1,4 +1,4 @@
-"""Chromium without a window, driven by its own driver; nothing of it talks to anybody but the page's server."""
+"""Headless Chromium, controlled by its own driver; it connects to no host but the page's server."""
 
 from __future__ import annotations
 

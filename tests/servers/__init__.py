@@ -1,4 +1,4 @@
-"""The servers that tests and benchmarks start, and every release that cdcflow is for.
+"""The servers that tests and benchmarks start, and every release that cdcflow supports.
 
 `postgres`, `mysql` and `kafka` are the demo's starters (`cdcflow.cli.demo.servers`) with what only tests do to a
 server; `debian` unpacks what is not installed. `objects` and `registry` are an object store and a schema registry,

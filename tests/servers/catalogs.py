@@ -1,4 +1,4 @@
-"""Catalogs of tables on loopback, for tests: Hive's metastore, of pyspark's jars, and Iceberg's REST catalog.
+"""Catalogs of tables on loopback, for tests: Hive's metastore, from pyspark's jars, and Iceberg's REST catalog.
 
 Iceberg publishes the REST catalog that it tests its own client with as a jar of its tests; the latest version with such
 a jar is older than the client here, as a service in use may be. Both run as small programs in `java/`, and need a JDK.

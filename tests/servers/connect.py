@@ -1,4 +1,4 @@
-"""A real Spark Connect server on loopback, of the jars that pyspark has and Delta's."""
+"""A real Spark Connect server on loopback, from the jars of pyspark and Delta."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo's Kafka broker with what tests do to one: stop, kill and halt it; clusters of several; other listeners.
+"""The demo's Kafka broker with operations for tests: stop, kill and halt it; clusters of several; other listeners.
 
 The jars are fetched from Maven through Spark's resolver, into the cache, once: `python -m tests.servers.kafka`.
 """

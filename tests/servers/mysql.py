@@ -1,4 +1,4 @@
-"""The demo's MySQL or MariaDB server with what tests do to one: stop and change it; databases that come and go.
+"""The demo's MySQL or MariaDB server with operations for tests: stop and change it; temporary databases.
 
 Where no server is installed, a package of Debian is fetched and unpacked, once: `python -m tests.servers.mysql`. The
 variables CDCFLOW_MYSQLD and CDCFLOW_MARIADBD may also name a suite of Debian to take it from (`debian:bookworm`).

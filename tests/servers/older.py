@@ -1,4 +1,4 @@
-"""A MySQL server that speaks as an older one did: its greeting's version, and the statements that it knows.
+"""A MySQL server that imitates an older one: its greeting's version, and the statements that it accepts.
 
     client ──COM_QUERY "SHOW MASTER STATUS"──▶ here ──"SHOW BINARY LOG STATUS"──▶ server of today
            ◀── greeting "8.0.36" ─────────────     ◀── greeting "9.7.4" ──────

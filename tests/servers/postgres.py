@@ -1,4 +1,4 @@
-"""The demo's PostgreSQL server with what tests do to one: stop, kill and change it; databases that come and go."""
+"""The demo's PostgreSQL server with operations for tests: stop, kill and change it; temporary databases."""
 
 from __future__ import annotations
 

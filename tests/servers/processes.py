@@ -1,4 +1,4 @@
-"""A server of a test's own that is one process: started, stopped, started again, and gone in the end."""
+"""A test's private server that is one process: started, stopped, started again, and removed at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A TCP proxy in a test's hands: what passes through it can be cut off, held up, slowed down, or lost on one way."""
+"""A TCP proxy that a test controls: traffic can be cut off, held, slowed down, or lost in one direction."""
 
 from __future__ import annotations
 

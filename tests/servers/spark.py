@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on loopback for tests: a master and workers whose disks are not the driver's.
+"""A standalone Spark cluster on loopback for tests: a master and workers that do not share the driver's disk.
 
     with SparkCluster(hidden=[folder]) as cluster:
         session = … .master(cluster.url)

@@ -1,4 +1,4 @@
-"""Executors of the simulation: they keep a chunk's rows until these have their offsets, and die when it hurts."""
+"""Executors of the simulation: they keep a chunk's rows until these have their offsets, and die at the worst times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a schedule is spoilt on purpose."""
+"""The faults that are injected into a schedule."""
 
 from __future__ import annotations
 

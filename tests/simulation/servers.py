@@ -1,4 +1,4 @@
-"""The kinds of servers that the model database can be: what their log, their snapshots and their plans are like."""
+"""The kinds of servers that the model database can imitate: their logs, snapshots and plans."""
 
 from __future__ import annotations
 

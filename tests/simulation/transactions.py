@@ -1,4 +1,4 @@
-"""Whole transactions as plain lists: what the machine is given here instead of Arrow columns, because it is quick."""
+"""Whole transactions as plain lists: the machine gets these here instead of Arrow columns, for speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MySQL and MariaDB with everything that a suite makes there: every database but the server's own."""
+"""MySQL and MariaDB with everything that a suite creates there: every database except the server's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL database with everything that the server's regression suite makes there."""
+"""A PostgreSQL database with everything that the server's regression suite creates there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small writer of binary logs, for tests of the decoder: one event at a time, as plainly as can be.
+"""A small writer of binary logs, for tests of the decoder: one event at a time, as simple as possible.
 
 `Log` keeps what it wrote by file and byte, as a server does, and dumps it from any place as packets.
 """

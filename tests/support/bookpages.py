@@ -1,4 +1,4 @@
-"""The pages of the book and of the repository, and what of them can be checked: commands and links."""
+"""The pages of the book and of the repository, and the parts that can be checked: commands and links."""
 
 from __future__ import annotations
 

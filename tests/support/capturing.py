@@ -1,4 +1,4 @@
-"""A PostgreSQL source in a test's hands: prepared, streamed up to a mark, read in chunks, as plain rows."""
+"""A PostgreSQL source that a test controls: prepared, streamed up to a mark, read in chunks, as plain rows."""
 
 from __future__ import annotations
 

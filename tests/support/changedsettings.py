@@ -1,4 +1,4 @@
-"""Scenarios of settings that change, for a bank on any database: what is captured is right whenever it happens."""
+"""Scenarios of settings that change, for a bank on any database: the captured data is right whenever that happens."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that sees a read-only root, as in a container without one: by Linux's namespaces alone."""
+"""A process with a read-only root, as in a container but without an engine: by Linux's namespaces alone."""
 
 from __future__ import annotations
 

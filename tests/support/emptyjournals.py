@@ -1,4 +1,4 @@
-"""A log whose last journal holds no rows: a daemon that starts replaces it by another of the same name."""
+"""A log whose last journal holds no rows: a starting daemon replaces it by a new one of the same name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs whose process is gone, as far as one process can play that."""
+"""Logs whose process has ended, as far as one process can simulate that."""
 
 from __future__ import annotations
 

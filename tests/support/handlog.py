@@ -1,4 +1,4 @@
-"""Logs made by hand: plain lists of changes, sealed as the file sink does."""
+"""Logs written by hand: plain lists of changes, sealed as by the file sink."""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
 """A capture daemon that kills itself with SIGKILL at a named point: `killable.py CONFIG [POINT COUNT [start]]`.
 
-The points are method calls of the product, of whichever source, wrapped here and only here. `POINT` is `before:NAME` or
-`after:NAME`. The process dies at the COUNT-th call once its capture is live, that is, once a source change that this process delivered is durable in its log. With `start` all calls count, for points that a process passes before that. Either way
-it records in a file `killed` next to CONFIG which of the two it was.
+The points are method calls of the product, of any source, wrapped here and only here. `POINT` is `before:NAME` or
+`after:NAME`. The process dies at the COUNT-th call once its capture is live, that is, once a source change that this
+process delivered is durable in its log. With `start` all calls count, for points that a process passes before that.
+Either way it records in a file `killed` next to CONFIG which of the two it was.
 
-Without a point it is the plain daemon, which SIGTERM stops; SIGHUP has it take CONFIG up again.
+Without a point it is the plain daemon, which SIGTERM stops; SIGHUP makes it reload CONFIG.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the live view of random histories is to show: the fold of all that is sealed, without a merge."""
+"""The expected live view of random histories: the fold of everything sealed, without a merge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A `SourceKit` of a database in memory, which understands as much SQL as the suite speaks."""
+"""A `SourceKit` of a database in memory, which implements the SQL that the suite uses."""
 
 from __future__ import annotations
 

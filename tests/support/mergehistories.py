@@ -1,4 +1,4 @@
-"""Random histories of changes for merges, with the fold's word on them: what any engine that merges must come to.
+"""Random histories of changes for merges, and their fold: the result that every engine must produce.
 
 The tables have each their own kind of trouble: partial rows and key changes, no key at all, shapes that change.
 """

@@ -1,4 +1,4 @@
-"""Random tables, rows and packets for both MySQL decoders, made from one number each."""
+"""Random tables, rows and packets for both MySQL decoders, each generated from one seed."""
 
 from __future__ import annotations
 

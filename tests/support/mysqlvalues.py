@@ -1,4 +1,4 @@
-"""Rows as MySQL's and MariaDB's two ways bring them: the binary log's file, and a SELECT's packets.
+"""Rows as MySQL and MariaDB send them in two ways: in the binary log's file, and in a SELECT's packets.
 
 Nothing of the stream or the chunks is needed here, so that values can be tested by themselves. Also builds row images
 and result rows for tests without a server.

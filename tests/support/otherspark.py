@@ -1,4 +1,4 @@
-"""A Spark in another process, begun as settings say: what is settled when a Spark begins is settled once a process."""
+"""A Spark in another process, started with given settings: some can be set only once per process, at the start."""
 
 from __future__ import annotations
 

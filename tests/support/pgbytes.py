@@ -1,4 +1,4 @@
-"""A small writer of the server's formats, for tests of the decoders: one message at a time, as plainly as can be."""
+"""A small writer of the server's formats, for tests of the decoders: one message at a time, as simple as possible."""
 
 from __future__ import annotations
 

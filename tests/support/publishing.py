@@ -1,4 +1,4 @@
-"""A capture in a thread, until what was waited for is in the log."""
+"""A capture in a thread, until the expected rows are in the log."""
 
 from __future__ import annotations
 

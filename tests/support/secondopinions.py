@@ -1,4 +1,4 @@
-"""Row events of a stream that all get a second opinion, not only one now and then."""
+"""Gives every row event of a stream a second opinion, not only a sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several change logs in their writers' hands, and a plain list of what was written, for the oracle."""
+"""Several open change logs with their writers, and a plain list of what was written, for the oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Two logs merged into one warehouse, by any engine: what has to be true of the cuts that are published."""
+"""Two logs merged into one warehouse, by any engine: what must hold for the published cuts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A source of a few tables with one row each, whose every answer the test has written down before.
+"""A source of a few tables with one row each, whose every answer the test sets in advance.
 
 Not `cdcflow.sources.memory`: these tests check what an attempt does with an answer that a conforming source gives only
 after a long sequence of events, or never: a checkpoint converted into a given one, a list of tables that differs at the

@@ -1,4 +1,4 @@
-"""What the fold makes of a table whose shape changes, merge by merge: what its current-state table is to be.
+"""The fold of a table whose shape changes, merge by merge: the expected current-state table.
 
 Columns are called by their numbers, so that a rename changes nothing.
 """

@@ -1,4 +1,4 @@
-"""The table of types in docs/tables.md, made from what the code does with each type.
+"""The table of types in docs/tables.md, generated from the code's conversion of each type.
 
 `python tests/support/typetable.py` prints it, and a test holds the page to it."""
 

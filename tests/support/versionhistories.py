@@ -1,4 +1,4 @@
-"""Logs of one table with transactions and backfill windows, made from a seed, and what was true at the source.
+"""Logs of one table with transactions and backfill windows, generated from a seed, and the true history at the source.
 
 source    transactions, each of a few changes; some are not captured
 log       the changes as a capture writes them. A backfill's window is as the machine makes it: rows as of a

@@ -1,4 +1,4 @@
-"""Logs of `versionhistories` as logs on disk, and the versions that a merged table has, in the oracle's words."""
+"""Logs of `versionhistories` as logs on disk, and a merged table's versions in the oracle's form."""
 
 from __future__ import annotations
 

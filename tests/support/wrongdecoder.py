@@ -1,4 +1,4 @@
-"""Streams whose decoder errs in one column, so that what compares can be seen to find it."""
+"""Streams whose decoder errs in one column, to prove that comparisons find it."""
 
 from __future__ import annotations
 

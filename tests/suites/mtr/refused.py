@@ -1,4 +1,4 @@
-"""Statements of a suite that are passed over, each for a reason.
+"""Statements of a suite that are skipped, each with the reason.
 
 Either no capture can follow them (changes that the session keeps out of the log), or they change the server for the
 tests that come after (its users, its log's files, its life).
