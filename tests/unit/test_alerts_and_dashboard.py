@@ -1,4 +1,4 @@
-"""`docker/prometheus/alerts.yaml` and `docker/grafana/cdcflow.json` against the metrics that there are."""
+"""`docker/prometheus/alerts.yaml` and `docker/grafana/cdcflow.json` against the existing metrics."""
 
 from __future__ import annotations
 

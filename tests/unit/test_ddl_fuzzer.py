@@ -102,7 +102,7 @@ class Ended:
 
 
 def test_job_that_ends_by_itself_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its case would be waited for without end."""
+    """The run would wait for its case without end."""
     monkeypatch.setattr(jobs, "_LOOK_S", 0.01)
     with pytest.raises(RuntimeError, match="a job ended by itself, with -9"):
         jobs._next(queue.Queue(), [Ended()])  # type: ignore[arg-type, list-item]  # what the test passes instead
@@ -206,7 +206,7 @@ def test_table_that_is_gone_has_to_be_empty_in_the_log() -> None:
 
 
 class OneTable:
-    """A database with a table `public.t`, which takes another name or goes."""
+    """A database with a table `public.t`, which is renamed or dropped."""
 
     def __init__(self) -> None:
         self.name: str | None = "t"

@@ -55,7 +55,7 @@ def test_pip_in_make_setup_is_run_again(tmp_path: Path) -> None:
 
 
 def test_make_installs_by_nothing_else() -> None:
-    """A `pip install` that is added to the Makefile later must not be the one that is not run again."""
+    """A `pip install` that is added to the Makefile later must be retried, too."""
     makefile = (RETRY.parents[2] / "Makefile").read_text()
     assert makefile.count("$(PIP) install") >= 4
     others = [line for line in makefile.splitlines() if "-m pip install" in line and "retry.sh" not in line]
@@ -85,7 +85,7 @@ def test_a_program_that_fails_each_time_says_what_it_printed() -> None:
 
 
 def test_a_missing_java_is_not_waited_for() -> None:
-    """Only what a server may do better later is tried again."""
+    """Only an error that the server may not repeat is retried."""
     tried = []
 
     def fail() -> None:

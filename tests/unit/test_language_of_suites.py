@@ -19,7 +19,7 @@ def no_answer(query: str, column: str | None, row: int) -> str:
 
 
 class Recorded:
-    """Sessions that note what is sent to which of them, and answer queries from a list."""
+    """Sessions that record which of them got which statement, and answer queries from a list."""
 
     def __init__(self, answers: dict[str, list[str]] | None = None) -> None:
         self.sent: list[str] = []

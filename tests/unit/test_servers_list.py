@@ -30,7 +30,7 @@ def test_list_has_every_version_that_is_promised() -> None:
 
 
 def test_every_part_has_its_tests() -> None:
-    """A path that was moved would leave a part without tests."""
+    """A moved path would leave a part without tests."""
     for suites in SUITES.values():
         assert tuple(suites) == PARTS
         assert all((ROOT / file).exists() for files in suites.values() for file in files)

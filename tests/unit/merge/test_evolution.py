@@ -100,7 +100,7 @@ def test_a_wider_type_widens_the_column(old: pa.DataType, new: pa.DataType, type
 
 
 def test_a_type_that_the_table_s_format_cannot_widen_stops_by_name() -> None:
-    """The value would fit, but the column stays what it is."""
+    """The value would fit, but the column keeps its type."""
     rigid = Format("rigid", widens=lambda old, new: False)
     with pytest.raises(CannotFollow, match=r"column v was int and is bigint now, and rigid cannot widen that"):
         evolve(target_of(shape(("id", 1, INT), ("v", 2, INT))), [shape(("id", 1, INT), ("v", 2, BIG))], format_=rigid)
@@ -132,7 +132,7 @@ def test_a_type_that_does_not_hold_the_old_values_stops_by_name(old: pa.DataType
 
 
 def test_a_renamed_column_is_followed_by_its_number() -> None:
-    """G25, P20: the values stay with the column, whatever it is called."""
+    """G25, P20: the values stay with the column, whatever its name."""
     found = follow(shape(("id", 1, INT), ("remark", 2, TEXT)))
     assert found.steps == (Rename("note", "remark"),)
 
@@ -179,7 +179,7 @@ def test_another_key_stops_by_name() -> None:
 
 
 def test_names_that_differ_only_in_case_stop_by_name() -> None:
-    """Spark would take the one for the other."""
+    """Spark would mistake the one for the other."""
     with pytest.raises(ConfigurationError, match="column Note"):
         evolve(None, [shape(("id", 1, INT), ("note", 2, TEXT), ("Note", 3, TEXT))])
 
@@ -217,7 +217,7 @@ def test_columns_that_the_new_table_lacks_get_numbers_that_no_source_has() -> No
 
 
 def test_a_column_that_a_table_made_again_gets_later_is_not_one_that_it_lacked() -> None:
-    """P25: the values of two columns would mix, or the types would clash for no reason."""
+    """P25: otherwise the values of two columns would mix, or the types would clash for no reason."""
     before = target_of(shape(("id", 1, INT), ("a", 2, TEXT)))
     made_again = shape(("id", 1, INT), ("b", 2, TEXT), incarnation=2)
     later = shape(("id", 1, INT), ("b", 2, TEXT), ("c", 3, INT), ("d", 4, INT), ("e", 5, INT), incarnation=2)
@@ -337,7 +337,7 @@ def test_an_older_cdcflow_that_died_after_a_rename_is_understood() -> None:
 
 
 def test_no_two_columns_of_a_table_that_was_made_again_get_one_number() -> None:
-    """One was renamed by a run that died, and another has its name by now."""
+    """One was renamed by a run that died, and another column has its name now."""
     target = target_of(shape(("id", 1, INT), ("x", 2, TEXT), ("y", 3, TEXT)))
     id_, x, y = target.columns
     died = replace(target, columns=(id_, replace(x, name="z", was="y"), y))
@@ -405,8 +405,8 @@ def test_a_column_that_was_taken_over_is_not_filled_in_a_table_that_was_made_aga
 
 @pytest.mark.parametrize("columns_there", [0, 1, 2])
 def test_what_was_announced_for_a_table_made_again_is_not_taken_for_the_old_one_s(columns_there: int) -> None:
-    """A merge of changes that died between two incarnations begins with the older one again. What it announced for the
-    newer one has numbers that the older one's columns have too."""
+    """A merge of changes that died between two incarnations begins with the older one again. The numbers that it
+    announced for the newer one equal those of the older one's columns."""
     old = shape(("id", 1, INT), ("day", 2, pa.date32()), ("price", 3, pa.decimal128(12, 2)), key=())
     new = [
         shape(("id", 1, INT), ("price", 2, pa.decimal128(12, 2)), ("note", 3, TEXT), *later, key=(), incarnation=2)

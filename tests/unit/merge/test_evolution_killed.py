@@ -350,7 +350,7 @@ def kills(first: str, second: str) -> int:
 
 
 def can_follow(first: str, second: str) -> bool:
-    """Whether the source's names stay different, letters aside."""
+    """Whether the source's names stay different, regardless of case."""
     names = [c.name.lower() for c in history(first, second)[2][0].shape.columns]
     return len(set(names)) == len(names)
 
@@ -363,7 +363,7 @@ def test_a_job_killed_at_any_commit_of_a_schema_change_is_finished_by_the_next(f
 
 
 def _judged_by_name(patch: pytest.MonkeyPatch) -> None:
-    """As before there were ids: a column is the one that the description calls so."""
+    """As before ids existed: a column is the one to which the description gives that name."""
 
     def by_name(described: Target, *_: object) -> Target:
         return replace(described, columns=tuple(c for c in described.columns if not c.added))

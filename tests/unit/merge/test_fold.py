@@ -1,4 +1,4 @@
-"""The oracle itself: short enough to be believed, and these are the sentences to believe."""
+"""The oracle itself: short enough to be trusted, and these tests state what it must do."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def change(offset: int, step: Step) -> Change:
 
 
 def merge_rounds(warehouse: EmbeddedWarehouse, seed: int, events: int = 80) -> list[str]:
-    """Three ranges of every table's random histories; what differs from the fold after any of them."""
+    """Merge three ranges of every table's random histories; return what differs from the fold after any of them."""
     world, offset, found = make_world(seed, events // 8), 0, list[str]()
     for round_ in range(3):
         for name in world.tables:
@@ -131,7 +131,7 @@ def test_a_null_that_was_sent_replaces_the_value_in_the_table(warehouse: Embedde
 
 
 def test_a_row_that_the_table_has_newer_is_left_alone(warehouse: EmbeddedWarehouse) -> None:
-    """A range that is merged again must not take a row back to what it was."""
+    """A range that is merged again must not restore an earlier version of a row."""
     newer = put(warehouse, 10, ("c", {"id": 1, "a": 2, "doc": "new"}))
     assert put(warehouse, 5, ("u", {"id": 1, "a": 1, "doc": "old"})) == newer
     assert put(warehouse, 5, ("d", {"id": 1})) == newer
@@ -202,7 +202,7 @@ def test_a_bag_whose_column_was_dropped_counts_rows_that_are_alike_since(warehou
 
 
 def test_names_with_quotes_live_through_merge_rename_and_widening(warehouse: EmbeddedWarehouse) -> None:
-    """Whatever a column is called, it stays that column: in the projection, the moves, the MERGE and the steps."""
+    """Whatever its name, a column stays that column: in the projection, the moves, the MERGE and the steps."""
     odd = "a`b'c\\d\"e"
     before: dict[str, Any] = {"id": "int64", odd: "int32", "doc": "string"}
     after: dict[str, Any] = {"id": "int64", f"{odd}2": "int64", "doc": "string"}

@@ -99,7 +99,7 @@ def test_a_dropped_column_of_a_table_without_a_key_is_one_too() -> None:
 
 
 def test_a_table_that_is_made_new_is_nobody_s_yet() -> None:
-    """Else a log that has a rename in it could not be merged into a new warehouse."""
+    """Otherwise a log with a rename in it could not be merged into a new warehouse."""
     renamed = shape(("sum", 2, BIG), ("note", 3, TEXT))
     check_allowed(evolve(None, [FIRST, renamed]), TablePolicy(evolve="freeze"))
 
@@ -186,7 +186,7 @@ def test_in_a_table_of_changes_any_column_may_have_versions() -> None:
 
 
 def test_keys_and_tables_without_a_key_have_no_versions() -> None:
-    """Rows are found by them: one that changed its type is another key."""
+    """Rows are found by them: a key column with a new type is another key."""
     with pytest.raises(CannotFollow, match="column id was int and is string now") as refused:
         allowed(KEEPING, replace(FIRST, columns=(replace(FIRST.columns[0], type=ColumnType("t", TEXT)),)))
     assert "new_column" not in str(refused.value)

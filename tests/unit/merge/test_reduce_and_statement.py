@@ -29,7 +29,7 @@ def layout_of(*shapes: Table) -> Layout:
 
 
 def test_columns_that_always_travel_together_are_one_family() -> None:
-    """One aggregate a family: the cost grows with the kinds of partial rows, not with the columns."""
+    """One aggregate per family: the cost grows with the kinds of partial rows, not with the columns."""
     found = families(layout_of(table("id", "a", "b", "doc", "note")), [frozenset({3}), frozenset({3, 4})])
     assert [(f.columns, f.masked) for f in found] == [((1, 2), False), ((3,), True), ((4,), True)]
 
@@ -48,7 +48,7 @@ def test_a_column_that_an_older_shape_lacks_is_its_own_family() -> None:
 
 @pytest.mark.parametrize("name", ["x`; DROP TABLE important; --", "order id", "a.b", "'", '"', "\\"])
 def test_a_name_stays_a_name(name: str) -> None:
-    """S01: whatever a column is called, it ends where its quotes end."""
+    """S01: whatever its name, a column ends where its quotes end."""
     quoted = name_sql(name)
     assert quoted[0] == quoted[-1] == "`"
     assert quoted[1:-1].replace("``", "").count("`") == 0

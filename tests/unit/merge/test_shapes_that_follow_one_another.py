@@ -49,7 +49,7 @@ def test_a_key_that_is_written_otherwise_in_the_table_made_again_stops_by_name()
 
 
 def test_a_struct_is_kept_only_where_all_of_its_fields_are_kept_as_they_are() -> None:
-    """One field that Spark would change makes the whole one another value."""
+    """One field that Spark would change makes the whole value a different one."""
     fine, wide = ("a", pa.int32()), ("b", pa.decimal256(50, 1))
     assert stored(pa.struct([fine])).convert is None
     for fields in ([fine, wide], [wide, fine]):
@@ -96,7 +96,7 @@ def test_a_wider_column_is_widened_once_the_table_allows_it() -> None:
 
 
 def test_a_table_is_made_with_what_tells_whose_it_is() -> None:
-    """By these properties the next merge knows it again; tables of older versions bear them."""
+    """These properties identify it for the next merge; tables of older versions have them."""
     target = Target(1, ("id",), (TargetColumn("id", 1, "int"), TargetColumn("it's", 2, "string")))
     described = target.to_json().replace("'", "\\'")
     assert create("w.t1", DELTA, target, '{"log": "x"}', 7) == (

@@ -47,7 +47,7 @@ def test_a_table_is_whole_from_the_last_backfill_on_that_was_done(known: Backfil
 def test_a_new_table_begins_where_it_is_whole_or_else_where_it_will_be(
     known: Backfill, beginnings: tuple[int, ...]
 ) -> None:
-    """Nothing of before a backfill that is done is needed: neither rows nor the shapes that they had."""
+    """Nothing from before a finished backfill is needed: neither rows nor the shapes that they had."""
     assert known.beginnings() == beginnings
 
 
@@ -110,7 +110,7 @@ def test_a_table_behind_a_gap_is_not_whole_before_it_is_proven(
 def test_a_table_to_which_nothing_came_is_in_doubt_and_out_of_it_all_the_same(
     known: Backfill, before: tuple[bool, str], now: tuple[bool, str]
 ) -> None:
-    """Most tables of a gap that was short did not change in it, nor later."""
+    """Most tables did not change in a short gap, nor later."""
     assert known.stays_whole(complete=before[0], state=before[1]) == now
 
 
@@ -139,7 +139,7 @@ def test_only_a_table_with_the_base_that_the_daemon_knows_is_whole(
 
 
 def test_a_table_with_a_base_needs_it_until_all_of_it_is_being_read() -> None:
-    """A backfill makes the table of the log alone, once it is done."""
+    """A finished backfill builds the table from the log alone."""
     assert [with_base(state).needs_base for state in ("done", "cancelled", "forgotten")] == [True] * 3
     assert not with_base("reading").needs_base
     assert with_base("done").stays_whole(complete=True, state="done") == (True, "done")

@@ -1,4 +1,4 @@
-"""Runs and key sets: what the interleave machine, the log and the attempt ask of changes in columns."""
+"""Runs and key sets: what the interleave machine, the log and the attempt need of changes in columns."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_a_run_says_what_its_last_transaction_is() -> None:
     [((ORDERS.id,), 0), ((OTHER.id,), 0), ((THIRD.id,), 3), ((THIRD.id, OTHER.id), 0), ((), None)],
 )
 def test_the_first_transaction_that_touches_a_table(tables: tuple[TableId, ...], first: int | None) -> None:
-    """What is before it may go into the log at once; the window closes at it."""
+    """Earlier rows may go into the log at once; the window closes at it."""
     assert run_of(T1, T2, T3, T4).first_touching(frozenset(tables)) == first
 
 

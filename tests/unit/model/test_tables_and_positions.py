@@ -1,4 +1,4 @@
-"""Tables, types, positions and checkpoints: what they are written as, and what they are read as again."""
+"""Tables, types, positions and checkpoints: how they are written, and how they are read back."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_type_is_read_exactly_and_can_be_read_by_people(type_: ColumnType) -> 
 
 
 def test_types_that_differ_in_the_server_s_word_or_in_arrow_s_are_two() -> None:
-    """A column that becomes another type is another shape."""
+    """A column with a new type is a different shape."""
     assert len({NUMERIC, ColumnType("numeric(10,2)", pa.string()), ColumnType("money", NUMERIC.arrow)}) == 3
 
 
@@ -96,7 +96,7 @@ def test_tables_are_sorted_by_schema_and_then_by_name() -> None:
 def test_the_old_row_has_the_key_or_under_full_everything(
     identity: Identity, key: tuple[str, ...], names: list[str]
 ) -> None:
-    """`_before` holds what the source gives of it, in the table's order."""
+    """`_before` holds the key columns that the source sends, in the table's order."""
     table = replace(TABLE, key=key, identity=identity)
     assert [f.name for f in table.before_type] == names
     assert table.key_columns == (key or ("id", "at", "items"))
@@ -130,7 +130,7 @@ CHECKPOINT = Checkpoint(
 
 
 def test_a_checkpoint_is_read_as_it_was_written() -> None:
-    """It is all that a restart has."""
+    """A restart has nothing else."""
     text = CHECKPOINT.to_json()
     assert Checkpoint.from_json(text) == CHECKPOINT == Checkpoint.from_json(text.encode())
     assert "\n" not in text
@@ -161,7 +161,7 @@ def test_a_checkpoint_of_a_newer_cdcflow_is_not_guessed_at() -> None:
 
 
 def test_an_identity_is_read_as_it_was_written_also_from_before_timelines() -> None:
-    """Logs of one database must never be taken for another's."""
+    """Logs of one database must never be mistaken for another's."""
     identity = SourceIdentity("postgres", "7301", "shop", "3")
     assert SourceIdentity.from_json(identity.to_json()) == identity
     assert identity.to_json() == {"kind": "postgres", "system_id": "7301", "database": "shop", "timeline": "3"}

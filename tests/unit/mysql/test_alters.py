@@ -261,7 +261,7 @@ TEXT, LATIN = column(TypeCode.VARCHAR, 80, collation=UTF8MB4), column(TypeCode.V
 def test_column_that_only_became_wider_keeps_its_values(
     said: str, before: ServerColumn, now: ServerColumn, harmless: bool
 ) -> None:
-    """Widening is the one change of a type after which no value can be another."""
+    """Widening is the one change of a type that changes no value."""
     found = altered(list(tokens_of(said)))
     assert not found.fills
     [redefined] = found.redefined

@@ -58,7 +58,7 @@ def test_a_word_of_its_own_has_no_value(option: str) -> None:
 
 @pytest.mark.parametrize("engine", ["InnoDB", "rocksdb", "`InnoDB`"])
 def test_an_engine_that_keeps_every_value_is_no_matter(engine: str) -> None:
-    """Another one may round or cut them."""
+    """A different engine may round or cut them."""
     for sign in (" ", " = "):
         assert not fills(f"ENGINE{sign}{engine}")
         assert not fills(f"ENGINE{sign}{engine} ROW_FORMAT = DYNAMIC")
@@ -128,7 +128,7 @@ def test_partitions_may_be_laid_out_anew(clause: str) -> None:
     ],
 )
 def test_each_clause_by_its_first_two_words(said: str, does: bool) -> None:
-    """What is not one of the known pairs counts."""
+    """A pair of words that is not known counts as changing values."""
     assert fills(said) is does
 
 

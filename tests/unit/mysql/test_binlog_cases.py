@@ -1,4 +1,4 @@
-"""Events of the binary log: what each may hold, and what must not be passed over."""
+"""Events of the binary log: what each may hold, and what must not be skipped."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_event_of_unknown_type_stops_by_name(flavor: Flavor) -> None:
 
 
 def test_event_of_the_other_kind_of_server_stops_by_name() -> None:
-    """A MySQL server writes no MariaDB events; whatever such a number means there, it is not known here."""
+    """A MySQL server writes no MariaDB events; such a number has an unknown meaning there."""
     log = Log("mysql")
     log.event(167, b"x")
     refused(log, ConfigurationError, "event of type 167")

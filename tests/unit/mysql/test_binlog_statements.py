@@ -246,7 +246,7 @@ def test_table_that_keeps_history_stops_before_its_rows(said: str) -> None:
 
 
 def test_history_that_was_ended_since_stops_nothing() -> None:
-    """M61: the remedy was followed; the end of the history orders the table to be read again."""
+    """M61: the remedy was followed; the end of the history requests that the table be read again."""
     log = Log("mariadb")
     log.standalone("ALTER TABLE t ADD SYSTEM VERSIONING")
     log.standalone("ALTER TABLE t DROP SYSTEM VERSIONING")

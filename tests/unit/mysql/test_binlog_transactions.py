@@ -90,7 +90,7 @@ def test_rolled_back_transaction_gives_nothing(flavor: Flavor) -> None:
 @pytest.mark.parametrize("spool_bytes_max", [0, 1 << 20])
 @pytest.mark.parametrize("said", ["ROLLBACK", "ROLLBACK TO `s`"])
 def test_rolled_back_rows_of_a_table_that_keeps_them_stop(said: str, spool_bytes_max: int) -> None:
-    """M67: which of them stayed is not in the log."""
+    """M67: the log does not contain which of them stayed."""
     log = Log()
     log.begin()
     log.query("SAVEPOINT `s`")

@@ -105,14 +105,14 @@ def test_column_of_the_catalog_is_the_one_of_a_table_map(
 
 
 def test_vector_of_mariadb_is_bytes_to_its_table_maps() -> None:
-    """Else its backfill would give lists, and its stream bytes."""
+    """Otherwise its backfill would give lists, and its stream bytes."""
     column = asked("vector(3)", octets=12)
     expected = ServerColumn("c", TypeCode.VARCHAR, 12, True, collation=BINARY_COLLATION, extra="vector")
     assert server_column(column, COLLATIONS, is_mariadb=True) == expected
 
 
 def test_types_of_the_change_log_tell_what_a_column_was_that_is_gone() -> None:
-    """Only where it is stored like that: the column may have been altered since."""
+    """Only where it is stored in that form: the column may have been altered since."""
     uuid, bytes_of_16 = (
         ServerColumn("c", TypeCode.CHAR, 16, True, collation=BINARY_COLLATION, extra=e) for e in ("uuid", "")
     )

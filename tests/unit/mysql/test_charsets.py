@@ -95,7 +95,7 @@ def both(way: Any, collation: int, values: list[bytes | None], policy: Policy | 
 
 @pytest.mark.parametrize("charset", SAMPLES)
 def test_text_of_every_character_set(way: Any, charset: str) -> None:
-    """Who reads the log gets letters, whatever the table's set was."""
+    """A reader of the log gets letters, whatever the table's set was."""
     collation, text = SAMPLES[charset]
     assert charset_of(collation).name == charset
     raw = encoded(text, charset)
@@ -103,7 +103,7 @@ def test_text_of_every_character_set(way: Any, charset: str) -> None:
 
 
 def test_ascii_is_ascii_where_the_set_has_it(way: Any) -> None:
-    """The usual case takes no table and no loop, and must mean the same."""
+    """The usual case uses no table and no loop, and must give the same result."""
     for collation, _ in SAMPLES.values():
         if charset_of(collation).has_ascii:
             assert both(way, collation, [b"shipped", b"[x] ~ 1"]).to_pylist() == ["shipped", "[x] ~ 1"]

@@ -25,7 +25,7 @@ from cdcflow.sources.mysql.types.columns import ServerColumn, TypeCode
     ],
 )
 def test_a_shadow_table_that_got_another_name_is_a_copy_no_more(before: list[str]) -> None:
-    """M37: the next table of that name may hold less, and the captured table would be taken for whole."""
+    """M37: the next table of that name may hold less, and the captured table would be taken as complete."""
     log = Log()
     one(log, 1)
     for said in ["CREATE TABLE _t_gho LIKE t", *before, "RENAME TABLE t TO _t_del, _t_gho TO t"]:

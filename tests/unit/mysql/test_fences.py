@@ -115,7 +115,7 @@ def test_place_in_the_log_parts_seen_from_unseen(upto: int, hidden: list[int]) -
 
 
 def test_two_bounds_that_disagree_give_a_chunk_no_place() -> None:
-    """MySQL: between what is surely seen and what is surely not, nothing is claimed."""
+    """MySQL: between what is certainly seen and what is certainly not, nothing is claimed."""
     table, runs = _runs()
     lower, upper = CoordinateVisibility(10), CoordinateVisibility(20)
     assert held_before(table, runs, lower) != held_before(table, runs, upper)

@@ -1,4 +1,4 @@
-"""Sets of GTIDs and positions as texts, and what they know."""
+"""Sets of GTIDs and positions as texts, and what can be derived from them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_what_is_no_mysql_set_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["0-1", "a-b-c", "0-1-2-3", f"{A}:1"])
 def test_what_is_no_mariadb_set_is_refused(text: str) -> None:
-    """The flavors' sets must not be taken for each other."""
+    """The flavors' sets must not be mistaken for each other."""
     with pytest.raises(ConfigurationError, match="not a set of GTIDs"):
         MariadbGtids.parse(text)
 

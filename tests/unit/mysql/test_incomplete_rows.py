@@ -80,7 +80,7 @@ def test_prepared_transaction_is_incomplete_when_it_is_committed(flavor: Flavor)
 
 
 def test_delivered_rows_order_nothing_again() -> None:
-    """What the log has already was ordered with it."""
+    """The request for rows that the log already has is in the log with them."""
     log = Log("mysql")
     log.begin()
     insert_without_w(log, 1)

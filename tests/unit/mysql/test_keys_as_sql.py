@@ -1,4 +1,4 @@
-"""Keys as SQL: literals that mean in the server what it sent, and conditions that follow its order."""
+"""Keys as SQL: literals that the server reads as the value it sent, and conditions that follow its order."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def cells(values: Sequence[bytes | None], between: bytes = b"\xff" * 20) -> Cell
 
 
 def found(decode: Decoder, values: Sequence[bytes | None]) -> list[object]:
-    """What all of them become together, and each by itself."""
+    """The column of all of them together, and each by itself."""
     column = decode(cells(values), WHERE)
     column.validate(full=True)
     together = column.to_pylist()
@@ -205,7 +205,7 @@ def test_a_uuid_is_turned_round_only_where_the_server_did(stored: str, printed: 
     ],
 )
 def test_an_address_is_as_short_as_the_server_prints_it(stored: str, printed: str) -> None:
-    """N26: the first of the longest runs of zeros goes, even a single one."""
+    """N26: the first of the longest runs of zeros is omitted, even a single one."""
     raw = b"".join(int(group, 16).to_bytes(2, "big") for group in stored.split(":"))
     assert found(special.inet6, [raw, None]) == [printed, None]
 

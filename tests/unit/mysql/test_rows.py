@@ -99,7 +99,7 @@ def test_text_key_that_changes_only_its_case_is_another_key(way: Any) -> None:
 
 
 def test_table_without_a_key_has_no_updates(way: Any) -> None:
-    """Nothing tells its rows apart but all their columns, so an update is the old row's end and a new one."""
+    """Only all columns together identify its rows, so an update is the old row's end and a new one."""
     shape = table(*ORDERS.columns, key=())
     found = of(way, RowKind.UPDATE, [row(1, b"a", b"n") + row(1, b"b", b"n")], shape=shape)
     assert listed(found) == [
@@ -109,7 +109,7 @@ def test_table_without_a_key_has_no_updates(way: Any) -> None:
 
 
 def test_full_identity_repeats_the_old_row(way: Any) -> None:
-    """Asked for, the old row comes with every update."""
+    """If it is requested, every update has the old row."""
     shape = describe(TableId("shop", "orders"), ORDERS.columns, ["id"], Identity.FULL, Policy())
     found = of(way, RowKind.UPDATE, [row(1, b"a", b"n") + row(1, b"b", None)], shape=shape)
     assert listed(found) == [(1, "b", None, "u", None, {"id": 1, "state": "a", "note": "n"})]

@@ -27,7 +27,7 @@ def charset(client: int) -> bytes:
 
 @dataclass
 class NamedTables(TestTables):
-    """Captured are these tables alone; the catalog has them all but those that are `gone`."""
+    """Only these tables are captured; the catalog has all of them except those that are `gone`."""
 
     names: tuple[str, ...] = ()
     gone: tuple[str, ...] = ()
@@ -180,7 +180,7 @@ def test_table_named_in_another_set_that_is_gone_is_emptied() -> None:
 
 @pytest.mark.parametrize(("said", "filled"), [("ALTER TABLE {} DROP v", {"t", "u"}), ("CREATE VIEW {} AS x", set())])
 def test_name_that_is_no_text_may_be_any_table(said: str, filled: set[str]) -> None:
-    """Every captured table is read again; a statement that is about no table is not one of them."""
+    """Every captured table is read again; a statement that concerns no table has no effect."""
     log = Log()
     log.standalone(said.encode().replace(b"{}", b"\xff\xfe\xf2x"), more=charset(255))
     assert read_again(read(log, "t", "u")) == filled
@@ -196,7 +196,7 @@ def test_name_that_is_no_text_may_be_any_table(said: str, filled: set[str]) -> N
     ],
 )
 def test_letters_that_name_no_captured_table_change_nothing(said: bytes) -> None:
-    """Comments and other tables in another language are daily bread."""
+    """Comments and other tables in another language are common."""
     log = Log()
     log.standalone(said, more=charset(CP1251))
     one(log, 2, table=simple("t"))
@@ -205,7 +205,7 @@ def test_letters_that_name_no_captured_table_change_nothing(said: bytes) -> None
 
 
 def test_savepoint_is_found_again_whatever_the_client_says_since() -> None:
-    """The servers write its name in UTF-8. Read in two sets it would be two names, and all rows would be taken back."""
+    """The servers write its name in UTF-8. Read in two sets it would be two names, and all rows would be removed."""
     log = Log()
     log.begin()
     log.insert(simple("t"), (1, "a"))

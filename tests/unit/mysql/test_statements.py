@@ -74,7 +74,7 @@ def tables(*names: str) -> tuple[TableId, ...]:
     ],
 )
 def test_what_changes_neither_rows_nor_shapes(text: str, statement: Statement) -> None:
-    """They frame transactions, or mean nothing to a capture."""
+    """They frame transactions, or do not concern a capture."""
     assert said(text) == statement
 
 

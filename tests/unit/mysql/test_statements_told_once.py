@@ -1,4 +1,4 @@
-"""Statements that a restart meets again, because an XA transaction was prepared before them and is not decided."""
+"""Statements that a restart reads again, because an undecided XA transaction was prepared before them."""
 
 from __future__ import annotations
 

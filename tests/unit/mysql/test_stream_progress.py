@@ -37,7 +37,7 @@ def test_mark_at_a_byte_is_seen_once_the_log_is_there_without_a_row_of_ours() ->
 
 
 def test_mark_at_a_byte_that_the_log_is_past_already_is_due_at_once() -> None:
-    """A quiet source would bring nothing else for hours."""
+    """A quiet source sends nothing else for hours."""
     progress = stream()
     assert advanced(progress, 300) == [Advanced(at(300))]
     progress.expect(LOW, coordinate(FILE, 300))

@@ -102,7 +102,7 @@ def test_char_longer_than_255_bytes_hides_its_length_in_its_type() -> None:
 
 
 def test_unknown_type_is_refused_by_name() -> None:
-    """The remedy is to leave the table out, so it must be named."""
+    """The remedy is to exclude the table, so it must be named."""
     with pytest.raises(ConfigurationError, match=r"column number 2 of table shop\.täbl has type 77"):
         of(LONG, (77, b""))
 

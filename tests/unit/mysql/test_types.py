@@ -28,7 +28,7 @@ def way(request: pytest.FixtureRequest) -> Any:
 
 
 def both(way: Any, of: ServerColumn, cells: list[Value | None]) -> pa.Array:
-    """The column that these values become, each as a row image has it and as a SELECT brings it; both are equal."""
+    """The column that these values become, each as a row image has it and as a SELECT returns it; both are equal."""
     shape = table(column("id", TypeCode.TINY), of)
     data, extents = joined([b"".join(image(shape, [b"\1", None if c is None else c[0]]) for c in cells)])
     found = way[0](shape, data, extents, RowKind.INSERT, b"\3", bitmap([True, True])).rows.column(of.name)
@@ -269,7 +269,7 @@ def test_garbled_compressed_value_is_refused(way: Any, cell: bytes) -> None:
 
 @pytest.mark.parametrize("row", [b"", b"\1", b"\x011", b"\x0111", b"\x011\xfb\xfb", b"\x011\xff", b"\x011\xfd\1\0"])
 def test_result_row_of_another_length_is_refused(way: Any, row: bytes) -> None:
-    """O10: a length that leads elsewhere than to the row's end is never followed."""
+    """O10: a length that points anywhere but to the row's end is never followed."""
     shape = table(column("id", TypeCode.TINY), column("b", TypeCode.BLOB, 2, collation=63))
     data, extents = joined([result_row([b"1", b"x"]), row])
     with pytest.raises(SourceUnavailable):
@@ -341,7 +341,7 @@ def test_table_without_names_is_refused() -> None:
     ],
 )
 def test_policy_that_a_type_does_not_know_is_refused(of: ServerColumn, policy: str) -> None:
-    """A setting that does nothing would be believed to do something."""
+    """Users would believe that a setting without effect works."""
     with pytest.raises(ConfigurationError, match=r"shop\.orders\.c.*does not know"):
         table(column("id", TypeCode.LONG), of, policy=Policy(columns={"shop.orders.c": policy}))
 
@@ -404,7 +404,7 @@ def test_policy_that_makes_keys_of_different_rows_one_is_refused(
 
 
 def test_columns_are_numbered_by_their_names() -> None:
-    """M34: positions shift when a column is added in the middle; what a column is called does not."""
+    """M34: positions shift when a column is added in the middle; a column's name does not."""
     first, second = column_numbers(["id", "state", "note"]), column_numbers(["id", "added", "state", "note"])
     assert [second[i] for i in (0, 2, 3)] == first
     assert len(set(second)) == 4

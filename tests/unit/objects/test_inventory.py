@@ -76,7 +76,8 @@ def test_neighbours_are_told_as_one_range() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 10, 11, 20, 25])
 def test_digests_are_those_that_a_plain_store_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    """Equal tags save reading every object back before its file goes; of parts the tag is another."""
+    """Equal tags save reading every object back before its file is removed; an object uploaded in parts has a different
+    tag."""
     monkeypatch.setattr(bucket, "ONE_REQUEST_BYTES", 10)
     monkeypatch.setattr(bucket, "PART_BYTES", 10)
     content = random.Random(size).randbytes(size)

@@ -18,7 +18,7 @@ from cdcflow.cli.failure import exit_code
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
 
 EXPOSURE_MAX = 25
-"""In tenths, as systemd-analyze counts: below 3.0 is what it calls OK or better."""
+"""In tenths, as systemd-analyze counts: below 3.0 it reports OK or better."""
 
 
 def _unit() -> str:

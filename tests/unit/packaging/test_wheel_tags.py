@@ -1,6 +1,6 @@
-"""What a wheel is called: for one platform only if something in it was compiled for one.
+"""The name of a wheel: for one platform only if something in it was compiled for one.
 
-The real setup.py runs; Cython's part is played by a module that gives a small C file for each extension.
+The real setup.py runs; a module replaces Cython and gives a small C file for each extension.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _wheel(project: Path, **environment: str) -> Path:
 
 
 def test_a_wheel_without_anything_compiled_is_for_every_platform(project: Path) -> None:
-    """Tagged for a platform it would be refused on all others, and bring nothing for it."""
+    """Tagged for one platform it would be refused on all others, and gain nothing."""
     made = _wheel(project, CC="/bin/false")
     assert made.name == "cdcflow-1.0-py3-none-any.whl"
     with zipfile.ZipFile(made) as archive:

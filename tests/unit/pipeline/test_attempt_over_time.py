@@ -76,7 +76,7 @@ class Source(Small):
 
 
 class Log(MemoryLog):
-    """Seals when it is due, counts what was rolled, and may fail to sync. `now_s` is everybody's clock."""
+    """Seals when it is due, counts its rolls, and may fail to sync. `now_s` is the clock that all parts share."""
 
     def __init__(self, memory: Memory) -> None:
         super().__init__(memory)
@@ -383,7 +383,7 @@ def test_a_cut_that_was_handed_over_is_not_synced_again(monkeypatch: pytest.Monk
 
 
 def test_what_waits_for_the_disk_is_counted_until_it_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut by cut: a sync that has some of them frees the room of those and no other."""
+    """Cut by cut: a sync frees the room of the cuts that it covers and no others."""
     on = Stage()
     size = committed(1).run.bytes
     for number in (1, 2):
@@ -417,7 +417,7 @@ def test_an_error_of_a_thread_ends_the_attempt_in_its_next_turn(worker: str) -> 
 
 
 def test_an_attempt_that_is_stopped_makes_its_last_cut_durable_and_tells_the_source() -> None:
-    """Else the next start would read again what is in the log."""
+    """Otherwise the next start would read again what is already in the log."""
     on = Stage()
     on.source.is_ready = True
     on.source.coming = [committed(1)]

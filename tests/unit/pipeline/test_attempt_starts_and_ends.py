@@ -1,4 +1,4 @@
-"""One attempt from its first word to its last: where it starts, what it orders, when it stops by itself."""
+"""One attempt from start to end: where it begins, what it requests, when it stops by itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from cdcflow.sinks.memory import Memory, MemoryLog
 
 
 class Stage:
-    """One log that outlives attempts, and what makes them."""
+    """One log that outlives attempts, and the parts from which they are built."""
 
     def __init__(self) -> None:
         self.memory = Memory()
@@ -61,7 +61,7 @@ class Stage:
         return made
 
     def holds(self, checkpoint: Checkpoint) -> None:
-        """The log as an earlier attempt left it."""
+        """The log as left by an earlier attempt."""
         log = MemoryLog(self.memory)
         log.cut(checkpoint)
         log.sync()
@@ -320,7 +320,7 @@ def test_once_ends_when_the_ordered_tables_are_read_and_that_is_durable(stage: S
 
 
 def test_once_without_names_waits_for_every_table(stage: Stage) -> None:
-    """Nothing ordered by name is: all of them."""
+    """A command that names no table concerns all of them."""
     source = Small(ITEMS, ORDERS)
     stage.attempt(source, Orders(once=True)).run(by_itself())
     assert {state for state, _ in stage.progress.values()} == {"done"}
@@ -360,7 +360,7 @@ def test_an_order_is_kept_once_a_cut_with_it_is_durable(stage: Stage) -> None:
 
 
 def test_an_unknown_table_is_refused_with_those_that_are_captured() -> None:
-    """A slip of the pen must not become a backfill of nothing."""
+    """A typing error must not become a backfill of nothing."""
     assert table_ids(("public.orders",), (ITEMS, ORDERS)) == (ORDERS.id,)
     assert table_ids((), (ITEMS, ORDERS)) == (ITEMS.id, ORDERS.id)
     with pytest.raises(ConfigurationError, match=r"table public\.x is not captured.*public\.items, public\.orders"):
@@ -368,7 +368,7 @@ def test_an_unknown_table_is_refused_with_those_that_are_captured() -> None:
 
 
 def test_requests_of_an_operator_are_taken_in_the_next_turn(stage: Stage) -> None:
-    """All that wait, in their order."""
+    """All waiting tables, in their order."""
     source = Small(ITEMS, ORDERS)
     stage.requests.put(Pause(ITEMS.id))
     stage.requests.put(Pause(ORDERS.id))
@@ -489,7 +489,8 @@ def play(attempt: Attempt, turns: Iterator[None]) -> None:
 
 
 def test_ids_that_an_earlier_epoch_may_have_delivered_unseen() -> None:
-    """Those that run, and those from the highest that was seen on: one that waits for a standby is in no list."""
+    """The running transactions, and those above the highest that was seen: a transaction that waits for a standby is in
+    no list."""
     found = maybe_hidden(XidSnapshot(5, 10, frozenset({7, 5})))
     assert found[:4].tolist() == [5, 7, 10, 11]
     assert len(found) == 2 + attempts.IDS_ABOVE_XMAX

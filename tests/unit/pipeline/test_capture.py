@@ -1,4 +1,4 @@
-"""The capture around its attempts: what is tried again, what an operator may order, what can be seen of it."""
+"""The capture around its attempts: what is retried, which commands an operator may give, what is visible of it."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_what_trying_again_would_not_change_ends_the_capture(error: Exception) -
 
 
 def test_other_tables_are_taken_up_at_once() -> None:
-    """Nothing is broken: no pause, and no word of an interruption."""
+    """Nothing is broken: no pause, and no report of an interruption."""
     first, second = Small(), Small(ITEMS, ORDERS)
     stage = Stage(first, second, tables_look_s=0.0)
     first.on_poll = lambda: first.listed.append(ITEMS)
@@ -222,7 +222,7 @@ def running(stage: Stage, source: Small, during: Callable[[], None]) -> None:
 def test_an_order_reaches_the_machine_for_each_of_its_tables(
     op: str, more: dict[str, Any], inputs: list[object]
 ) -> None:
-    """Without names it is all captured tables."""
+    """A command without names concerns all captured tables."""
     source = Small(ITEMS, ORDERS)
     stage = Stage(source)
     given: list[object] = []
@@ -244,7 +244,7 @@ def test_an_order_reaches_the_machine_for_each_of_its_tables(
 
 
 def test_an_unknown_order_or_table_is_refused_by_name() -> None:
-    """And nothing is ordered."""
+    """No command is executed either."""
     source = Small()
     stage = Stage(source)
 
@@ -258,7 +258,7 @@ def test_an_unknown_order_or_table_is_refused_by_name() -> None:
 
 
 def test_status_says_what_it_is_doing() -> None:
-    """`cdcflow status` shows these values by these names."""
+    """`cdcflow status` shows these values under these names."""
     source = Small()
     stage = Stage(source)
     assert stage.capture.status() == {"state": "waiting", "reason": "starting", **FIRST}
@@ -308,7 +308,8 @@ def test_a_capture_that_was_halted_does_not_show_as_one_that_waits() -> None:
 
 
 def test_a_fault_that_nobody_foresaw_halts_without_its_text() -> None:
-    """Its text may hold a row's values, and the status is shown to many. What may pass by itself halts nothing."""
+    """Its text may hold a row's values, and many users see the status. An error that may pass by itself does not halt
+    the capture."""
     stage = Stage(ValueError("canary"))
     with pytest.raises(ValueError, match="canary"):
         stage.capture.run()
@@ -485,7 +486,8 @@ def test_stop_while_the_list_of_tables_changes_ends_in_good_order(monkeypatch: p
 
 
 def test_tables_that_are_made_one_after_another_are_no_failures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pause before the next try grew with each of them, so that one race with DDL cost all tables half a minute."""
+    """The pause before the next attempt grew with each of them, so that one race with DDL cost all tables half a
+    minute."""
     capture = Stage(Small()).capture
     away = SourceUnavailable("a table was renamed or dropped meanwhile")
     errors: list[Exception] = [*[TablesChanged()] * 12, away, away, TablesChanged(), away]

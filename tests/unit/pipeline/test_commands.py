@@ -37,7 +37,7 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Stage]]:
 
 
 def test_an_order_that_does_not_fit_is_answered_with_the_reason(stage: Callable[..., Stage]) -> None:
-    """`ordered` for a table that is done, and then nothing, is worse than no answer."""
+    """An `ordered` for a done table that nothing follows is worse than no answer."""
     on = stage()
     on.until_done("public.items")
     on.until_done()

@@ -85,7 +85,7 @@ def test_what_a_sync_raises_is_heard_at_once_and_nothing_counts(disk: Disk, dura
 
 
 def test_the_loop_does_not_sync_beside_the_thread_that_does(disk: Disk, durable: Durability) -> None:
-    """Two syncs at once would return in any order, and the older checkpoint could be the last word."""
+    """Two concurrent syncs would return in any order, and the older checkpoint could be acknowledged last."""
     synced_beside(durable)
     held, begun = threading.Event(), threading.Event()
     sync = disk.sync

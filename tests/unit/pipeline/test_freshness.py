@@ -83,7 +83,7 @@ def test_a_table_is_fresh_as_of_the_moment_before_its_mark_was_sent() -> None:
 
 
 def test_a_mark_proves_nothing_before_its_rows_are_durable() -> None:
-    """A crash would take them back."""
+    """A crash would undo them."""
     on = Stage()
     on.look()
     on.comes_back(durable=False)
@@ -103,7 +103,7 @@ def test_a_mark_proves_nothing_while_a_window_holds_rows_from_before_it() -> Non
 
 
 def test_a_table_that_left_the_stream_is_not_proven_at_once() -> None:
-    """The connection is as green as before, and every other table is fresh."""
+    """The connection is still up, and every other table is fresh."""
     on = Stage()
     on.look()
     on.comes_back()

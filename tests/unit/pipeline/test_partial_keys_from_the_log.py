@@ -24,7 +24,7 @@ from cdcflow.testing.sources import refuse_spool
 
 
 def partly_changed(of: OrdersSource, *keys: int) -> None:
-    """Commit changes of these rows that leave their notes out."""
+    """Commit changes of these rows without their notes."""
     rows = [Change(of.table.shape, "u", {"id": key, UNCHANGED: ["note"]}) for key in keys]
     of.database.commit(rows, set(), lambda: None, hold=False)
 

@@ -86,7 +86,7 @@ def test_a_selected_table_that_cannot_be_captured_is_named() -> None:
 
 
 def test_a_setting_that_waits_for_a_restart_is_named() -> None:
-    """Only while a daemon runs: the next start takes everything up."""
+    """Only while a daemon runs: the next start applies everything."""
     waiting = Change("service.listen", None, "127.0.0.1:1", "restart")
     for is_running, count in ((True, 1), (False, 0)):
         found = plan(Preview(()), Progress({}), [waiting], is_running=is_running)

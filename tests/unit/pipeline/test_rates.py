@@ -1,4 +1,4 @@
-"""How fast existing rows were read while there was something to read."""
+"""How fast existing rows were read while a backfill ran."""
 
 from __future__ import annotations
 

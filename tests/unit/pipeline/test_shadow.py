@@ -286,7 +286,7 @@ def test_no_mark_is_sent_for_a_sample_that_moved_on_while_it_was_read(on: Stage)
 
 
 def test_other_rows_of_the_table_change_and_the_sample_stays(on: Stage) -> None:
-    """Else no row of a busy table would ever be checked."""
+    """Otherwise no row of a busy table would ever be checked."""
     on.change((1, "a", 1.0))
     on.taken()
     on.change((2, "b", 1.0))
@@ -418,7 +418,7 @@ def test_a_table_that_was_rewritten_just_now_is_read_again(on: Stage) -> None:
 
 
 def test_a_row_that_the_source_shows_twice_is_a_difference(on: Stage) -> None:
-    """Its key is none."""
+    """Its key does not identify one row."""
     read = on.chunks.read_chunk
 
     def doubled(chunk: Chunk) -> ChunkRead:

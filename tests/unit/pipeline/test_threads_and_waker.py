@@ -85,7 +85,7 @@ def test_an_error_ends_the_thread_and_waits_for_whoever_looks() -> None:
 
 
 def test_a_stop_lets_the_work_under_way_finish_and_begins_no_other(worker: Worker, held: Held) -> None:
-    """Half a seal would be done again; another one would keep the process from ending."""
+    """A half-done seal would be repeated; a second one would keep this process from ending."""
     worker.ask()
     assert held.begun.acquire(timeout=30)
     worker.ask()
@@ -102,7 +102,7 @@ def test_a_stop_lets_the_work_under_way_finish_and_begins_no_other(worker: Worke
 
 
 def test_threads_bear_names_and_keep_no_process_from_ending() -> None:
-    """Names show in a dump of a daemon that hangs; one that waits for a dead disk must not keep it from ending."""
+    """Names show in a dump of a daemon that hangs; a thread that waits for a dead disk must not keep it from ending."""
     seen = threading.Event()
     worker = Threads().worker("cdcflow-x", seen.set)
     (thread,) = (t for t in threading.enumerate() if t.name == "cdcflow-x")

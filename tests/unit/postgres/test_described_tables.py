@@ -35,7 +35,7 @@ def day(**about: object) -> AttributeInfo:
 )
 @pytest.mark.parametrize("special", ["null", "clamp"])
 def test_key_whose_values_would_become_one_is_refused(column: AttributeInfo, special: Special) -> None:
-    """Two rows with infinity and -infinity would be one row downstream, and a delete of one would take both."""
+    """Two rows with infinity and -infinity would be one row downstream, and a delete of one would delete both."""
     with pytest.raises(ConfigurationError, match=rf"public\.t\.k.*source\.special_values is {special}") as refused:
         described(column, Policy(special_values=special))
     assert "{public.t.k: text}" in str(refused.value.remedy)

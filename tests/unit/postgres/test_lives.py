@@ -1,4 +1,4 @@
-"""Under which name a change of a table is captured that is gone, or has another name by now."""
+"""Under which name a change is captured when its table was dropped or renamed since."""
 
 from __future__ import annotations
 

@@ -300,7 +300,7 @@ def excepting(*tables: CatalogTable) -> Server:
 
 
 def test_an_excepted_table_is_no_entry_of_the_publication() -> None:
-    """The catalog keeps both in one place: taken for published, its changes would be waited for in vain."""
+    """The catalog keeps both in one place: taken as published, its changes would be waited for in vain."""
     server = excepting(ITEMS)
     have = read(server, "p")  # type: ignore[arg-type]
     assert have is not None

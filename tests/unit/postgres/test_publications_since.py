@@ -1,4 +1,4 @@
-"""What a publication was, as its fingerprint keeps it, and each way in which it may have been otherwise since."""
+"""A publication's previous state, as its fingerprint keeps it, and each way in which it may have differed since."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_fingerprint_has_the_numbers_of_what_carries_the_captured_tables() -> 
 
 
 def unbroken(now: Publication, before: Any, gone: Sequence[tuple[str, int]] = ()) -> None:
-    """`gone`: what the catalog has no more."""
+    """`gone`: what the catalog no longer has."""
     check_unbroken(now, "p", json.dumps(before), lambda kind, oid: (kind, oid) not in gone)
 
 
@@ -285,7 +285,7 @@ def test_what_a_publication_has_as_a_whole_is_asked_only_where_it_can_be() -> No
 
 
 def test_who_holds_things_up_is_told_as_far_as_it_may_be_seen() -> None:
-    """The one who is woken has to know whom to ask."""
+    """The operator who is woken has to know whom to contact."""
     given: Any = Server(pg_stat_activity=[("pid 7 of bob, for 90 s",)])
     assert blocker(given) == "the oldest is pid 7 of bob, for 90 s"
     given = Server(pg_stat_activity=[], pg_prepared_xacts=[("prepared transaction in database shop, since noon",)])

@@ -54,7 +54,7 @@ def test_rows_changed_when_what_they_show_depends_on_changed(now: Mapping[str, A
 def test_rows_of_a_table_without_partitions_changed_when_file_and_columns_did(
     now: tuple[int, str], changed: bool
 ) -> None:
-    """Its TRUNCATE is logged, so a new file alone is VACUUM FULL, and reading it again would be for nothing."""
+    """Its TRUNCATE is logged, so a new file alone means VACUUM FULL, and reading it again would be useless."""
     plain = replace(READ, files={16400: (5001, "aa")})
     assert replace(plain, files={16400: now}).changed_since(plain) is changed
 

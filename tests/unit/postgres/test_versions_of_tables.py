@@ -241,7 +241,7 @@ def test_a_message_whose_columns_nobody_can_tell_has_the_table_read_again() -> N
 
 
 def test_another_file_alone_is_no_reason_and_is_not_remembered() -> None:
-    """Else the version that is stored would not be the one that is compared with."""
+    """Otherwise the stored version would not be the one that is compared with."""
     on = Stage()
     before = on.take(10, T)
     on.move()
@@ -274,7 +274,7 @@ def test_a_partition_that_came_and_went_left_rows_that_no_catalog_tells_of() -> 
 
 
 def test_a_table_without_partitions_is_none_of_its_own() -> None:
-    """Its own number is in its version: what the stream calls a partition of it is nothing new."""
+    """Its own number is in its version: a partition with that number in the stream is not new."""
     on = Stage()
     on.take(10, T)
     assert on.versions.changed(10, 99) is None
@@ -282,7 +282,7 @@ def test_a_table_without_partitions_is_none_of_its_own() -> None:
 
 
 def test_a_version_that_was_taken_meanwhile_is_kept() -> None:
-    """A plan between the question and its answer has pinned newer rows; the answer is about the older ones."""
+    """A plan between the query and its answer has pinned newer rows; the answer concerns the older ones."""
     on = Stage()
     before = on.take(10, T)
     on.rewrite()

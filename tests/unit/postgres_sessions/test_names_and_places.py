@@ -47,13 +47,13 @@ def column(name: str, type_oid: int = INT) -> RelationColumn:
     ],
 )
 def test_pattern_means_just_what_it_says(patterns: list[str], table: tuple[str, str], selected: bool) -> None:
-    """A table too many is data where it should not be; one too few is a silent hole (S01: odd names are names)."""
+    """One table too many is data where it should not be; one too few is a silent hole (S01: odd names are names)."""
     assert Selection.parse(patterns).selects(TableId(*table)) is selected
 
 
 @pytest.mark.parametrize("pattern", ["orders", "", "a.b.c", 'public."open', ".t", "public."])
 def test_what_is_no_pattern_is_refused(pattern: str) -> None:
-    """A typing error must not select nothing in silence."""
+    """A typing error must not silently select nothing."""
     with pytest.raises(ConfigurationError, match="is not a table pattern"):
         Selection.parse([pattern])
 
@@ -72,7 +72,7 @@ def test_column_that_was_dropped_before_is_passed_over() -> None:
 
 
 def test_column_that_nothing_knows_gets_a_number_of_its_own() -> None:
-    """A table that is gone has no columns to compare with, and still must be described."""
+    """A dropped table has no columns to compare with, and still must be described."""
     assert placed([column("a"), column("b")], []) == [UNKNOWN_NUMBER, UNKNOWN_NUMBER + 1]
 
 

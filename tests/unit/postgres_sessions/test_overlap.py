@@ -30,5 +30,5 @@ def headers(*transactions: tuple[str, int, int]) -> pa.Table:
 def test_first_transaction_that_only_one_has_is_named(
     ours: list[tuple[str, int, int]], theirs: list[tuple[str, int, int]], differs: str | None
 ) -> None:
-    """One more, one less, another id, place or time of commit: each means that one of them went its own way."""
+    """One more, one less, another id, place or commit time: each means that one of the histories diverged."""
     assert first_difference(headers(*ours), headers(*theirs)) == differs

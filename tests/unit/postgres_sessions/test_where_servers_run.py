@@ -71,7 +71,7 @@ def test_server_without_wal_senders_is_set_up_and_not_waited_for() -> None:
 def test_replica_is_enough_where_the_server_raises_it_by_itself(
     level: str, effective: str | None, expected: bool
 ) -> None:
-    """From PostgreSQL 19 on the first logical slot does."""
+    """Since PostgreSQL 19 the first logical slot raises it."""
     assert decodes(level, effective) is expected
 
 

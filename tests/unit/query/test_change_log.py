@@ -1,4 +1,5 @@
-"""An opened log: rows, their past, who changed them; sealed, half sealed, indexed, compacted, expired."""
+"""An opened log: rows, their past, the transactions that changed them; sealed, half sealed, indexed, compacted,
+expired."""
 
 from __future__ import annotations
 
@@ -135,7 +136,7 @@ def test_history_of_a_row_is_newest_first_and_goes_on_where_it_stopped(shop: Sho
 
 
 def test_transaction_has_everything_that_was_in_it(shop: Shop) -> None:
-    """Which transaction changed it, and who else was in it."""
+    """Which transaction changed it, and which other rows are in that transaction."""
     shop.commit(insert(1, "a"))
     shop.commit(insert(2, "b"), update(1, "z"), delete(2))
     log = shop.ask()
@@ -238,7 +239,7 @@ def test_answer_says_what_it_does_not_cover(tmp_path: Path) -> None:
 
 
 def test_log_is_read_on_while_it_is_written_sealed_compacted_and_indexed(tmp_path: Path) -> None:
-    """One opened log, asked again and again: it sees each commit at once, and reads no file that has no such key."""
+    """One opened log, queried again and again: it sees each commit at once, and reads no file without the key."""
     shop = Shop(tmp_path / "log", sealing=False, indexing=False)
     shop.commit(*(insert(n, "0") for n in range(5)))
     log = shop.ask()
@@ -264,7 +265,7 @@ def test_log_is_read_on_while_it_is_written_sealed_compacted_and_indexed(tmp_pat
 
 
 def test_changes_of_a_row_are_pushed_as_they_come(shop: Shop) -> None:
-    """In order, each once, those of other rows not; also over sealing."""
+    """In order, each once, without those of other rows; also across sealing."""
     shop.commit(insert(1, "a"), insert(2, "b"))
     begun, stop = threading.Event(), threading.Event()
     seen: list[Change] = []

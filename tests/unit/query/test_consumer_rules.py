@@ -1,4 +1,4 @@
-"""Consumers: their lease, their cursors, what their backfill lacks, and the way back that each error prints."""
+"""Consumers: their lease, their cursors, what their backfill lacks, and the remedy that each error prints."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def test_stored_cursor_stays_good_when_the_rest_of_the_backfill_is_empty(log: Ha
     ],
 )
 def test_cursor_of_something_else_is_refused(log: HandLog, change: dict[str, Any], words: str) -> None:
-    """Rather than to read on from a place that means nothing here."""
+    """Instead of continuing from a position that means nothing here."""
     with cdcflow.open(log.root).consumer("shop", [NAME]) as consumer:
         given = str(replace(consumer.state.committed, **{"part": None, **change}))
         with pytest.raises(ConfigurationError, match=words):
@@ -328,7 +328,7 @@ HOLDS = (
 
 
 def test_second_reader_is_refused_and_told_who_reads_until_that_one_dies(log: HandLog) -> None:
-    """Two readers under one name would each get what the other commits."""
+    """Two readers under one name would share one position, and commit for each other."""
     other = subprocess.Popen(
         [sys.executable, "-c", HOLDS, str(log.root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -445,7 +445,7 @@ def test_consumer_keeps_its_definition(log: HandLog) -> None:
 
 
 def test_folder_can_be_named_where_the_log_is_elsewhere(log: HandLog, tmp_path: Path) -> None:
-    """A log in a bucket has no folder here; the printed command finds the consumer again."""
+    """A log in a bucket has no local folder; the printed command finds the consumer again."""
     folder = tmp_path / "my state"
     asked = cdcflow.open(log.root)
     asked._states = lambda named: (_ for _ in ()).throw(_elsewhere()) if named is None else _kept(asked, named)
@@ -528,7 +528,7 @@ PLANTED: dict[Callable[[HandLog], bool], tuple[str, Any]] = {
 def test_promise_holds_and_its_fault_would_be_seen(
     log: HandLog, holds: Callable[[HandLog], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A promise that no test can see broken is none."""
+    """A broken promise that no test can detect is worthless."""
     assert holds(log)
     consumers(log).drop("planted")
     monkeypatch.setattr(*PLANTED[holds])

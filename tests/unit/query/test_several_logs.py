@@ -234,7 +234,7 @@ def test_tables_of_one_name_are_told_apart_by_their_log(made: Any) -> None:
 
 
 def test_a_cursor_belongs_to_its_logs(made: Any) -> None:
-    """One of other logs would skip changes, or bring them twice."""
+    """A cursor of other logs would skip changes, or return them twice."""
     crm, shop, other = made("crm"), made("shop"), made("crm")
     for branch in (crm, shop, other):
         branch.insert(1)

@@ -1,4 +1,4 @@
-"""Processes that read parts of chunks for a capture: lost, doubled, late, strangers, and what they keep."""
+"""Processes that read parts of chunks for a capture: lost, doubled, late, foreign, and the rows that they hold."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_a_table_that_was_rewritten_is_said_so(processes: Processes) -> None:
 
 
 def test_an_error_of_a_source_keeps_its_kind_and_remedy(processes: Processes) -> None:
-    """By the kind the machine decides whether a chunk is read again."""
+    """The machine decides by the kind of error whether a chunk is read again."""
     begin(processes, Numbers())
     with pytest.raises(ConfigurationError, match="no right") as refused:
         read(processes, ConfigurationError("no right", remedy="grant it", runbook="right-missing"))
@@ -147,7 +147,7 @@ def stub(processes: Processes, number: int = 0) -> Any:
 
 
 def test_a_process_that_dies_while_it_reads_has_the_chunk_read_again(processes: Processes) -> None:
-    """SourceUnavailable is what the machine gives a window up for."""
+    """SourceUnavailable makes the machine cancel the window."""
     first = stub(processes)
     asked = processes.read(chunk(), 3)
     assert isinstance(first.recv(), Read)
@@ -176,7 +176,7 @@ def test_a_process_that_dies_with_its_rows_ends_the_attempt(processes: Processes
 
 
 def test_of_two_with_one_number_the_newer_counts_and_the_older_is_too_late(processes: Processes) -> None:
-    """Spark starts a task again that it thinks lost, while that one still works on."""
+    """Spark restarts a task that it considers lost, while that task still works."""
     slow = Numbers(waits=True)
     begin(processes, slow)
     asked = processes.read(chunk(), 3)
@@ -190,7 +190,7 @@ def test_of_two_with_one_number_the_newer_counts_and_the_older_is_too_late(proce
 
 
 def test_an_answer_to_something_else_is_none(processes: Processes) -> None:
-    """One that answers twice would have its second answer taken for that to the next question."""
+    """If it answered twice, the second answer would be taken for that to the next question."""
     twice = stub(processes)
     asked = processes.read(chunk(), 3)
     request = twice.recv()
@@ -243,7 +243,8 @@ def away(processes: Processes) -> Processes:
 def test_what_a_process_would_write_comes_to_who_asked(
     processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file is the one that a process writes that sees the folder, also in many pieces, and is described alike."""
+    """The file is the same as one written by a process that sees the folder, also in many pieces, and is described
+    alike."""
     monkeypatch.setattr(held, "PIECE_BYTES", 1000)
     rows = read(away(processes), 500).rows
     path = tmp_path / "sent.parquet"
@@ -322,7 +323,7 @@ def test_a_process_that_dies_or_falls_silent_within_a_file_ends_the_attempt(tmp_
 
 
 def test_a_stranger_is_asked_nothing(processes: Processes) -> None:
-    """S12: what it sends would be unpickled."""
+    """S12: what a stranger sends would be unpickled."""
     invitation = processes.invitation(partial(_same, Numbers()))
     with pytest.raises(Exception, match=r"digest|rejected|EOF|reset"):
         Client(invitation.address, authkey=b"guessed")

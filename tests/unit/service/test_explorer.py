@@ -60,7 +60,7 @@ def found(explorer: Explorer, table: str | None = "shop.orders", **asked: object
 
 
 def test_last_changes_come_newest_first_from_journal_and_segments(explorer: Explorer) -> None:
-    """What has just happened is in no segment yet, and is what one looks for."""
+    """The latest changes are in no segment yet, and are the ones that an operator searches for."""
     assert found(explorer) == [
         (10, "c"),
         (9, "c"),
@@ -90,7 +90,7 @@ def test_search_goes_on_where_the_answer_says(explorer: Explorer) -> None:
 
 
 def test_history_of_a_key_has_what_became_of_it(explorer: Explorer) -> None:
-    """A row that was given another key is found by the old one and by the new one."""
+    """A row whose key was changed is found by the old key and by the new one."""
     assert found(explorer, key=["2"]) == [(6, "c"), (5, "d"), (4, "u"), (2, "c")]
     assert found(explorer, key=["22"]) == [(8, "d"), (6, "c")]
     assert found(explorer, key=["99"]) == []

@@ -1,4 +1,4 @@
-"""What is plotted: bounded, and never better than it was."""
+"""What is plotted: bounded, and never better than the truth."""
 
 from __future__ import annotations
 

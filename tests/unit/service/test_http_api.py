@@ -46,7 +46,7 @@ CAPTURE = Capture()
 
 @pytest.fixture
 def capture() -> Capture:
-    """What the servers here ask, with nothing asked yet."""
+    """The daemon that the servers here call, with no call recorded yet."""
     CAPTURE.asked.clear()
     return CAPTURE
 
@@ -186,7 +186,7 @@ def test_probes_metrics_and_the_empty_page_need_no_token(guarded: HttpServer, pa
     ],
 )
 def test_everything_else_needs_one(guarded: HttpServer, path: str) -> None:
-    """S07: a new path that forgets to ask would show it here."""
+    """S07: a new path that forgets to check the token would fail here."""
     assert ask(guarded, "GET", path).code == 401
 
 

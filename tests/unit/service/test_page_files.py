@@ -73,7 +73,7 @@ def test_page_asks_only_for_what_the_api_describes() -> None:
 
 
 def test_no_text_becomes_markup() -> None:
-    """What a row holds is shown as text: nothing in the page makes elements of strings, or runs them."""
+    """A row's content is shown as text: nothing in the page creates elements from strings, or runs them."""
     text = "".join(path.read_text() for path in PAGE.glob("*.js"))
     for word in (
         "innerHTML",

@@ -131,7 +131,7 @@ def test_what_was_written_is_asked_as_any_log(api: Api) -> None:
 
 
 def test_a_consumer_hears_what_is_written(api: Api) -> None:
-    """Long polls with a cursor; only who may operate makes a consumer."""
+    """Long polls with a cursor; only a token that may operate creates a consumer."""
     api.ask("POST", ORDERS, PUT)
     wanted = {"name": "search", "tables": ["push.orders"]}
     assert api.ask("POST", "/api/v1/consumers", wanted, token=READ)[0] == 403
@@ -204,7 +204,7 @@ def test_only_who_may_operate_writes(api: Api, token: str | None, code: int, sai
 
 
 def test_without_tokens_nobody_writes(pushed: Pushed) -> None:
-    """Else every page in a browser on this machine could; and the remedy names the setting."""
+    """Otherwise every page in a browser on this machine could; and the remedy names the setting."""
     server = serving(pushed, Access(setting="serve.tokens"))
     code, problem, _ = Api(server.port).ask("POST", ORDERS, PUT, token=None)
     assert (code, "set serve.tokens" in problem["detail"]) == (403, True)

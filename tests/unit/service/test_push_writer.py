@@ -1,4 +1,4 @@
-"""Collections: what one writer decides is what the log holds, in the order of the answers."""
+"""Collections: the log holds what one writer decides, in the order of the answers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_transaction_with_one_wrong_operation_writes_nothing(pushed: Pushed) -> 
 
 
 def test_good_operations_are_written_where_it_need_not_be_all(pushed: Pushed) -> None:
-    """A batch of webhooks with one that is broken: the others count, in one transaction."""
+    """A batch of webhooks in which one is broken: the others are written, in one transaction."""
     found = told(pushed.send([put(1), {"op": "put", "value": {"id": "x"}}, put(3)], atomic=False))
     assert [one["number"] for one in found["results"]] == [1, 3]
     assert [(one["number"], one["code"]) for one in found["errors"]] == [(2, "invalid")]

@@ -118,7 +118,7 @@ def test_long_names_of_a_metastore_differ_where_the_tables_do() -> None:
 
 
 def test_the_log_of_a_cluster_is_what_the_store_has_of_it(tmp_path: Path) -> None:
-    """Executors elsewhere have nothing of this machine's disk; Spark on this one has."""
+    """Executors on other machines cannot read this machine's disk; Spark on this machine can."""
     file = tmp_path / "cdcflow.yaml"
     file.write_text(SETTINGS.replace("path: ./log", 'path: ./log, objects: {url: "s3://shop/log"}'))
     log = load(file).log

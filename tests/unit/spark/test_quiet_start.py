@@ -56,7 +56,7 @@ Exception in thread "main" java.lang.RuntimeException: [unresolved dependency: i
 
 
 def test_a_start_that_works_prints_only_what_is_new() -> None:
-    """A newcomer's first merge must not begin with a page that means nothing."""
+    """A newcomer's first merge must not begin with a page of noise."""
     assert [line for line in PAGE if not is_known(line)] == []
     out = io.BytesIO()
     StartLines(out).pass_on([*PAGE, *NEW])
@@ -64,7 +64,7 @@ def test_a_start_that_works_prints_only_what_is_new() -> None:
 
 
 def test_a_start_that_fails_prints_all_that_was_held_back() -> None:
-    """What looked harmless may be the reason."""
+    """A line that appeared harmless may be the reason."""
     out = io.BytesIO()
     lines = StartLines(out)
     lines.pass_on(PAGE[:3])
