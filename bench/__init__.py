@@ -1,8 +1,8 @@
 """The benchmarks: `make bench`, or `python -m bench NAME …`.
 
 Every bench runs the physical limit, cdcflow and the peers in the same invocation, in rotated order, verifies what
-arrived, and keeps one line for each comparison in `results/latest.json`. What is measured how, and what came out, is in
-`docs/performance.md`.
+arrived, and keeps one line for each comparison in `results/latest.json`. How each figure is measured, and the results,
+are in `docs/performance.md`.
 
     harness    processes, clocks, rounds, the cost of each
     server     a private PostgreSQL, backlogs in slots that every party reads again

@@ -1,4 +1,4 @@
-"""Whether the log holds what the source holds. A round whose log does not is no round.
+"""Whether the log's rows equal the source's. A round whose log does not is no round.
 
 The source's rows are read through COPY as CSV and Arrow's own reader, so that cdcflow's decoding is not on both sides.
 The log's rows are folded by key: the last change of each key, without deletes.

@@ -2,7 +2,7 @@
 
 All of it, the server, the executors and the capture, shares this machine. The clock runs from when the executors are
 ready until the log is closed and every row is compared; Spark's own start does not count. CPU is that of the capture's
-process alone: the executors' is what they are for.
+process alone: the executors exist to use theirs.
 """
 
 from __future__ import annotations

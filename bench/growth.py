@@ -1,4 +1,4 @@
-"""growth: what a longer log and more tables cost a restart, in time and memory. A longer table is in `backfill`.
+"""growth: how a longer log and more tables affect a restart, in time and memory. A longer table is in `backfill`.
 
 The log is created as in production: a capture that seals after every cut, until it has as many segments. Then a new
 process starts on it, and has its first new durable change; the median of five. More tables: as many with a row each,
@@ -67,7 +67,7 @@ def _segments(wants: list[int], transport: str) -> list[Line]:
 
 
 def _sealed(server: Server, config: dict[str, object], log: Path, wanted: int) -> int:
-    """Let a capture run until the log has as many segments; how many it has then (it seals what is left at its end)."""
+    """Let a capture run until the log has this many segments; return the final count (it seals the rest at its end)."""
     child = Child.of("capture", {"config": config})
     server.until_read(child)
     folder = log / "segments"

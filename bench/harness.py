@@ -26,12 +26,12 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Failed(Exception):
-    """A party broke, or what it delivered is not what the source has: no number is printed."""
+    """A party failed, or its output differs from the source: no number is printed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one party needed in one round. Figures that it cannot know are None."""
+    """The resources that one party needed in one round. Unknown figures are None."""
 
     seconds: float
     rows: int

@@ -3,8 +3,8 @@
 The writer commits single-row transactions at a fixed pace. cdcflow's rows are read from the log's topic, and from the
 table's topic that `cdcflow publish` fills alongside the daemon. The limit has no database at all: a transactional
 producer that sends a record when it is due, one a transaction as long as that keeps up with the pace. Debezium's
-records go to a KafkaProducer that never waits for more of them, without transactions. The same consumer reads
-everybody's records.
+records go to a KafkaProducer that never waits for more of them, without transactions. The same consumer reads the
+records of all parties.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What the parties of one rate share."""
+    """The state that the parties of one rate share."""
 
     bench: Bench
     broker: KafkaBroker
 
     @contextmanager
     def topic(self) -> Iterator[str]:
-        """A name for a round's topics, which are gone afterwards."""
+        """A name for a round's topics, which are deleted afterwards."""
         name = f"bench{next(_numbers)}"
         try:
             yield name
@@ -111,7 +111,7 @@ def _lines(case: str, measured: Mapping[str, list[Outcome]]) -> Iterator[Line]:
 
 
 def paced(beside: Beside) -> Outcome:
-    """The limit: what the broker itself needs for a transaction, and a consumer to see it."""
+    """The limit: the time that the broker itself needs for a transaction, and a consumer to see it."""
     bench = beside.bench
     with beside.topic() as name:
         brokers.made(beside.broker, name)

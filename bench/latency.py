@@ -1,7 +1,7 @@
 """latency: from a commit's answer at the writer to the row on disk in the log.
 
-An open-loop writer commits single-row transactions at 10, 50 and 80 % of what the machine bears while the limit reads
-along: `psycopg.pq`, every message appended to a file, one fdatasync for whatever arrived together. Both ends read the
+An open-loop writer commits single-row transactions at 10, 50 and 80 % of the machine's maximum while the limit reads
+along: `psycopg.pq`, every message appended to a file, one fdatasync for all that arrived together. Both ends read the
 machine's one monotonic clock. Debezium's rows count when its consumer has them, nothing stored.
 """
 
@@ -45,7 +45,7 @@ def insert(shape: Shape) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What the parties of one run share."""
+    """The state that the parties of one run share."""
 
     server: Server
     folder: Path

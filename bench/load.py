@@ -66,7 +66,7 @@ def _tps(pgbench: Child) -> float:
 
 
 class Kept:
-    """Samples what the slot makes the server keep, until `stop`. Sizes in MB."""
+    """Samples how much log the slot makes the server keep, until `stop`. Sizes in MB."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -154,7 +154,7 @@ def _watched(server: Server, folder: Path, config: dict[str, object], rate: floa
         writer.outcome()
     finally:
         load.kill()
-    time.sleep(1)  # what was written last gets durable
+    time.sleep(1)  # the last writes become durable
     child.ask_to_end()
     child.outcome()
     return Watched(_p99(log, pairs(committed), pairs(arrived), began_ns), kept, took)
@@ -175,7 +175,7 @@ def _p99(log: Path, committed: Times, syncs: Times, began_ns: int) -> float:
     return float(np.percentile(took, 99))
 
 
-# ── what the source loses ───────────────────────────────────────────────────────────────────────────────────
+# ── the source's loss ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def _loss(server: Server, folder: Path, case: str, most: float, rounds: int) -> list[Line]:

@@ -158,7 +158,7 @@ def large_table(ours: Party, before: Party | None, budget: Budget) -> list[Line]
         loads: dict[str, list[dict[str, Any]]] = {"ours": [], "limit": [], "before": []}
         above = room
         for number in range(budget.rounds + 1):  # one that warms up
-            room = above / f"round-{number}"  # new warehouses: a session knows the catalog of an old one
+            room = above / f"round-{number}"  # new warehouses: a session caches the catalog of an old one
             room.mkdir()
             by_spark = _merges(ours, before, log, room)
             del by_spark["auto"]

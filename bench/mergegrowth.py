@@ -1,4 +1,4 @@
-"""merge: what a hundred thousand changes cost in a table of ten times the rows."""
+"""merge: the costs of a hundred thousand changes in a table of ten times the rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sealed change logs of any size, written in columns: what a merge reads, without a source and without a capture.
+"""Sealed change logs of any size, written in columns: input of a merge, without a source and without a capture.
 
 The segments are as the capture seals them: one Parquet file a table, sorted by offset, with a manifest.
 """

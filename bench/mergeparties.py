@@ -66,7 +66,7 @@ class Party:
         )
 
     def ask(self, do: str, **more: object) -> dict[str, Any]:
-        """Do this: its seconds, CPU seconds and Spark jobs, and what it found.
+        """Run this; returns its seconds, CPU seconds and Spark jobs, and its result.
 
         Raises:
             Failed: the session ended.

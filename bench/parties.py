@@ -1,4 +1,4 @@
-"""Everybody who reads a backlog: cdcflow, the limits, and the peers. Each call is one round of one party."""
+"""All parties that read a backlog: cdcflow, the limits, and the peers. Each call is one round of one party."""
 
 from __future__ import annotations
 

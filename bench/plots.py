@@ -19,7 +19,7 @@ _KNOWN = {"Debezium": "#c26a5a", "Go pglogrepl": "#6fb1a0", "pg_recvlogical": "#
 
 
 def draw(lines: Sequence[Line], directory: Path = PLOTS) -> list[Path]:
-    """Draw what the lines have figures for; the files that were written."""
+    """Draw the lines that have figures; returns the written files."""
     directory.mkdir(parents=True, exist_ok=True)
     written = []
     for bench in ("drain", "catch-up", "backfill"):

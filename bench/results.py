@@ -43,7 +43,7 @@ BENCHES = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a ratio should be: at least (`>=`) or at most (`<=`) a bound."""
+    """The target of a ratio: at least (`>=`) or at most (`<=`) a bound."""
 
     kind: str
     bound: float

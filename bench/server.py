@@ -48,7 +48,7 @@ class Server(PostgresServer):
 
     @property
     def dsn(self) -> str:
-        """For everybody but Debezium, who knows TCP alone."""
+        """For all parties except Debezium, which supports only TCP."""
         if self.transport == "unix":
             return f"postgresql://postgres@/postgres?host={self.directory}&port={self.port}"
         return self.url()
@@ -61,7 +61,7 @@ class Server(PostgresServer):
     def postmaster(self) -> int:
         return int((self.data / "postmaster.pid").read_text().split("\n", 1)[0])
 
-    def value(self, statement: str) -> Any:  # Any: whatever the statement gives
+    def value(self, statement: str) -> Any:  # Any: the statement's result, of any type
         """The first column of the first row."""
         return self.execute(statement)[0][0]
 
@@ -106,7 +106,7 @@ class Server(PostgresServer):
 
 
 def machine(transport: str) -> str:
-    """What a run's figures belong to: cores, versions, and how everybody reached the server."""
+    """The environment that a run's figures belong to: cores, versions, and how the parties connected to the server."""
     program = installed() / "postgres"
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
     way = {"tcp": "TCP on the loopback", "unix": "Unix socket"}[transport]
@@ -167,7 +167,7 @@ def ended(server: Server, shape: Shape, template: Path, rows: int, before: str) 
 
 @contextmanager
 def fresh_log(template: Path | None, log: Path) -> Iterator[Path]:
-    """A copy of the template (None: nothing yet) at `log`, gone afterwards."""
+    """A copy of the template (None: nothing yet) at `log`, removed afterwards."""
     shutil.rmtree(log, ignore_errors=True)
     if template is not None:
         shutil.copytree(template, log)

@@ -16,7 +16,7 @@ from bench.results import Line, at_least
 AIM = 0.8
 ENGINES = {"spark": "Spark", "local": "without Spark"}
 TURNS = {"a new table": "r", "behind rows that are there": "u"}
-"""What is written, and the changes' kind; each has half of the rows."""
+"""The written rows, and the changes' kind; each has half of the rows."""
 
 
 def append(table_format: str, budget: Budget) -> list[Line]:

@@ -16,7 +16,7 @@ from bench.mergeparties import Party, in_turn, ratio
 from bench.results import Line
 
 MERGES = 16
-"""Each brings rows with keys from everywhere."""
+"""Each adds rows with keys from the whole range."""
 
 UNHURRIED_S = 3600.0
 LOOKS = {"one key": 1, "a thousand keys": 1000, "whole": 0}

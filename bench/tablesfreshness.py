@@ -2,7 +2,7 @@
 
 One connection commits single-row transactions at a modest pace, a daemon seals what it captured every two seconds, and
 a reader calls `read_live` again and again and looks for the latest id. Rows are visible when the first call that has
-them has ended, so what a call takes counts, and what was left of the one before it.
+them has ended, so a call's duration counts, and the rest of the one before it.
 """
 
 from __future__ import annotations

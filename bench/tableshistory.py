@@ -68,7 +68,7 @@ class _Round:
         (room / "events").mkdir()
 
     def told(self, changes: int) -> dict[str, dict[str, Any]]:
-        """What the changes cost each.
+        """The costs of the changes for each party.
 
         Raises:
             Failed: the versions are not as many.

@@ -22,7 +22,7 @@ AIMS = {
     "plan": {"log, all columns": 1.5, "log, two columns": 1.5, "feed, all columns": 1.7},
     "source": {"log, all columns": 2.5, "log, two columns": 7.0, "feed, all columns": 2.5},
 }
-"""Relative to the plain read. Spark has a source in Python read all columns, whatever a query needs."""
+"""Relative to the plain read. Spark has a source in Python read all columns, even if a query needs only some."""
 
 
 def read_log(table_format: str, budget: Budget) -> list[Line]:

@@ -1,7 +1,7 @@
 """tables, upkeep: a large table after many small merges, with one maintenance run.
 
-The merges are those of `merge.engine: auto`: what is small goes without Spark. Cuts are kept for a second, so that all
-that may expire does.
+The merges are those of `merge.engine: auto`: small ones run without Spark. Cuts are kept for a second, so that all that
+may expire does.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _by(engine: str, said: str, table_format: str, budget: Budget) -> list[Line]
 
 
 def _upkeep_s(party: Party, warehouse: str) -> float:
-    """How long all of it took. What the budget left no time for is done all the same, and counts."""
+    """How long all of it took. The part for which the budget left no time is done all the same, and counts."""
     told = party.ask("upkeep", warehouse=warehouse, budget_s=BUDGET_S, keep_s=KEEP_S)
     tell(f"    {told['seconds']:.1f} s: {told['done']}, left out: {told['skipped']}")
     found = [told]

@@ -48,7 +48,7 @@ _numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What the parties share. `source`: the table's rows."""
+    """The state that the parties share. `source`: the table's rows."""
 
     backlog: Backlog
     broker: KafkaBroker
@@ -151,7 +151,7 @@ def produced(bench: Bench) -> Outcome:
 
 
 def as_one(outcomes: list[Outcome]) -> Outcome:
-    """Processes that ran side by side: from the first one's begin to the last one's end, what they cost together."""
+    """Processes that ran side by side: from the first one's start to the last one's end, and their total costs."""
     ends = [int(str(o.found["ended_ns"])) / 1e9 for o in outcomes]
     begins = [end - o.seconds for end, o in zip(ends, outcomes, strict=True)]
     return replace(

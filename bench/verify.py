@@ -1,6 +1,6 @@
 """verify: a table of a running source compared with its copy, by digests that the server computes.
 
-The limit is the server's own SELECT of the same hash: one statement on one connection. Everybody has the same two
+The limit is the server's own SELECT of the same hash: one statement on one connection. All parties have the same two
 cores: the server hashes in two connections while this process digests the copy. The command is a separate process,
 measured from start to exit. The peer is reladiff, from one table of the server to a second one with the same rows.
 
@@ -117,7 +117,7 @@ def _cdcflow(*arguments: str) -> list[str]:
 
 
 def _verify(room: Path, *arguments: str) -> tuple[float, dict[str, Any]]:
-    """Seconds of the whole command, and what it found of the table."""
+    """Seconds of the whole command, and its findings about the table."""
     begun = time.perf_counter()
     said = subprocess.run(
         _cdcflow("verify", "--json", *arguments), cwd=room, capture_output=True, text=True, check=False

@@ -176,7 +176,7 @@ def postgres_server(
 
 @pytest.fixture
 def database(postgres_server: PostgresServer) -> Iterator[Database]:
-    """A fresh database on `postgres_server`, gone after the test together with its slots and sessions."""
+    """A fresh database on `postgres_server`, dropped after the test together with its slots and sessions."""
     made = postgres_server.create_database(f"test_{next(_numbers)}")
     yield made
     if not postgres_server.is_running:
@@ -213,7 +213,7 @@ def mysql_server(flavor: Flavor, mysql_servers: Callable[[Flavor], MySQLServer])
 
 @pytest.fixture
 def mysql_database(mysql_server: MySQLServer) -> Iterator[MySQLDatabase]:
-    """A fresh database on `mysql_server`, gone after the test. The binlog is shared with other tests' databases."""
+    """A fresh database on `mysql_server`, dropped after the test. The binlog is shared with other tests' databases."""
     made = mysql_server.create_database(f"test_{next(_numbers)}")
     yield made
     if not mysql_server.is_running:

@@ -34,7 +34,7 @@ from cdcflow.ports import Log  # noqa: E402
 
 
 class Durable:
-    """Notes what is durable when. `reached` is set once `until_rows` rows are."""
+    """Records how many rows are durable when. `reached` is set once `until_rows` rows are."""
 
     def __init__(self, log: type[Log], until_rows: int | None, first_above: int | None, clock: Clock) -> None:
         self._until = until_rows

@@ -53,7 +53,7 @@ def through_log(topics: Topics, made: list[Run]) -> dict[str, object]:
 
 
 def recorded(topics: Topics, made: list[Run]) -> list[Records]:
-    """What a log sends in each transaction."""
+    """The records that a log sends in each transaction."""
     found: list[Records] = []
     put = Sender.put
 

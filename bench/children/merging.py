@@ -91,7 +91,7 @@ def merged(spark: SparkSession, log: str, warehouse: str) -> dict[str, Any]:
 
 
 def merged_by_auto(spark: SparkSession, log: str, warehouse: str) -> dict[str, Any]:
-    """As `merge.engine: auto` has it: without Spark what is small enough, by this session what is not."""
+    """As with `merge.engine: auto`: small tables without Spark, the others in this session."""
     from cdcflow import local
     from cdcflow.spark.engine import SparkEngine
     from cdcflow.warehouse.engines import Engines

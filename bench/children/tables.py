@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 APPENDED = *COLUMNS, "_op", "_offset", "_txn", "_commit_ts", "_unchanged"
-"""What a table of mode `append` has."""
+"""The rows of a table of mode `append`."""
 
 
 def main() -> int:

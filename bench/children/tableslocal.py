@@ -1,4 +1,4 @@
-"""What a party of the benches of tables does without Spark (see `bench.children.tables`)."""
+"""The operations of a party of the table benches without Spark (see `bench.children.tables`)."""
 
 from __future__ import annotations
 

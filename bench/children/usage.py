@@ -22,7 +22,7 @@ def cpu_s() -> float:
 
 
 def peak_rss_bytes() -> int:
-    """The most memory that was resident at once. Not `ru_maxrss`: that begins with what the parent had."""
+    """The most memory that was resident at once. Not `ru_maxrss`: that begins with the parent's value."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) << 10
@@ -46,7 +46,7 @@ class Clock:
         self.begun = time.perf_counter()
 
     def stop(self) -> dict[str, float]:
-        """What was used up to now: seconds, CPU seconds and bytes written; and when it is, in monotonic nanoseconds."""
+        """The usage so far: seconds, CPU seconds and bytes written; and the current time, in monotonic nanoseconds."""
         ended_ns = time.monotonic_ns()
         seconds = time.perf_counter() - self.begun
         used = {"cpu_s": cpu_s() - self._cpu, "written_bytes": written_bytes() - self._written}

@@ -25,7 +25,7 @@ def merged(spark: SparkSession, files: list[str], target: str, table_format: str
 
 
 def streamed(spark: SparkSession, events: str, target: str, table_format: str) -> None:
-    """From Debezium's JSON, read as a stream, whatever is new as one batch."""
+    """From Debezium's JSON, read as a stream, all new messages as one batch."""
     from pyspark.sql import functions
 
     name = _made(spark, target, table_format)

@@ -184,7 +184,7 @@ def _begun(server: Server, folder: Path) -> Path | None:
 
 
 def machine(server: Server) -> str:
-    """What a run's figures belong to."""
+    """The environment that a run's figures belong to."""
     name = {"mysql": "MySQL", "mariadb": "MariaDB"}[server.flavor]
     version = server.version.removesuffix("-MariaDB").split("-")[0]
     return f"{os.cpu_count()} cores, {name} {version}, Python {platform.python_version()}, TCP on the loopback"

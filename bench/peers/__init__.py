@@ -117,7 +117,7 @@ def spelled(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def debezium_mysql_command(port: int, changes: int, folder: Path, tables: str, **options: str) -> list[str] | None:
-    """The command that reads `changes` changes of a MySQL server; `folder` keeps where it came to."""
+    """The command that reads `changes` changes of a MySQL server; `folder` keeps its position."""
     classes = debezium_classes()
     if classes is None:
         return None

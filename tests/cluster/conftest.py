@@ -37,7 +37,7 @@ def server() -> Iterator[ObjectServer]:
 
 @dataclass
 class Lake:
-    """A log and a warehouse in a store, and what the tables must be at each cut."""
+    """A log and a warehouse in a store, and the expected tables at each cut."""
 
     log: HandLog
     objects: Objects

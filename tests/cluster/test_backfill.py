@@ -20,7 +20,7 @@ from cdcflow.changelog.reader import list_segments
 
 pytestmark = [pytest.mark.long, pytest.mark.postgres]
 
-PASSWORD = "a-password-that-is-nowhere"  # noqa: S105  the server trusts everybody; it is looked for below
+PASSWORD = "a-password-that-is-nowhere"  # noqa: S105  the server accepts every client; the test searches for it below
 
 
 @pytest.fixture

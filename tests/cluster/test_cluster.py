@@ -37,7 +37,7 @@ SEED = 20261123
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
-    """Workers see neither what the driver writes, nor its jars, nor cdcflow itself."""
+    """Workers can access neither the driver's files, nor its jars, nor cdcflow itself."""
     hidden = [tmp_path, folder().parent, Path(cdcflow.cli.__file__).parents[2]]
     with SparkCluster(hidden=hidden) as started:
         yield started
@@ -95,7 +95,7 @@ def test_merges_on_a_cluster_are_the_fold(spark: Any, lake: Lake, cluster: Spark
 
 @pytest.fixture
 def installed_cluster(tmp_path: Path) -> Iterator[SparkCluster]:
-    """Workers that have cdcflow, and see nothing of the driver's disk."""
+    """Workers that have cdcflow, and cannot access the driver's disk."""
     with SparkCluster(hidden=[tmp_path, folder().parent]) as started:
         yield started
 

@@ -123,7 +123,7 @@ class MarksKit(ReadOnlyKit):
 
 @pytest.fixture(autouse=True)
 def small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The suite's tables are small, and what it calls a large transaction fits into what is received at once."""
+    """The suite's tables are small, and what it calls a large transaction fits into one read."""
     monkeypatch.setattr("cdcflow.sources.mysql.stream.BYTES_MAX", 32 << 10)
     monkeypatch.setattr("cdcflow.sources.mysql.chunks.ROWS_MIN", 1)
     monkeypatch.setattr("cdcflow.sources.mysql.chunks.PART_ROWS_MIN", 1)

@@ -118,7 +118,7 @@ def plans_without_fence(real: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def pins_nothing(real: Callable[..., Any]) -> Callable[..., Any]:
-    """The chunk's plan always is what the table is, and its bound stays."""
+    """The chunk's plan always follows the table, and its bound stays."""
 
     def opened(self: MemoryChunks, connection: Any, chunk: Chunk, part: Any) -> Any:
         found = self._database.tables[chunk.table]
@@ -324,7 +324,7 @@ PLANTED: dict[str, tuple[RewritesKnownBy, Plant, str]] = {
 
 @pytest.mark.parametrize("bug", PLANTED)
 def test_planted_bug_is_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A suite that passes whatever a source does would be worth nothing to who writes the next one."""
+    """A suite that passes with any source would be worth nothing to the author of the next one."""
     told, plant, words = PLANTED[bug]
     (name,) = [name for name in scenarios(SourceContract) if words in name]
     monkeypatch.setattr(reading, "PATIENCE_S", 1.0)

@@ -64,7 +64,7 @@ def _clauses(model: Model, dice: random.Random) -> tuple[object, ...] | None:
 
 @kind(_clauses, "mysql", "mariadb", weight=8)
 def combined(model: Model, table: str, *clauses: str) -> list[str] | None:
-    """Each clause counts, in whatever order and company; those with a `!` are in an executable comment."""
+    """Each clause counts, in any order and combination; those with a `!` are in an executable comment."""
     name, shape = table, model.tables[table]
     said: list[str] = []
     for clause in clauses:
@@ -156,7 +156,7 @@ def _postgres_clause(shape: Table, word: str, name: str = "", how: str = "") -> 
     return None
 
 
-# ── what the session is set to ──────────────────────────────────────────────────────────────────────────────────
+# ── the session's settings ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _charset(model: Model, dice: random.Random) -> tuple[object, ...]:

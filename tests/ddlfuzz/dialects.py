@@ -27,7 +27,7 @@ Error = (psycopg.Error, pymysql.Error)
 
 
 class Beside(ABC):
-    """A fresh database of a running server, gone at the end."""
+    """A fresh database of a running server, dropped at the end."""
 
     source: dict[str, Any]
     """The settings of a capture of it."""

@@ -43,7 +43,7 @@ _BACKFILL = re.compile(r"cdcflow backfill ([^\s`,;]+)")
 
 
 class Failure(Exception):
-    """What a case found, and of what sort it is: a shrunk case must fail in the same way."""
+    """What a case found, and the kind of failure: a shrunk case must fail in the same way."""
 
     def __init__(self, sort: Sort, message: str) -> None:
         super().__init__(message)
@@ -87,7 +87,7 @@ def execute(case: Case, server: PostgresServer | MySQLServer) -> Outcome:
 
 class Run:
     stops_max = 8
-    """More stops than this are taken for one that comes again and again."""
+    """More stops than this count as one that repeats."""
 
     def __init__(self, case: Case, beside: Beside, folder: Path) -> None:
         self.case = case
@@ -161,12 +161,12 @@ class Run:
         if self.kept is not None:
             self.kept.after(step)
         if not after.is_postgres and not statements[-1].startswith(("INSERT", "UPDATE", "DELETE", "BEGIN", "SET")):
-            after.in_transaction = False  # DDL commits what is open
+            after.in_transaction = False  # DDL commits open transactions
         self.model, self.repeated = after, 0
         self.mended.clear()
 
     def _said(self, statements: list[str], *, own: bool) -> bool:
-        """Say them to the server; False: it refused one, and nothing of them is left."""
+        """Send them to the server; False: it refused one, and all of them were rolled back."""
         nested = self.model.is_postgres and self.model.in_transaction and not own
         if nested:
             inner = [s for s in statements if s not in ("BEGIN", "COMMIT")]
@@ -321,7 +321,7 @@ class Run:
         return mended
 
     def _stopped(self, stop: Stop) -> None:
-        """Do what a stop says; a stop that comes again although nothing was done to the database cannot be left."""
+        """Apply a stop's remedy; a stop that repeats although nothing was done to the database cannot be ended."""
         if not self.beside.columns():
             raise NothingToCapture
         if self.kept is not None:
@@ -339,7 +339,8 @@ class Run:
         self._commit()
         done = False
         for statement in _SQL.findall(stop.remedy):
-            # One that is refused may have been run before the stop was seen. A stop that comes again is found above.
+            # One that is refused may have been executed before the stop was noticed. A stop that comes again is found
+            # above.
             self._said([statement], own=False)
             done = True
         if "--accept-history-loss" in stop.remedy:

@@ -37,7 +37,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class Ways:
-    """How the cases are run. `shrinks`: one that fails is run again, and made small."""
+    """How the cases are run. `shrinks`: one that fails is run again, and shrunk."""
 
     server: Server
     in_lower_case: bool = False

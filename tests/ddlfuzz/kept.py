@@ -3,9 +3,9 @@
     a daemon has read the table ── rows change ── DROP, RENAME, SET SCHEMA, ATTACH
             `seen`                                 `before` takes them, `after` sees that its name is gone
 
-Changes of a table that was renamed, moved or attached still have its old name until the capture reads the
-catalog: from then, its log may end at any of its states. Nothing is expected of a table where other things than rows
-have changed, because one that is gone cannot be read again; nor after a stop, which may have lost history.
+Changes of a table that was renamed, moved or attached still have its old name until the capture reads the catalog: from
+then, its log may end at any of its states. Nothing is expected of a table where other things than rows have changed,
+because a dropped one cannot be read again; nor after a stop, which may have lost history.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Catalog(Protocol):
 
     def standing(self) -> list[Standing]: ...
     def rows_of(self, number: int, columns: Sequence[str]) -> Rows | None:
-        """A relation's rows, whatever its name is; `None` if it is gone or lacks these columns."""
+        """A relation's rows, under any name; `None` if it was dropped or lacks these columns."""
 
 
 @dataclass(frozen=True)
 class Ended:
-    """A table that is gone: its rows by its log are one of these states."""
+    """A dropped table: its rows by its log are one of these states."""
 
     number: int
     columns: Sequence[str]
@@ -119,7 +119,7 @@ class Kept:
         return Ended(ended.number, ended.columns, (*ended.states, now))
 
     def difference(self, found: Mapping[TableId, oracle.Logged], progress: Progress) -> str | None:
-        """How the log of a table that is gone differs from all that it may be; `None` if it does not."""
+        """How the log of a dropped table differs from all allowed states; `None` if it does not."""
         for table, ended in sorted(self._known.ended.items()):
             try:
                 _, logged = oracle.current(found[table], progress.tables.get(table)) if table in found else (None, [])

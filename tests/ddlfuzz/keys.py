@@ -86,7 +86,7 @@ def keyless_moment(
     low, high = int(first), int(first) + int(count)
     # Rows of these keys would prevent the key from being added again.
     clean = f"DELETE FROM {table} WHERE id >= {low} AND id < {high} OR alt >= {low * 7 + 3} AND alt < {high * 7 + 3}"
-    # What the server would refuse it refuses before the key goes.
+    # What the server would refuse must be refused before the key is dropped.
     tried = [clean, *added, clean]
     rows = [added[0].partition(" ON CONFLICT")[0].partition(" ON DUPLICATE")[0]]
     if not model.is_postgres:

@@ -1,4 +1,4 @@
-"""Kinds of steps: how one is drawn for a model, and what it does to model and database."""
+"""Kinds of steps: how one is drawn for a model, and its effect on model and database."""
 
 from __future__ import annotations
 

@@ -101,7 +101,7 @@ class Model:
         return list(TYPES["postgres" if self.is_postgres else "mysql"])
 
     def literal(self, column: Column, n: int) -> str:
-        """A value of a column, made from a number: every eleventh is NULL."""
+        """A value of a column, generated from a number: every eleventh is NULL."""
         if n % 11 == 10:
             return "NULL"
         match column.type:

@@ -26,7 +26,7 @@ def insert(model: Model, table: str, first: str, count: str, seed: str) -> list[
             given.get(n) or model.literal(shape.columns[n], int(seed) + 13 * i + 3 * k) for k, n in enumerate(names)
         ]
         rows.append(f"({', '.join(values)})")
-    # Not IGNORE, which makes zero dates of NULL.
+    # Not IGNORE, which turns zero dates into NULL.
     conflict = "ON CONFLICT DO NOTHING" if model.is_postgres else "ON DUPLICATE KEY UPDATE id = VALUES(id)"
     return [f"INSERT INTO {table} ({', '.join(names)}) VALUES {', '.join(rows)} {conflict}"]
 
@@ -93,7 +93,7 @@ def commit(model: Model) -> list[str] | None:
 
 @kind(nothing, weight=2)
 def rollback(model: Model) -> list[str] | None:
-    """The one who executes it gives back the model of before `begin`, where the server takes DDL back too."""
+    """The executor restores the model from before `begin`, where the server rolls DDL back too."""
     if not model.in_transaction:
         return None
     model.in_transaction = False

@@ -9,7 +9,7 @@ from tests.ddlfuzz.kinds import Step
 
 
 def shrunk(case: Case, fails: Callable[[Case], bool]) -> Case:
-    """Take steps away, many at a time and then one by one, as long as it still fails; then make numbers small."""
+    """Take steps away, many at a time and then one by one, as long as it still fails; then reduce numbers."""
     steps = list(case.steps)
     size = max(len(steps) // 2, 1)
     while True:

@@ -38,7 +38,7 @@ def test_the_compiled_decoders_were_built_where_there_is_a_compiler() -> None:
 @pytest.mark.parametrize("special", get_args(Special))
 @pytest.mark.parametrize("way", WAYS, ids=[f"{n}-type-{way.oid}" for n, way in enumerate(WAYS)])
 def test_both_decoders_make_the_same_of_every_odd_value(way: Way, special: Special) -> None:
-    """What is rare in a stream is rare at random too: the last day of a year, the least number, a wrong length."""
+    """Cases rare in a stream are rare at random too: the last day of a year, the least number, a wrong length."""
     pick = Pick(1)
     pick.odd = False
     for binary, value in ((False, way.text), (True, way.binary)):

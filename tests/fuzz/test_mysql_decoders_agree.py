@@ -78,7 +78,7 @@ def test_packets_are_cut_into_the_same_events(number: int) -> None:
 
 
 def test_usual_values_are_not_left_to_the_plain_decoders() -> None:
-    """The plain decoders would give the same, so a compiled one that leaves all to them would show nowhere else."""
+    """The plain decoders would give the same, so a compiled one that leaves all rows to them would show only here."""
     if COMPILED is None:
         return  # then there is nothing that could leave anything
 

@@ -1,8 +1,8 @@
 """How many instructions the compiled decoders spend on a change, counted by callgrind: no clock, no noise.
 
-Two batches of different size are decoded, and the difference is divided by the difference in changes, so what a call
-costs whatever its size drops out. Where valgrind is not installed, or the decoders were not compiled, there is nothing
-to count: the tests are then not collected, and the summary gives the reason (`tests/guards/conftest.py`).
+Two batches of different size are decoded, and the difference is divided by the difference in changes, so the fixed cost
+of a call drops out. Where valgrind is not installed, or the decoders were not compiled, there is nothing to count: the
+tests are then not collected, and the summary gives the reason (`tests/guards/conftest.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from callgrind import Counted
 
 FEW, MANY = 500, 2500
 
-# Instructions a change of 6 short columns; 15-20 % above what was counted (x86-64, gcc 12, CPython 3.11).
+# Instructions per change of 6 short columns; 15-20 % above the measured count (x86-64, gcc 12, CPython 3.11).
 CEILINGS = {"binary": 800, "text": 1350, "copy": 515}
 
 

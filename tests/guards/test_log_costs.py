@@ -1,6 +1,6 @@
 """The costs of the log, counted and not timed: bytes, fsyncs, and what a start reads.
 
-Each figure has a ceiling a little above what it was when it was written. A change that breaks through one is either a
+Each figure has a ceiling slightly above its value when it was written. A change that breaks through one is either a
 mistake or a decision: then raise the ceiling, and explain it in the same commit.
 """
 
@@ -107,7 +107,7 @@ def cost(path: Path, runs: int, rows: int, *, runs_a_sync: int, per_transaction:
 
 
 def test_bulk_takes_few_bytes_and_fsyncs(tmp_path: Path) -> None:
-    """A backfill or a backlog of 100,000 rows, in runs of 10,000: what is written twice must be small twice."""
+    """A backfill or a backlog of 100,000 rows, in runs of 10,000: data that is written twice must be small twice."""
     found = cost(tmp_path / "log", 10, 10_000, runs_a_sync=1, per_transaction=50)
     assert found.journal_bytes / 100_000 <= JOURNAL_BYTES_A_ROW_MAX
     assert found.segment_bytes / 110_000 <= SEGMENT_BYTES_A_ROW_MAX
@@ -127,7 +127,7 @@ def test_small_transactions_take_few_bytes_and_fsyncs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tables", [1, 1_000])
 def test_cut_costs_the_same_however_many_tables_there_are(tmp_path: Path, tables: int) -> None:
-    """The progress of every table is in every checkpoint: written each time, it would be most of the log."""
+    """The progress of every table is in every checkpoint: rewritten each time, it would be most of the log."""
     disk = Counting()
     log = FileLog.open(tmp_path / "log", IDENTITY, layer=disk)
     writer = Writer.of(log)

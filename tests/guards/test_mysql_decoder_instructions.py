@@ -13,7 +13,7 @@ from callgrind import Counted
 
 FEW, MANY = 500, 2500
 
-# Instructions a row of 6 short columns; 15-20 % above what was counted (x86-64, gcc 12, CPython 3.11).
+# Instructions per row of 6 short columns; 15-20 % above the measured count (x86-64, gcc 12, CPython 3.11).
 CEILINGS = {"insert": 900, "update": 1350, "result": 1150, "packet": 415}
 
 

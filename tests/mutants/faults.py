@@ -83,7 +83,7 @@ class Fault:
     number: int = 1
 
     def __str__(self) -> str:
-        """What it is, the same wherever its lines have moved to."""
+        """Its identity, independent of its line numbers."""
         again = f" #{self.number}" if self.number > 1 else ""
         return f"{self.path} {self.function} [{self.operator}] {_short(self.before)} -> {_short(self.after)}{again}"
 

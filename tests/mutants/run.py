@@ -10,8 +10,8 @@ copy of the package, which the processes that these tests start import too, and 
 the tests with real servers. There a test has found a fault only if it fails twice and passes without the fault, because
 servers are sometimes slow or fail.
 
-`equivalent.txt` has, with a reason, what no test can find because nothing differs; `survivors.txt` what the quick tests
-did not find when it was last planted, and which test with real servers does. The last line says
+`equivalent.txt` has, with a reason, the faults that no test can find because nothing differs; `survivors.txt` those
+that the quick tests did not find when they were last planted, and which test with real servers does. The last line says
 `N mutants, K killed, S survived, E equivalent`, the one before it how much that is of those that were planted.
 """
 
@@ -50,7 +50,7 @@ TIMEOUT_S = 90.0
 PYTEST = ["-q", "-x", "-p", "no:randomly", "-k", "not planted and not while_new_shapes_come", "-m", "not long"]
 """Tests of planted bugs plant their own; and one test that switches threads takes as long as twenty others."""
 IN_FORK = [*PYTEST, "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
-"""What was imported before cannot be rewritten."""
+"""Modules that were imported before cannot be rewritten."""
 FEWER = {"CDCFLOW_SEEDS": "60", "CDCFLOW_HISTORIES": "50", "CDCFLOW_HISTORY_SEED": "1"}
 """Simulations and histories, a fixed number and always the same."""
 SLOWER = 4
@@ -83,7 +83,7 @@ class _Planted(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def _tests_in_fork(tests: Sequence[str], fault: Fault | None, learned: Path | None = None) -> tuple[int, str]:
-    """pytest's answer (-1: it took too long), and the end of what it printed."""
+    """pytest's exit code (-1: it took too long), and the end of its output."""
     with tempfile.TemporaryFile() as output:
         patience_s = max(TIMEOUT_S, SLOWER * _took_s.get(tuple(tests), 600.0))
         child = os.fork()

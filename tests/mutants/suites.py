@@ -1,6 +1,6 @@
 """Which files faults are planted in, and which tests should find them: near ones first, so that most are found early.
 
-A suite is a list of stages; the next stage runs only for what the one before has not found.
+A suite is a list of stages; the next stage runs only for the faults that the one before has not found.
 """
 
 from __future__ import annotations

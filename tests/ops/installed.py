@@ -45,7 +45,7 @@ class Terminal:
         self._daemon: subprocess.Popen[bytes] | None = None
 
     def run(self, *words: str, code: int | None = 0) -> str:
-        """What a command prints, also to stderr. It must end with `code` (None: with any)."""
+        """A command's output, including stderr. It must end with `code` (None: with any)."""
         done = subprocess.run(
             [self._program, *words],
             cwd=self.folder,

@@ -28,7 +28,7 @@ class Prometheus:
             self._port = free.getsockname()[1]
         rules = (ROOT / "docker" / "prometheus" / "alerts.yaml").read_text()
         room.mkdir()
-        # Minutes become a second, and five minutes of lag a few seconds: the expressions stay what they are.
+        # Minutes become a second, and five minutes of lag a few seconds: the expressions stay unchanged.
         rules = re.sub(r"for: \w+", "for: 1s", rules).replace("cdcflow_lag_seconds > 300", "cdcflow_lag_seconds > 6")
         (room / "alerts.yaml").write_text(rules)
         settings = {

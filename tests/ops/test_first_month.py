@@ -33,7 +33,7 @@ STATEMENT = "(?:GRANT|ALTER|CREATE) [^;\n]+"
 
 
 class Month:
-    """What the steps share."""
+    """The state that the steps share."""
 
     def __init__(self, room: Path, server: PostgresServer, store: ObjectServer) -> None:
         self.room = room

@@ -69,11 +69,11 @@ class Browser:
             self.until(lambda: self.all("#plots svg") or not self.one("#main").is_displayed(), "the plots")
 
     def sign_in(self, token: str) -> None:
-        """Type a token into the dialog that the page opens for who is not signed in."""
+        """Type a token into the dialog that the page opens for a user who is not signed in."""
         self.until(lambda: self.one("#token").is_displayed(), "the dialog")
         self.one("#token").send_keys(token, Keys.ENTER)
         self.until(lambda: "Asking" not in self.text("#findings"), "the first answer")
-        self.until(lambda: self.all("#plots svg"), "the plots")  # what is below them stays where it is from now on
+        self.until(lambda: self.all("#plots svg"), "the plots")  # the tables below them keep their place from now on
 
     def one(self, selector: str) -> WebElement:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
@@ -108,7 +108,7 @@ class Browser:
         self.complaints()
 
     def complaints(self) -> list[str]:
-        """What the browser itself found wrong: scripts that fail, files that are missing, what the policy forbids."""
+        """Errors that the browser itself found: scripts that fail, missing files, violations of the policy."""
         found: list[dict[str, Any]] = self.driver.get_log("browser")  # type: ignore[no-untyped-call]  # it has no types
         return [entry["message"] for entry in found]
 

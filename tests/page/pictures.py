@@ -1,6 +1,6 @@
 """Pictures of the page for review: python -m tests.page.pictures FOLDER
 
-Also prints what the page weighs and how long it takes until something is seen.
+Also prints the page's size and how long it takes until something is visible.
 """
 
 from __future__ import annotations

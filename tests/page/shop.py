@@ -63,7 +63,7 @@ STATUS: dict[str, Any] = {
 
 
 class Shop:
-    """What a daemon would be: `status` can be changed, `asked` are the operations that came."""
+    """A substitute for the daemon: `status` can be changed, `asked` are the operations that were requested."""
 
     def __init__(self, path: Path, tokens: Sequence[AccessToken] = (), note: str = NASTY) -> None:
         self.status: dict[str, Any] = {**copy.deepcopy(STATUS), "tables": copy.deepcopy(TABLES)}
@@ -123,7 +123,7 @@ class Shop:
 
 
 def _then(status: Mapping[str, Any], hours_ago: float) -> dict[str, Any]:
-    """What the status may have been: a burst an hour ago, no word of the source two and a half hours ago."""
+    """A history for the status: a burst an hour ago, an outage of the source two and a half hours ago."""
     wave = 1 + math.sin(hours_ago * 9) / 3 + math.sin(hours_ago * 71) / 7
     burst = math.exp(-(((hours_ago - 1.1) * 5) ** 2))
     silent = 2.4 < hours_ago < 2.6

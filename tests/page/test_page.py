@@ -1,4 +1,4 @@
-"""The page in a real browser: what is seen, what can be done, with a mouse, a keyboard, a phone."""
+"""The page in a real browser: what it shows, and what users can do, with a mouse, a keyboard, a phone."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def answer_dialog(browser: Browser, selector: str) -> None:
     browser.one(selector).click()
 
 
-# ── what is seen ────────────────────────────────────────────────────────────────────────────────────────────
+# ── what it shows ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_page_shows_how_the_capture_is(browser: Browser, shop: Shop) -> None:
-    """State, findings with remedies, figures, plots, tables, window, merges: what the demands name, on one page."""
+    """State, findings with remedies, figures, plots, tables, window, merges: all that is required, on one page."""
     shop.remember(1)
     browser.open(shop.url)
     assert browser.text("#state") == "capturing"
@@ -289,7 +289,7 @@ def test_question_that_makes_no_sense_is_answered(browser: Browser, shop: Shop) 
     assert browser.text("#search-said") == "a key of shop.orders has 1 columns, not 2. give id"
 
 
-# ── for everybody ───────────────────────────────────────────────────────────────────────────────────────────
+# ── accessibility ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def test_page_fits_a_phone(browser: Browser, operated: Shop) -> None:

@@ -1,4 +1,4 @@
-"""`pytest tests/scenarios --rewrite` writes what the machine does now into the files; read the difference."""
+"""`pytest tests/scenarios --rewrite` writes the machine's current output into the files; read the difference."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Plays a narrated scenario: text in, the machine's effects out as text.
 
-A scenario is stanzas between blank lines. A stanza is comments, what happens (one input a line), `----`, and what the
-machine does. What can happen:
+A scenario is stanzas between blank lines. A stanza is comments, inputs (one per line), `----`, and the machine's
+effects. What can happen:
 
     capture orders products heap/keyless [limit=value …]    begin; every table has one key column
     restart [orders …] [delivered=7,8] [partial=orders:5,6|orders:unknown] [new=orders]
@@ -105,7 +105,7 @@ class Hides:
 
 
 def played(text: str) -> str:
-    """The scenario with what the machine really does."""
+    """The scenario with the machine's actual effects."""
     narration = Narration()
     return "\n\n".join(narration.stanza(s) for s in text.strip().split("\n\n")) + "\n"
 

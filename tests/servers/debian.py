@@ -64,7 +64,7 @@ def _unpacked(package: str, suite: str, fetch: Callable[[Path], None]) -> Path:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Only one process fetches; the others wait for what it brings."""
+    """Only one process fetches; the others wait for the result."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

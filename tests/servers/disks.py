@@ -69,7 +69,7 @@ class Tree:
     directories: dict[int, dict[str, int]] = field(default_factory=lambda: {0: {}})
 
     def put_into(self, path: Path) -> None:
-        """Make this state under an empty directory."""
+        """Create this state in an empty directory."""
         self._put(0, path)
 
     def key(self, inode: int = 0) -> object:
@@ -217,7 +217,7 @@ class Recording(OsLayer):
         return self._moments[count]
 
     def noted(self, count: int) -> list[object]:
-        """What was noted during the first `count` operations."""
+        """The notes taken during the first `count` operations."""
         return [o.what for o in self.operations[:count] if isinstance(o, Note)]
 
     def _new(self, path: Path) -> int:

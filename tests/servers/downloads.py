@@ -18,7 +18,7 @@ def run(
     env: Mapping[str, str] | None = None,
     timeout_s: float = 600,
 ) -> str:
-    """What the command printed, from the first run that worked.
+    """The command's output, from the first run that succeeded.
 
     Raises:
         SourceUnavailable: each of them failed, or took too long.

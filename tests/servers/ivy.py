@@ -66,7 +66,7 @@ def java() -> str:
 
 
 def pyspark_jars() -> Path:
-    """The folder of the jars that pyspark brings."""
+    """The folder of the jars that pyspark contains."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise SourceUnavailable("this needs pyspark, of whose jars it is made")

@@ -63,7 +63,7 @@ def fetch(place: Path) -> None:
 
 
 class KafkaBroker(kafka.KafkaBroker):
-    """A private broker. A context manager: inside it runs, afterwards it is gone.
+    """A private broker. A context manager: inside it the broker runs, afterwards it is removed.
 
     `settings` add to or replace the starter's. `protocol` is what clients speak: PLAINTEXT, or SASL_SSL with the
     settings for it. `advertised` is the port that is reported to clients, where a proxy is between. `quorum` are the
@@ -115,7 +115,7 @@ class KafkaBroker(kafka.KafkaBroker):
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """SIGKILL: what it had in memory is gone."""
+        """SIGKILL: its memory is lost."""
         self._end(signal.SIGKILL)
 
     def pause(self) -> None:
@@ -154,7 +154,7 @@ class KafkaCluster:
         return next(broker for broker in self.brokers if broker.node == node)
 
     def leader(self, topic: str) -> KafkaBroker:
-        """Who leads the first partition of a topic, as the brokers say: one that was killed, until they know of it."""
+        """The leader of a topic's first partition, as the brokers report it: a killed one, until they notice."""
         deadline = time.monotonic() + PATIENCE_S
         while (leader := self._partition(topic).leader) < 0:
             if time.monotonic() > deadline:

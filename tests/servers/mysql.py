@@ -68,11 +68,11 @@ class _InLowerCase(Installation):
 
 
 class MySQLServer(mysql.MySQLServer):
-    """A private MySQL or MariaDB server. A context manager: inside it runs, afterwards it is gone.
+    """A private MySQL or MariaDB server. A context manager: inside it the server runs, afterwards it is removed.
 
     `settings` add to or replace the starter's; an empty value leaves one out. `in_lower_case`: it keeps names of tables
-    in lower case, which MySQL has to know before it makes its own. The superuser `root` connects from this
-    machine without a password.
+    in lower case, which MySQL has to know before it creates its own. The superuser `root` connects from this machine
+    without a password.
     """
 
     def __init__(
@@ -167,7 +167,7 @@ class MySQLDatabase:
 
     @contextlib.contextmanager
     def session(self, **options: Any) -> Iterator[pymysql.Connection]:
-        """A session that is closed, not committed, at the end: what it left open is rolled back."""
+        """A session that is closed, not committed, at the end: open transactions are rolled back."""
         connection = self.connect(**options)
         try:
             yield connection

@@ -63,7 +63,7 @@ def versitygw() -> Path | None:
 class ObjectServer:
     """An S3-compatible server with its own directory. Use it as a context manager.
 
-    With `conditional_writes` set to False its next `start` is that of a store that does not know them.
+    With `conditional_writes` set to False its next `start` is that of a store that does not support them.
     """
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class ObjectServer:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def start(self) -> None:
-        """Start it, with what it had before. Returns when it answers."""
+        """Start it, with its previous content. Returns when it answers."""
         (self.directory / "buckets").mkdir(exist_ok=True)
         (self.directory / "attributes").mkdir(exist_ok=True)
         with (self.directory / "log").open("ab") as log:

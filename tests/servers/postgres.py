@@ -20,9 +20,9 @@ from cdcflow.cli.demo.servers.postgres import HBA, SUPERUSER, binaries, environm
 
 
 class PostgresServer(postgres.PostgresServer):
-    """A private PostgreSQL server. A context manager: inside it runs, afterwards it is gone.
+    """A private PostgreSQL server. A context manager: inside it the server runs, afterwards it is removed.
 
-    Everybody on this machine's loopback may connect as superuser unless `write_hba` says otherwise.
+    All local users may connect as superuser through the loopback unless `write_hba` restricts it.
     """
 
     # ── life ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -92,7 +92,7 @@ class PostgresServer(postgres.PostgresServer):
             self.reload(synchronous_standby_names="")
 
     def write_hba(self, *lines: str) -> None:
-        """Replace `pg_hba.conf` (who may connect, and how) and load it. No lines: everybody may, as at first."""
+        """Replace `pg_hba.conf` (who may connect, and how) and load it. No lines: all local users may, as at first."""
         self._own_file(self.data / "pg_hba.conf", "\n".join(lines or HBA) + "\n")
         if self.is_running:
             self._reload()
@@ -164,7 +164,7 @@ class Database:
 
     @contextlib.contextmanager
     def session(self, **options: Any) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-        """A session that is closed, not committed, at the end: what it left open is rolled back."""
+        """A session that is closed, not committed, at the end: open transactions are rolled back."""
         connection = self.connect(**options)
         try:
             yield connection

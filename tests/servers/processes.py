@@ -34,7 +34,7 @@ class Server(Started):
         return os.environ
 
     def start(self) -> None:
-        """Start it, with what it had before. Returns when it answers."""
+        """Start it, with its previous content. Returns when it answers."""
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 self.command(),

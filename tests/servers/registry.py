@@ -43,7 +43,7 @@ def program() -> Path:
 
 
 class SchemaRegistry:
-    """A private registry, in memory. A context manager: inside it answers, afterwards it is gone."""
+    """A private registry, in memory. A context manager: inside it the registry answers, afterwards it is removed."""
 
     def __init__(self) -> None:
         self.port = free_port()

@@ -349,7 +349,7 @@ class Database:
         """The rows that can be seen now, by key."""
         return {v.values["id"]: dict(v.values) for v in self._visible(table)}
 
-    # ── what the server does ────────────────────────────────────────────────────────────────────────────────
+    # ── the server's actions ────────────────────────────────────────────────────────────────────────────────
 
     def flush(self) -> None:
         self.flushed = len(self.wal)
@@ -386,7 +386,7 @@ class Database:
         del self.open[txn.xid]
 
     def crash(self) -> None:
-        """What was not durable never was, visible or not; what was durable is visible from now on."""
+        """What was not durable is lost, visible or not; what was durable is visible from now on."""
         for txn in list(self.open.values()):
             if txn.lsn is not None and txn.lsn <= self.flushed:
                 self.show(txn)
@@ -487,7 +487,7 @@ class Database:
     # ── queries of the capture ──────────────────────────────────────────────────────────────────────────────
 
     def publish(self, table: TableId, *, published: bool) -> None:
-        """What is written from now on is sent, or not. A transaction under way keeps what it has written so far."""
+        """From now on changes of the table are sent, or not. An open transaction keeps what it has written so far."""
         if published and not self.server.has_binlog:
             self.older |= self.open.keys()
         (self.published.add if published else self.published.discard)(table)
@@ -597,7 +597,7 @@ class Database:
         return any(table.id in t.tables for t in self.open.values() if t is not besides)
 
     def _perhaps_lost(self, row: Row) -> Row:
-        """Where deletes get lost: what the log never gets, and a repair has to find."""
+        """Where deletes get lost: those that the log never gets, and that a repair has to find."""
         if self.losing is None or row.table not in self.published or self.losing.random() < 0.6:
             return row
         self.counts["deletes lost"] += 1

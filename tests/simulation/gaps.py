@@ -63,7 +63,7 @@ class Gaps:
         return self.is_due
 
     def begins_last(self) -> bool:
-        """The same, once in the end, when all is at rest."""
+        """The same, once at the end, when everything is idle."""
         self.is_due, self._was_last = not self._was_last, True
         return self.is_due
 

@@ -35,7 +35,7 @@ class Violation(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AtCut:
-    """What the log was at one cut: how long, what it folds to, and what the source was at that position.
+    """The log at one cut: how long it was, its fold, and the source's rows at that position.
 
     `incomplete` are the tables whose backfill was never done. `stale` are those that were not captured for a while, or
     whose rows a statement changed, and that were not read again since; `versions` counts the statements that no log
@@ -103,12 +103,12 @@ class ModelLog:
         self.epoch = Epoch(self.epoch + 1)
 
     def close(self) -> None:
-        """What is cut is durable, what is not is gone."""
+        """What is cut is durable, the rest is lost."""
         self.durable = len(self.cuts) - 1
         self._drop()
 
     def crash(self, rng: Random) -> None:
-        """Some cut that is durable or was lucky is the last; the rest is gone. What is left is durable now."""
+        """A random cut, at least the last durable one, is the last; the rest is lost. What is left is durable now."""
         self.durable = rng.choice([self.durable, rng.randint(self.durable, len(self.cuts) - 1)])
         del self.cuts[self.durable + 1 :]
         self._drop()
@@ -349,7 +349,7 @@ class ModelLog:
 
 
 def _told(transaction: Transaction) -> tuple[object, ...]:
-    """What the order is judged by. Values are not in it: those are the fold's to judge."""
+    """The data by which the order is judged. Values are not in it: those are the fold's to judge."""
     rows = [(r.table, r.op, r.values.get("id")) for r in transaction.rows if r.published]
     return transaction.lsn, transaction.xid, rows
 

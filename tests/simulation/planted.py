@@ -105,7 +105,7 @@ class ForgetsAtOnce(Windowing):
 
 
 class ReleasesInFront(Windowing):
-    """Lets transactions pass that come after one that touches a table of the window."""
+    """Lets transactions pass that follow one that touches a table of the window."""
 
     def committed(self, run: Transactions) -> None:
         window = self.window
@@ -154,7 +154,7 @@ class PlansAtAnyVersion(Windowing):
 
 
 def acknowledges_the_last_cut(recording: Recording) -> None:
-    """A `Recording.acknowledge` that takes what is cut for durable."""
+    """A `Recording.acknowledge` that mistakes what is cut for durable."""
     cut = recording.checkpoint
     if cut is not recording.acknowledged and cut.position is not None:
         recording.acknowledged = cut
@@ -208,11 +208,11 @@ IN_REPAIRS: dict[str, Faults] = {
     "deletes of keys that were not looked for": Faults(deletes_keys_left=True),
     "repair without deletes": Faults(deletes_nothing=True),
 }
-"""What a repair can get wrong."""
+"""The possible bugs of a repair."""
 
 
 def clears_with_any_end(backlog: Backlog, table: TableId, state: State, reason: str | None = None) -> None:
-    """A `Backlog.stop` that takes a table out of doubt when some of its rows were read, too."""
+    """A `Backlog.stop` that clears a table's gap also when only some of its rows were read."""
     _stop(backlog, table, state, reason)
     if state == "done":
         backlog._set(table, replace(backlog.progress.tables[table], gap=None))
@@ -296,7 +296,7 @@ IN_BINLOGS: dict[str, tuple[Server, Faults]] = {
         Faults(patch=(Interleave, "_rows_changed", sweeps_from_inside_a_batch)),
     ),
 }
-"""What a source with a binary log can get wrong (W03, W04)."""
+"""The possible bugs of a source with a binary log (W03, W04)."""
 
 SUBTLE: dict[str, Faults] = {
     "key changes after the last range forgotten": Faults(patch=(Backlog, "remember_partial", remembers_ranges_only)),

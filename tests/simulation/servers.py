@@ -37,7 +37,7 @@ class Server:
 
     @property
     def looks_twice(self) -> bool:
-        """Two bounds tell what a snapshot sees: one from before it, one from after it."""
+        """Two bounds determine what a snapshot sees: one from before it, one from after it."""
         return self.fence in ("gtids", "order")
 
 

@@ -114,7 +114,7 @@ class ModelSource:
         return checkpoint
 
     def tables(self) -> Sequence[Table]:
-        """Names and key only: the machine knows a shape when rows come with it."""
+        """Names and key only: the machine learns a shape when rows arrive with it."""
         known = sorted((t.id, t.shape.incarnation, t.keyed) for t in self._database.tables.values())
         return [
             Table(table, incarnation, (), ("id",) if keyed else ())

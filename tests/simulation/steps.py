@@ -16,7 +16,7 @@ from cdcflow.pipeline.waker import Waker
 
 
 class Later(BaseException):
-    """This is not done: it is to be called again."""
+    """This is not done: call it again."""
 
 
 class StepWorker(Worker):
@@ -65,7 +65,7 @@ class StepWorker(Worker):
 
 @dataclass(slots=True)
 class _Task:
-    """`tell` is called with something that returns, or raises, what `work` came to."""
+    """`tell` is called with a function that returns, or raises, the result of `work`."""
 
     tell: Callable[..., object]
     work: Callable[[], object]

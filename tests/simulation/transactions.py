@@ -56,7 +56,7 @@ class Keys(KeySet):
 
 
 def plain_keys(keys: KeySet) -> tuple[int, ...]:
-    """The plain values of a key set, also of one that came out of a checkpoint."""
+    """The plain values of a key set, also of one from a checkpoint."""
     if isinstance(keys, Keys):
         return keys.plain
     return tuple(keys.keys.column("id").to_pylist()) if len(keys) else ()

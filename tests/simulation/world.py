@@ -36,7 +36,7 @@ ON_DISK_EVERY = 40
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a schedule came to. `violation` None: all invariants held."""
+    """The result of a schedule. `violation` None: all invariants held."""
 
     seed: int
     violation: str | None
@@ -116,7 +116,7 @@ class World:
         self._requests: SimpleQueue[Input] = SimpleQueue()
         self._process: Process | None = None
         self._source = ModelSource(self.database, rng, self._weather, faults, self.counts)
-        self._others = Random(f"others {seed}")  # so that what else happens is what it was without these
+        self._others = Random(f"others {seed}")  # so that everything else happens as it did without these
         self._repairs = Random(f"repairs {seed}") if repairs else None
         if repairs:
             self.database.losing = Random(f"losing {seed}")
@@ -235,7 +235,7 @@ class World:
             self._settle_database()
 
     def _settle(self) -> bool:
-        """No more writing and no more faults: every backfill must come to its end, and the log to the source's."""
+        """No more writing and no more faults: every backfill must end, and the log must reach the source's position."""
         process = self._process
         assert process is not None
         if not self._weather.settled:
@@ -407,7 +407,7 @@ class World:
         self._requests.put(order)
 
     def _order_repair(self, chance: Random) -> None:
-        """Of keys with rows and without, in the source and in the log: what is wrong is among them sooner or later. And
+        """Of keys with rows and without, in the source and in the log: wrong ones are among them sooner or later. And
         while some are read, a session may insert one that is missing, or give a row another key."""
         table = chance.choice([t for t in self.database.tables.values() if t.keyed]).id
         known = self._process.progress.tables.get(table) if self._process is not None else None
@@ -444,7 +444,7 @@ class World:
         missing = sorted(self.database.tables.keys() - self.database.published)
         table = self.rng.choice(missing or sorted(self.database.tables))
         published = table in missing
-        # Not covered: a transaction that spans both, so that only a part of what it did to the table is ever sent.
+        # Not covered: a transaction that spans both, so that only a part of its changes to the table is ever sent.
         sent = {r.table for t in self.database.open.values() for r in t.rows if r.published}
         if published and table in sent:
             return

@@ -1,5 +1,5 @@
 """The servers' own test suites as a workload: run next to a daemon, then every captured table is compared.
 
-Nothing of a suite is part of this repository: `fetch` gets them from the host's package archive. `mtr` reads the
-language of MySQL's and MariaDB's suites, `regress` runs PostgreSQL's.
+The repository contains no part of a suite: `fetch` gets them from the host's package archive. `mtr` reads the language
+of MySQL's and MariaDB's suites, `regress` runs PostgreSQL's.
 """

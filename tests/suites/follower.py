@@ -43,7 +43,7 @@ _DROPS = re.compile(r"^\s*(?:DROP\s+(?:TABLE|DATABASE|SCHEMA)|RENAME\s+TABLE|TRU
 class Follower(Run):
     """One daemon and its log. `mode`: whether it runs all the time, is stopped and started in between, or killed."""
 
-    stops_max = 40  # ten files make many tables
+    stops_max = 40  # ten files create many tables
 
     def __init__(self, server: Server, beside: On, mode: str, dice: random.Random) -> None:
         # Each poll reads the catalog of all tables, and a backfill's chunks wait for it.
@@ -83,8 +83,8 @@ class Follower(Run):
             self.compare_if_possible()
 
     def compare_if_possible(self) -> None:
-        """Compare in the middle of a test what is read already. A wait in vain is no failure then: it may be the test
-        that holds the lock."""
+        """Compare, in the middle of a test, the tables that are already read. A wait in vain is no failure then: it may
+        be the test that holds the lock."""
         patience_s, self.patience_s = self.patience_s, IMPATIENCE_S
         try:
             self._start()
@@ -133,7 +133,7 @@ class Follower(Run):
         self._compare_read(strict=True, equal=frozenset(self.equal))
 
     def _read_again(self) -> None:
-        """Do what the merge prints of tables that it cannot follow: read them again, into new ones."""
+        """Do what the merge reports for tables that it cannot follow: read them again, into new ones."""
         tables = self.unmergeable
         for table, why in sorted(tables.items()):
             self.outcome.stops.append(f"merge: {table}: {why}")
@@ -175,7 +175,7 @@ class Follower(Run):
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _wait(self, tables: tuple[TableId, ...], anew: Mapping[TableId, int] | None = None) -> None:
-        """Wait twice: the daemon knows that a table is read a little before its log does."""
+        """Wait twice: the daemon knows that a table is read slightly before its log does."""
         super()._wait(tables, anew)
         super()._wait(tables, anew)
 

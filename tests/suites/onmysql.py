@@ -27,7 +27,7 @@ _CAPTURED = (
 class OnSuite(Beside):
     """All databases of a running server but its own.
 
-    `types`: each column's name for its type there. `policies`: what the settings have in `source.columns`.
+    `types`: each column's name for its type there. `policies`: the settings in `source.columns`.
     """
 
     def __init__(self, server: MySQLServer) -> None:
@@ -121,7 +121,7 @@ class OnSuite(Beside):
             self.execute(f"DELETE FROM {self.sql_name(table)} LIMIT 1")
 
     def forget(self) -> None:
-        """What a daemon leaves at a server: nothing here."""
+        """What a daemon leaves on a server: nothing here."""
 
     def close(self) -> None:
         with contextlib.suppress(pymysql.err.MySQLError, OSError):

@@ -163,7 +163,7 @@ class OnRegression(Beside):
             self.execute(f"DELETE FROM {name} WHERE (tableoid, ctid) = (SELECT tableoid, ctid FROM {name} LIMIT 1)")
 
     def forget(self) -> None:
-        """Drop what a daemon leaves at a server: its slot and its publication."""
+        """Drop what a daemon leaves on a server: its slot and its publication."""
         for (slot,) in self.ask("SELECT slot_name FROM pg_catalog.pg_replication_slots WHERE slot_name ~ '^cdcflow_'"):
             with contextlib.suppress(psycopg.Error):
                 self.execute(f"SELECT pg_catalog.pg_drop_replication_slot('{slot}')")

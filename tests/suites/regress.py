@@ -17,7 +17,7 @@ LIBRARIES = {"regress": "regress/regress.c", "refint": "spi/refint.c", "autoinc"
 UNSCHEDULED = ("numeric_big",)
 """Files that the schedule of a version does not run, because they take long."""
 OLDER = "15"
-"""The suite whose libraries are built where those of a later suite do not know the server's headers."""
+"""The suite whose libraries are built where those of a later suite do not compile with the server's headers."""
 # Later headers no longer include one another as those did that an older suite's sources were written for.
 _INCLUDED = ("-include", "postgres.h", "-include", "utils/array.h")
 

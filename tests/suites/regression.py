@@ -60,8 +60,8 @@ def _programs(release: str | None) -> Path | None:
 
 
 def _files(version: str) -> Path:
-    """The suite of a major version; where the distribution does not have its source, the usual one: what the server
-    does not know of it, it refuses."""
+    """The suite of a major version; where the distribution does not have its source, the usual one: the server refuses
+    the parts that it does not support."""
     try:
         return regress(version)
     except debian.NotToBeHad as error:

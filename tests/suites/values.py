@@ -1,7 +1,7 @@
 """Values of a table at the source and in its log, brought into one form by independent code.
 
-Nothing here is shared with `cdcflow verify`: the server gives texts, and what they mean is decided by the type that the
-column has in the log.
+Nothing here is shared with `cdcflow verify`: the server sends texts, and they are interpreted by the column's type in
+the log.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def of_the_log(value: object, type_: pa.DataType) -> Plain:
 
 
 def mysql_expression(name: str, data_type: str, type_: pa.DataType, *, is_replaced: bool = False) -> str:
-    """What is selected of a column. `is_replaced`: its settings replace invalid text by U+FFFD."""
+    """The expression that selects a column. `is_replaced`: its settings replace invalid text by U+FFFD."""
     quoted = "`" + name.replace("`", "``") + "`"
     if is_replaced and pa.types.is_string(type_):
         return _text_and_marks(quoted)
@@ -78,7 +78,7 @@ def mysql_expression(name: str, data_type: str, type_: pa.DataType, *, is_replac
 
 
 def of_mysql(value: bytes | None, data_type: str, type_: pa.DataType, *, is_replaced: bool = False) -> Plain:
-    """What the server gave for `mysql_expression`."""
+    """The server's result for `mysql_expression`."""
     if value is None:
         return None
     if is_replaced and pa.types.is_string(type_):
@@ -107,7 +107,7 @@ def _text_and_marks(quoted: str) -> str:
 
 
 def _with_unknown(selected: str) -> str:
-    """The selected text, with U+FFFD for what the character set does not have."""
+    """The selected text, with U+FFFD for characters that the character set lacks."""
     charset, *found = selected.split(":")
     texts = [bytes.fromhex(text) for text in found]
     if charset in _UNICODE:

@@ -1,6 +1,6 @@
 """For tests of the whole daemon: a busy little bank, a running daemon, and the full comparison of both.
 
-`Branch` is what all databases have in common; `Bank` is one on PostgreSQL, `mysqlbank` has those on MySQL and MariaDB.
+`Branch` is common to all databases; `Bank` is one on PostgreSQL, `mysqlbank` has those on MySQL and MariaDB.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ INSERT INTO notices SELECT i % 40, i % 2 = 0, ARRAY['a', NULL, 'b'] FROM generat
 WAIT_S = 60.0
 
 Folded = Mapping[TableId, dict[Key, Row]]
-"""What `cdcflow.testing.folded` makes of a log."""
+"""The rows that `cdcflow.testing.folded` builds from a log."""
 
 
 class Branch(ABC):
@@ -70,7 +70,7 @@ class Branch(ABC):
         self._writer: threading.Thread | None = None
 
     def configured(self, source: Mapping[str, Any]) -> Config:
-        """Write the settings file. `source` adds to what all tests have."""
+        """Write the settings file. `source` adds to the settings common to all tests."""
         settings = {
             "source": {
                 "heartbeat": "1s",
@@ -90,7 +90,7 @@ class Branch(ABC):
 
     @abstractmethod
     def transact(self, session: Any, dice: random.Random) -> None:
-        """One transaction over several tables; one that breaks a key is as good as any."""
+        """One transaction over several tables; a transaction that violates a key is as useful as any."""
 
     @abstractmethod
     def fence(self) -> str:

@@ -96,7 +96,7 @@ def simple(name: str, schema: str = "shop", *, extra: Sequence[str] = (), full: 
 
 
 def shape_of(table: TestTable) -> DescribedTable:
-    """A table's shape, as a catalog would know it."""
+    """A table's shape, as a catalog would have it."""
     found = table_map(bytes(4) + b"\x13" + bytes(14) + table.body(1))
     return describe(found.id, found.columns, found.key_names, Identity.KEY, Policy())
 

@@ -25,7 +25,7 @@ _MAGIC = b"\xfebin"
 
 @dataclass(frozen=True)
 class Recording:
-    """A server's files with their events, and what they mean, in lines."""
+    """A server's files with their events, and their meaning, in lines."""
 
     flavor: Flavor
     files: dict[str, list[bytes]]
@@ -41,7 +41,7 @@ class Recording:
         return b"".join(out)
 
     def decoded(self, spool_bytes_max: int) -> list[str]:
-        """What the decoders of today make of the bytes."""
+        """The current decoders' output for the bytes."""
         first = next(iter(self.files))
         found = reader(self.flavor, f"{first}:4;", spool_bytes_max=spool_bytes_max)
         found.feed(self.dump())

@@ -94,7 +94,7 @@ class TestTables:
 
 @dataclass
 class Reader:
-    """A decoder with what it was given and what it said."""
+    """A decoder with its input and its output."""
 
     decoder: BinlogDecoder
     packets: Packets

@@ -53,7 +53,7 @@ def spans(page: Path) -> list[str]:
 
 
 def commands(block: Block) -> Iterator[list[str]]:
-    """The words of each command of a shell block; a command may go over several lines."""
+    """The words of each command of a shell block; a command may span several lines."""
     words: list[str] = []
     for line in _whole_lines(block.text):
         words = shlex.split(line, comments=True)

@@ -27,7 +27,7 @@ class Counted:
         self._control("instrumentation on")
 
     def count(self, name: str, size: int) -> int:
-        """Instructions of decoding this once, and of waiting for the word to do it."""
+        """Instructions of decoding this once, and of waiting for the request to do it."""
         assert self._process.stdin is not None
         self._control("zero")
         self._process.stdin.write(f"{name} {size}\n")

@@ -22,7 +22,7 @@ SLOT = "cdcflow_c0ffee00"
 
 Row = dict[str, Any]
 
-_MARKS = itertools.count(1)  # of all captures: one that reads again what another has read sees the other's marks too
+_MARKS = itertools.count(1)  # of all captures: a capture that reads another one's log again sees that one's marks too
 
 
 class MemorySpool:
@@ -44,7 +44,7 @@ class MemorySpool:
 
 
 class Capture:
-    """One run of capture on a database: a source with what it has prepared. Closes what it opened."""
+    """One run of capture on a database: a source with the checkpoint that it prepared. Closes what it opened."""
 
     def __init__(self, database: Database, secret: Callable[[], str | None] = lambda: None, **settings: Any) -> None:
         options = {"kind": "postgres", "url": database.url, **settings}
@@ -154,4 +154,4 @@ def rows_of(run: Run, table: str | None = None) -> list[Row]:
 
 
 MakeCapture = Callable[..., Capture]
-"""What the fixture `make_capture` is."""
+"""The type of the fixture `make_capture`."""

@@ -160,7 +160,7 @@ class ComparedShop:
         raise AssertionError(f"table {table} did not become what was waited for")
 
     def merge_until_there(self, table: str) -> None:
-        """Merge until a table is in the warehouse, whatever it has."""
+        """Merge until a table is in the warehouse, with any content."""
         deadline = time.monotonic() + WAIT_S
         while time.monotonic() < deadline:
             self.merge()
@@ -170,7 +170,7 @@ class ComparedShop:
         raise AssertionError(f"table {table} did not come")
 
     def edit(self, table: str, changed: Callable[[pa.Table], pa.Table]) -> None:
-        """Make a merged table's rows others, as a faulty merge would; the next merge publishes them."""
+        """Change a merged table's rows, as a faulty merge would; the next merge publishes them."""
         with closing(local.local_engine(self.folder / "warehouse", "delta")) as engine:
             there = engine.table((self.schema, table))
             there.snapshot()
@@ -213,7 +213,7 @@ class ComparedShop:
         return result.stdout
 
     def said_both(self, *arguments: str, code: int) -> str:
-        """What a command says, what is wrong included."""
+        """A command's output, including its errors."""
         result = _runner.invoke(app, [*arguments, "--config", str(self.file)])
         structlog.reset_defaults()
         assert result.exit_code == code, result.output

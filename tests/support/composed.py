@@ -52,7 +52,7 @@ def understood(path: Path, variables: Mapping[str, str] | None = None) -> Any:  
     """A compose file or a Dockerfile, parsed and checked.
 
     Raises:
-        ValueError: it is wrong; the parser's own words.
+        ValueError: it is invalid; in the parser's own words.
     """
     environment = {"PATH": os.environ["PATH"], **(variables or {})}
     done = subprocess.run([program(), path], capture_output=True, text=True, env=environment, check=False)
@@ -63,7 +63,7 @@ def understood(path: Path, variables: Mapping[str, str] | None = None) -> Any:  
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One stage of a Dockerfile with what it has from the stages below it."""
+    """One stage of a Dockerfile, including what it inherits from the stages below it."""
 
     base: str
     user: str = ""
@@ -110,7 +110,7 @@ def _stage(below: Image, instructions: Sequence[Model]) -> Image:
 
 
 def built_image(service: Model) -> Image | None:
-    """The image of a service that is built here; None for one that comes ready."""
+    """The image of a service that is built here; `None` for a ready-made one."""
     build = service.get("build")
     if build is None:
         return None

@@ -9,7 +9,7 @@ from cdcflow.sinks.layer import OsLayer
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """The process has ended."""
 
 
 ACTS = ("create", "open", "write", "truncate", "fsync", "fsync_dir", "rename", "link", "unlink", "mkdir")

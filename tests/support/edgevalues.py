@@ -230,7 +230,7 @@ class EdgeTables:
 
 
 def in_table(value: Any, arrow: pa.DataType) -> Any:
-    """What a table has for a value of the source: a text for a time, exact digits for what is too wide."""
+    """A table's value for a value of the source: a text for a time, exact digits for one that is too wide."""
     if value is None:
         return None
     if pa.types.is_list(arrow):

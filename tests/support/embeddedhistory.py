@@ -104,7 +104,7 @@ class EmbeddedHistory:
         self.run(f"INSERT INTO t SELECT {listed}, o, {missing} FROM {made}")
 
     def versions(self) -> list[tuple[Key, Version]]:
-        """What the table holds, in the oracle's words."""
+        """The table's content, in the oracle's form."""
         found: list[tuple[Key, Version]] = []
         of = dict(self._of)
         for *values, f, fp, ft, fx, o, op, ot, ox, offset, missing in self.run("SELECT * FROM t"):

@@ -113,7 +113,7 @@ class EmbeddedWarehouse:
         self.run(statement.sweep(name, before))
 
     def state(self, name: str, table: Table) -> State:
-        """What the table holds, in the oracle's words."""
+        """The table's content, in the oracle's form."""
         names = [c.name for c in table.columns]
         listed = ", ".join(name_sql(n) for n in [*names, OFFSET, MISSING])
         found: State = {}

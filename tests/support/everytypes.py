@@ -62,7 +62,7 @@ def is_read(message: Found) -> bool:
 
 @contextlib.contextmanager
 def captured(folder: Path) -> Iterator[Log]:
-    """Make the tables, capture them, change them; then the log."""
+    """Create the tables, capture them, change them; then return the log."""
     with PostgresServer() as server:
         database = server.create_database("shop")
         with database.session(autocommit=True) as session:

@@ -21,7 +21,7 @@ NEW = replace(
 
 Values = dict[str, Any]
 Step = tuple[Table, str, Values]
-"""A change: the shape of its table then, its kind, and what the log has, `_unchanged` and `_before` among it."""
+"""A change: its table's shape at that time, its kind, and its values, including `_unchanged` and `_before`."""
 
 
 def said(kind: str, offset: int, values: Mapping[str, Any]) -> Values:

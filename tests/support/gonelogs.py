@@ -8,7 +8,7 @@ from cdcflow.sinks.files import FileLog
 
 
 def gone(log: FileLog) -> None:
-    """Nothing more is written, the lock is free, and nothing of it stays open."""
+    """Nothing more is written, the lock is free, and none of its files stays open."""
     for journal in log._journals:
         opened, journal._fd = journal._fd, -1
         if opened >= 0:

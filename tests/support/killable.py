@@ -182,7 +182,7 @@ def main(path: str, point: str | None = None, count: str = "1", begins: str = ""
         if point.split(":")[1] in NEED_DURABLE_WINDOWS:
             wait_for_each_window()
         arm(point, Trigger(int(count), Live(), begins == "start", Path(path).with_name("killed")))
-    # Every backlog of a test is small; without a point too, windows must be what they are in a daemon that died in one.
+    # Every backlog of a test is small; windows must be the same in a daemon without a point as in one that died in one.
     (PostgresSource.__init__.__kwdefaults__ or {})["windows"] = SMALL_WINDOWS
     kafka_log.RANGE_BYTES_MAX = SMALL_RANGE
     capture = wiring.capture(load(path))

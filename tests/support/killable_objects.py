@@ -1,9 +1,8 @@
 """Processes that work on a log with an object store and kill themselves before their COUNT-th step.
 
 A line on stdin is [ROOT, OBJECTS, WORK, COUNT] as JSON; a child is forked for it, and its exit status is answered. WORK
-is `upload`, `keep` (compact, then expire) or `expire` (in the folder alone) or
-`expire there` (in both). A step is whatever changes something: a request that writes or removes,
-and each rename, removal and file made on disk.
+is `upload`, `keep` (compact, then expire) or `expire` (in the folder alone) or `expire there` (in both). A step is
+anything that changes something: a request that writes or removes, and each rename, removal and new file on disk.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ def arm_within_file(last: int) -> None:
 
 
 def begin(number: int, invitation: Invitation, *point: str) -> subprocess.Popen[bytes]:
-    """One that runs."""
+    """A running reader."""
     process = subprocess.Popen([sys.executable, __file__, *point], stdin=subprocess.PIPE)
     assert process.stdin is not None
     pickle.dump((number, invitation), process.stdin)

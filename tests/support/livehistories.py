@@ -28,7 +28,7 @@ from cdcflow.warehouse.reports import MergeReport
 
 
 class Parties(Protocol):
-    """Who merges, who reads, with these policies."""
+    """An engine that merges and reads, with these policies."""
 
     policies: Policies
 
@@ -166,7 +166,7 @@ def _difference(history: History, live: Live[Any], parties: Parties, *, is_lost:
 
 
 def _merged_now(history: History) -> Merged:
-    """What a merge would make of the table now."""
+    """The table after a merge now."""
     found = copy.copy(history.merged)
     if found.folded is not None:
         found.folded = copy.copy(found.folded)

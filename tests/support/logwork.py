@@ -44,7 +44,7 @@ def chain(layout: Layout) -> None:
 
 
 def told_of(layout: Layout, state: int) -> list[Any]:
-    """What a log has, whatever its files are called: its segments, its index, its state at an offset."""
+    """A log's content, independent of the names of its files: its segments, its index, its state at an offset."""
     segments = [(s.first_offset, s.last_offset, [f.sha256 for f in s.files], s.seams) for s in list_segments(layout)]
     index = [keyindex.IndexFile.to_bytes(indexing.opened(layout, bounds)) for bounds in indexing.listed(layout)]
     kept = [(entry.sha256, entry.rows) for entry in states.opened(layout, state).tables.values()]

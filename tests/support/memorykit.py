@@ -19,7 +19,7 @@ SPOOL_ROWS = 500
 
 
 class MemoryKit:
-    """`rewrites_known_by`: by what a statement that changes rows is known."""
+    """`rewrites_known_by`: how a statement that changes rows is detected."""
 
     cannot: ClassVar[Mapping[Act, str]] = {}
 

@@ -37,5 +37,5 @@ class OrdersSource(MemorySource):
             self.on_read()
             return read(chunk)
 
-        made.read_chunk = noted  # type: ignore[method-assign]  # everybody who reads chunks of it comes by here
+        made.read_chunk = noted  # type: ignore[method-assign]  # every reader of chunks calls this
         return made

@@ -22,7 +22,7 @@ AFTER_PARTIAL = {5: (-5, "doc 5"), 6: (None, None), 7: None, 500: (1, "c"), 900:
 
 
 class MergedOrders(ABC):
-    """The log, its warehouse of one format, and what the table has."""
+    """The log, its warehouse of one format, and the table's rows."""
 
     format = ""
 

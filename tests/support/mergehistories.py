@@ -207,7 +207,7 @@ def write_round(world: World, log: Any, round_: int) -> None:
 
 
 def state_of(table: Table, rows: Iterable[Mapping[str, Any]]) -> State:
-    """The rows of a current-state table, in the oracle's words."""
+    """The rows of a current-state table, in the oracle's form."""
     names = [c.name for c in table.columns]
     found: State = {}
     for row in rows:

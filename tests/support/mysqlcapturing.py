@@ -18,7 +18,7 @@ from cdcflow.sources.mysql.source import MySQLSource
 
 
 class MySQLCapture(Capture):
-    """One run of capture on a database: a source with what it has prepared. Closes what it opened."""
+    """One run of capture on a database: a source with the checkpoint that it prepared. Closes what it opened."""
 
     def __init__(
         self, database: MySQLDatabase, secret: Callable[[], str | None] = lambda: None, **settings: Any
@@ -53,7 +53,7 @@ class MySQLCapture(Capture):
         return super().shape(str(self.named(table)))
 
     def emptied_and_filled(self) -> tuple[list[str], set[str]]:
-        """The tables that were emptied up to now, and those that are to be read again."""
+        """The tables that were emptied so far, and those that must be read again."""
         emptied: list[str] = []
         filled: set[str] = set()
         for event in self.events():
@@ -84,4 +84,4 @@ class MySQLCapture(Capture):
 
 
 MakeMySQLCapture = Callable[..., MySQLCapture]
-"""What the fixture `make_capture` is."""
+"""The type of the fixture `make_capture`."""

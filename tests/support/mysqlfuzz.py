@@ -344,7 +344,7 @@ def _shape(pick: Pick, kinds: tuple[Kind, ...]) -> DescribedTable:
     table, columns = TableId("shop", "orders"), [k.column for k in kinds]
     try:
         return describe(table, columns, key, Identity.KEY, policy)
-    except ConfigurationError:  # the policy would make two keys one
+    except ConfigurationError:  # the policy would make two keys equal
         return describe(table, columns, key, Identity.KEY, Policy())
 
 

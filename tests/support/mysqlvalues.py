@@ -1,7 +1,7 @@
 """Rows as MySQL and MariaDB send them in two ways: in the binary log's file, and in a SELECT's packets.
 
-Nothing of the stream or the chunks is needed here, so that values can be tested by themselves. Also builds row images
-and result rows for tests without a server.
+Neither the stream nor the chunks are needed here, so that values can be tested alone. Also builds row images and result
+rows for tests without a server.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def joined(pieces: Sequence[bytes]) -> tuple[bytes, Extents]:
 
 
 def decoded(events: Sequence[RowEvent], described: DescribedTable, changes: Any = rows.changes) -> list[pa.RecordBatch]:
-    """What the rows of each event become."""
+    """The decoded rows of each event."""
     found = []
     for event in events:
         data, extents = joined([event.rows])
@@ -128,7 +128,7 @@ def selected(connection: pymysql.Connection[Any], shape: DescribedTable, order: 
     """The row packets of a SELECT of all columns, as the server sent them."""
     expressions = ", ".join(select_expression(c) for c in shape.columns)
     query = f"SELECT {expressions} FROM `{shape.table.id.schema}`.`{shape.table.id.name}` {order}"
-    connection._execute_command(3, query)  # pymysql itself would make tuples
+    connection._execute_command(3, query)  # pymysql itself would return tuples
     columns = _packet(connection)[0]
     for _ in range(columns):
         _packet(connection)

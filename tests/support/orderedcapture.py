@@ -119,7 +119,7 @@ def stages(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Stage]]:
 
 
 def paused(stage: Callable[..., Stage]) -> Memory:
-    """A log whose capture was paused by a process that is gone."""
+    """A log whose capture was paused by a process that has ended."""
     on = stage()
     on.until_done()
     on.capture.request("pause-capture")

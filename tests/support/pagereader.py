@@ -249,7 +249,7 @@ def table_rows(root: Path, schema: str, name: str) -> dict[tuple[Any, ...], dict
 def _apply(
     found: dict[tuple[Any, ...], dict[str, Any]], row: dict[str, Any], key: list[str], gone: dict[int, Any]
 ) -> None:
-    """`gone`: the row that a d took away, by its offset."""
+    """`gone`: the row that a d deleted, by its offset."""
     own = tuple(row[name] for name in key)
     values = {name: value for name, value in row.items() if name[0] != "_" or name == "_offset"}
     match row["_op"]:

@@ -85,7 +85,7 @@ class Part(ABC):
 
     @property
     def paths(self) -> Mapping[str, Path]:
-        """What it mounts, and where that is in this run."""
+        """Its mounts, and where they are in this run."""
         return self._room.paths
 
     def _environment(self) -> dict[str, str]:

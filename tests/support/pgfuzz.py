@@ -587,7 +587,7 @@ def case_of(seed: int) -> Case:
 
 
 def _garbled(pick: Pick, messages: list[bytes]) -> list[bytes]:
-    """What a broken link or a hostile server may make of messages."""
+    """The damage that a broken link or a hostile server may do to messages."""
     out = list(messages)
     for _ in range(pick.choice((1, 1, 2, 5))):
         number = pick.randrange(len(out))
@@ -626,7 +626,7 @@ class UnknownTable(Exception):
 
 
 def outcome(case: Case, compiled: Compiled | None) -> list[object]:
-    """All that one decoder makes of a case, in a form that compares."""
+    """The whole output of one decoder for a case, in a comparable form."""
     spools = Spools()
 
     def describe(found: Relation) -> DescribedTable:

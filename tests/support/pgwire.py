@@ -179,7 +179,7 @@ class Lab:
         slot: str = "lab",
         streaming: bool = False,
     ) -> list[bytes]:
-        """What the slot holds, as XLogData messages."""
+        """The slot's content, as XLogData messages."""
         options = ["proto_version", str(protocol), "publication_names", publication, "messages", "true"]
         options += ["binary", str(binary).lower()]
         if streaming:
@@ -237,7 +237,7 @@ class Lab:
         return made, spools
 
     def streamed(self, *, binary: bool = False, publication: str = "everything") -> list[StreamEvent]:
-        """What the slot holds, decoded; by the plain decoders and by those that run here, which must agree."""
+        """The slot's content, decoded by the plain decoders and by those in use here, which must agree."""
         messages = self.peek(binary=binary, publication=publication)
         plain, _ = self.decoder(binary=binary, compiled=None)
         expected = _columns(plain.decode(messages))
@@ -266,7 +266,7 @@ def _columns(events: Sequence[StreamEvent]) -> list[tuple[object, ...]]:
 
 
 def _printed(rows: pa.RecordBatch) -> list[str]:
-    """Columns in words, which are equal for equal values, whatever NaN is; a struct's children where it is valid."""
+    """Columns in a form that is equal for equal values, including NaN; a struct's children where it is valid."""
     out: list[str] = []
     columns = list(rows.columns)
     while columns:

@@ -77,7 +77,7 @@ class Moment:
         return found
 
     def put_into(self, top: Path, chance: random.Random | None = None) -> None:
-        """Make a folder what a power cut left. SQLite's file stays the same file, which a JVM may have open."""
+        """Turn a folder into what a power cut left. SQLite's file stays the same file, which a JVM may have open."""
         for path in list(top.iterdir()):
             if path.is_dir():
                 shutil.rmtree(path)

@@ -1,6 +1,6 @@
 """A publisher that kills itself with SIGKILL at a named point: `publishkillable.py CONFIG [POINT COUNT]`.
 
-The points are steps of a group. Without one it publishes what is in the log, and ends.
+The points are steps of a group. Without one it publishes the log's rows, and ends.
 """
 
 from __future__ import annotations

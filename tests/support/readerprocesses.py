@@ -83,6 +83,6 @@ def assert_equal_after_all(bank: Branch) -> None:
 
 
 def rows_in_files(bank: Branch) -> int:
-    """Rows of files that have nothing but what a backfill reads."""
+    """Rows of files that contain only what a backfill reads."""
     segments = list_segments(bank.log)
     return sum(file.rows for segment in segments for file in segment.files if set(file.ops or ()) == {"r"})

@@ -56,7 +56,7 @@ def drawn_job(dice: random.Random, unlike: str, first: int, transactions: int) -
 
 
 def exchanged(job: list[Transaction]) -> list[Transaction]:
-    """The same transactions on the other table: what the original did to one, the copy does to the other."""
+    """The same transactions on the other table: the copy changes one as the original changed the other."""
     other = {"t": "u", "u": "t"}
     return [
         tuple(re.sub(r"(INTO|UPDATE|FROM) ([tu])\b", lambda m: f"{m[1]} {other[m[2]]}", s) for s in transaction)

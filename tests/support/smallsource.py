@@ -39,8 +39,7 @@ def committed(number: int) -> Committed:
 class Small:
     """A source of small tables with one row each: implements `Source`, `Stream` and `ChunkSource`.
 
-    `prepared` is what `prepare` makes of a checkpoint; `asked` what it was given. `fails`: tables that cannot be
-    read.
+    `prepared` is the result of `prepare` for a checkpoint; `asked` its argument. `fails`: tables that cannot be read.
     """
 
     def __init__(self, *tables: Table) -> None:

@@ -38,7 +38,7 @@ PSEUDO = (
         "excluded",
     ),
 )
-"""What no statement names as an alias, and what a server, DuckDB, Spark or a format may take for something else."""
+"""Names that no statement uses as an alias, but that a server, DuckDB, Spark or a format may treat specially."""
 
 _RESERVED = frozenset(name.lower() for name in (*LOG_COLUMNS, *MERGE_COLUMNS))
 _OF_FORMATS = frozenset(("_change_type", "_commit_version", "_commit_timestamp", "_metadata"))

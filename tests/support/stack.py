@@ -9,7 +9,7 @@ each waits for. Only places are substituted, as an engine would by its networks 
 
 An image that is built here is run by the entry point that its Dockerfile says. Three ready-made ones (PostgreSQL,
 MySQL, Kafka) are the servers of `tests/servers`, configured as the image's own start would have configured them. Where
-Linux allows it, a process sees a read-only root but for what it mounts, and has no capabilities.
+Linux allows it, a process sees a root that is read-only except for its mounts, and has no capabilities.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from cdcflow.spark.jars import folder as jars_folder
 
 PATIENCE_S = 600.0  # only so that a hang ends
 OF_THE_IMAGES = {"/opt/cdcflow": sys.prefix, "/opt/jars/delta": str(jars_folder())}
-"""Where the images built here have what the tests have elsewhere."""
+"""Where the images built here have the paths that the tests have elsewhere."""
 
 
 class Unhealthy(Exception):
@@ -43,7 +43,7 @@ class Unhealthy(Exception):
 
 
 class Stack:
-    """One run of the stack. A context manager: inside it can be brought up, afterwards nothing is left of it."""
+    """One run of the stack. A context manager: inside it services can be started, afterwards all are removed."""
 
     def __init__(self, project: Model) -> None:
         self.services: Mapping[str, Model] = project["services"]
@@ -119,7 +119,7 @@ class Stack:
         return self.directory / "volumes" / name
 
     def mounted(self, service: str, target: str) -> Path:
-        """What a service finds at this path."""
+        """The files of a service at this path."""
         return self._parts[service].paths[target]
 
     # ── places ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -228,7 +228,7 @@ class Stack:
 
     @property
     def programs(self) -> str:
-        """PATH: what the images have."""
+        """The images' PATH."""
         store = versitygw()
         assert store is not None, "the stack's object store is built with Go, which is not here"
         return os.pathsep.join([str(store.parent), f"{sys.prefix}/bin", os.environ["PATH"]])

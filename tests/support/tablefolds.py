@@ -85,7 +85,7 @@ class Folded:
         """Where the latest backfill began; only of a history."""
 
     def add(self, changes: Iterable[Written]) -> None:
-        """What is merged at one time. Rows without a key are distinguished by the columns of the latest shape."""
+        """One merge's input. Rows without a key are distinguished by the columns of the latest shape."""
         listed = list(changes)
         if listed and not listed[-1][0].key:
             listed = list(_in_shape(listed[-1][0], listed))
@@ -112,7 +112,7 @@ class Folded:
         return found
 
     def actual(self, shape: Table, rows: Iterable[Mapping[str, Any]]) -> State:
-        """The rows of the table itself in the same words."""
+        """The rows of the table itself in the same form."""
         in_table = table_names(shape)
         in_source = {of_table: name for name, of_table in in_table.items()}
         found: State = {}
@@ -121,13 +121,13 @@ class Folded:
             key = tuple(row[c] for c in shape.key_columns)
             offset, count = found[key][2:] if key in found else (0, 0)
             values = {name: row[of_table] for name, of_table in in_table.items() if of_table not in told}
-            # One that is no column's name differs from the fold in any case.
+            # A name that is no column's differs from the fold in any case.
             missing = frozenset(in_source[n] for n in told if n in in_source) | (told - row.keys())
             found[key] = values, missing, max(offset, row["_offset"]), count + 1
         return found
 
     def left(self, shape: Table) -> Left:
-        """What the rows have in columns that the source has dropped, by key: under which name is the table's matter."""
+        """The rows' values in columns that the source has dropped, by key: the table chooses the name."""
         numbers = {str(c.number) for c in shape.columns}
         return {k: _any_order(v for n, v in r.values.items() if n not in numbers) for k, r in self.rows.items()}
 
@@ -392,7 +392,7 @@ FOLDED: dict[Mode, type[Folded]] = {
 
 
 def _in_shape(newest: Table, changes: Iterable[Written]) -> Iterator[Written]:
-    """Changes in the columns of another shape; those of a table that was dropped are gone."""
+    """Changes in the columns of another shape; those of a dropped table are removed."""
     for shape, change in changes:
         if shape.incarnation == newest.incarnation:
             names = {c.number: c.name for c in shape.columns}
@@ -417,7 +417,7 @@ def _default(column: Column) -> object:
 
 
 class Merged:
-    """What merges make of one table: which changes are in it, since when, and whether it can follow at all, or may."""
+    """The merged state of one table: which changes are in it, since when, and whether it can follow at all, or may."""
 
     def __init__(self, mode: Mode = "current") -> None:
         self.mode = mode
@@ -527,7 +527,7 @@ class Merged:
         return {c.number: old[c.name.lower()] for c in living[0].columns if c.name.lower() in old}
 
     def _may_follow(self, shapes: Sequence[Table]) -> bool:
-        """Whether its policy allows what the source did to the table's shape."""
+        """Whether its policy allows the source's change of the table's shape."""
         last = None if self.folded is None else self.folded.shape
         living = [s for s in shapes if s.incarnation == shapes[-1].incarnation]
         if self.policy.evolve == "evolve" or last is None or not living:
@@ -545,7 +545,7 @@ class Merged:
         now = {c.number: c.name for c in living[-1].columns}
         if any(number not in now for number in was):
             return False
-        # What a new version takes the place of stays where it was.
+        # A column that a new version replaces stays where it was.
         now |= {number: _last_name(name, number, held, living) for number, name in was.items() if number in retyped}
         if any(now[number] != name for number, name in was.items()):
             return False

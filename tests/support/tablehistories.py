@@ -1,7 +1,7 @@
 """Random histories of tables, each generated from a separate seed, and the fold of them.
 
 A history is one table of a made-up database, from its first row to its last statement. Many share one log and one
-merge, and none knows of the others, so any of them can be run alone.
+merge, and each is independent of the others, so any of them can be run alone.
 
     database    rows, some older than the log; changes; statements that change the shape; truncates; drop and create
     log         what a capture writes of it: whole and partial rows, backfills that are done, restarted and abandoned,
@@ -35,7 +35,7 @@ MODES: tuple[Mode, ...] = ("current", "current", "soft_delete", "append", "histo
 """Modes of the tables whose merges are tested, each as often as it is listed."""
 
 SEGMENTS = 2
-"""Segments of a round: what is merged at one time."""
+"""Segments of a round: the input of one merge."""
 
 Values = dict[int, Any]
 """A row of the database, by the columns' numbers."""

@@ -1,4 +1,4 @@
-"""What a power cut leaves of Delta's commits."""
+"""Delta's commits after a power cut."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def _code(text: str) -> str:
 
 
 def _otherwise(arrow: pa.DataType) -> str:
-    """What the table's type has that the source's has not."""
+    """How the table's type differs from the source's."""
     if pa.types.is_list(arrow):
         return _otherwise(arrow.value_type)
     if pa.types.is_decimal(arrow) and arrow.precision > 38:

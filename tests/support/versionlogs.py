@@ -46,7 +46,7 @@ def versions(
     columns: Sequence[str] = COLUMNS,
     key: str = "id",
 ) -> list[tuple[Key, Version]]:
-    """What a table of versions holds. `transactions`: the number of each offset's, by which its ends are checked."""
+    """The content of a table of versions. `transactions`: the number of each offset's; its ends are checked by that."""
     found: list[tuple[Key, Version]] = []
     for row in rows:
         missing = frozenset(row["_missing"] or ())

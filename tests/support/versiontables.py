@@ -20,7 +20,7 @@ HISTORIES = Policies(TablePolicy("history"))
 
 
 def told(merges: Sequence[Sequence[Piece]], gap: tuple[int, int] | None = None) -> list[tuple[Key, Version]]:
-    """What the oracle says after these merges. `gap`: where changes were lost, and from where on the rows are right."""
+    """The oracle's result after these merges. `gap`: where changes were lost, and from where on the rows are right."""
     found = History()
     for pieces in merges:
         last = pieces[-1]
@@ -36,7 +36,7 @@ def in_order(versions: Sequence[tuple[Key, Version]]) -> list[tuple[Key, Version
 
 
 def rows(warehouse: Path, format_name: str, table: TableId = SHAPE.id) -> list[dict[str, Any]]:
-    """What a table has."""
+    """A table's rows."""
     with closing(LocalEngine(warehouse, format_name)) as engine:
         there = engine.table(table_path(table))
         assert there.snapshot() is not None

@@ -36,7 +36,7 @@ def wrong_in(column: str, change: Callable[[pa.Array], pa.Array]) -> Decode:
 
 
 def make_wrong(monkeypatch: pytest.MonkeyPatch, stream: type[Any], decode: Decode) -> None:
-    """Have streams of this class give what `decode` makes of their events."""
+    """Have streams of this class return the result of `decode` for their events."""
     poll = stream.poll
     monkeypatch.setattr(stream, "poll", lambda self: [decode(event) for event in poll(self)])
 

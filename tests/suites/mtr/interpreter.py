@@ -37,7 +37,7 @@ class Limits:
 
 @dataclass
 class Ran:
-    """What a test did."""
+    """The outcome of a test."""
 
     counts: Counter[str] = field(default_factory=Counter)
     ended: str = ""

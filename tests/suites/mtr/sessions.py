@@ -57,7 +57,7 @@ class Sessions:
                 self._open["default"] = Session(self._address, database=self._database)
 
     def close_all(self) -> None:
-        """Close all, and wait until the server is done with what they sent: it runs several statements to their end.
+        """Close all, and wait until the server has executed what they sent: it runs several statements to their end.
 
         What takes long is killed: some tests start a procedure that only another part of the test ends.
         """
@@ -95,7 +95,7 @@ class Session:
         self.number: int = self._connection.thread_id()
 
     def execute(self, text: str) -> bool:
-        """Run a statement and read what it gives; False: the server refused it, or did not answer in time."""
+        """Run a statement and read its result; False: the server refused it, or did not answer in time."""
         self.reap()
         return self._run(text)
 

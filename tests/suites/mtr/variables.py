@@ -14,7 +14,7 @@ Ask = Callable[[str, str | None, int], str]
 
 
 def filled(text: str, variables: Mapping[str, str]) -> str:
-    """The text with each `$name` replaced by what the variable holds; unknown ones are empty."""
+    """The text with each `$name` replaced by the variable's value; unknown ones are empty."""
 
     def value(found: re.Match[str]) -> str:
         if found[0].startswith("\\"):
@@ -25,7 +25,7 @@ def filled(text: str, variables: Mapping[str, str]) -> str:
 
 
 def value_of(text: str, variables: Mapping[str, str], ask: Ask) -> str:
-    """What the right side of a `let` gives: text, a query in backticks, or one value of a query's result."""
+    """The value of the right side of a `let`: text, a query in backticks, or one value of a query's result."""
     text = text.strip()
     if text.startswith("`") and text.endswith("`") and len(text) > 1:
         return ask(filled(text[1:-1], variables), None, 1)
