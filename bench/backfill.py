@@ -2,7 +2,7 @@
 
 The limit is the table through COPY BINARY in two halves (ctid ranges) at once, in C, to nowhere. The peers write
 Parquet with the same codec: connectorx with two partitions, ADBC; Debezium's snapshot builds records and stores
-nothing. The costs of rows that go through the journal, and not to Parquet at once, are measured by a separate party.
+nothing. The costs of rows written through the journal, and not to Parquet at once, are measured by a separate party.
 cdcflow's clock runs from before its first connection (it creates publication and slot first) until the log is closed.
 """
 
