@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -143,11 +144,15 @@ def test_failed_reading_is_mended_once_by_what_it_says(reason: str, mended: list
     run = object.__new__(Run)
     told = Told()
     run.beside, run.model = told, Model("mariadb")  # type: ignore[assignment]  # what the test passes instead
-    run.mended, run.outcome, run.kept = set(), Outcome(), None
-    status = Status(tables={"shop.t": {"state": "failed", "reason": reason}})
+    run.mended, run.outcome, run.kept, run.list_reads_due = set(), Outcome(), None, 0
+    status = Status(tables={"shop.t": {"state": "failed", "reason": reason}}, list_reads=3)
     if mended:
         assert run._mend_failed(status)
-        assert not run._mend_failed(Status(tables={"shop.t": {"state": "done", "reason": None}}))
+        assert not run._mend_failed(Status(tables={"shop.t": {"state": "done", "reason": None}}, list_reads=4))
+        assert not run._mend_failed(replace(status, list_reads=4)), (
+            "a read that began before the remedy decides nothing"
+        )
+        status = replace(status, list_reads=5)
     assert told.statements == mended
     with pytest.raises(Failure, match=r"the backfill of shop\.t failed: it is odd"):
         run._mend_failed(status)
