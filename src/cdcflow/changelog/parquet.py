@@ -42,7 +42,7 @@ _STEPPING = (*PLAIN_ORDER, pa.types.is_time, _is_short_decimal)  # stored as 32-
 def columns_of(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """A file, or these columns of it.
 
-    `pq.read_table` does the same, but first imports `pyarrow.dataset`: some 50 ms of processor time in each process.
+    `pq.read_table` does the same, but first imports `pyarrow.dataset`, which each process would have to load.
     """
     with pq.ParquetFile(path) as file:
         found = file.read(columns)

@@ -46,31 +46,32 @@ class Span:
 
 
 def spans_of(files: Sequence[InputFile]) -> list[Span]:
-    """Return the spans in these files, in the order of their first offsets; the last span has the latest row."""
-    whole: dict[Table, tuple[int, int]] = {}
+    """Return the spans in these files, in the order of their first offsets; the last span of each incarnation has its
+    latest row. An incarnation has the same spans whether or not the files of others are among these."""
+    whole: dict[int, dict[Table, tuple[int, int]]] = {}
     for file in files:
         first, last = max(file.file.first_offset, file.after + 1), file.file.last_offset
-        known = whole.get(file.shape, (first, last))
-        whole[file.shape] = min(first, known[0]), max(last, known[1])
-    cuts: dict[int, set[int]] = {}
-    for shape, (first, _) in whole.items():
-        cuts.setdefault(shape.incarnation, set()).add(first)
+        shapes = whole.setdefault(file.shape.incarnation, {})
+        known = shapes.get(file.shape, (first, last))
+        shapes[file.shape] = min(first, known[0]), max(last, known[1])
+    return sorted((span for shapes in whole.values() for span in _of_incarnation(shapes)), key=lambda span: span.first)
+
+
+def _of_incarnation(whole: Mapping[Table, tuple[int, int]]) -> list[Span]:
+    """Return the spans of an incarnation's shapes, given their first and last offsets."""
+    cuts = {first for first, _ in whole.values()}
     spans = _in_order(whole, cuts)
-    if spans and spans[-1].shape != (latest := max(whole, key=lambda shape: whole[shape][1])):
-        # Another shape returned inside the one in force last: its rows after the other's are a separate span.
-        others = [
-            last for shape, (_, last) in whole.items() if shape != latest and shape.incarnation == latest.incarnation
-        ]
-        cuts[latest.incarnation].add(max(others) + 1)
+    latest = max(whole, key=lambda shape: whole[shape][1])
+    if spans[-1].shape != latest:
+        # Another shape returned inside the latest one, whose rows after the other's are a separate span.
+        cuts.add(max(last for shape, (_, last) in whole.items() if shape != latest) + 1)
         spans = _in_order(whole, cuts)
     return spans
 
 
-def _in_order(whole: Mapping[Table, tuple[int, int]], cuts: Mapping[int, Collection[int]]) -> list[Span]:
-    """The spans of these shapes, by first and last offset, cut at these offsets (by incarnation)."""
-    spans = [
-        span for shape, (first, last) in whole.items() for span in _cut(shape, first, last, cuts[shape.incarnation])
-    ]
+def _in_order(whole: Mapping[Table, tuple[int, int]], cuts: Collection[int]) -> list[Span]:
+    """Return the spans of these shapes, cut at these offsets."""
+    spans = [span for shape, (first, last) in whole.items() for span in _cut(shape, first, last, cuts)]
     # The offset at which a shape is cut is the first row of another shape.
     return sorted(spans, key=lambda span: (span.first, span.first != whole[span.shape][0], span.last))
 

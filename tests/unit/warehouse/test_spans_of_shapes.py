@@ -73,3 +73,11 @@ def test_each_row_is_in_one_span_of_its_shape(last: int) -> None:
         for offset in range(one.file.first_offset, one.file.last_offset + 1):
             (span,) = [s for s in spans_of(files) if s.has(one.shape, offset)]
             assert one in span.of(files)
+
+
+def test_an_incarnation_has_the_same_spans_next_to_files_of_the_next_one() -> None:
+    """A merge numbers the shapes of all its files, and reads those of one incarnation after another by the numbers."""
+    taking_turns = [file(PLAIN, 1, 5), file(NOTED, 3, 9)]
+    alone = spans_of(taking_turns)
+    assert [span.shape for span in alone] == [PLAIN, NOTED, PLAIN, NOTED]
+    assert [span for span in spans_of([*taking_turns, file(NEXT, 10, 12)]) if span.shape != NEXT] == alone
