@@ -18,7 +18,7 @@ from bench.server import Server
 from bench.shapes import Shape
 from cdcflow.changelog.folder import FolderReader
 from cdcflow.model.table import OFFSET, OP
-from cdcflow.ports import LogReader
+from cdcflow.ports.reader import LogReader
 
 _ARROW = {
     "bigint": pa.int64(),

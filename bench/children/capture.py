@@ -30,7 +30,7 @@ from cdcflow import wiring  # noqa: E402
 from cdcflow.config import Config, KafkaLog, Postgres  # noqa: E402
 from cdcflow.model.position import Checkpoint  # noqa: E402
 from cdcflow.pipeline import Capture  # noqa: E402
-from cdcflow.ports import Log  # noqa: E402
+from cdcflow.ports.log import Log  # noqa: E402
 
 
 class Durable:

@@ -27,7 +27,7 @@ from cdcflow.model.change import ChangeBatch, Int64s, Run, commit_clock
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.ports import Log, Numbered
+from cdcflow.ports.log import Log, Numbered
 from cdcflow.sinks.files import FileLog
 
 PER_TRANSACTION = 100

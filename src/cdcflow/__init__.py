@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from cdcflow.version import __version__
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from cdcflow.query.several import Logs
     from cdcflow.query.subscribed import SubscribedLog
 
-__version__ = "0.1.0"
+__all__ = ["__version__", "open", "open_logs"]
 
 
 def open(log: Config | Path | str) -> SubscribedLog:  # noqa: A001  as in `gzip.open`

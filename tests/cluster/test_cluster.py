@@ -24,7 +24,7 @@ from tests.servers.spark import SparkCluster
 import cdcflow.cli
 from cdcflow.merge.fold import Change, fold
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table
-from cdcflow.ports import LogReader
+from cdcflow.ports.reader import LogReader
 from cdcflow.sinks.kafka.reading import KafkaReader
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.spark import read_cut

@@ -13,7 +13,7 @@ from tests.servers.mysql import MySQLDatabase
 from cdcflow.config import MySQL
 from cdcflow.interleave.messages import Advanced
 from cdcflow.model.table import TableId
-from cdcflow.ports import Source
+from cdcflow.ports.source import Source
 from cdcflow.sources.mysql.source import MySQLSource
 from cdcflow.testing.sources import Act, FenceContract, SourceContract, SourceKit, collect, refuse_spool, rows_of
 

@@ -13,7 +13,7 @@ from tests.servers.postgres import Database
 
 from cdcflow.config import Postgres
 from cdcflow.model.table import TableId
-from cdcflow.ports import Source
+from cdcflow.ports.source import Source
 from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.testing.sources import Act, SourceContract
 

@@ -21,7 +21,7 @@ from cdcflow.errors import CdcflowError
 from cdcflow.model.table import Table
 from cdcflow.pipeline import Capture
 from cdcflow.pipeline.attempt import Orders, Pace
-from cdcflow.ports import Source
+from cdcflow.ports.source import Source
 from cdcflow.sources.postgres.catch_up import Windows
 from cdcflow.sources.postgres.source import PostgresSource
 

@@ -29,7 +29,7 @@ from cdcflow.model.change import ChangeBatch, HeldRun, KeySet, Run, Uint64s
 from cdcflow.model.position import Checkpoint, Offset, SourceIdentity
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.ports import Numbered
+from cdcflow.ports.log import Numbered
 from cdcflow.sinks.files import FileLog
 
 IDENTITY = SourceIdentity("model", "1", "public")

@@ -23,7 +23,7 @@ from cdcflow.merge.fold import Row as Folded
 from cdcflow.model.change import KeySet, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import TableId
-from cdcflow.ports import Numbered, Spool
+from cdcflow.ports.log import Numbered, Spool
 
 Rows = dict[Key, Folded]
 Truth = Mapping[Key, tuple[Values, int]]

@@ -36,7 +36,10 @@ from cdcflow.interleave.messages import (
 from cdcflow.model.change import KeySet
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity, Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import Dropped, Finding, OpenSpool, Preview, SourceStatus, StreamEvent, TransactionsBack
+from cdcflow.ports.findings import Dropped, Finding
+from cdcflow.ports.log import OpenSpool
+from cdcflow.ports.source import Preview, SourceStatus, TransactionsBack
+from cdcflow.ports.stream import StreamEvent
 
 
 @dataclass(slots=True)

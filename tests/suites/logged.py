@@ -7,7 +7,7 @@ from typing import Any
 
 from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import LogReader
+from cdcflow.ports.reader import LogReader
 from cdcflow.testing.folded import Logged, changes_of, current
 
 

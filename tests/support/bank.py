@@ -27,7 +27,7 @@ from cdcflow.interleave.progress import Progress
 from cdcflow.merge.fold import Key, Row
 from cdcflow.model.table import TableId
 from cdcflow.pipeline import Capture
-from cdcflow.ports import LogReader
+from cdcflow.ports.reader import LogReader
 from cdcflow.testing.folded import folded
 from cdcflow.verify import Report
 from cdcflow.verify.job import Pace

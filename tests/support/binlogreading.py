@@ -14,7 +14,7 @@ from cdcflow.interleave.messages import Committed, MarkSeen
 from cdcflow.model.change import Uint64s
 from cdcflow.model.position import Token
 from cdcflow.model.table import Identity, TableId
-from cdcflow.ports import StreamEvent
+from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.buffers import PAD
 from cdcflow.sources.mysql import decoders, wire
 from cdcflow.sources.mysql.binlog import BinlogDecoder

@@ -13,7 +13,9 @@ from cdcflow.interleave.messages import Chunk, ChunkRead, Committed, Planned
 from cdcflow.model.change import ChangeBatch, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Token
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import ChunkSource, Spool, Stream, StreamEvent
+from cdcflow.ports.chunks import ChunkSource
+from cdcflow.ports.log import Spool
+from cdcflow.ports.stream import Stream, StreamEvent
 from cdcflow.sources.postgres.source import PostgresSource
 from cdcflow.testing.sources import collect, seen_mark
 

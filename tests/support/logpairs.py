@@ -13,7 +13,7 @@ from cdcflow.config import Seal
 from cdcflow.model.change import Run
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import OFFSET, UNCHANGED, Table
-from cdcflow.ports import LogReader
+from cdcflow.ports.reader import LogReader
 from cdcflow.sinks.files import FileLog
 from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.topics import Topics

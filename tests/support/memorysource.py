@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cdcflow.interleave.messages import Chunk, ChunkRead
-from cdcflow.ports import ChunkSource
+from cdcflow.ports.chunks import ChunkSource
 from cdcflow.sources.memory import MemoryDatabase, MemorySource
 from cdcflow.testing.sinks import ORDERS
 

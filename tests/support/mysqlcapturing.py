@@ -13,7 +13,8 @@ from cdcflow.interleave.messages import ChunkRead, Committed, Planned, RowsFille
 from cdcflow.model.change import Run
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import ChunkSource, Stream
+from cdcflow.ports.chunks import ChunkSource
+from cdcflow.ports.stream import Stream
 from cdcflow.sources.mysql.source import MySQLSource
 
 

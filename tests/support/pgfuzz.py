@@ -39,7 +39,7 @@ from cdcflow.errors import CdcflowError
 from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import ChangeBatch, Run, SpooledTransaction
 from cdcflow.model.table import Identity, TableId
-from cdcflow.ports import StreamEvent
+from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.postgres.copy import decode_copy
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation

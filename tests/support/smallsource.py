@@ -20,7 +20,9 @@ from cdcflow.model.change import ChangeBatch, KeySet, Run, reads
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.ports import Dropped, Finding, OpenSpool, StreamEvent
+from cdcflow.ports.findings import Dropped, Finding
+from cdcflow.ports.log import OpenSpool
+from cdcflow.ports.stream import StreamEvent
 
 AT = Position("0000")
 BIGINT = ColumnType("bigint", pa.int64())

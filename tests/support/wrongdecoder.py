@@ -11,7 +11,7 @@ import pytest
 
 from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import ChangeBatch, Run
-from cdcflow.ports import StreamEvent
+from cdcflow.ports.stream import StreamEvent
 
 Decode = Callable[[StreamEvent], StreamEvent]
 

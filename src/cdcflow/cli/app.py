@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from cdcflow import __version__
 from cdcflow.cli import failure, lazy
 from cdcflow.errors import CdcflowError
+from cdcflow.version import __version__
 
 COMMANDS = {
     "init": ("cdcflow.cli.init:init", "Write a commented settings file."),

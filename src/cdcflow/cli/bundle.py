@@ -22,11 +22,11 @@ from typing import Annotated, Any
 
 import typer
 
-from cdcflow import __version__
 from cdcflow.cli import output
 from cdcflow.cli.options import DEFAULT_CONFIG, ConfigPath, Json
 from cdcflow.config import Config, KafkaLog, load
 from cdcflow.errors import CdcflowError, ConfigurationError
+from cdcflow.version import __version__
 
 EVENTS_MAX = 2000
 SEGMENTS_MAX = 500
@@ -173,7 +173,7 @@ def _status(settings: Config) -> dict[str, object]:
 
 def _server(settings: Config) -> Mapping[str, str]:
     from cdcflow import wiring
-    from cdcflow.ports import Described
+    from cdcflow.ports.source import Described
 
     source = wiring.open_source(settings)
     try:

@@ -20,7 +20,7 @@ from cdcflow.errors import ConfigurationError
 if TYPE_CHECKING:
     from cdcflow.interleave.progress import CommandRecord
     from cdcflow.model.table import Table, TableId
-    from cdcflow.ports import LogReader
+    from cdcflow.ports.reader import LogReader
     from cdcflow.sinks.retention import Rule
 
 app = typer.Typer(no_args_is_help=True, help="Inspect the change log, and maintain it.")

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from cdcflow import __version__, wiring
+from cdcflow import wiring
 from cdcflow.cli.beside import Running
 from cdcflow.cli.events import OnEvent
 from cdcflow.cli.watch import Watch
@@ -24,6 +24,7 @@ from cdcflow.service.findings import remarks
 from cdcflow.service.history import EVERY_S, History
 from cdcflow.service.http import HttpServer
 from cdcflow.service.recent import Recent
+from cdcflow.version import __version__
 from cdcflow.warehouse.paths import CUTS
 
 MERGES_EVERY_S = 10.0

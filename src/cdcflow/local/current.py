@@ -18,7 +18,7 @@ from cdcflow.merge.policy import DEFAULTS
 from cdcflow.merge.target import Target
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import MISSING, Table, TableId
-from cdcflow.ports import LogReader
+from cdcflow.ports.reader import LogReader
 from cdcflow.verify.asking import Place, asked
 from cdcflow.verify.port import NotComparable
 from cdcflow.warehouse.paths import Warehouse

@@ -21,7 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from cdcflow import __version__
 from cdcflow.changelog.parquet import repeating
 from cdcflow.errors import HistoryLost
 from cdcflow.local import vectors
@@ -30,6 +29,7 @@ from cdcflow.local.replacing import Touched
 from cdcflow.local.scan import Ends, Numbers, Rows, named
 from cdcflow.local.tables import TYPES, FileTable, type_of
 from cdcflow.merge.format import Format
+from cdcflow.version import __version__
 from cdcflow.warehouse.durable import sync_folder
 from cdcflow.warehouse.failures import reading
 from cdcflow.warehouse.formats import delta

@@ -54,7 +54,10 @@ from cdcflow.pipeline.source_tasks import SourceTasks
 from cdcflow.pipeline.spans import OnSpan
 from cdcflow.pipeline.threads import Clock, Threads
 from cdcflow.pipeline.waker import Waker
-from cdcflow.ports import ChunkSource, Log, Source, Stream, StreamEvent
+from cdcflow.ports.chunks import ChunkSource
+from cdcflow.ports.log import Log
+from cdcflow.ports.source import Source
+from cdcflow.ports.stream import Stream, StreamEvent
 
 IDLE_WAIT_S = 0.1
 IDS_ABOVE_XMAX = 100_000

@@ -49,7 +49,7 @@ from cdcflow.pipeline.spans import OnSpan
 from cdcflow.pipeline.tally import DONE, Tally
 from cdcflow.pipeline.telling import fields_of, said, status_of
 from cdcflow.pipeline.waker import Waker
-from cdcflow.ports import Source
+from cdcflow.ports.source import Source
 
 HEALTHY_AFTER_S = 30.0
 ANSWER_WAIT_S = 5.0

@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from cdcflow.model.position import Checkpoint
 from cdcflow.pipeline.threads import Clock, Threads
-from cdcflow.ports import Log
+from cdcflow.ports.log import Log
 
 QUICK_S = 0.002
 """A sync that takes longer than this runs on another thread, so that the loop can keep reading."""

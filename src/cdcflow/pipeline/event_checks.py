@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from cdcflow.pipeline.source_tasks import SourceTasks
-from cdcflow.ports import EventComparison, SecondOpinion, Source
+from cdcflow.ports.source import EventComparison, SecondOpinion, Source
 
 
 class EventChecks:

@@ -27,7 +27,8 @@ from cdcflow.errors import CdcflowError
 from cdcflow.interleave.progress import Progress
 from cdcflow.model.position import Epoch, Token
 from cdcflow.model.table import Table, TableId, word
-from cdcflow.ports import ChunkSource, Covering, Sample, Sampled, Source
+from cdcflow.ports.chunks import ChunkSource
+from cdcflow.ports.source import Covering, Sample, Sampled, Source
 
 CAUSES = ("outage", "uncovered", "backfill", "late")
 """Why a table is not proven:

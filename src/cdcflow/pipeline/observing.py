@@ -16,7 +16,9 @@ from cdcflow.pipeline.freshness import Freshness, tables_of
 from cdcflow.pipeline.shadow import Shadow
 from cdcflow.pipeline.source_tasks import SourceTasks
 from cdcflow.pipeline.spans import OnSpan, Spans
-from cdcflow.ports import ChunkSource, Source, StreamEvent
+from cdcflow.ports.chunks import ChunkSource
+from cdcflow.ports.source import Source
+from cdcflow.ports.stream import StreamEvent
 
 OnEvent = Callable[[str, Mapping[str, object]], None]
 

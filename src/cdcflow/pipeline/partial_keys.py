@@ -11,7 +11,7 @@ from cdcflow.interleave.progress import Progress
 from cdcflow.model.change import NO_KEYS, KeySet
 from cdcflow.model.table import Table, TableId
 from cdcflow.pipeline.observing import OnEvent
-from cdcflow.ports import Log
+from cdcflow.ports.log import Log
 
 
 class PartialKeys:

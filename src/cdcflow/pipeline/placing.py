@@ -7,7 +7,8 @@ from dataclasses import replace
 from cdcflow.model.position import Checkpoint, Epoch
 from cdcflow.pipeline import reread
 from cdcflow.pipeline.observing import OnEvent
-from cdcflow.ports import Log, ShapeAsking, ShapeKeeping, Source
+from cdcflow.ports.log import Log, ShapeKeeping
+from cdcflow.ports.source import ShapeAsking, Source
 
 
 def placed(

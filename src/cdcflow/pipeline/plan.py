@@ -16,7 +16,7 @@ from cdcflow.config.changes import Change
 from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.table import TableId
 from cdcflow.pipeline.reread import is_read_again
-from cdcflow.ports import Preview, TablePreview
+from cdcflow.ports.source import Preview, TablePreview
 
 Action = Literal["added", "captured again", "read again", "left out", "unchanged"]
 READS: tuple[Action, ...] = ("added", "captured again", "read again")

@@ -14,7 +14,8 @@ from cdcflow.model.position import Checkpoint
 from cdcflow.pipeline.durability import Durability
 from cdcflow.pipeline.observing import Observed
 from cdcflow.pipeline.threads import Clock
-from cdcflow.ports import Log, Numbered, Stream
+from cdcflow.ports.log import Log, Numbered
+from cdcflow.ports.stream import Stream
 
 OnAnswer = Callable[[Answered, bool], None]
 """Gets a command's outcomes and whether its record is durable: called once when it is carried out, once when durable.

@@ -15,7 +15,8 @@ from cdcflow.errors import CdcflowError, SourceUnavailable
 from cdcflow.interleave.limits import Limits
 from cdcflow.model.position import Epoch, SourceIdentity
 from cdcflow.pipeline.attempt import Pace
-from cdcflow.ports import Log, Source
+from cdcflow.ports.log import Log
+from cdcflow.ports.source import Source
 
 
 class OpenedLog(Log, Protocol):

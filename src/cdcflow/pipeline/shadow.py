@@ -56,7 +56,9 @@ from cdcflow.model.position import Epoch, Position, Token
 from cdcflow.model.table import OP, UNCHANGED, Table, TableId, word
 from cdcflow.pipeline.event_checks import EventChecks
 from cdcflow.pipeline.source_tasks import SourceTasks
-from cdcflow.ports import ChunkSource, EventComparison, Source, StreamEvent
+from cdcflow.ports.chunks import ChunkSource
+from cdcflow.ports.source import EventComparison, Source
+from cdcflow.ports.stream import StreamEvent
 
 DIFFERENCE = "shadow check found a difference"
 AGAIN_S = 1.0

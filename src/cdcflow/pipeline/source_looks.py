@@ -10,7 +10,8 @@ from cdcflow.interleave.messages import Input, SnapshotTaken
 from cdcflow.interleave.progress import Progress
 from cdcflow.model.table import Table, TableId
 from cdcflow.pipeline.source_tasks import SourceTasks
-from cdcflow.ports import ChunkSource, Source
+from cdcflow.ports.chunks import ChunkSource
+from cdcflow.ports.source import Source
 
 
 class TablesChanged(Exception):

@@ -22,7 +22,7 @@ from cdcflow.interleave.messages import (
 )
 from cdcflow.model.table import TableId, word
 from cdcflow.pipeline.threads import Threads
-from cdcflow.ports import ChunkSource
+from cdcflow.ports.chunks import ChunkSource
 
 SourceTask = PlanTable | WriteMark | ReadChunk | TakeSnapshot
 

@@ -9,7 +9,7 @@ from cdcflow.ports.chunks import ChunkSource
 from cdcflow.ports.comparing import ChunkSums, Comparable, Comparison, DigestSource, NoText
 from cdcflow.ports.control import ControlRow, ControlTable
 from cdcflow.ports.findings import Dropped, Finding, Remedy
-from cdcflow.ports.log import Log, Numbered, ShapeKeeping
+from cdcflow.ports.log import Log, Numbered, OpenSpool, ShapeKeeping, Spool
 from cdcflow.ports.reader import LogReader
 from cdcflow.ports.source import (
     Covering,
@@ -25,7 +25,7 @@ from cdcflow.ports.source import (
     TablePreview,
     TransactionsBack,
 )
-from cdcflow.ports.stream import OpenSpool, Spool, Stream, StreamEvent
+from cdcflow.ports.stream import Stream, StreamEvent
 from cdcflow.ports.tier import OpenTier, Tier
 
 __all__ = [

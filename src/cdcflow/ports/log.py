@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
-from cdcflow.model.change import HeldRun, Int64s, KeySet, Run, SpooledTransaction, Uint64s
+from cdcflow.model.change import ChangeBatch, HeldRun, Int64s, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Offset, Position
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports.stream import Spool
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +22,31 @@ class Numbered:
     first_offset: Offset
     first_transaction: int
     commit_clock: Int64s
+
+
+class Spool(Protocol):
+    """Receives, while it arrives, a transaction that should not be held in memory. One writer.
+
+    Pieces arrive in the order of the source's log. The index of a piece's rows starts at 0 in each piece.
+    """
+
+    name: str
+
+    def write(self, batches: Sequence[ChangeBatch], subxids: Uint64s | None) -> None:
+        """Append one piece. `subxids` (one entry per row of the piece, in index order) is each row's sub-transaction,
+        or None if they can no longer be rolled back."""
+        ...
+
+    def finish(self) -> None:
+        """No more pieces follow; everything written is in the file (durable only with the log's next `sync`)."""
+        ...
+
+    def discard(self) -> None:
+        """The transaction was rolled back: discard it."""
+        ...
+
+
+OpenSpool = Callable[[], Spool]
 
 
 class Log(Protocol):

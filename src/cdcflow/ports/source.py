@@ -13,7 +13,8 @@ from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
 from cdcflow.ports.chunks import ChunkSource
 from cdcflow.ports.findings import Dropped, Finding
-from cdcflow.ports.stream import OpenSpool, Stream
+from cdcflow.ports.log import OpenSpool
+from cdcflow.ports.stream import Stream
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,40 +1,14 @@
-"""The source's log as it arrives, and the spool for a transaction that should not be held in memory."""
+"""The source's log as it arrives."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from cdcflow.interleave.messages import Advanced, Committed, MarkSeen, RowsFilled, RowsIncomplete
-from cdcflow.model.change import ChangeBatch, Uint64s
 from cdcflow.model.position import Position
 
 StreamEvent = Committed | MarkSeen | Advanced | RowsFilled | RowsIncomplete
-
-
-class Spool(Protocol):
-    """Receives, while it arrives, a transaction that should not be held in memory. One writer.
-
-    Pieces arrive in the order of the source's log. The index of a piece's rows starts at 0 in each piece.
-    """
-
-    name: str
-
-    def write(self, batches: Sequence[ChangeBatch], subxids: Uint64s | None) -> None:
-        """Append one piece. `subxids` (one entry per row of the piece, in index order) is each row's sub-transaction,
-        or None if they can no longer be rolled back."""
-        ...
-
-    def finish(self) -> None:
-        """No more pieces follow; everything written is in the file (durable only with the log's next `sync`)."""
-        ...
-
-    def discard(self) -> None:
-        """The transaction was rolled back: discard it."""
-        ...
-
-
-OpenSpool = Callable[[], Spool]
 
 
 class Stream(Protocol):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cdcflow.changelog.indexing import folder
 from cdcflow.changelog.layout import Layout
-from cdcflow.ports import LogReader
+from cdcflow.ports.reader import LogReader
 
 LOOK_EVERY_S = 0.02
 """How often to poll a folder on this machine. The log is read only if something was written."""

@@ -34,7 +34,7 @@ from cdcflow.model.change import DELETE, INSERT, READ, TRUNCATE
 from cdcflow.model.keytexts import are_equal, values
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import OFFSET, OP, Table, TableId, table_from_json
-from cdcflow.ports import LogReader
+from cdcflow.ports.reader import LogReader
 from cdcflow.query import following
 
 MANIFESTS_KEPT = 4096

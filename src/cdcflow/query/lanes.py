@@ -18,7 +18,7 @@ from cdcflow.changelog.commit_order import COMMIT_CLOCK, in_commit_order
 from cdcflow.changelog.reader import LogRows
 from cdcflow.model.change import Int64s
 from cdcflow.model.table import OFFSET, TableId
-from cdcflow.ports import LogReader
+from cdcflow.ports.reader import LogReader
 from cdcflow.query.batching import Piece, pieces
 
 HEADERS_AT_ONCE = 10_000

@@ -31,7 +31,7 @@ from cdcflow.merge.fold import exact
 from cdcflow.model.change import TRUNCATE
 from cdcflow.model.position import Checkpoint, Offset, Position
 from cdcflow.model.table import OFFSET, OP, Table, TableId
-from cdcflow.ports import LogReader
+from cdcflow.ports.reader import LogReader
 from cdcflow.query import following
 from cdcflow.query.answers import Difference, Differences, Found, History, Moment, Transaction
 from cdcflow.query.folding import folded

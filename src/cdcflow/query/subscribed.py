@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from cdcflow.changelog.layout import Layout
-from cdcflow.ports import LogReader
+from cdcflow.ports.reader import LogReader
 from cdcflow.query.consumers import Consumers
 from cdcflow.query.consuming import Consumer, States
 from cdcflow.query.cursors import Definition

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from cdcflow.errors import CdcflowError, ConfigurationError
-from cdcflow.ports import ControlRow, ControlTable
+from cdcflow.ports.control import ControlRow, ControlTable
 from cdcflow.service.control import Answer
 
 State = Literal["done", "refused"]

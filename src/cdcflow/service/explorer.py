@@ -20,7 +20,7 @@ from cdcflow.errors import ConfigurationError, HistoryLost, SinkUnavailable
 from cdcflow.model.keytexts import are_equal, scalar_of
 from cdcflow.model.suggestions import meant
 from cdcflow.model.table import BEFORE, COMMIT_TS, LOG_COLUMNS, OFFSET, OP, TRANSACTION, UNCHANGED, Table, TableId
-from cdcflow.ports import LogReader
+from cdcflow.ports.reader import LogReader
 from cdcflow.query.log import ChangeLog, header_of
 from cdcflow.query.row import Change
 

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from cdcflow import __version__
 from cdcflow.errors import ConfigurationError
+from cdcflow.version import __version__
 
 if TYPE_CHECKING:  # not required without `service.listen`
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cdcflow import __version__
 from cdcflow.service.consumers import LIMIT, LIMIT_MAX
 from cdcflow.service.operations import OPERATIONS, Argument, Operation
+from cdcflow.version import __version__
 
 KINDS: Mapping[str, dict[str, Any]] = {
     "tables": {"type": "array", "items": {"type": "string", "examples": ["public.orders"]}},

@@ -46,7 +46,7 @@ from cdcflow.errors import CdcflowError, InvariantViolated, LogGone, SyncFailed
 from cdcflow.model.change import HeldRun, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import Numbered
+from cdcflow.ports.log import Numbered
 from cdcflow.sinks.journals import JournalFile
 from cdcflow.sinks.layer import OS_LAYER, FileLayer, storing, syncing, unavailable, write_file
 from cdcflow.sinks.lease import Lease

@@ -15,7 +15,7 @@ from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import ChangeBatch, KeySet, Kind, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import Numbered
+from cdcflow.ports.log import Numbered
 from cdcflow.sinks.numbering import Numbering, own_rows
 
 _LOW = np.uint64(0xFFFFFFFF)

@@ -9,7 +9,7 @@ import numpy as np
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import ChangeBatch, HeldRun, Run, SpooledTransaction
 from cdcflow.model.position import Checkpoint
-from cdcflow.ports import Numbered
+from cdcflow.ports.log import Numbered
 
 
 def own_rows(run: Run | SpooledTransaction | HeldRun) -> Run | SpooledTransaction:

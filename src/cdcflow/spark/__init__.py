@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
     from cdcflow.changelog.layout import Layout
-    from cdcflow.ports import Tier
+    from cdcflow.ports.tier import Tier
     from cdcflow.spark.job import MergeReport
     from cdcflow.warehouse.cut import Cut
     from cdcflow.warehouse.live import Live

@@ -27,7 +27,7 @@ from cdcflow.changelog.tail import Topic, TopicTail
 from cdcflow.errors import CdcflowError, ConfigurationError, SinkUnavailable
 from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.model.position import Checkpoint
-from cdcflow.ports import OpenTier, Tier
+from cdcflow.ports.tier import OpenTier, Tier
 from cdcflow.spark import job
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.java_options import java_options

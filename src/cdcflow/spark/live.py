@@ -18,7 +18,7 @@ from cdcflow.merge.format import Format
 from cdcflow.merge.modes import CURRENT, ModeRules
 from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.merge.target import Target
-from cdcflow.ports import Tier
+from cdcflow.ports.tier import Tier
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.cuts import CutsTable, reached
 from cdcflow.spark.engine import located

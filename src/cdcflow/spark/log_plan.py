@@ -23,7 +23,7 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.errors import ConfigurationError
 from cdcflow.merge.types import DECIMAL_TEXT, literal, name_sql, stored, text_sql
 from cdcflow.model.table import BEFORE, COMMIT_TS, OFFSET, OP, TRANSACTION, UNCHANGED, Column, Identity, Table
-from cdcflow.ports import Tier
+from cdcflow.ports.tier import Tier
 from cdcflow.spark.arrow import ddl_of
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.engine import located

@@ -23,7 +23,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.merge.policy import DEFAULTS, Policies
 from cdcflow.merge.types import name_sql, text_sql
 from cdcflow.model.table import TRANSACTION, Table, TableId
-from cdcflow.ports import Tier
+from cdcflow.ports.tier import Tier
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.engine import SparkEngine, located
 from cdcflow.spark.kafka import merged

@@ -21,7 +21,7 @@ from cdcflow.changelog.layout import Layout
 from cdcflow.config.base import URL
 from cdcflow.errors import ConfigurationError, SinkUnavailable
 from cdcflow.merge.policy import DEFAULTS, Policies
-from cdcflow.ports import Tier
+from cdcflow.ports.tier import Tier
 from cdcflow.spark import job, kafka
 from cdcflow.spark.connect import refuse_connect
 from cdcflow.spark.job import MergeReport

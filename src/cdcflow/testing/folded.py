@@ -19,7 +19,7 @@ from cdcflow.merge.evolution import evolve
 from cdcflow.merge.fold import Change, Key, Row, fold, swept
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Table, TableId
-from cdcflow.ports import LogReader
+from cdcflow.ports.reader import LogReader
 
 
 def folded_log(location: LogLocation) -> dict[TableId, dict[Key, Row]]:

@@ -26,7 +26,7 @@ from cdcflow.model.change import ChangeBatch, Run, SpooledTransaction, Uint64s, 
 from cdcflow.model.position import Checkpoint, Epoch, Position
 from cdcflow.model.table import BEFORE, OFFSET, OP, UNCHANGED, Column, Identity, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.ports import Log, Numbered
+from cdcflow.ports.log import Log, Numbered
 
 Row = dict[str, object]
 Pieces = Sequence[tuple[Sequence[ChangeBatch], Uint64s | None]]

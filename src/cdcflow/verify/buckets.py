@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from cdcflow.merge.digest import BUCKETS_MAX, SUM, Buckets, is_portable
-from cdcflow.ports import Comparison, DigestSource
+from cdcflow.ports.comparing import Comparison, DigestSource
 from cdcflow.verify.port import Columns
 from cdcflow.verify.reading import Piece, SourceRows
 from cdcflow.verify.settled import Fences

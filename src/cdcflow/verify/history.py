@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from cdcflow.errors import HistoryLost
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, TRANSACTION
-from cdcflow.ports import LogReader
+from cdcflow.ports.reader import LogReader
 from cdcflow.verify.port import Columns, Comparer
 from cdcflow.verify.report import Change
 

@@ -25,7 +25,8 @@ from cdcflow.merge.target import Target
 from cdcflow.model.change import KeySet
 from cdcflow.model.keytexts import texts_of
 from cdcflow.model.table import Table
-from cdcflow.ports import Comparison, LogReader, NoText
+from cdcflow.ports.comparing import Comparison, NoText
+from cdcflow.ports.reader import LogReader
 from cdcflow.verify.buckets import MOST, MOST_DIFFER, Pass, differing_buckets, no_buckets, plan
 from cdcflow.verify.history import Key, histories
 from cdcflow.verify.port import COUNTED, At, Columns, Comparer, Copy, NotComparable, NothingSealed

@@ -19,7 +19,7 @@ from cdcflow.interleave.messages import Chunk, ChunkRead, Visibility
 from cdcflow.model.change import READ, KeySet, Run
 from cdcflow.model.position import Token
 from cdcflow.model.table import OP, Table, TableId
-from cdcflow.ports import Comparison
+from cdcflow.ports.comparing import Comparison
 from cdcflow.verify.port import NotComparable
 from cdcflow.verify.settled import Fences
 

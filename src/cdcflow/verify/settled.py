@@ -24,7 +24,8 @@ from cdcflow.interleave.messages import Visibility
 from cdcflow.model.change import TRUNCATE, Kind
 from cdcflow.model.position import Position
 from cdcflow.model.table import OP, Table
-from cdcflow.ports import Comparison, LogReader
+from cdcflow.ports.comparing import Comparison
+from cdcflow.ports.reader import LogReader
 from cdcflow.verify.port import Columns, Comparer
 
 BACK = 100_000

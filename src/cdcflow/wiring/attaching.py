@@ -13,7 +13,8 @@ from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.interleave.progress import Gap, Progress
 from cdcflow.merge.standing import Backfill
 from cdcflow.model.table import Table, TableId, word
-from cdcflow.ports import Comparable, LogReader
+from cdcflow.ports.comparing import Comparable
+from cdcflow.ports.reader import LogReader
 from cdcflow.wiring.capturing import open_source
 from cdcflow.wiring.logs import log_reader, sealed_layout
 from cdcflow.wiring.warehouses import policies, warehouse

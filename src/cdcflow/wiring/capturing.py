@@ -22,8 +22,9 @@ from cdcflow.pipeline.observing import OnEvent
 from cdcflow.pipeline.settings import CaptureSettings, OpenedLog
 from cdcflow.pipeline.shadow import Shadow
 from cdcflow.pipeline.spans import OnSpan
-from cdcflow.ports import ControlTable, Source
+from cdcflow.ports.control import ControlTable
 from cdcflow.ports.readers import Readers
+from cdcflow.ports.source import Source
 from cdcflow.service import last_words
 from cdcflow.sources.postgres.connection import Address
 from cdcflow.sources.postgres.source import PostgresSource

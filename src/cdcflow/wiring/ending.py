@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from cdcflow.config import Config, FileLog, KafkaLog, Postgres
 from cdcflow.errors import ConfigurationError
-from cdcflow.ports import Dropped
+from cdcflow.ports.findings import Dropped
 from cdcflow.wiring.capturing import open_source
 from cdcflow.wiring.logs import log_id, log_reader
 

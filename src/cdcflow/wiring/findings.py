@@ -8,7 +8,8 @@ from cdcflow.changelog.checking import Fault
 from cdcflow.changelog.layout import Layout
 from cdcflow.config import Config, KafkaLog
 from cdcflow.errors import CdcflowError, ConfigurationError, RightMissing, SinkUnavailable, SourceUnavailable
-from cdcflow.ports import Finding, Source
+from cdcflow.ports.findings import Finding
+from cdcflow.ports.source import Source
 from cdcflow.wiring.capturing import control_table, open_source
 from cdcflow.wiring.logs import (
     client_library,

@@ -15,7 +15,7 @@ from cdcflow.config.logs import TOPIC_EXPIRES
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.position import SourceIdentity
 from cdcflow.pipeline.settings import OpenedLog
-from cdcflow.ports import LogReader
+from cdcflow.ports.reader import LogReader
 from cdcflow.ports.workers import HERE, Workers
 from cdcflow.sinks import files
 from cdcflow.sinks.beside import OnEvent

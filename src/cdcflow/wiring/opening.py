@@ -13,7 +13,7 @@ from cdcflow.changelog.folder import FolderReader
 from cdcflow.changelog.layout import Layout
 from cdcflow.config import Config, FileLog, KafkaLog, load
 from cdcflow.errors import CdcflowError, ConfigurationError
-from cdcflow.ports import LogReader
+from cdcflow.ports.reader import LogReader
 from cdcflow.sinks.consumers import FOLDER, ConsumerFiles, states
 from cdcflow.wiring.logs import log_id, log_layout, log_reader, sealed_layout
 

@@ -15,7 +15,7 @@ from cdcflow.interleave.progress import Progress
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import TableId
 from cdcflow.pipeline.plan import Plan, Rates, Refusal, plan
-from cdcflow.ports import Preview
+from cdcflow.ports.source import Preview
 from cdcflow.wiring.capturing import open_source
 from cdcflow.wiring.logs import log_id, log_reader
 

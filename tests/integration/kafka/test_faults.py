@@ -25,7 +25,7 @@ from cdcflow.errors import (
     SinkUnavailable,
 )
 from cdcflow.model.position import Checkpoint, SourceIdentity
-from cdcflow.ports import Log
+from cdcflow.ports.log import Log
 from cdcflow.sinks.kafka.doctor import doctor
 from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.reading import KafkaReader

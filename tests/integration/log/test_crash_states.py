@@ -29,7 +29,7 @@ from cdcflow.errors import CdcflowError, SinkUnavailable
 from cdcflow.model.change import reads
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import OFFSET
-from cdcflow.ports import Numbered
+from cdcflow.ports.log import Numbered
 from cdcflow.sinks import files
 from cdcflow.sinks.files import FileLog
 from cdcflow.testing.sinks import COMMIT_TS, ORDERS, ORDERS_WIDER, PRODUCTS, Writer, changes, transactions

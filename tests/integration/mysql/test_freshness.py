@@ -11,7 +11,7 @@ from watched import Watched
 
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import TableId
-from cdcflow.ports import Covering, Described
+from cdcflow.ports.source import Covering, Described
 
 pytestmark = pytest.mark.mysql
 

@@ -16,7 +16,7 @@ from cdcflow import wiring
 from cdcflow.config import load
 from cdcflow.model.table import TableId
 from cdcflow.pipeline.attempt import Pace
-from cdcflow.ports import LogReader
+from cdcflow.ports.reader import LogReader
 from cdcflow.sources.mysql.stream import BinlogStream
 from cdcflow.testing.folded import folded
 

@@ -18,7 +18,7 @@ from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, Source
 from cdcflow.interleave.messages import Committed
 from cdcflow.model.change import SpooledTransaction
 from cdcflow.model.table import TableId
-from cdcflow.ports import StreamEvent
+from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.mysql.binlog import BinlogDecoder
 from cdcflow.sources.mysql.connection import Connector
 from cdcflow.sources.mysql.dump import Dump, ServerIdConflicts

@@ -20,7 +20,7 @@ from cdcflow.errors import HistoryLost, SourceUnavailable
 from cdcflow.interleave.messages import Committed, MarkSeen
 from cdcflow.model.change import Run, SpooledTransaction
 from cdcflow.model.position import Token
-from cdcflow.ports import Stream, StreamEvent
+from cdcflow.ports.stream import Stream, StreamEvent
 from cdcflow.sources.postgres import copy_reader
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows
 from cdcflow.sources.postgres.copy_reader import CopyReader, Kind

@@ -10,7 +10,7 @@ from tests.servers.postgres import Database
 
 from cdcflow.interleave.messages import Committed, MarkSeen
 from cdcflow.model.position import Token
-from cdcflow.ports import StreamEvent
+from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.postgres.catch_up import CatchingUp, Windows
 
 pytestmark = pytest.mark.postgres

@@ -21,7 +21,7 @@ from cdcflow.cli.demo.servers.cached import command
 from cdcflow.cli.demo.servers.processes import OrdinaryUser, free_port
 from cdcflow.cli.doctor import script
 from cdcflow.errors import ConfigurationError
-from cdcflow.ports import Finding
+from cdcflow.ports.findings import Finding
 from cdcflow.sources.postgres.connection import Connector
 from cdcflow.sources.postgres.platforms import AURORA, OWN, RDS, SERVICES, Platform, platform_of
 

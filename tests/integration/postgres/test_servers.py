@@ -12,7 +12,7 @@ from tests.servers.postgres import Database, PostgresServer
 from cdcflow.config import secret
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint
-from cdcflow.ports import Finding
+from cdcflow.ports.findings import Finding
 
 pytestmark = pytest.mark.postgres
 

@@ -21,7 +21,7 @@ from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.interleave.messages import Advanced, Committed
 from cdcflow.model.change import SpooledTransaction
 from cdcflow.model.table import Identity
-from cdcflow.ports import StreamEvent
+from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.testing.sources import collect
 

@@ -8,7 +8,7 @@ from pgwire import Lab
 from tests.integration.postgres_types.test_same_value_on_every_path import KINDS, _has_xml
 
 from cdcflow.merge.digest import Buckets
-from cdcflow.ports import NoText
+from cdcflow.ports.comparing import NoText
 from cdcflow.sources.postgres import digests
 from cdcflow.sources.postgres.copy import decode_copy
 from cdcflow.sources.postgres.types import DescribedTable, Policy

@@ -26,7 +26,7 @@ from cdcflow.merge.refusals import CannotFollow
 from cdcflow.model.change import ChangeBatch, Run
 from cdcflow.model.position import Checkpoint, Offset, Position, SourceIdentity
 from cdcflow.model.table import Table
-from cdcflow.ports import Numbered
+from cdcflow.ports.log import Numbered
 from cdcflow.sinks.files import FileLog
 from cdcflow.spark import job, read_cut
 from cdcflow.spark.cuts import CutsTable, published_cut

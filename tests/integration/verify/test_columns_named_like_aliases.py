@@ -10,7 +10,7 @@ from sqlnames import names
 from cdcflow import local
 from cdcflow.config import load
 from cdcflow.model.table import TableId
-from cdcflow.ports import Sampled
+from cdcflow.ports.source import Sampled
 from cdcflow.verify import buckets
 from cdcflow.wiring.capturing import open_source
 

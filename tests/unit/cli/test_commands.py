@@ -29,7 +29,7 @@ from cdcflow.cli.events import ERRORS, WARNINGS, event_lines, leave_interrupts_o
 from cdcflow.cli.watch import lag_seconds
 from cdcflow.config import load
 from cdcflow.model.position import SourceIdentity
-from cdcflow.ports import Finding
+from cdcflow.ports.findings import Finding
 from cdcflow.service.control import ControlServer
 from cdcflow.service.operations import checked
 from cdcflow.spark.job import MergeReport, TableReport

@@ -6,7 +6,7 @@ from cdcflow.cli.doctor import script
 from cdcflow.cli.failure import block
 from cdcflow.cli.output import plain
 from cdcflow.errors import ConfigurationError
-from cdcflow.ports import Finding
+from cdcflow.ports.findings import Finding
 from cdcflow.sources.engine.findings import ok, problem, run, warning
 
 

@@ -20,7 +20,7 @@ from secondopinions import AllSamples, differences
 from cdcflow.config import MySQL
 from cdcflow.errors import ConfigurationError
 from cdcflow.model.table import Identity, TableId
-from cdcflow.ports import SecondOpinion
+from cdcflow.ports.source import SecondOpinion
 from cdcflow.sources.mysql import doctor, event_samples, mysql_replication, opinion_exclusions
 from cdcflow.sources.mysql.event_samples import EventSamples
 from cdcflow.sources.mysql.gtids import Flavor

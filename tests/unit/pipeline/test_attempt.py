@@ -26,7 +26,10 @@ from cdcflow.model.position import Checkpoint, Position, SourceIdentity, Token
 from cdcflow.model.table import Column, Table, TableId
 from cdcflow.model.types import ColumnType
 from cdcflow.pipeline.attempt import Attempt, Orders, Pace
-from cdcflow.ports import Dropped, Finding, OpenSpool, Preview, SourceStatus, StreamEvent, TransactionsBack
+from cdcflow.ports.findings import Dropped, Finding
+from cdcflow.ports.log import OpenSpool
+from cdcflow.ports.source import Preview, SourceStatus, TransactionsBack
+from cdcflow.ports.stream import StreamEvent
 from cdcflow.sinks.memory import Memory, MemoryLog
 
 ORDERS = Table(TableId("public", "orders"), 1, (Column("id", 1, ColumnType("bigint", pa.int64())),), ("id",))

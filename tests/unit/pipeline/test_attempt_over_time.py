@@ -21,7 +21,7 @@ from cdcflow.model.table import TableId
 from cdcflow.pipeline import attempt as attempts
 from cdcflow.pipeline import recording
 from cdcflow.pipeline.attempt import Attempt, Orders, Pace
-from cdcflow.ports import Finding
+from cdcflow.ports.findings import Finding
 from cdcflow.sinks.memory import Memory, MemoryLog
 
 SYNC, SEAL = "cdcflow-sync", "cdcflow-seal"

@@ -20,7 +20,7 @@ from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, Token
 from cdcflow.model.table import TableId
 from cdcflow.pipeline.freshness import LATE_S, Freshness
 from cdcflow.pipeline.observing import Observed
-from cdcflow.ports import Covering, Sample
+from cdcflow.ports.source import Covering, Sample
 from cdcflow.sources.memory import MemoryDatabase, MemorySource
 from cdcflow.sources.memory.database import INTEGER
 

@@ -9,7 +9,7 @@ from cdcflow.interleave.progress import Progress, TableProgress
 from cdcflow.model.position import Offset
 from cdcflow.model.table import TableId
 from cdcflow.pipeline.plan import Plan, Rates, Refusal, TablePlan, cost, plan
-from cdcflow.ports import Preview, TablePreview
+from cdcflow.ports.source import Preview, TablePreview
 
 A, B = TableId("shop", "a"), TableId("shop", "b")
 DONE = TableProgress("done", 1, Offset(1), incarnation=1)

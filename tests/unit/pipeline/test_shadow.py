@@ -41,7 +41,8 @@ from cdcflow.pipeline import shadow as shadows
 from cdcflow.pipeline.attempt import Orders, Pace
 from cdcflow.pipeline.capture import Capture
 from cdcflow.pipeline.shadow import Shadow, same_values
-from cdcflow.ports import EventComparison, StreamEvent
+from cdcflow.ports.source import EventComparison
+from cdcflow.ports.stream import StreamEvent
 from cdcflow.sinks.memory import Memory, MemoryLog, MemorySpool
 from cdcflow.sources.memory import MemoryDatabase, MemorySource
 from cdcflow.sources.memory.database import INTEGER, TEXT

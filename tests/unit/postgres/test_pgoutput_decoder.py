@@ -39,7 +39,7 @@ from cdcflow.errors import CdcflowError, InvariantViolated, SourceUnavailable
 from cdcflow.interleave.messages import Committed, RowsFilled, RowVersion
 from cdcflow.model.change import Run, SpooledTransaction
 from cdcflow.model.table import TableId
-from cdcflow.ports import StreamEvent
+from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.postgres import pgoutput
 from cdcflow.sources.postgres.decoders import Compiled
 from cdcflow.sources.postgres.pgoutput import PgoutputDecoder, Relation

@@ -13,7 +13,7 @@ from cdcflow.changelog.transactions import HEADERS_BACK
 from cdcflow.errors import HistoryLost, SourceUnavailable
 from cdcflow.interleave.messages import Advanced
 from cdcflow.model.position import Position
-from cdcflow.ports import StreamEvent
+from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.postgres import overlap
 from cdcflow.sources.postgres.lsn import position_of
 from cdcflow.sources.postgres.overlap import TransactionsOnly, check_same

@@ -11,7 +11,7 @@ import pytest
 
 from cdcflow.config import load
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
-from cdcflow.ports import ControlRow
+from cdcflow.ports.control import ControlRow
 from cdcflow.service.control_table import TableDoor
 
 

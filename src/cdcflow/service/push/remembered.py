@@ -18,7 +18,7 @@ import pyarrow as pa
 from cdcflow.model.change import DELETE
 from cdcflow.model.table import COMMIT_TS, OFFSET, OP, Column, Table, TableId
 from cdcflow.model.types import ColumnType
-from cdcflow.ports import LogReader
+from cdcflow.ports.reader import LogReader
 from cdcflow.query.log import ChangeLog
 from cdcflow.service.push.schemas import SCHEMA
 

@@ -23,7 +23,7 @@ from cdcflow.changelog.keyhash import Hashes, hashes
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import DELETE
 from cdcflow.model.table import LOG_COLUMNS, OFFSET, OP, Table
-from cdcflow.ports import LogReader
+from cdcflow.ports.reader import LogReader
 from cdcflow.query.log import ChangeLog
 from cdcflow.query.row import text_of
 from cdcflow.service.push.operations import Row

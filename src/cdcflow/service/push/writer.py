@@ -33,7 +33,8 @@ from cdcflow.interleave.progress import TableProgress
 from cdcflow.model.change import DELETE, INSERT, UPDATE, ChangeBatch, Run, commit_clock
 from cdcflow.model.position import Checkpoint, Epoch, Offset
 from cdcflow.model.table import BEFORE, UNCHANGED, Table
-from cdcflow.ports import Log, LogReader, Numbered
+from cdcflow.ports.log import Log, Numbered
+from cdcflow.ports.reader import LogReader
 from cdcflow.query.log import ChangeLog
 from cdcflow.service.push import remembered
 from cdcflow.service.push.operations import Failure, Operation, Row, done

@@ -27,7 +27,7 @@ from cdcflow.errors import ConfigurationError
 from cdcflow.model.change import ChangeBatch, Int64s, Kind, Run, SpooledTransaction
 from cdcflow.model.position import Checkpoint, Offset, Position
 from cdcflow.model.table import OFFSET, Table, TableId, table_from_json
-from cdcflow.ports import Numbered
+from cdcflow.ports.log import Numbered
 from cdcflow.sinks.journals import JournalFile
 from cdcflow.sinks.kafka.log import KafkaLog
 from cdcflow.sinks.kafka.reading import KafkaReader

@@ -13,7 +13,7 @@ from typing import Literal
 
 from cdcflow.changelog.reader import LogLocation
 from cdcflow.errors import CdcflowError
-from cdcflow.ports import Finding
+from cdcflow.ports.findings import Finding
 from cdcflow.sinks.kafka import loss
 from cdcflow.sinks.kafka.topics import CLEANED, Admin, Topics
 

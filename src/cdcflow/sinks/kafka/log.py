@@ -42,7 +42,7 @@ from cdcflow.errors import CdcflowError, ConfigurationError, HistoryLost, Invari
 from cdcflow.model.change import ChangeBatch, KeySet, Kind, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Offset, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import Numbered
+from cdcflow.ports.log import Numbered
 from cdcflow.sinks.kafka import loss
 from cdcflow.sinks.kafka import state as states
 from cdcflow.sinks.kafka.doctor import wrong

@@ -13,7 +13,7 @@ from pathlib import Path
 from cdcflow.changelog.layout import Layout
 from cdcflow.changelog.reader import LogLocation
 from cdcflow.errors import ConfigurationError, HistoryLost, InvariantViolated
-from cdcflow.ports import Finding
+from cdcflow.ports.findings import Finding
 from cdcflow.sinks.kafka.failures import GONE
 from cdcflow.sinks.kafka.frames import last_cut, read_state
 from cdcflow.sinks.kafka.state import State

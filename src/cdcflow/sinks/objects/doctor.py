@@ -8,7 +8,7 @@ from cdcflow.changelog.checking import Fault
 from cdcflow.changelog.layout import Bounds, Layout, LogFile
 from cdcflow.changelog.segment import Segment, SegmentFile
 from cdcflow.errors import CdcflowError, SinkUnavailable
-from cdcflow.ports import Finding
+from cdcflow.ports.findings import Finding
 from cdcflow.sinks.objects.bucket import Bucket
 from cdcflow.sinks.objects.inventory import counting, suspects, together
 from cdcflow.sinks.objects.restoring import FindCopy

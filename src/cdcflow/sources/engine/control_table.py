@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, Literal, TypeVar
 
 from cdcflow.errors import CdcflowError
-from cdcflow.ports import ControlRow
+from cdcflow.ports.control import ControlRow
 from cdcflow.sources.engine.connections import Pool
 
 C = TypeVar("C")

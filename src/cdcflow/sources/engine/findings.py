@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cdcflow.errors import CdcflowError
-from cdcflow.ports import Finding, Remedy
+from cdcflow.ports.findings import Finding, Remedy
 
 
 def ok(subject: str, text: str) -> Finding:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from cdcflow.model.change import ChangeBatch, KeySet, SpooledTransaction, Uint64s
 from cdcflow.model.position import Position
 from cdcflow.model.table import OP, UNCHANGED, Table, TableId
-from cdcflow.ports import OpenSpool, Spool
+from cdcflow.ports.log import OpenSpool, Spool
 from cdcflow.sources.buffers import Bools
 
 

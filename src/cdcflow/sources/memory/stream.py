@@ -19,7 +19,8 @@ from cdcflow.interleave.messages import Advanced, Committed, MarkSeen, RowsFille
 from cdcflow.model.change import TRUNCATE, ChangeBatch, Run
 from cdcflow.model.position import Position
 from cdcflow.model.table import BEFORE, OP, Table, TableId
-from cdcflow.ports import OpenSpool, StreamEvent
+from cdcflow.ports.log import OpenSpool
+from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.engine.spooled import SpooledRows
 from cdcflow.sources.memory.database import Change, Commit, Mark, MemoryDatabase, Statement, position_of
 

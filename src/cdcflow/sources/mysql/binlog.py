@@ -30,7 +30,8 @@ from cdcflow.interleave.messages import Committed, MarkSeen, RowsIncomplete
 from cdcflow.model.change import Int64s, KeySet, Run, Uint64s
 from cdcflow.model.position import Position, Token
 from cdcflow.model.table import TableId
-from cdcflow.ports import OpenSpool, StreamEvent
+from cdcflow.ports.log import OpenSpool
+from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.buffers import Bools
 from cdcflow.sources.mysql.compressed import EXPANDED_BYTES_MAX, expanded
 from cdcflow.sources.mysql.ddl import Statements

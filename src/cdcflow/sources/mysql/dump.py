@@ -18,7 +18,7 @@ import pymysql
 
 from cdcflow.errors import CdcflowError, ConfigurationError, SourceUnavailable
 from cdcflow.model.change import Int64s
-from cdcflow.ports import StreamEvent
+from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.mysql import wire
 from cdcflow.sources.mysql.connection import Connection, mapping_errors, query
 from cdcflow.sources.mysql.errors import history_lost, map_error

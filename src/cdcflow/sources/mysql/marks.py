@@ -19,7 +19,7 @@ import pymysql
 from cdcflow.errors import CdcflowError, RightMissing
 from cdcflow.model.position import Token
 from cdcflow.model.table import TableId
-from cdcflow.ports import Dropped
+from cdcflow.ports.findings import Dropped
 from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.connection import Connection, account_of, query
 from cdcflow.sources.mysql.errors import DENIED, NO_SUCH_TABLE, map_error, parts

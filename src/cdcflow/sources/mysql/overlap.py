@@ -27,7 +27,8 @@ import pymysql
 
 from cdcflow.errors import HistoryLost
 from cdcflow.model.change import Int64s
-from cdcflow.ports import StreamEvent, TransactionsBack
+from cdcflow.ports.source import TransactionsBack
+from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.buffers import PAD
 from cdcflow.sources.mysql import binlog_status
 from cdcflow.sources.mysql.connection import Connection, Connector, mapping_errors

@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from cdcflow.errors import ConfigurationError, InvariantViolated
 from cdcflow.interleave.messages import Advanced, MarkSeen
 from cdcflow.model.position import Position, Token
-from cdcflow.ports import StreamEvent
+from cdcflow.ports.stream import StreamEvent
 
 FIRST_EVENT = 4
 """Where the first event of a file begins."""

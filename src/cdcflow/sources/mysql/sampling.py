@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Sequence
 
 from cdcflow.model.table import TableId
-from cdcflow.ports import Sample
+from cdcflow.ports.source import Sample
 from cdcflow.sources.mysql.binlog_status import snapshot
 from cdcflow.sources.mysql.connection import Connection, query
 from cdcflow.sources.mysql.sql import literal, quoted

@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from cdcflow.model.change import DELETE, INSERT, UPDATE
 from cdcflow.model.table import BEFORE, OP, UNCHANGED
-from cdcflow.ports import EventComparison
+from cdcflow.ports.source import EventComparison
 from cdcflow.sources.mysql import mysql_replication
 from cdcflow.sources.mysql.event_samples import EventSample
 from cdcflow.sources.mysql.gtids import Flavor

@@ -25,7 +25,7 @@ from typing import Final
 
 from cdcflow.errors import CdcflowError, SourceUnavailable
 from cdcflow.model.position import Position, Token
-from cdcflow.ports import StreamEvent
+from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.buffers import PAD
 from cdcflow.sources.engine.decode_ahead import DecodeAhead
 from cdcflow.sources.mysql import wire

@@ -34,7 +34,8 @@ from cdcflow.interleave.messages import Advanced, Committed, MarkSeen, RowsFille
 from cdcflow.model.change import ChangeBatch, Int64s, Run, Uint64s
 from cdcflow.model.position import Token
 from cdcflow.model.table import Identity, Table, TableId
-from cdcflow.ports import OpenSpool, StreamEvent
+from cdcflow.ports.log import OpenSpool
+from cdcflow.ports.stream import StreamEvent
 from cdcflow.sources.buffers import Buffer, protocol_error
 from cdcflow.sources.engine.changes import merged, truncation
 from cdcflow.sources.postgres.decoders import COMPILED, Compiled, Layout, layout_of

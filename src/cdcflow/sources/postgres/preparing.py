@@ -17,7 +17,7 @@ import structlog
 from cdcflow.errors import ConfigurationError, HistoryLost, SourceUnavailable
 from cdcflow.model.position import Checkpoint
 from cdcflow.model.table import TableId
-from cdcflow.ports import TransactionsBack
+from cdcflow.ports.source import TransactionsBack
 from cdcflow.sources.postgres import overlap, publication, slot
 from cdcflow.sources.postgres.catalog import Selected
 from cdcflow.sources.postgres.connection import Connection, Connector

@@ -26,7 +26,7 @@ import psycopg
 
 from cdcflow.errors import ConfigurationError, SourceUnavailable
 from cdcflow.model.table import TableId
-from cdcflow.ports import Dropped
+from cdcflow.ports.findings import Dropped
 from cdcflow.sources.postgres.catalog import CatalogTable
 from cdcflow.sources.postgres.connection import Connection, history_lost, map_error, quoted
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import psycopg
 
 from cdcflow.model.table import TableId
-from cdcflow.ports import Sample
+from cdcflow.ports.source import Sample
 from cdcflow.sources.postgres.connection import Connection, quoted
 
 ROWS_EACH_END = 10

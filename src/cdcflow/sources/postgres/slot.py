@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import psycopg
 
 from cdcflow.errors import ConfigurationError, RightMissing, SourceUnavailable
-from cdcflow.ports import Dropped, Finding
+from cdcflow.ports.findings import Dropped, Finding
 from cdcflow.sources.postgres.connection import Connection, Connector, history_lost, literal, map_error, mapping_errors
 from cdcflow.sources.postgres.lsn import lsn_of, position_of
 from cdcflow.sources.postgres.platforms import platform_of

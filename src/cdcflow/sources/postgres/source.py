@@ -21,19 +21,12 @@ from cdcflow.interleave.messages import RowsCompared
 from cdcflow.model import rereading
 from cdcflow.model.position import Checkpoint, Position, SourceIdentity
 from cdcflow.model.table import Table, TableId
-from cdcflow.ports import (
-    Comparison,
-    Dropped,
-    Finding,
-    OpenSpool,
-    Preview,
-    Sample,
-    SourceStatus,
-    Stream,
-    TablePreview,
-    TransactionsBack,
-)
+from cdcflow.ports.comparing import Comparison
+from cdcflow.ports.findings import Dropped, Finding
+from cdcflow.ports.log import OpenSpool
 from cdcflow.ports.readers import PartReader, Readers
+from cdcflow.ports.source import Preview, Sample, SourceStatus, TablePreview, TransactionsBack
+from cdcflow.ports.stream import Stream
 from cdcflow.sources.engine import policies
 from cdcflow.sources.engine.chunks import Chunks
 from cdcflow.sources.engine.connections import Pool

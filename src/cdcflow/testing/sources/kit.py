@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 from cdcflow.model.table import TableId
-from cdcflow.ports import Source
+from cdcflow.ports.source import Source
 
 Act = Literal[
     "hold commits",

@@ -15,7 +15,10 @@ from cdcflow.interleave.messages import Advanced, Chunk, ChunkRead, Committed, M
 from cdcflow.model.change import DELETE, KeySet, Run, SpooledTransaction, Uint64s
 from cdcflow.model.position import Checkpoint, Epoch, Position, Token
 from cdcflow.model.table import OP, TableId
-from cdcflow.ports import ChunkSource, OpenSpool, Source, Spool, Stream, StreamEvent
+from cdcflow.ports.chunks import ChunkSource
+from cdcflow.ports.log import OpenSpool, Spool
+from cdcflow.ports.source import Source
+from cdcflow.ports.stream import Stream, StreamEvent
 from cdcflow.sources.engine.descriptors import READABLE, wait_until
 from cdcflow.testing.sources.kit import SourceKit
 

@@ -11,7 +11,8 @@ from cdcflow.errors import HistoryLost
 from cdcflow.interleave.messages import Advanced, Committed, MarkSeen
 from cdcflow.model.change import Run
 from cdcflow.model.position import Checkpoint, Epoch, Token
-from cdcflow.ports import Source, StreamEvent, TransactionsBack
+from cdcflow.ports.source import Source, TransactionsBack
+from cdcflow.ports.stream import StreamEvent
 from cdcflow.testing.sources.kit import SourceKit, needs
 from cdcflow.testing.sources.reading import (
     LOG_ID,

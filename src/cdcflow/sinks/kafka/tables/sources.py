@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from cdcflow import __version__
 from cdcflow.errors import InvariantViolated
 from cdcflow.model.change import Int64s, Kind
 from cdcflow.model.position import SourceIdentity
 from cdcflow.model.table import TableId
 from cdcflow.sinks.kafka.tables import envelope
 from cdcflow.sinks.kafka.tables.connect import Schema
+from cdcflow.version import __version__
 
 CONNECTORS = {"postgres": "postgresql", "mysql": "mysql", "mariadb": "mariadb"}
 
