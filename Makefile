@@ -207,7 +207,7 @@ $(BENCHED): $(INSTALLED)
 	touch $@
 
 .PHONY: bench bench-quick bench-docs $(BENCHES:%=bench-%)
-bench: $(BENCHED) ## every benchmark beside its limit and its peers (about an hour); bench-NAME runs one: drain …
+bench: $(BENCHED) ## every benchmark with its limit and its peers (about an hour); bench-NAME runs one: drain …
 	@$(BIN)/python -m bench $(BENCH)
 
 bench-quick: $(BENCHED) ## drain, catch-up, backfill and latency with their targets, in under 5 minutes
@@ -220,7 +220,7 @@ $(BENCHES:%=bench-%): bench-%: $(BENCHED)
 bench-beside: $(INSTALLED) ## this checkout beside another one in the same rounds (TREE=../old)
 	@$(BIN)/python -m bench.beside $(TREE) $(BENCH)
 
-bench-docs: $(BENCHED) ## write the latest results into docs/performance.md and docs/plots
+bench-docs: $(BENCHED) ## write the latest results into docs/performance.md, bench/results/*.md and their plots
 	@$(BIN)/python -m bench.document $(BENCH)
 
 # ── read it ──────────────────────────────────────────────────────────────────────────────────────────────────

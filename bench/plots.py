@@ -6,50 +6,101 @@ Every picture shows absolute figures of the same rounds side by side; the ratios
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.results import Line, figure
+from bench.areas import AREAS, figures
+from bench.results import RESULTS, Line, figure
 
 PLOTS = Path(__file__).parent.parent / "docs" / "plots"
+"""Those of docs/performance.md, one for each area."""
+ALL = RESULTS / "plots"
+"""Those of bench/results, with every case."""
 
 _OURS = "#0b6e4f"
 _SHADES = ("#8a8f98", "#5b8fb9", "#7a6ea5", "#b08d57", "#b9b9b9")
-_KNOWN = {"Debezium": "#c26a5a", "Go pglogrepl": "#6fb1a0", "pg_recvlogical": "#8a8f98"}
+_KNOWN = {"Debezium": "#c26a5a", "Go pglogrepl": "#6fb1a0", "go-mysql": "#6fb1a0", "pg_recvlogical": "#8a8f98"}
 
 
-def draw(lines: Sequence[Line], directory: Path = PLOTS) -> list[Path]:
-    """Draw the lines that have figures; returns the written files."""
+@dataclass(frozen=True, slots=True)
+class Plot:
+    """A picture of all lines of a bench that have one unit."""
+
+    name: str
+    bench: str
+    unit: str
+    title: str
+    is_logarithmic: bool = False
+
+    @property
+    def note(self) -> str:
+        """How to read it."""
+        better = "higher" if self.unit == "rows/s" else "lower"
+        return f"{better} is better; {'logarithmic' if self.is_logarithmic else 'linear'} scale"
+
+    @property
+    def alt(self) -> str:
+        return f"{self.title}; {self.note}"
+
+
+_COSTS = "CPU seconds of the client per million rows"
+_PLOTS = (
+    *(Plot(bench, bench, "rows/s", f"{bench}: rows per second") for bench in ("drain", "catch-up", "backfill")),
+    *(
+        Plot(f"{bench}-cpu", bench, "client CPU s/M rows", f"{bench}: {_COSTS}", is_logarithmic=True)
+        for bench in ("drain", "catch-up", "backfill")
+    ),
+    Plot("merge-s", "merge", "s", "merge: seconds per cycle", is_logarithmic=True),
+    Plot("merge-rows-s", "merge", "rows/s", "merge: rows per second", is_logarithmic=True),
+    *(
+        Plot(f"latency-{part}", "latency", f"ms {part}", f"commit to durable, {part} in milliseconds", True)
+        for part in ("p50", "p99")
+    ),
+)
+
+
+def of(lines: Sequence[Line]) -> list[Plot]:
+    """The plots for which there are lines with a peer."""
+    return [plot for plot in _PLOTS if _of(plot, lines)]
+
+
+def draw(lines: Sequence[Line], directory: Path = ALL) -> list[Path]:
+    """Draw every case of the lines that have figures; returns the written files."""
     directory.mkdir(parents=True, exist_ok=True)
     written = []
-    for bench in ("drain", "catch-up", "backfill"):
-        written += _bars(lines, bench, "rows/s", f"{bench}: rows a second", directory / f"{bench}.svg", log=False)
-        cost = f"{bench}: CPU seconds of the client for a million rows"
-        written += _bars(lines, bench, "client CPU s/M rows", cost, directory / f"{bench}-cpu.svg", log=True)
-    for unit, title in (("s", "merge: seconds of a cycle"), ("rows/s", "merge: rows a second")):
-        path = directory / f"merge-{unit.replace('/', '-')}.svg"
-        written += _bars(lines, "merge", unit, title, path, log=True)
-    for part in ("p50", "p99"):
-        title = f"commit to durable, {part} in milliseconds"
-        written += _bars(lines, "latency", f"ms {part}", title, directory / f"latency-{part}.svg", log=True)
+    for plot in of(lines):
+        found = _of(plot, lines)
+        bars: dict[tuple[str, str], float] = {}
+        for line in found:
+            bars[line.case, "cdcflow"] = line.value
+            bars[line.case, line.peer or ""] = line.limit or 0
+        path = directory / f"{plot.name}.svg"
+        names = ["cdcflow", *dict.fromkeys(line.peer or "" for line in found)]
+        cases = list(dict.fromkeys(line.case for line in found))
+        _draw(cases, names, bars, f"{plot.title}\n{plot.note}", path, log=plot.is_logarithmic)
+        written.append(path)
     return written
 
 
-def _bars(lines: Sequence[Line], bench: str, unit: str, title: str, path: Path, *, log: bool) -> list[Path]:
-    found = [line for line in lines if (line.bench, line.unit) == (bench, unit) and line.peer]
-    if not found:
-        return []
-    cases = list(dict.fromkeys(line.case for line in found))
-    names = ["cdcflow", *dict.fromkeys(line.peer or "" for line in found)]
-    figures: dict[tuple[str, str], float] = {}
-    for line in found:
-        figures[line.case, "cdcflow"] = line.value
-        figures[line.case, line.peer or ""] = line.limit or 0
-    better = "longer" if unit == "rows/s" else "shorter"
-    _draw(
-        cases, names, figures, f"{title}\n{better} is better; {'logarithmic' if log else 'linear'} scale", path, log=log
-    )
-    return [path]
+def draw_areas(lines: Sequence[Line], directory: Path = PLOTS) -> list[Path]:
+    """Draw the areas of docs/performance.md; returns the written files."""
+    directory.mkdir(parents=True, exist_ok=True)
+    written = []
+    for area in AREAS:
+        bars = figures(area, lines)
+        if not bars:
+            continue
+        names = [c.title for c in area.columns if any(title == c.title for _, title in bars)]
+        cases = [case.label for case in area.cases if any(label == case.label for label, _ in bars)]
+        path = directory / f"{area.name}.svg"
+        _draw(cases, names, bars, f"{area.title}\n{area.note}", path, log=area.is_logarithmic)
+        written.append(path)
+    return written
+
+
+def _of(plot: Plot, lines: Sequence[Line]) -> list[Line]:
+    return [line for line in lines if (line.bench, line.unit) == (plot.bench, plot.unit) and line.peer]
 
 
 def _draw(
@@ -73,7 +124,7 @@ def _draw(
     height = sum(len(s) for s in shown) * 0.22 + len(cases) * 0.25 + 1.1
     canvas, axes = pyplot.subplots(figsize=(8.5, height), layout="constrained")
     at, ticks = 0.0, []
-    colors = {name: _OURS if name == "cdcflow" else _shade(name, names) for name in names}
+    colors = {name: _color(name, names) for name in names}
     for case, there in zip(cases, shown, strict=True):
         begun = at
         for name in there:
@@ -111,8 +162,10 @@ def _dress(  # Any: matplotlib's axes
     axes.figure.legend(handles, names, frameon=False, fontsize=8, loc="outside lower left", ncols=min(len(names), 4))
 
 
-def _shade(name: str, names: Sequence[str]) -> str:
-    """The same colour for the same peer in every picture."""
+def _color(name: str, names: Sequence[str]) -> str:
+    """cdcflow's colour for its figures, and the same colour for the same peer in every picture."""
+    if name == names[0]:
+        return _OURS
     return _KNOWN.get(name) or _SHADES[list(names).index(name) % len(_SHADES)]
 
 

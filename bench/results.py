@@ -157,9 +157,10 @@ def load(path: Path = LATEST) -> list[Line]:
 
 def show(lines: Sequence[Line]) -> None:
     """Print the table."""
-    table = Table(title="cdcflow beside the limit and the peers of the same rounds")
-    for heading in ("bench", "case", "cdcflow", "beside", "", "ratio", "target", "met", "spread"):
-        table.add_column(heading, justify="right" if heading in ("cdcflow", "beside", "ratio", "spread") else "left")
+    table = Table(title="cdcflow compared with the limit and the peers of the same rounds")
+    for heading in ("bench", "case", "cdcflow", "compared with", "its figure", "ratio", "target", "met", "spread"):
+        is_number = heading in ("cdcflow", "its figure", "ratio", "spread")
+        table.add_column(heading, justify="right" if is_number else "left")
     before = ""
     for line in lines:
         if before and line.bench != before:
@@ -174,8 +175,8 @@ def cells(line: Line, *, met: str, missed: str) -> list[str]:
     return [
         line.case,
         f"{figure(line.value)} {line.unit}",
-        "" if line.limit is None else figure(line.limit),
         line.peer or "",
+        "" if line.limit is None else figure(line.limit),
         "" if line.ratio is None else f"{line.ratio:.3g}",
         line.target or "",
         {None: "", True: met, False: missed}[line.met],

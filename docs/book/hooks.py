@@ -15,8 +15,11 @@ OUTSIDE = {
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
     "docker/README.md": "docker.md",
+    **{f"bench/results/{page.name}": f"results/{page.name}" for page in (ROOT / "bench" / "results").glob("*.md")},
 }
 """Files of the repository that are pages of the book, and their names there."""
+PLOTS = {f"bench/results/plots/{plot.name}": plot for plot in (ROOT / "bench" / "results" / "plots").glob("*.svg")}
+"""Pictures of those pages, which are in the book at the same place next to them."""
 _DEFINITION = re.compile(r"^(\[([^\]]+)\]: (\S+)(?: +\"[^\"\n]*\")?)$\n?", re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])+)\]\(([^)\s#:]+)(#[^)\s]*)?\)")
 
@@ -25,12 +28,14 @@ def on_files(files: Files, config: Any) -> Files:  # Any: mkdocs' settings
     for path, page in OUTSIDE.items():
         text = _relinked((ROOT / path).read_text(), path)
         files.append(File.generated(config, page, content=text))
+    for path, plot in PLOTS.items():
+        files.append(File.generated(config, path.removeprefix("bench/"), content=plot.read_text()))
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.file.src_uri in OUTSIDE.values():
-        return markdown  # its links are mended already
+        return markdown  # its links are changed already
     return _relinked(markdown, f"docs/{page.file.src_uri}")
 
 

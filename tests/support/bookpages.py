@@ -26,7 +26,7 @@ class Block:
 def pages() -> list[Path]:
     """Every page that a reader sees, except the changelog, which mentions former commands."""
     own = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docker/README.md")]
-    return [*own, *sorted(DOCS.rglob("*.md"))]
+    return [*own, *sorted(DOCS.rglob("*.md")), *sorted((ROOT / "bench" / "results").glob("*.md"))]
 
 
 def name_of(page: Path) -> str:

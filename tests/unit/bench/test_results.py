@@ -53,10 +53,13 @@ def test_results_of_an_earlier_form_count_as_none(tmp_path: Path) -> None:
 
 def test_a_page_keeps_the_words_around_its_figures() -> None:
     """The generator writes between its markers and nowhere else."""
-    page = f"before\n{BEGIN}\nold\n{END}\nafter\n"
-    assert written(page, "new") == f"before\n{BEGIN}\n\nnew\n{END}\nafter\n"
+    first, second = BEGIN.format(name=" stream"), BEGIN.format(name=" latency")
+    page = f"before\n{first}\nold\n{END}\nbetween\n{second}\n{END}\nafter\n"
+    new = written(page, "new", "latency")
+    assert new == f"before\n{first}\nold\n{END}\nbetween\n{second}\n\nnew\n{END}\nafter\n"
+    assert written(new, "new", "latency") == new
     with pytest.raises(ValueError, match="no place for the figures"):
-        written("a page without markers", "new")
+        written(page, "new", "merge")
 
 
 def test_a_missed_target_is_named_as_such() -> None:
@@ -64,6 +67,6 @@ def test_a_missed_target_is_named_as_such() -> None:
     line = Line(
         "drain", "c", 1, "rows/s", 2, "limit", 0.5, "≥ 0.9", met=False, machine="2 cores", at="2026-01-01T00:00"
     )
-    text = block([line], [])
+    text = block([line])
     assert "**missed**" in text
     assert "0 of 1 targets are met" in text
